@@ -1,0 +1,28 @@
+"""Launched by path. Mounts this folder under a private name, then runs the user's script."""
+
+from __future__ import annotations
+
+import sys
+
+
+def _mount() -> None:
+    """Makes this folder importable as ``_autotune_child`` without leaving it on ``sys.path``."""
+    import importlib.util
+    import os
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path.pop(0)
+    spec = importlib.util.spec_from_file_location(
+        "_autotune_child", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["_autotune_child"] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    _mount()
+    from importlib import import_module
+
+    import_module("_autotune_child.execute").main()

@@ -1,0 +1,168 @@
+"""Runs the user's script as plain Python would: same ``__main__``, argv, path and traceback.
+
+After coverage.py's ``execfile.py``: a new module named ``__main__`` and ``exec``, not ``runpy.run_path``,
+which takes the module away again and so breaks pickling for late threads and spawned workers.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import importlib.machinery
+import json
+import os
+import signal
+import sys
+import traceback
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from . import files, hooks, options, session, wire
+from .recorder import Recorder
+from .session import Session, StopTrial
+
+
+def main() -> None:
+    """Reads the request, installs the hooks, runs the script, reports how it ended."""
+    request, recorder = _open_request()
+    current = Session(request, recorder)
+    session.begin(current)
+    recorder.emit("hello", pid=os.getpid(), python=sys.version.split()[0], executable=sys.executable)
+    hooks.install(current)
+    options.install(current)
+    if current.measuring:
+        files.install(current)
+    code = _run(current)
+    current.finish(complete=False)
+    recorder.emit("exit", code=code)
+    if current.stopped:
+        # The window is complete; the script's own exit handlers must not hold the device any longer.
+        _flush()
+        os._exit(0)
+    sys.exit(code)
+
+
+def _open_request() -> tuple[dict[str, Any], Recorder]:
+    path = os.environ.pop(wire.REQUEST_ENV)
+    descriptor = os.environ.pop(wire.RECORDS_ENV, None)
+    with open(path, encoding="utf-8") as file:
+        request: dict[str, Any] = json.load(file)
+    if request.get("mode") == "apply":
+        os.unlink(path)
+    parent = request.get("parent_pid")
+    if parent and request.get("mode") != "apply":
+        _die_with(int(parent))
+    if descriptor is not None:
+        os.set_inheritable(int(descriptor), False)
+    return request, Recorder(int(descriptor) if descriptor is not None else None)
+
+
+def _die_with(parent: int) -> None:
+    """Linux: the kernel kills this process when its parent ends, however that happens."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _run(current: Session) -> int:
+    try:
+        code, namespace = _prepare(current.request)
+        _exec(code, namespace)
+    except StopTrial:
+        return 0
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except BaseException as error:
+        if current.stopped:
+            return 0
+        return _report_exception(current, error)
+    return 0
+
+
+def _exec(code: CodeType, namespace: dict[str, Any]) -> None:
+    exec(code, namespace)
+
+
+def _prepare(request: dict[str, Any]) -> tuple[CodeType, dict[str, Any]]:
+    """The compiled script and the namespace of its ``__main__``."""
+    main_module = ModuleType("__main__")
+    main_module.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main_module
+    arguments = list(request.get("argv") or [])
+    if request.get("module"):
+        code = _prepare_module(request["module"], arguments, main_module)
+    else:
+        code = _prepare_script(request, arguments, main_module)
+    sys.orig_argv = [sys.executable, *sys.argv]
+    return code, main_module.__dict__
+
+
+def _prepare_script(request: dict[str, Any], arguments: list[str], main_module: ModuleType) -> CodeType:
+    given = request.get("script_as_given") or request["script"]
+    path = os.path.abspath(request["script"])
+    sys.argv = [given, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main_module.__file__ = path
+    main_module.__loader__ = loader
+    main_module.__package__ = None
+    main_module.__dict__["__cached__"] = None
+    main_module.__spec__ = None
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _prepare_module(name: str, arguments: list[str], main_module: ModuleType) -> CodeType:
+    """As ``python -m`` does: the current folder on the path, ``__spec__`` and ``__package__`` of the module."""
+    import runpy
+
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.getcwd())
+    sys.argv = ["-m", *arguments]
+    details = runpy._get_module_details(name)  # type: ignore[attr-defined]
+    spec, code = details[1], details[2]
+    sys.argv[0] = spec.origin
+    main_module.__file__ = spec.origin
+    main_module.__loader__ = spec.loader
+    main_module.__package__ = spec.parent
+    main_module.__dict__["__cached__"] = spec.cached
+    main_module.__spec__ = spec
+    assert isinstance(code, CodeType)
+    return code
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _report_exception(current: Session, error: BaseException) -> int:
+    own = _without_our_frames(error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, own))
+    current.recorder.emit(
+        "exception", type=type(error).__name__, text=str(error)[:2000], traceback=text[-20000:], origin="script"
+    )
+    sys.excepthook(type(error), error, own)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Peels our frames off the top, so that users see exactly the traceback that plain Python prints."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == here:
+        trace = trace.tb_next
+    return trace
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # the log may lie on a full disk; the records are already with the parent

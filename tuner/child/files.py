@@ -1,0 +1,204 @@
+"""Keeps the user's files as they are: what a trial would overwrite, remove or save is diverted to its own folder.
+
+A diverted path is known from then on: reading, testing, renaming and removing it act on the trial's copy, so
+that a script which saves a checkpoint and loads it again notices nothing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import shutil
+import stat
+import tempfile
+import time
+from types import ModuleType
+from typing import Any
+
+from .patches import patch
+from .session import Session
+
+CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".tar", ".bin", ".keras", ".h5", ".weights")
+
+
+class Overlay:
+    """Paths of the user's → where this trial keeps its own version of them."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.root = os.path.join(session.folder, "files")
+        self.diverted: dict[str, str] = {}
+        # A file that is older than the trial is the user's; one that the trial made is the trial's.
+        self.began = time.time()
+        caches = (os.path.expanduser("~/.cache"), tempfile.gettempdir(), session.folder, "/dev", "/proc", "/sys")
+        self.exempt = tuple(os.path.realpath(path) + os.sep for path in caches if path)
+        self.stat = os.stat
+
+    def absolute(self, path: Any) -> str | None:
+        """The path as text, or None for descriptors and other things that aren't paths."""
+        if isinstance(path, (str, os.PathLike)):
+            name = os.fspath(path)
+            return os.path.abspath(name) if isinstance(name, str) else None
+        return None
+
+    def is_users(self, path: str) -> bool:
+        """Whether a regular file (or folder) stands there that the trial didn't make."""
+        real = os.path.realpath(path)
+        if real.startswith(self.exempt) and not self._under_user_folder(real):
+            return False
+        try:
+            status = self.stat(real)
+        except OSError:
+            return False
+        ordinary = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+        return ordinary and status.st_mtime < self.began
+
+    def _under_user_folder(self, real: str) -> bool:
+        """A project that lies in the temporary folder is still the user's; only the trial's own folder isn't."""
+        home = os.path.realpath(os.getcwd()) + os.sep
+        return real.startswith(home) and not real.startswith(os.path.realpath(self.session.folder) + os.sep)
+
+    def target(self, path: str) -> str:
+        """Where the trial's version of the path lies from now on."""
+        if path not in self.diverted:
+            target = os.path.join(self.root, path.lstrip(os.sep))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            self.diverted[path] = target
+            self.session.note(f"diverted {path} to the trial's folder")
+        return self.diverted[path]
+
+    def for_writing(self, path: Any, *, always: bool = False, keep_content: bool = False) -> Any:
+        """The path to write to instead; the path itself where nothing of the user's is in danger."""
+        name = self.absolute(path)
+        if name is None or not self.session.here:
+            return path
+        if name in self.diverted:
+            return self.diverted[name]
+        if os.path.realpath(name).startswith(os.path.realpath(self.session.folder) + os.sep):
+            return path
+        users = self.is_users(name)
+        if not (users or always):
+            return path
+        target = self.target(name)
+        if users and keep_content:
+            shutil.copyfile(name, target)
+        return target
+
+    def for_reading(self, path: Any) -> Any:
+        """The trial's version of the path, if it has one."""
+        if not self.diverted:
+            return path
+        name = self.absolute(path)
+        return path if name is None else self.diverted.get(name, path)
+
+
+def install(session: Session) -> None:
+    """Patches the ways in which Python scripts write, rename and remove files."""
+    overlay = Overlay(session)
+    patch(builtins, "open", lambda original: _open(overlay, original))
+    io.open = builtins.open
+    for name in ("replace", "rename"):
+        patch(os, name, lambda original: _rename(overlay, original))
+    for name in ("remove", "unlink"):
+        patch(os, name, lambda original: _remove(overlay, original))
+    patch(os, "stat", lambda original: _first_path(overlay, original))
+    patch(shutil, "rmtree", lambda original: _rmtree(overlay, original))
+    session.overlay = overlay
+
+
+def install_torch(session: Session, torch: ModuleType) -> None:
+    """``torch.save`` writes through C++, past ``open``."""
+    overlay = session.overlay
+    if overlay is None:
+        return
+
+    def save(original: Any) -> Any:
+        def wrapper(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(obj, overlay.for_writing(f, always=True), *args, **kwargs)
+
+        return wrapper
+
+    patch(torch, "save", save)
+    patch(torch, "load", lambda original: _first_path(overlay, original))
+
+
+def install_safetensors(session: Session, module: ModuleType) -> None:
+    """``safetensors`` writes through Rust, past ``open``."""
+    overlay = session.overlay
+    if overlay is None:
+        return
+
+    def save_file(original: Any) -> Any:
+        def wrapper(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(tensors, overlay.for_writing(filename, always=True), *args, **kwargs)
+
+        return wrapper
+
+    patch(module, "save_file", save_file)
+    patch(module, "load_file", lambda original: _first_path(overlay, original))
+
+
+def _open(overlay: Overlay, original: Any) -> Any:
+    def open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(mode, str) and any(letter in mode for letter in "wax+"):
+            checkpoint = isinstance(file, (str, os.PathLike)) and str(file).endswith(CHECKPOINTS)
+            keeps = "w" not in mode
+            file = overlay.for_writing(file, always=checkpoint and "w" in mode, keep_content=keeps)
+        else:
+            file = overlay.for_reading(file)
+        return original(file, mode, *args, **kwargs)
+
+    return open
+
+
+def _first_path(overlay: Overlay, original: Any) -> Any:
+    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(overlay.for_reading(path) if overlay.diverted else path, *args, **kwargs)
+
+    return call
+
+
+def _rename(overlay: Overlay, original: Any) -> Any:
+    def rename(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+        source, destination = overlay.absolute(src), overlay.absolute(dst)
+        if source is None or destination is None or not overlay.session.here:
+            return original(src, dst, *args, **kwargs)
+        if source in overlay.diverted:
+            return original(overlay.diverted.pop(source), overlay.target(destination))
+        if overlay.is_users(source) or overlay.is_users(destination):
+            # The user's own file is copied, not moved: both names stay as they were.
+            target = overlay.target(destination)
+            if overlay.is_users(source):
+                shutil.copy2(source, target)
+                return None
+            return shutil.move(source, target)
+        return original(src, dst, *args, **kwargs)
+
+    return rename
+
+
+def _remove(overlay: Overlay, original: Any) -> Any:
+    def remove(path: Any, *args: Any, **kwargs: Any) -> Any:
+        name = overlay.absolute(path)
+        if name is None or kwargs or not overlay.session.here:
+            return original(path, *args, **kwargs)
+        if name in overlay.diverted:
+            return original(overlay.diverted.pop(name))
+        if overlay.is_users(name):
+            overlay.session.note(f"kept {name}, which the script would remove")
+            return None
+        return original(path, *args)
+
+    return remove
+
+
+def _rmtree(overlay: Overlay, original: Any) -> Any:
+    def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
+        name = overlay.absolute(path)
+        if name is not None and overlay.session.here and overlay.is_users(name):
+            overlay.session.note(f"kept {name}, which the script would remove")
+            return None
+        return original(path, *args, **kwargs)
+
+    return rmtree

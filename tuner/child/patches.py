@@ -1,0 +1,32 @@
+"""A ledger of patched attributes: idempotent, reversible, and wearing the original's name and signature."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+_ORIGINAL = "__autotune_original__"
+_ledger: list[tuple[Any, str, Any]] = []
+
+
+def patch(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces ``owner.name`` by ``make(original)``; a second call on the same attribute does nothing.
+
+    Raises ``AttributeError`` when the library has no such attribute: the version doesn't fit.
+    """
+    original = owner.__dict__[name] if isinstance(owner, type) and name in owner.__dict__ else getattr(owner, name)
+    function = original.__func__ if isinstance(original, staticmethod) else original
+    if hasattr(function, _ORIGINAL):
+        return
+    replacement = functools.wraps(function)(make(function))
+    setattr(replacement, _ORIGINAL, original)
+    _ledger.append((owner, name, original))
+    setattr(owner, name, staticmethod(replacement) if isinstance(original, staticmethod) else replacement)
+
+
+def unpatch_all() -> None:
+    """Puts every original back, newest first."""
+    while _ledger:
+        owner, name, original = _ledger.pop()
+        setattr(owner, name, original)

@@ -1,0 +1,183 @@
+"""Records to the parent, and the step clock that turns steps into blocks of a steady window."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import wire
+
+# Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom, from standard tables.
+_T975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+class Recorder:
+    """Writes records to an inherited descriptor; in a forked worker, or once the parent is gone, it is silent."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self._pid = os.getpid()
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Sends one record at once: what was measured survives whatever the script does next."""
+        if self._descriptor is None or os.getpid() != self._pid:
+            return
+        line = wire.encode(kind, time.monotonic(), fields)
+        try:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+        except OSError:
+            self._descriptor = None
+
+
+class StepClock:
+    """Groups steps into blocks: warm-up first, then the window, until it is precise enough or capped.
+
+    ``synchronize`` waits for the device and is called once a block. ``activity`` is a number that changes
+    whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        window: Mapping[str, float],
+        *,
+        synchronize: Callable[[], None] = lambda: None,
+        activity: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._recorder = recorder
+        self._window = window
+        self.synchronize = synchronize
+        self.activity = activity
+        self._clock = clock
+        self.phase = "warmup"
+        self.complete = False
+        self.total_steps = 0
+        self.total_samples = 0.0
+        self.min_window_steps = 0
+        self.on_block: Callable[[], None] = lambda: None
+        self._validating = False
+        self._phase_started = self._block_started = clock()
+        self._phase_steps = 0
+        self._steps = 0
+        self._samples = 0.0
+        self._wait_s = 0.0
+        self._last_activity = 0
+        self._restarts = 0
+        self._blocks: list[tuple[float, float]] = []
+
+    def start(self) -> None:
+        """Called at the first step's end: what came before is start-up."""
+        self._phase_started = self._block_started = self._clock()
+        self._samples = self._wait_s = 0.0
+        self._last_activity = self.activity()
+
+    def add_samples(self, samples: float, wait_s: float) -> None:
+        """A batch of the training loader was fetched."""
+        self._samples += samples
+        self._wait_s += wait_s
+        self.total_samples += samples
+
+    def validation_begins(self) -> None:
+        """Something that isn't training runs from here on: the time until training resumes is set apart."""
+        if not self._validating and self.total_steps:
+            self._close_block(flagged=False)
+            self._validating = True
+
+    def training_resumes(self) -> None:
+        """Ends the stretch that ``validation_begins`` opened."""
+        if self._validating:
+            self._close_block(flagged=True)
+            self._validating = False
+
+    @property
+    def validating(self) -> bool:
+        """Whether time is being set apart at present."""
+        return self._validating
+
+    def step(self) -> bool:
+        """One step ended. Returns True when the window is complete."""
+        self.total_steps += 1
+        if self.total_steps == 1:
+            self.start()
+            return False
+        self._steps += 1
+        self._phase_steps += 1
+        if self._validating or self._clock() - self._block_started >= self._window["block_s"]:
+            self._close_block(flagged=self._validating)
+            self._validating = False
+            self._advance()
+        return self.complete
+
+    def _close_block(self, *, flagged: bool) -> None:
+        self.synchronize()
+        now = self._clock()
+        seconds = now - self._block_started
+        if seconds > 0 and (self._steps or flagged):
+            self._recorder.emit(
+                "block", phase=self.phase, steps=self._steps, samples=self._samples, seconds=seconds,
+                wait_s=min(self._wait_s, seconds), flagged=flagged,
+            )  # fmt: skip
+            if self.phase == "window" and not flagged:
+                self._blocks.append((self._samples or float(self._steps), seconds))
+            self.on_block()
+        if self._steps or flagged:
+            self._block_started, self._steps, self._samples, self._wait_s = now, 0, 0.0, 0.0
+
+    def _advance(self) -> None:
+        """Moves from warm-up to the window and from the window to its end."""
+        now = self._clock()
+        activity = self.activity()
+        if activity != self._last_activity and self._restarts < 5:
+            self._last_activity = activity
+            self._restarts += self.phase == "window"
+            self._enter("warmup", now)
+        elapsed = now - self._phase_started
+        if self.phase == "warmup":
+            enough = elapsed >= self._window["warmup_s"] and self._phase_steps >= self._window["warmup_steps"]
+            # Ten steps of ten seconds each would cost more than they teach.
+            slow = elapsed >= self._window["max_s"] and self._phase_steps >= 3
+            if enough or slow:
+                self._enter("window", now)
+        elif self._is_complete(elapsed):
+            self.complete = True
+
+    def _enter(self, phase: str, now: float) -> None:
+        self.phase = phase
+        self._phase_started = now
+        self._phase_steps = 0
+        self._blocks = []
+
+    def _is_complete(self, elapsed: float) -> bool:
+        if elapsed >= self._window["max_s"] and len(self._blocks) >= 3:
+            return self._phase_steps >= self.min_window_steps or elapsed >= 2 * self._window["max_s"]
+        if len(self._blocks) < self._window["min_blocks"] or elapsed < self._window["min_s"]:
+            return False
+        if self._phase_steps < self.min_window_steps:
+            return False
+        return relative_half_width(self._blocks) <= self._window["target_half_width"]
+
+
+def relative_half_width(blocks: list[tuple[float, float]]) -> float:
+    """Relative 95% half-width of Σsamples/Σseconds, by batch means over pairs of blocks.
+
+    Only decides when a window may end; the interval that is reported is derived from the raw blocks later.
+    """
+    pairs = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(blocks[::2], blocks[1::2], strict=False)]
+    count = len(pairs)
+    if count < 3:
+        return math.inf
+    rate = sum(s for s, _ in pairs) / sum(t for _, t in pairs)
+    mean_seconds = sum(t for _, t in pairs) / count
+    if rate <= 0:
+        return math.inf
+    variance = sum((s - rate * t) ** 2 for s, t in pairs) / (count - 1)
+    quantile = _T975[min(count - 1, 30) - 1]
+    return quantile * math.sqrt(variance / count) / (rate * mean_seconds)

@@ -1,0 +1,155 @@
+"""What a trial's process knows and has seen: the request, the recorder, the clock, the knobs' evidence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .recorder import Recorder, StepClock
+
+STOP_GRACE_S = 6.0
+
+
+class StopTrial(BaseException):
+    """Unwinds the user's script once the window is complete. Not an Exception: ``except Exception`` lets it by."""
+
+
+class Session:
+    """One trial, or one applied run (``mode`` "apply": knobs only, nothing measured)."""
+
+    def __init__(self, request: dict[str, Any], recorder: Recorder) -> None:
+        self.request = request
+        self.recorder = recorder
+        self.measuring = request.get("mode") != "apply"
+        self.config: dict[str, Any] = dict(request.get("config") or {})
+        self.knowledge: dict[str, Any] = dict(request.get("knowledge") or {})
+        self.device: str = request.get("device", "cpu")
+        self.folder: str = request.get("folder", "")
+        self.clock = StepClock(recorder, request.get("window") or {})
+        self.started = float(request.get("spawned_monotonic") or time.monotonic())
+        self.stopped = False
+        self.finished = False
+        self.window_reason = ""
+        self.pid = os.getpid()
+        self.thread = threading.get_ident()
+        self.as_written: dict[str, Any] = {}
+        self.left_out: dict[str, str] = {}
+        self.facts: dict[str, Any] = {}
+        self.suggestions: dict[str, Any] = {}
+        self.observers: list[Callable[[], None]] = []
+        self.overlay: Any = None
+        self.read_options: Callable[[], None] = lambda: None
+        self.failed: set[str] = set()
+        self.bound_elsewhere: set[str] = set(self.knowledge.get("placeholders") or ())
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """A forked loader worker runs the user's dataset; nothing in it may be recorded or stopped."""
+        self.measuring = False
+        self.stopped = False
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that the trial measures."""
+        return os.getpid() == self.pid
+
+    def wants(self, knob: str) -> bool:
+        """Whether the config turns the knob by instrumentation (and not by a placeholder or the script's option)."""
+        return knob in self.config and knob not in self.bound_elsewhere
+
+    def suggest(self, name: str, default: Any) -> Any:
+        """For ``tuner.suggested``."""
+        self.suggestions[name] = default
+        self.bound_elsewhere.add(name)
+        return self.config.get(name, default)
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """For ``tuner.report``."""
+        for name, value in metrics.items():
+            self.recorder.emit("metric", name=str(name), value=float(value), samples=self.clock.total_samples)
+
+    def fail(self, reason: str, detail: str) -> None:
+        """Records once that this config can't work, and ends the trial."""
+        if reason not in self.failed and self.measuring:
+            self.failed.add(reason)
+            self.recorder.emit("failure", reason=reason, detail=detail)
+
+    def note(self, text: str) -> None:
+        """A line for people, recorded once."""
+        if text not in self.failed:
+            self.failed.add(text)
+            self.recorder.emit("note", text=text)
+
+    def step(self) -> None:
+        """One step ended; called by the adapter, outside of the script's own locks."""
+        if self.stopped:
+            raise StopTrial
+        if self.clock.total_steps == 0:
+            self.recorder.emit("first_step", seconds=time.monotonic() - self.started)
+        if self.clock.step():
+            self.stop("the window is complete")
+
+    def check_stop(self) -> None:
+        """Raises again wherever a hook is reached: a script may have swallowed the first one."""
+        if self.stopped and self.here and threading.get_ident() == self.thread:
+            raise StopTrial
+
+    def stop(self, why: str) -> None:
+        """Writes what was seen, then unwinds the script; a watchdog ends a process that won't unwind."""
+        self.window_reason = why
+        self.finish(complete=True)
+        self.stopped = True
+        threading.Thread(target=_watchdog, daemon=True, name="autotune-watchdog").start()
+        raise StopTrial
+
+    def finish(self, *, complete: bool) -> None:
+        """Sends facts, evidence and the window's end, once."""
+        if self.finished or not self.measuring:
+            return
+        self.finished = True
+        for observe in self.observers:
+            observe()
+        self.read_options()
+        for name, default in self.suggestions.items():
+            self.as_written.setdefault(name, default)
+            self.left_out.pop(name, None)
+        self.recorder.emit(
+            "facts", as_written=self.as_written, left_out=self.left_out, suggested=list(self.suggestions),
+            steps=self.clock.total_steps, samples=self.clock.total_samples, **self.facts,
+        )  # fmt: skip
+        self.recorder.emit("window", complete=complete, why=self.window_reason)
+
+    def knob(
+        self, name: str, evidence: str, *, sites: int = 1, changed: int = 1, reason: str = "", observed: Any = None
+    ) -> None:
+        """Reports what observation says of one requested knob."""
+        if name in self.config:
+            self.recorder.emit(
+                "knob", knob=name, requested=self.config[name], sites_seen=sites, sites_changed=changed,
+                evidence=evidence, reason=reason, observed=observed,
+            )  # fmt: skip
+
+
+def _watchdog() -> None:
+    time.sleep(STOP_GRACE_S)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """The process's session, if it has one."""
+    return _current
+
+
+def begin(session: Session) -> None:
+    """Makes the session the process's own."""
+    global _current
+    _current = session

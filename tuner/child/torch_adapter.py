@@ -1,0 +1,303 @@
+"""Instruments PyTorch: installs the watches, then turns what they saw into facts and evidence."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from . import files
+from .session import Session
+from .torch_loader import LoaderWatch
+from .torch_modules import DTYPES, ModuleWatch
+from .torch_steps import StepWatch, implementations
+
+SUPPORTED = (2, 4)
+NO_LOADER = "no DataLoader feeds the training steps"
+
+
+def install(session: Session, torch: ModuleType) -> None:
+    """Called right after ``import torch``. Raises ``RuntimeError`` for versions that weren't tried."""
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < SUPPORTED:
+        raise RuntimeError(f"torch {torch.__version__} is older than {SUPPORTED[0]}.{SUPPORTED[1]}")
+    TorchAdapter(session, torch).install()
+
+
+class TorchAdapter:
+    """One trial's watches on PyTorch."""
+
+    def __init__(self, session: Session, torch: ModuleType) -> None:
+        self.session = session
+        self.torch = torch
+        self.loaders = LoaderWatch(session, torch)
+        self.modules = ModuleWatch(session, torch)
+        self.steps = StepWatch(session, torch, self._backward_ran)
+        self.cuda = session.device.startswith("cuda")
+
+    def install(self) -> None:
+        """Settings first, patches next; nothing of the script's has run yet."""
+        session, torch = self.session, self.torch
+        session.recorder.emit("framework", name="torch", version=torch.__version__, device=session.device)
+        if session.wants("threads"):
+            torch.set_num_threads(int(session.config["threads"]))
+        if session.wants("cudnn_benchmark"):
+            torch.backends.cudnn.benchmark = bool(session.config["cudnn_benchmark"])
+        if session.wants("precision") and self.cuda and session.config["precision"] in ("tf32", "fp32"):
+            torch.set_float32_matmul_precision("high" if session.config["precision"] == "tf32" else "highest")
+            torch.backends.cudnn.allow_tf32 = session.config["precision"] == "tf32"
+        self.loaders.install()
+        self.modules.install()
+        self.steps.install()
+        if session.measuring:
+            session.clock.synchronize = self._synchronize
+            session.clock.activity = self._activity
+            session.clock.on_block = self._on_block
+            session.observers.append(self._observe)
+            files.install_torch(session, torch)
+
+    def _backward_ran(self) -> None:
+        self.loaders.backward_ran()
+        self.modules.backward_ran()
+
+    def _synchronize(self) -> None:
+        if self.cuda and self.torch.cuda.is_initialized():
+            self.torch.cuda.synchronize()
+
+    def _activity(self) -> int:
+        """Changes with every graph that is compiled and with every fp16 step that was skipped."""
+        return _counters()[0] + self.steps.skipped_steps
+
+    def _on_block(self) -> None:
+        loss = self.steps.take_loss()
+        if loss is None:
+            return
+        self.session.recorder.emit("loss", samples=self.session.clock.total_samples, value=loss)
+        if loss != loss or loss in (float("inf"), float("-inf")):
+            self.session.fail("nan", f"the training loss became {loss}")
+            self.session.stop("the loss is not finite")
+        needed = 3 * self._prefetch_capacity()
+        self.session.clock.min_window_steps = needed
+
+    def _prefetch_capacity(self) -> int:
+        """Batches that can lie ready: a window shorter than this measures a queue that was filled before."""
+        if self.loaders.primary is None:
+            return 0
+        live = self.loaders.loaders[self.loaders.primary].live
+        return int(live.get("num_workers") or 0) * int(live.get("prefetch_factor") or 0)
+
+    # what was seen
+
+    def _observe(self) -> None:
+        for observe in (self._observe_device, self._observe_script, self._observe_knobs):
+            try:
+                observe()
+            except Exception as error:
+                self.session.note(f"observation failed: {type(error).__name__}: {error}")
+
+    def _observe_device(self) -> None:
+        graphs, seconds, breaks = _counters()
+        if graphs:
+            self.session.recorder.emit("compile", graphs=graphs, seconds=seconds, breaks=breaks)
+        cuda = self.torch.cuda
+        if self.cuda and cuda.is_initialized():
+            free, total = cuda.mem_get_info()
+            stats = cuda.memory_stats()
+            reserved = cuda.max_memory_reserved()
+            self.session.recorder.emit(
+                "memory", reserved=reserved, allocated=cuda.max_memory_allocated(), total=total,
+                overhead=max(0, total - free - cuda.memory_reserved()),
+                retries=stats.get("num_alloc_retries", 0), ooms=stats.get("num_ooms", 0),
+            )  # fmt: skip
+
+    def _observe_script(self) -> None:
+        session, steps, modules = self.session, self.steps, self.modules
+        primary = self.loaders.loaders.get(self.loaders.primary or "")
+        countable = primary is not None and primary.fetches > 1
+        session.facts.update(
+            framework="torch", version=self.torch.__version__, unit="samples" if countable else "steps",
+            training_loaders=self._training_loaders(), dataset_len=primary.dataset_len if primary else None,
+            optimizers=steps.optimizer_classes, backwards=steps.backwards, optimizer_steps=steps.steps,
+            precisions=self._precisions(), loss_reduction=steps.reduction, batch_norm=modules.has_batch_norm,
+            loaders=[{"key": x.key, "fetches": x.fetches, "made": x.made} for x in self.loaders.loaders.values()],
+        )  # fmt: skip
+        self._written_loader(primary)
+        self._written_modules()
+        self._written_steps()
+
+    def _training_loaders(self) -> list[str]:
+        watch = self.loaders
+        return [key for key in watch.loaders if key == watch.primary or (watch.gap_share(key) >= 0.5)]
+
+    def _written_loader(self, primary: Any) -> None:
+        session = self.session
+        knobs = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+        if primary is None or primary.fetches <= 1:
+            reason = NO_LOADER if primary is None else "the loader is fetched once only: its batch is all the data"
+            session.left_out.update(dict.fromkeys(knobs, reason))
+            return
+        session.left_out.update(primary.refused)
+        for knob in knobs:
+            if primary.written[knob] is not None:
+                session.as_written[knob] = primary.written[knob]
+
+    def _written_modules(self) -> None:
+        session, modules, torch = self.session, self.modules, self.torch
+        written, left_out = session.as_written, session.left_out
+        if not modules.roots or not modules.covered_backwards:
+            reason = "the training loss doesn't come out of a call of a torch module"
+            left_out.update(precision=reason, compile=reason, channels_last=reason)
+        else:
+            written.update(precision="fp32", compile="off", channels_last=modules.weights_channels_last)
+            if modules.script_autocast or self.steps.scaled_by_script:
+                left_out["precision"] = "the script uses autocast or a GradScaler itself"
+            elif modules.parameter_dtypes - {"float32"}:
+                left_out["precision"] = f"the parameters are {', '.join(sorted(modules.parameter_dtypes))}"
+            if modules.script_compiled:
+                left_out["compile"] = "the script calls torch.compile itself"
+            if not modules.has_conv2d:
+                left_out["channels_last"] = "the model has no two-dimensional convolution"
+        written["threads"] = torch.get_num_threads()
+        written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+        if self.cuda and torch.get_float32_matmul_precision() != "highest":
+            written["precision"] = "tf32"
+
+    def _written_steps(self) -> None:
+        session, steps = self.session, self.steps
+        written, left_out = session.as_written, session.left_out
+        optimizers = list(steps.optimizers)
+        written["grad_accumulation"] = 1
+        reason = ""
+        if not optimizers:
+            reason = "no torch optimizer takes the steps"
+        elif len(optimizers) > 1:
+            reason = f"{len(optimizers)} optimizers share one loop: their gradients can't be told apart"
+        elif steps.closures:
+            reason = "the optimizer calls the script's closure"
+        elif steps.backwards >= 1.8 * max(1, steps.steps) and steps.factor == 1:
+            reason = "the script accumulates gradients itself"
+        elif steps.reduction == "unknown":
+            reason = "how the loss depends on the batch can't be read from its graph"
+        if reason:
+            left_out["grad_accumulation"] = reason
+        offered = [set(implementations(self.torch, o)) for o in optimizers]
+        if not offered or not set.intersection(*offered):
+            left_out["optimizer"] = "no optimizer of the script has a fused or foreach implementation"
+        else:
+            written["optimizer"] = _implementation(optimizers[0])
+            session.facts["optimizer_choices"] = sorted(set.intersection(*offered))
+
+    def _precisions(self) -> list[str]:
+        if not self.cuda:
+            # fp16 on a CPU is emulated: a convolution was seen to take 60 times as long. It isn't offered.
+            return ["fp32", "bf16"]
+        bf16 = ["bf16"] if self.torch.cuda.is_bf16_supported() else []
+        tf32 = ["tf32"] if self.torch.cuda.get_device_capability()[0] >= 8 else []
+        return ["fp32", *tf32, *bf16, "fp16"]
+
+    # evidence
+
+    def _observe_knobs(self) -> None:
+        self._loader_evidence()
+        self._module_evidence()
+        self._step_evidence()
+        session, torch = self.session, self.torch
+        if session.wants("threads"):
+            self._compare("threads", torch.get_num_threads())
+        if session.wants("cudnn_benchmark"):
+            self._compare("cudnn_benchmark", bool(torch.backends.cudnn.benchmark))
+
+    def _compare(self, knob: str, observed: Any, *, sites: int = 1, changed: int = 1, why: str = "") -> None:
+        requested = self.session.config[knob]
+        same = observed == requested
+        reason = "" if same else why or f"observed {observed}: something in the script set it back"
+        self.session.knob(
+            knob, "verified" if same else "contradicted", sites=sites, changed=changed, observed=observed, reason=reason
+        )
+
+    def _loader_evidence(self) -> None:
+        session = self.session
+        entry = self.loaders.loaders.get(self.loaders.primary or "")
+        for knob in ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers"):
+            if knob not in session.config:
+                continue
+            if entry is None:
+                if session.wants(knob):
+                    session.knob(knob, "not applicable", sites=0, changed=0, reason=NO_LOADER)
+                elif self.steps.steps or self.steps.backwards:
+                    session.knob(knob, "unverifiable", sites=0, changed=0, reason="taken by the script's own option")
+                continue
+            if session.wants(knob) and knob in entry.refused:
+                session.knob(knob, "not applicable", changed=0, reason=entry.refused[knob])
+                continue
+            self._compare(
+                knob, self._seen_of_loader(entry, knob), sites=entry.made, changed=int(knob in entry.changed)
+            )
+
+    def _seen_of_loader(self, entry: Any, knob: str) -> Any:
+        if knob == "batch_size":
+            common = max(entry.sizes, key=lambda size: entry.sizes[size]) if entry.sizes else 0
+            return common if entry.dimension_seen else f"no dimension of {common} in the batches"
+        if knob == "pin_memory":
+            return bool(entry.live.get("pinned"))
+        return entry.live.get(knob)
+
+    def _module_evidence(self) -> None:
+        session, modules = self.session, self.modules
+        reached = modules.covered_backwards >= 0.9 * max(1, self.steps.backwards)
+        unreached = "fewer than 90% of the backwards follow a call of a torch module"
+        if session.wants("precision"):
+            wanted = DTYPES.get(session.config["precision"], "float32")
+            if not modules.observed_dtype:
+                session.knob("precision", "unverifiable", reason="no linear or convolutional layer was seen")
+            elif not reached:
+                session.knob("precision", "contradicted", reason=unreached)
+            else:
+                same = modules.observed_dtype == wanted
+                session.knob(
+                    "precision", "verified" if same else "contradicted", observed=modules.observed_dtype,
+                    reason="" if same else f"the first layer gave {modules.observed_dtype}",
+                )  # fmt: skip
+        if session.wants("channels_last"):
+            if modules.observed_layout is None:
+                session.knob("channels_last", "unverifiable", reason="no convolution with several input channels ran")
+            else:
+                self._compare("channels_last", modules.observed_layout)
+        if session.wants("compile"):
+            graphs, _, breaks = _counters()
+            good = graphs > 0 and reached
+            reason = f"{graphs} graphs, {breaks} breaks" if good else (unreached if graphs else "nothing was compiled")
+            session.knob(
+                "compile", "verified" if good else "contradicted", sites=modules.compiled_roots, reason=reason,
+                observed=graphs,
+            )  # fmt: skip
+
+    def _step_evidence(self) -> None:
+        session, steps = self.session, self.steps
+        if session.wants("grad_accumulation"):
+            observed = round(steps.backwards / max(1, steps.steps))
+            kept = steps.boundaries and steps.kept_gradients >= 0.99 * steps.boundaries
+            why = "" if kept else "gradients don't survive between micro-batches: the script clears them itself"
+            self._compare("grad_accumulation", observed if kept else f"{observed}, cleared", why=why)
+        if session.wants("optimizer"):
+            seen = {_implementation(o) for o in steps.optimizers}
+            observed_all = seen.pop() if len(seen) == 1 else ", ".join(sorted(seen)) or "no optimizer"
+            self._compare("optimizer", observed_all, sites=len(steps.optimizers), changed=steps.implementation_changed)
+
+
+def _implementation(optimizer: Any) -> str:
+    group = optimizer.param_groups[0]
+    if group.get("fused"):
+        return "fused"
+    return "foreach" if group.get("foreach") else "default"
+
+
+def _counters() -> tuple[int, float, int]:
+    """Graphs compiled, seconds spent on it, graph breaks; zeros as long as nothing has imported the compiler."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return 0, 0.0, 0
+    stats = dynamo.counters
+    times = getattr(dynamo, "compilation_time_metrics", {})
+    seconds = sum(times.get("_compile.compile_inner", ())) if times else 0.0
+    return int(stats["stats"]["unique_graphs"]), float(seconds), sum(stats["graph_break"].values())

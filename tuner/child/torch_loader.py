@@ -1,0 +1,335 @@
+"""PyTorch's DataLoader: which one trains, what it was given, what it gives, how long it keeps the script waiting."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+import weakref
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from .patches import patch
+from .session import Session
+
+LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+
+
+@dataclass
+class Loader:
+    """What is known of the loaders made at one place of the user's code."""
+
+    key: str
+    written: dict[str, Any]
+    refused: dict[str, str]
+    changed: set[str] = field(default_factory=set)
+    fetches: int = 0
+    samples: float = 0.0
+    training_gaps: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    dimension_seen: int = 0
+    live_workers: int = 0
+    live: dict[str, Any] = field(default_factory=dict)
+    dataset_len: int | None = None
+    map_style: bool = True
+    made: int = 0
+
+
+class LoaderWatch:
+    """Patches DataLoader: overrides at construction, counts and times at iteration."""
+
+    def __init__(self, session: Session, torch: ModuleType) -> None:
+        self.session = session
+        self.torch = torch
+        self.loaders: dict[str, Loader] = {}
+        self.gap: list[str] = []
+        self.gaps = 0
+        self.primary: str | None = None
+        self._of_object: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._of_dataset: dict[int, str] = {}
+        self._ordinals: dict[str, int] = {}
+        self._queues: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        known = session.knowledge.get("training_loaders")
+        self.known: set[str] | None = set(known) if known else None
+
+    def install(self) -> None:
+        """Patches what the mode needs: under "apply" only the construction, and only if a knob asks for it."""
+        data = self.torch.utils.data
+        wanted = [k for k in LOADER_KNOBS if self.session.wants(k)]
+        if self.session.measuring or wanted:
+            patch(data.DataLoader, "__init__", self._init)
+        if self.session.measuring:
+            base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter  # type: ignore[attr-defined]
+            patch(base, "__next__", self._next)
+            patch(base, "_next_index", self._next_index)
+            patch(data.DataLoader, "__iter__", self._iter)
+
+    # construction
+
+    def _init(self, original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                bound = signature.bind(loader, *args, **kwargs)
+            except TypeError:
+                original(loader, *args, **kwargs)  # raises the script's own TypeError
+                return
+            if not self.session.here:
+                original(loader, *args, **kwargs)
+                return
+            given = dict(bound.arguments)
+            entry = self._register(loader, given)
+            if self._is_training(entry, given):
+                self._override(entry, given)
+            original(**_by_name(signature, given))
+
+        return __init__
+
+    def _register(self, loader: Any, given: dict[str, Any]) -> Loader:
+        dataset = given.get("dataset")
+        stack = _user_stack()
+        inherited = self._of_dataset.get(id(dataset))
+        if inherited is not None and _inside_library():
+            # accelerate, Fabric and Lightning make a loader anew around the same dataset: it stays the same loader.
+            key = inherited
+        else:
+            ordinal = self._ordinals[stack] = self._ordinals.get(stack, -1) + 1
+            key = f"{stack}#{ordinal}"
+            if self.known is not None and key not in self.known and f"{stack}#*" in self.known:
+                key = f"{stack}#*"
+        entry = self.loaders.get(key)
+        if entry is None:
+            entry = self.loaders[key] = Loader(key, _written(given), self._refusals(given))
+            entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
+            entry.dataset_len = _length(dataset) if entry.map_style else None
+        entry.made += 1
+        self._of_object[loader] = key
+        self._of_dataset[id(dataset)] = key
+        return entry
+
+    def _is_training(self, entry: Loader, given: dict[str, Any]) -> bool:
+        if self.known is not None:
+            return entry.key in self.known
+        # Without a baseline's knowledge (a profile applied to a changed script) training shows by its shuffling.
+        sampler = type(given.get("sampler")).__name__
+        return bool(given.get("shuffle")) or "Random" in sampler or "Distributed" in sampler
+
+    def _refusals(self, given: dict[str, Any]) -> dict[str, str]:
+        data = self.torch.utils.data
+        refused: dict[str, str] = {}
+        batch_sampler = given.get("batch_sampler")
+        if batch_sampler is not None and type(batch_sampler) is not data.BatchSampler:
+            refused["batch_size"] = f"the script batches by its own {type(batch_sampler).__name__}"
+        elif batch_sampler is None and given.get("batch_size", 1) is None:
+            refused["batch_size"] = "the dataset makes its batches itself (batch_size=None)"
+        dataset = given.get("dataset")
+        if isinstance(dataset, data.IterableDataset) and not _shards_itself(dataset):
+            reason = "an iterable dataset that doesn't ask which worker it is in: every worker would repeat the data"
+            refused["num_workers"] = refused["prefetch_factor"] = refused["persistent_workers"] = reason
+        elif given.get("num_workers", 0) == 0 and given.get("multiprocessing_context") is None:
+            unpicklable = _cannot_fork(given)
+            if unpicklable:
+                refused["num_workers"] = unpicklable
+        return refused
+
+    def _override(self, entry: Loader, given: dict[str, Any]) -> None:
+        config = self.session.config
+        for knob in LOADER_KNOBS:
+            if not self.session.wants(knob) or knob in entry.refused:
+                continue
+            if knob == "batch_size" and given.get("batch_sampler") is not None:
+                old = given["batch_sampler"]
+                given["batch_sampler"] = type(old)(old.sampler, int(config[knob]), old.drop_last)
+            else:
+                given[knob] = config[knob]
+            entry.changed.add(knob)
+        if int(given.get("num_workers", 0)) == 0:
+            for dependent in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
+                given.pop(dependent, None)
+
+    # iteration
+
+    def _iter(self, original: Any) -> Any:
+        def __iter__(loader: Any) -> Any:
+            key = self._of_object.get(loader)
+            if self.session.here and key is not None and key == self.primary:
+                self.session.clock.training_resumes()
+            began = time.perf_counter()
+            iterator = original(loader)
+            if self.session.here and key is not None:
+                if key == self.primary:
+                    self.session.clock.add_samples(0, time.perf_counter() - began)
+                self._look_at(self.loaders[key], loader, iterator)
+            return iterator
+
+        return __iter__
+
+    def _look_at(self, entry: Loader, loader: Any, iterator: Any) -> None:
+        self._of_object[iterator] = entry.key
+        workers = getattr(iterator, "_workers", None) or []
+        entry.live_workers = sum(1 for worker in workers if worker.is_alive())
+        entry.live.update(
+            num_workers=entry.live_workers, prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers, pin_memory=loader.pin_memory,
+        )  # fmt: skip
+
+    def _next_index(self, original: Any) -> Any:
+        def _next_index(iterator: Any) -> Any:
+            index = original(iterator)
+            self._queues.setdefault(iterator, []).append(len(index) if isinstance(index, list) else 1)
+            return index
+
+        return _next_index
+
+    def _next(self, original: Any) -> Any:
+        def __next__(iterator: Any) -> Any:
+            if not self.session.here:
+                return original(iterator)
+            self.session.check_stop()
+            key = self._of_object.get(iterator)
+            clock = self.session.clock
+            if key is not None and key == self.primary:
+                clock.training_resumes()
+            elif key is not None and self.primary is not None and not self._trains(key):
+                clock.validation_begins()
+            began = time.perf_counter()
+            batch = original(iterator)
+            wait_s = time.perf_counter() - began
+            if key is not None:
+                self._count(self.loaders[key], iterator, batch, wait_s)
+            return batch
+
+        return __next__
+
+    def _trains(self, key: str) -> bool:
+        return self.gap_share(key) >= 0.5
+
+    def _count(self, entry: Loader, iterator: Any, batch: Any, wait_s: float) -> None:
+        queue = self._queues.get(iterator)
+        count = queue.pop(0) if queue else 0
+        if not entry.map_style or count == 0 or entry.written.get("batch_size") is None:
+            count = _leading_dimension(self.torch, batch) or count
+        entry.fetches += 1
+        entry.samples += count
+        entry.sizes[count] = entry.sizes.get(count, 0) + 1
+        if entry.fetches <= 3 or entry.fetches % 64 == 0:
+            if count in _dimensions(self.torch, batch):
+                entry.dimension_seen += 1
+            entry.live["pinned"] = _is_pinned(self.torch, batch)
+        self.gap.append(entry.key)
+        if self.primary is None or entry.key == self.primary:
+            self.session.clock.add_samples(count, wait_s)
+
+    def gap_share(self, key: str) -> float:
+        """In which share of the gaps between backwards the loader was fetched."""
+        return self.loaders[key].training_gaps / self.gaps if self.gaps else 0.0
+
+    def backward_ran(self) -> None:
+        """What was fetched since the last backward fed it, if that was fetched in most such gaps."""
+        if not self.gap:
+            return
+        self.gaps += 1
+        if self.primary is None:
+            self.primary = self.gap[-1]
+        for key in set(self.gap):
+            self.loaders[key].training_gaps += 1
+        self.gap.clear()
+
+
+def _by_name(signature: inspect.Signature, given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name; the first parameter (the loader) included under the name it has in the signature."""
+    flat = dict(given)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            flat.update(flat.pop(name, {}))
+    return flat
+
+
+def _written(given: dict[str, Any]) -> dict[str, Any]:
+    workers = int(given.get("num_workers", 0) or 0)
+    batch_sampler = given.get("batch_sampler")
+    batch_size = getattr(batch_sampler, "batch_size", None) if batch_sampler is not None else given.get("batch_size", 1)
+    return {
+        "batch_size": batch_size,
+        "num_workers": workers,
+        "prefetch_factor": given.get("prefetch_factor") or 2,
+        "pin_memory": bool(given.get("pin_memory", False)),
+        "persistent_workers": bool(given.get("persistent_workers", False)),
+    }
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _shards_itself(dataset: Any) -> bool:
+    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands."""
+    code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
+    if code is None:
+        return False
+    return "get_worker_info" in code.co_names or type(dataset).__module__.startswith("torch.")
+
+
+def _cannot_fork(given: dict[str, Any]) -> str:
+    """Workers are forked on Linux; only a dataset that holds a generator on a CUDA device can't follow."""
+    generator = given.get("generator")
+    if generator is not None and getattr(generator.device, "type", "cpu") == "cuda":
+        return "the loader's random generator lives on the GPU, which a worker can't reach"
+    return ""
+
+
+_LIBRARIES = ("site-packages", "dist-packages", f"lib{'/'}python", "<frozen", "<string>")
+
+
+def _frames() -> list[tuple[str, int]]:
+    here = __file__.rsplit("/", 1)[0]
+    frame: Any = sys._getframe(3)
+    found: list[tuple[str, int]] = []
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(here):
+            found.append((name, frame.f_lineno))
+        frame = frame.f_back
+    return found
+
+
+def _user_stack() -> str:
+    """Where in the user's own files the call came from, as ``file:line<file:line``; stable between runs."""
+    user = [(n, line) for n, line in _frames() if not any(part in n for part in _LIBRARIES)]
+    return "<".join(f"{n.rsplit('/', 1)[-1]}:{line}" for n, line in user[:6]) or "library"
+
+
+def _inside_library() -> bool:
+    frames = _frames()
+    return bool(frames) and any(part in frames[0][0] for part in _LIBRARIES)
+
+
+def _tensors(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if depth > 3:
+        return []
+    if isinstance(batch, dict) or (hasattr(batch, "values") and hasattr(batch, "keys")):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        return [t for item in batch[:8] for t in _tensors(torch, item, depth + 1)]
+    return [value for value in vars(batch).values() if isinstance(value, torch.Tensor)] if hasattr(batch, "__dict__") else []
+
+
+def _leading_dimension(torch: ModuleType, batch: Any) -> int:
+    sizes = [t.shape[0] for t in _tensors(torch, batch) if t.dim() > 0]
+    return max(set(sizes), key=sizes.count) if sizes else 0
+
+
+def _dimensions(torch: ModuleType, batch: Any) -> set[int]:
+    return {size for t in _tensors(torch, batch) for size in t.shape[:2]}
+
+
+def _is_pinned(torch: ModuleType, batch: Any) -> bool:
+    tensors = _tensors(torch, batch)
+    return bool(tensors) and torch.cuda.is_available() and all(t.is_pinned() for t in tensors)

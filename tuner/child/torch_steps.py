@@ -1,0 +1,333 @@
+"""PyTorch's backward and optimizers: where a step ends, gradient accumulation, fp16 loss scaling, fused updates."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .patches import patch
+from .session import Session
+
+BackwardListener = Callable[[], None]
+
+
+class StepWatch:
+    """Patches backward, step and zero_grad. An accumulated or scaled step is arranged here and nowhere else."""
+
+    def __init__(self, session: Session, torch: ModuleType, backward_ran: BackwardListener) -> None:
+        self.session = session
+        self.torch = torch
+        self.backward_ran = backward_ran
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizer_classes: list[str] = []
+        self.backwards = 0
+        self.window_backwards = 0
+        self.steps = 0
+        self.closures = 0
+        self.scaled_by_script = False
+        self.reduction = ""
+        self.loss_sites: list[str] = []
+        self.pending_loss: Any = None
+        self.in_optimizer = False
+        self.in_backward = False
+        self.factor = int(session.config.get("grad_accumulation", 1)) if session.wants("grad_accumulation") else 1
+        self.micro = 0
+        self.kept_gradients = 0
+        self.boundaries = 0
+        self.skipping = False
+        self.scaler: Any = None
+        self.skipped_steps = 0
+        self.implementation_changed = 0
+        self.precision = session.config.get("precision") if session.wants("precision") else None
+        self.parameters_dtype = ""
+
+    def install(self) -> None:
+        """Patches what the mode needs."""
+        torch = self.torch
+        optimizer = torch.optim.Optimizer
+        changes = self.factor > 1 or self.precision == "fp16"
+        if self.session.measuring or changes:
+            patch(torch.autograd, "backward", self._backward)
+            patch(optimizer, "profile_hook_step", self._profile_hook_step)
+        if self.session.measuring or self.session.wants("optimizer"):
+            patch(optimizer, "add_param_group", self._add_param_group)
+        if changes:
+            patch(torch.nn.utils, "clip_grad_norm_", self._clip)
+            patch(torch.nn.utils, "clip_grad_value_", self._clip)
+        if self.factor > 1:
+            patch(optimizer, "zero_grad", self._zero_grad)
+            patch(torch.nn.Module, "zero_grad", self._zero_grad)
+            self._patch_schedulers()
+        if self.session.measuring or changes:
+            patch(torch.amp.GradScaler, "scale", self._note_scaler)
+        if self.factor > 1:
+            for method in ("step", "unscale_", "update"):
+                patch(torch.amp.GradScaler, method, self._scaler_call)
+        if self.precision == "fp16":
+            self.scaler = torch.amp.GradScaler(self.session.device.split(":")[0])
+
+    # backward
+
+    def _backward(self, original: Any) -> Any:
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if not self.session.here or self.in_backward:
+                return original(tensors, grad_tensors, *args, **kwargs)
+            self.session.check_stop()
+            self.in_backward = True
+            try:
+                scaled = self._scale(tensors, grad_tensors)
+                result = original(tensors, scaled, *args, **kwargs)
+            finally:
+                self.in_backward = False
+            if self.session.measuring:
+                self._observe_backward(tensors)
+            return result
+
+        return backward
+
+    def _scale(self, tensors: Any, grad_tensors: Any) -> Any:
+        """The gradient to start from: 1/k under accumulation of a mean loss, times the scaler's scale under fp16."""
+        single = tensors if isinstance(tensors, self.torch.Tensor) else None
+        if single is None and isinstance(tensors, (list, tuple)) and len(tensors) == 1:
+            single = tensors[0]
+        if single is None or single.numel() != 1 or grad_tensors is not None and not _all_none(grad_tensors):
+            return grad_tensors
+        if not self.reduction:
+            self.reduction = loss_reduction(single)
+        factor = 1.0 if self.reduction == "sum" else 1.0 / self.factor
+        if self.factor > 1:
+            self._check_kept_gradients()
+        if self.scaler is None and factor == 1.0:
+            return grad_tensors
+        start = self.torch.full_like(single, factor)
+        if self.scaler is not None:
+            start = self.scaler.scale(start)
+        return start if isinstance(tensors, self.torch.Tensor) else [start]
+
+    def _check_kept_gradients(self) -> None:
+        """Between micro-batches gradients must survive: a script that sets ``p.grad = None`` itself defeats this."""
+        if self.micro % self.factor == 0:
+            return
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad:
+                        self.kept_gradients += parameter.grad is not None
+                        self.boundaries += 1
+                        return
+
+    def _observe_backward(self, tensors: Any) -> None:
+        self.backwards += 1
+        self.backward_ran()
+        loss = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
+        if loss.numel() == 1:
+            site = _call_site()
+            if site not in self.loss_sites and len(self.loss_sites) < 16:
+                self.loss_sites.append(site)
+            if site == self.loss_sites[0] or self.pending_loss is None:
+                self.pending_loss = loss.detach()
+        if not self.optimizers and not self.in_optimizer:
+            self.session.step()
+
+    def take_loss(self) -> float | None:
+        """The newest training loss; waits for the device, so it is called once a block."""
+        loss, self.pending_loss = self.pending_loss, None
+        return None if loss is None else float(loss)
+
+    # optimizer
+
+    def _profile_hook_step(self, original: Any) -> Any:
+        def profile_hook_step(function: Any) -> Any:
+            inner = original(function)
+
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                if not self.session.here or self.in_optimizer:
+                    return inner(optimizer, *args, **kwargs)
+                return self._step(inner, optimizer, args, kwargs)
+
+            return _wearing(step, inner)
+
+        return profile_hook_step
+
+    def _step(self, inner: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args and callable(args[0]) or kwargs.get("closure") is not None:
+            self.closures += 1
+        if self.factor > 1:
+            self.micro += 1
+            if self.micro % self.factor:
+                self.skipping = True
+                return None
+            self.skipping = False
+        self.in_optimizer = True
+        try:
+            if self.scaler is None:
+                result = inner(optimizer, *args, **kwargs)
+            else:
+                result = self._scaled_step(optimizer, args, kwargs)
+        finally:
+            self.in_optimizer = False
+        self.steps += 1
+        if self.session.measuring:
+            self.session.step()
+        return result
+
+    def _scaled_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before = self.scaler.get_scale()
+        # The scaler calls ``optimizer.step`` itself; ``in_optimizer`` lets that call straight through.
+        result = self.scaler.step(optimizer, *args, **kwargs)
+        self.scaler.update()
+        self.skipped_steps += self.scaler.get_scale() < before
+        return result
+
+    def _zero_grad(self, original: Any) -> Any:
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.micro % self.factor:
+                return None
+            return original(owner, *args, **kwargs)
+
+        return zero_grad
+
+    def _clip(self, original: Any) -> Any:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.factor > 1 and (self.micro + 1) % self.factor:
+                # Clipping belongs to the whole step; on a micro-batch it would shrink what is still being summed.
+                return self.torch.zeros(())
+            if self.scaler is not None:
+                for optimizer in self.optimizers:
+                    self.scaler.unscale_(optimizer)
+            return original(parameters, *args, **kwargs)
+
+        return clip
+
+    def _patch_schedulers(self) -> None:
+        """A scheduler that is stepped with every micro-batch must move with every whole step only."""
+        schedulers = sys.modules.get("torch.optim.lr_scheduler")
+        base = getattr(schedulers, "LRScheduler", None)
+        if base is None:
+            return
+
+        def make(original: Any) -> Any:
+            def _initial_step(scheduler: Any) -> None:
+                original(scheduler)
+                step = scheduler.step
+
+                def guarded(*args: Any, **kwargs: Any) -> Any:
+                    if self.skipping and self.micro % self.factor:
+                        return None
+                    return step(*args, **kwargs)
+
+                scheduler.step = _wearing(guarded, step)
+
+            return _initial_step
+
+        patch(base, "_initial_step", make)
+
+    def _note_scaler(self, original: Any) -> Any:
+        def scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if scaler is not self.scaler and scaler.is_enabled():
+                self.scaled_by_script = True
+            return original(scaler, *args, **kwargs)
+
+        return scale
+
+    def _scaler_call(self, original: Any) -> Any:
+        """The script's own scaler must act once a whole step: unscaling twice would divide the sum twice."""
+        name = original.__name__
+
+        def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if scaler is self.scaler:
+                return original(scaler, *args, **kwargs)
+            if name == "step" and (self.micro + 1) % self.factor:
+                self.micro += 1
+                self.skipping = True
+                return None
+            if name == "unscale_" and (self.micro + 1) % self.factor or name == "update" and self.micro % self.factor:
+                return None
+            return original(scaler, *args, **kwargs)
+
+        return call
+
+    def _add_param_group(self, original: Any) -> Any:
+        def add_param_group(optimizer: Any, group: dict[str, Any]) -> Any:
+            result = original(optimizer, group)
+            if self.session.here:
+                if optimizer not in self.optimizers:
+                    self.optimizers.add(optimizer)
+                    self.optimizer_classes.append(type(optimizer).__name__)
+                if self.session.wants("optimizer"):
+                    self._choose_implementation(optimizer)
+            return result
+
+        return add_param_group
+
+    def _choose_implementation(self, optimizer: Any) -> None:
+        chosen = self.session.config["optimizer"]
+        if chosen not in implementations(self.torch, optimizer):
+            return
+        group = optimizer.param_groups[-1]
+        group["fused"], group["foreach"] = chosen == "fused", chosen == "foreach"
+        optimizer.defaults.update(fused=group["fused"], foreach=group["foreach"])
+        if chosen == "fused":
+            optimizer._step_supports_amp_scaling = True
+        self.implementation_changed += 1
+
+
+def implementations(torch: ModuleType, optimizer: Any) -> list[str]:
+    """Which of "foreach" and "fused" the optimizer's class offers for its parameters."""
+    accepted = inspect.signature(type(optimizer).__init__).parameters
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if not parameters or "foreach" not in accepted:
+        return []
+    offered = ["foreach"]
+    supported = {"cpu", "cuda", "xpu", "mps"}
+    if "fused" in accepted and all(p.is_floating_point() and p.device.type in supported for p in parameters):
+        offered.append("fused")
+    return offered
+
+
+def loss_reduction(loss: Any) -> str:
+    """"mean", "sum" or "unknown": how the loss depends on the number of samples, read from its graph.
+
+    Gradients of a summed loss add up over micro-batches as they are; those of a mean must be divided.
+    """
+    node, depth = loss.grad_fn, 0
+    while node is not None and depth < 12:
+        name = type(node).__name__
+        saved = getattr(node, "_saved_reduction", None)
+        if saved in (1, 2):
+            return "mean" if saved == 1 else "sum"
+        if name.startswith("Mean"):
+            return "mean"
+        if name.startswith("Sum"):
+            return "sum"
+        following = [n for n, _ in node.next_functions if n is not None]
+        node, depth = (following[0] if following else None), depth + 1
+    return "unknown"
+
+
+def _all_none(gradients: Any) -> bool:
+    return isinstance(gradients, (list, tuple)) and all(g is None for g in gradients)
+
+
+def _call_site() -> str:
+    """File and line of the script's own call, to keep a GAN's losses apart."""
+    frame: Any = sys._getframe(2)
+    here = __file__.rsplit("/", 1)[0]
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(here) and "/torch/" not in name:
+            return f"{name.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
+
+
+def _wearing(function: Any, original: Any) -> Any:
+    """``functools.wraps`` that also works for bound methods."""
+    for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+        setattr(function, attribute, getattr(original, attribute, None))
+    function.__wrapped__ = original
+    return function

@@ -1,0 +1,175 @@
+"""The words of the design as frozen values. SI units: seconds, bytes, samples per second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Value = bool | int | float | str
+Config = Mapping[str, Value]
+"""Knob → value. A knob that is absent stays as the script wrote it; the empty config is the baseline."""
+
+
+class OutcomeKind(StrEnum):
+    """What a trial ended as."""
+
+    COMPLETE = "complete"
+    INFEASIBLE = "infeasible"
+    TIMED_OUT = "timed out"
+    NO_PROGRESS = "no progress"
+    CRASHED = "crashed"
+    USER_ERROR = "user error"
+    INFRASTRUCTURE = "infrastructure fault"
+
+
+class Evidence(StrEnum):
+    """What observation says of a knob that was asked for."""
+
+    VERIFIED = "verified"
+    CONTRADICTED = "contradicted"
+    UNVERIFIABLE = "unverifiable"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class KnobReport:
+    """Requested → sites seen → changed → evidence, for one knob in one trial."""
+
+    knob: str
+    requested: Value
+    sites_seen: int
+    sites_changed: int
+    evidence: Evidence
+    reason: str = ""
+    observed: Value | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps of the steady window, timed together: one raw reading.
+
+    ``wait_s`` is the part of ``seconds`` in which the script waited for its loader.
+    """
+
+    samples: float
+    steps: int
+    seconds: float
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A trial's figures, derived from its raw blocks and facts."""
+
+    samples_per_s: float
+    low: float
+    high: float
+    steps_per_s: float
+    unit: str
+    blocks: tuple[Block, ...]
+    data_wait_share: float
+    peak_host_bytes: int
+    peak_device_bytes: int
+    first_step_s: float
+    compile_s: float
+    losses: tuple[tuple[float, float], ...]
+    steady: bool
+    cpu_s_per_sample: float
+    foreign_cpus: float
+    knobs: tuple[KnobReport, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial ended as, why (``reason`` is a slug, ``detail`` a line for people), and what it measured."""
+
+    kind: OutcomeKind
+    reason: str = ""
+    detail: str = ""
+    traceback_text: str = ""
+    measurement: Measurement | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the trial gave a measurement that a config may be judged by."""
+        return self.kind is OutcomeKind.COMPLETE and self.measurement is not None
+
+
+class Phase(StrEnum):
+    """Which part of a study a trial belongs to."""
+
+    BASELINE = "baseline"
+    SEARCH = "search"
+    FINALS = "finals"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One config evaluated once. ``why`` says in a few words what the proposal is for."""
+
+    number: int
+    phase: Phase
+    config: Config
+    why: str = ""
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of rates with its 95% interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name."""
+
+    kind: str
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int
+
+    @property
+    def label(self) -> str:
+        """The device as it is written on the command line: ``cpu``, ``cuda:0``, ``tpu``."""
+        return f"{self.kind}:{self.index}" if self.kind == "cuda" else self.kind
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is tuned: a file, or a module as ``python -m`` runs it, with its arguments."""
+
+    path: str
+    argv: tuple[str, ...]
+    module: str = ""
+    sha256: str = ""
+
+
+class Verdict(StrEnum):
+    """What finals proved."""
+
+    IMPROVED = "improved"
+    KEEP_BASELINE = "keep-baseline"
+
+
+@dataclass(frozen=True)
+class Winner:
+    """What finals proved: the config, its ratio to the baseline, and both measurements."""
+
+    verdict: Verdict
+    config: Config
+    speedup: Ratio
+    baseline: Measurement
+    winner: Measurement
+    runs: int
+    label: str = ""

@@ -1,0 +1,63 @@
+"""A runner turns a config into an outcome; everything it may know stands in the request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tuner.model import Config, Device, Outcome, Script
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a trial's steady window starts and ends. The child reads these as JSON."""
+
+    warmup_steps: int = 10
+    warmup_s: float = 3.0
+    block_s: float = 0.25
+    min_blocks: int = 12
+    min_s: float = 3.0
+    max_s: float = 20.0
+    target_half_width: float = 0.02
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on one trial. Bytes and seconds; ``None`` means unbounded."""
+
+    trial_timeout_s: float = 120.0
+    no_progress_s: float = 60.0
+    max_host_bytes: int | None = None
+    max_device_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """One trial to run. ``folder`` is the trial's own and holds log, records and diverted files.
+
+    ``knowledge`` is what the baseline taught of the script, in the child's own words: which loaders
+    train, which of the script's options a knob is bound to.
+    """
+
+    folder: Path
+    script: Script
+    device: Device
+    config: Config
+    knowledge: Mapping[str, Any] = field(default_factory=dict)
+    window: Window = Window()
+    limits: Limits = Limits()
+
+
+class Runner(Protocol):
+    """Runs one trial at a time."""
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """Runs the trial to its outcome; when ``stop`` is set, ends it at once and raises ``Interrupted``."""
+        ...
+
+
+class Interrupted(Exception):
+    """The trial was ended from outside before it had an outcome; nothing is to be stored of it."""

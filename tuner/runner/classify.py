@@ -1,0 +1,221 @@
+"""Decides what a trial ended as, from what it left: its records, its exit status, its log, in this order.
+
+Pure: every fact is an argument, so each judgement has a test of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.model import OutcomeKind
+
+Judgement = tuple[OutcomeKind, str, str]
+"""Kind, reason (a slug), detail (one line for people)."""
+
+_INFEASIBLE = OutcomeKind.INFEASIBLE
+DETAIL_LENGTH = 300
+MIN_BLOCKS = 3
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What a trial left behind.
+
+    ``status`` is ``waitpid``'s, None when the child hadn't ended when it was killed. ``ended_by`` says why
+    we killed it: "" (we didn't), "deadline", "no-progress", "host-oom", or "window" after a complete window.
+    """
+
+    records: Sequence[Mapping[str, Any]]
+    baseline: bool
+    status: int | None = None
+    ended_by: str = ""
+    ended_detail: str = ""
+    log: str = ""
+    oom_killed: bool = False
+    measurable: bool | None = None
+    last: Mapping[str, Mapping[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "last", {record["kind"]: record for record in self.records})
+
+
+def classify(traces: Traces) -> Judgement:
+    """The outcome's kind, its reason as a slug, and a line for people."""
+    judgement = _from_failures(traces)
+    if judgement:
+        return judgement
+    if traces.last.get("window", {}).get("complete"):
+        return OutcomeKind.COMPLETE, "", ""
+    judgement = _from_our_kill(traces) or _from_exception(traces) or _from_signal(traces)
+    if judgement:
+        return judgement
+    return _from_end(traces)
+
+
+def _from_failures(traces: Traces) -> Judgement | None:
+    """What the child recognised itself. Out of memory is forgiven to a script that went on to a full window."""
+    complete = bool(traces.last.get("window", {}).get("complete"))
+    for record in traces.records:
+        if record["kind"] == "failure":
+            reason = str(record.get("reason", "unsupported"))
+            if not (complete and reason in ("device-oom", "host-oom")):
+                return _INFEASIBLE, reason, one_line(str(record.get("detail", "")))
+    for record in traces.records:
+        if record["kind"] == "knob" and record.get("evidence") == "contradicted":
+            why = record.get("reason") or f"observed {record.get('observed')}"
+            text = f"{record.get('knob')}={record.get('requested')} did not take effect: {why}"
+            return _INFEASIBLE, "contradicted", one_line(text)
+    return None
+
+
+def _from_our_kill(traces: Traces) -> Judgement | None:
+    kinds = {"deadline": OutcomeKind.TIMED_OUT, "no-progress": OutcomeKind.NO_PROGRESS, "host-oom": _INFEASIBLE}
+    kind = kinds.get(traces.ended_by)
+    return (kind, traces.ended_by, traces.ended_detail) if kind else None
+
+
+def _from_exception(traces: Traces) -> Judgement | None:
+    """An exception that left the user's script."""
+    record = next(
+        (r for r in traces.records if r["kind"] == "exception" and r.get("origin", "script") == "script"), None
+    )
+    if record is None:
+        return None
+    name, text = str(record.get("type", "")), str(record.get("text", ""))
+    line = one_line(f"{name}: {text}" if text else name)
+    matched = match_text(f"{name}: {text}\n{record.get('traceback', '')}")
+    if matched in ("device-oom", "host-oom"):
+        return _INFEASIBLE, matched, line
+    if matched == "disk-full":
+        return OutcomeKind.INFRASTRUCTURE, matched, line
+    if traces.baseline:
+        return OutcomeKind.USER_ERROR, "script-raised", line
+    return _INFEASIBLE, matched or "script-raised", line
+
+
+def _from_signal(traces: Traces) -> Judgement | None:
+    number = -_exit_code(traces.status)
+    if number <= 0:
+        return None
+    name = _signal_name(number)
+    if number == signal.SIGKILL and traces.oom_killed:
+        return _INFEASIBLE, "host-oom", "the kernel killed it: the machine ran out of memory"
+    matched = match_text(traces.log)
+    last = last_line(traces.log)
+    detail = one_line(f"died of {name}: {last}" if last else f"died of {name}")
+    if matched in ("device-oom", "host-oom") or (matched and number == signal.SIGABRT):
+        return (OutcomeKind.INFRASTRUCTURE if matched == "disk-full" else _INFEASIBLE), matched, detail
+    if number == signal.SIGBUS and re.search(r"shm|shared memory", traces.log):
+        return _INFEASIBLE, "host-oom", detail
+    return OutcomeKind.CRASHED, f"signal-{name.removeprefix('SIG').lower()}", detail
+
+
+def _from_end(traces: Traces) -> Judgement:
+    """The script ended by itself, without an exception, before its window was complete."""
+    code = _exit_code(traces.status)
+    ours = OutcomeKind.USER_ERROR if traces.baseline else _INFEASIBLE
+    if "hello" not in traces.last:
+        detail = last_line(traces.log) or f"the process ended with status {code} before it said anything"
+        return OutcomeKind.INFRASTRUCTURE, "no-start", one_line(detail)
+    matched = match_text(traces.log) if code else ""
+    if matched in ("device-oom", "host-oom"):
+        return _INFEASIBLE, matched, one_line(last_line(traces.log))
+    if "first_step" not in traces.last:
+        detail = f"the script ended with status {code} without a training step that could be seen"
+        return ours, "no-step", detail
+    if code:
+        return ours, "script-failed", one_line(f"the script ended with status {code}: {last_line(traces.log)}")
+    blocks = sum(1 for r in traces.records if r["kind"] == "block" and not r.get("flagged"))
+    if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:
+        return OutcomeKind.COMPLETE, "", "the script ended before the window was complete"
+    return ours, "too-short", "the script ended after its first steps, before anything could be measured"
+
+
+def _exit_code(status: int | None) -> int:
+    """Exit code, negative for a signal, 0 when unknown."""
+    if status is None:
+        return 0
+    return -(status & 0x7F) if status & 0x7F else status >> 8
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# Each list is from the libraries' own texts. Device before host: "CUDA out of memory" names both.
+_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "device-oom",
+        re.compile(
+            r"\bOutOfMemoryError\b|(?:CUDA|HIP|MPS backend|XPU|GPU) out of memory"
+            r"|(?:CUDA|HIP) (?:driver )?error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory"
+            r"|CUDA_ERROR_OUT_OF_MEMORY|C[UR]BLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+            r"|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED|CUSOLVER_STATUS_ALLOC_FAILED"
+            r"|CUFFT_ALLOC_FAILED|hipblas\w*_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR"
+            r"|[Uu]nable to find (?:a valid|an) (?:cuDNN algorithm|engine)"
+            r"|nccl[\s\S]{0,400}out of memory|Cuda failure(?: \d+)? '?out of memory"
+            r"|RESOURCE_EXHAUSTED|ResourceExhaustedError|Resource exhausted: |OOM when allocating"
+            r"|Ran out of memory in memory space (?:hbm|vmem)",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "host-oom",
+        re.compile(
+            r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|\bMemoryError\b|std::bad_alloc"
+            r"|Cannot allocate memory|[Uu]nable to allocate [\d.]+ [KMGTPE]?iB for an array"
+            r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal|exited unexpectedly[^\n]*signal)"
+            r": (?:Killed|Bus error)"
+            r"|(?:unable to (?:write to|allocate|mmap|resize|open)[^\n]{0,80}(?:shm|shared memory|/torch_)"
+            r"|insufficient shared memory)"
+        ),
+    ),
+    ("disk-full", re.compile(r"No space left on device|Disk quota exceeded")),
+    (
+        "compile-failure",
+        re.compile(
+            r"BackendCompilerFailed|InductorError|CppCompileError|LoweringException|CUDACompileError"
+            r"|torch\._dynamo\.exc\.|torch\._inductor\.exc\.|triton\.compiler\.errors|triton\.runtime\.errors"
+            r"|ptxas (?:fatal|error|returned)|PTXASError|`?ptxas`? (?:failed|died)|XLA compilation failed"
+            r"|Failed to find C compiler|InvalidCxxCompiler|TritonMissing"
+        ),
+    ),
+    (
+        "nan",
+        re.compile(
+            r"(?:loss|gradients?|values?|input|tensor)\b[^\n]{0,60}\b(?:is|are|was|contains?|has|to be) "
+            r"(?:a )?(?:nan|inf|non-?finite|not finite)\b|contains? (?:nan|inf)\b"
+            r"|returned nan values|Input contains NaN|found NaN",
+            re.IGNORECASE,
+        ),
+    ),
+)
+
+
+def match_text(text: str) -> str:
+    """The reason that a text of the libraries names, or ""."""
+    for reason, pattern in _PATTERNS:
+        if pattern.search(text):
+            return reason
+    return ""
+
+
+def last_line(text: str) -> str:
+    """The last line that isn't blank."""
+    for line in reversed(text.splitlines()):
+        if line.strip():
+            return line.strip()
+    return ""
+
+
+def one_line(text: str) -> str:
+    """The text on one line of bearable length."""
+    joined = " ".join(text.split())
+    return joined if len(joined) <= DETAIL_LENGTH else joined[: DETAIL_LENGTH - 1] + "…"

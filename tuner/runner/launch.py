@@ -1,0 +1,196 @@
+"""Starts the child: the request it reads, the environment it gets, the guard it runs under."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from tuner.child import wire
+from tuner.model import Config, Device, Script
+from tuner.runner import guard
+from tuner.runner.base import TrialRequest
+
+CHILD = Path(wire.__file__).resolve().parent / "__main__.py"
+_GUARD = Path(guard.__file__).resolve()
+_GUARD_PATIENCE_S = guard.KILL_PATIENCE_S + 5.0
+
+
+class Launched:
+    """A running trial: its guard, and the read end of its records. ``close`` leaves nothing behind."""
+
+    def __init__(self, process: subprocess.Popen[bytes], records: int) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self.process = process
+        self.records = records
+        self.statuses = process.stdout.fileno()
+        self._orders: IO[bytes] = process.stdin
+
+    @property
+    def guard(self) -> int:
+        """The guard's pid."""
+        return self.process.pid
+
+    def begin(self) -> None:
+        """Lets the guard start the trial. Not at the launch: the request has to name the guard first."""
+        self._orders.write(b"\n")
+        self._orders.flush()
+
+    def close(self) -> None:
+        """Tells the guard to kill what is left, and waits until it has."""
+        try:
+            self._orders.close()
+        except OSError:
+            pass  # the guard is dead already
+        try:
+            self.process.wait(_GUARD_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            # Something of the trial can't be killed (a driver call that never returns); the next trial says so.
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        os.close(self.records)
+
+
+def launch(request: TrialRequest, python: str, child: Path) -> Launched:
+    """Starts the trial's process under a guard. Raises ``OSError`` when folder or program can't be used."""
+    request.folder.mkdir(parents=True, exist_ok=True)
+    path = request.folder.absolute() / "request.json"
+    started = time.monotonic()
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    try:
+        log = os.open(request.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        try:
+            process = _start_guard([python, str(child)], writer, log, child_environment(request, path, writer))
+        finally:
+            os.close(log)
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    launched = Launched(process, reader)
+    try:
+        document = request_document(request, parent_pid=process.pid, started=started)
+        path.write_text(json.dumps(document, indent=1, default=str), encoding="utf-8")
+        launched.begin()
+    except BaseException:
+        launched.close()
+        raise
+    return launched
+
+
+def _start_guard(
+    command: list[str], records: int, log: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    guarded = [sys.executable, "-I", "-S", str(_GUARD), str(records), str(log), "--", *command]
+    return subprocess.Popen(
+        guarded,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=environment,
+        pass_fds=(records, log),
+        start_new_session=True,
+    )
+
+
+def request_document(request: TrialRequest, *, parent_pid: int, started: float) -> dict[str, Any]:
+    """What the child reads. ``parent_pid`` is the guard's: the child's own parent."""
+    return {
+        **_script_part(request.script, request.device, request.config, request.knowledge),
+        "mode": "trial",
+        "folder": str(request.folder.absolute()),
+        "window": asdict(request.window),
+        "max_device_bytes": request.limits.max_device_bytes,
+        "parent_pid": parent_pid,
+        "spawned_monotonic": started,
+    }
+
+
+def _script_part(
+    script: Script, device: Device, config: Config, knowledge: Mapping[str, Any]
+) -> dict[str, Any]:
+    # The child sees exactly one CUDA device, whichever it is: always its cuda:0.
+    label = "cuda:0" if device.kind == "cuda" else device.label
+    return {
+        "v": wire.VERSION,
+        "script": os.path.abspath(script.path) if script.path else "",
+        "script_as_given": script.path,
+        "module": script.module,
+        "argv": list(script.argv),
+        "device": label,
+        "config": dict(config),
+        "knowledge": dict(knowledge),
+    }
+
+
+def child_environment(request: TrialRequest, request_path: Path, records: int) -> dict[str, str]:
+    """The user's environment with the device, the threads and the protocol set, and trackers off."""
+    folder = request.folder.absolute()
+    return {
+        **os.environ,
+        **_device_environment(request.device, request.config),
+        **_silent_trackers(folder),
+        "PYTHONUNBUFFERED": "1",
+        wire.REQUEST_ENV: str(request_path),
+        wire.RECORDS_ENV: str(records),
+    }
+
+
+def _device_environment(device: Device, config: Config) -> dict[str, str]:
+    environment: dict[str, str] = {}
+    if device.kind == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    elif device.kind == "cuda":
+        named = device.uuid.startswith(("GPU-", "MIG-"))
+        environment["CUDA_VISIBLE_DEVICES"] = device.uuid if named else str(device.index)
+    if "threads" in config:
+        environment["OMP_NUM_THREADS"] = str(config["threads"])
+    return environment
+
+
+def _silent_trackers(folder: Path) -> dict[str, str]:
+    """Trials are no experiments of the user's: nothing of them goes to a tracker's server."""
+    return {
+        "WANDB_MODE": "disabled",
+        "COMET_MODE": "disabled",
+        "COMET_START_ONLINE": "0",
+        "NEPTUNE_MODE": "debug",
+        "SWANLAB_MODE": "disabled",
+        "CLEARML_OFFLINE_MODE": "1",
+        "MLFLOW_TRACKING_URI": (folder / "mlruns").as_uri(),
+    }
+
+
+def exec_applied(
+    script: Script,
+    device: Device,
+    config: Config,
+    knowledge: Mapping[str, Any],
+    *,
+    python: str = sys.executable,
+    child: Path = CHILD,
+) -> NoReturn:
+    """Replaces this process by the script with the config applied: nothing of ours stays beside it.
+
+    Its exit status, signals and standard streams are then the caller's own, as under plain Python.
+    """
+    document = {**_script_part(script, device, config, knowledge), "mode": "apply", "parent_pid": os.getppid()}
+    descriptor, path = tempfile.mkstemp(prefix="autotune-", suffix=".json")
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump(document, file, default=str)
+    environment = {**os.environ, **_device_environment(device, config), wire.REQUEST_ENV: path}
+    environment.pop(wire.RECORDS_ENV, None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(python, [python, str(child)], environment)

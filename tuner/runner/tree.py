@@ -1,0 +1,176 @@
+"""Observes a trial's processes: which they are, their memory, their CPU time; and ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tuner.runner.guard import descendants, stat_fields
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TERM_GRACE_S = 2.0
+KILL_PATIENCE_S = 5.0
+# Walking /proc or a big process's page tables takes CPU beside what is measured: at most 1% of the time.
+_OBSERVER_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One raw reading of a trial's tree. ``t`` is the monotonic clock; ``pss_bytes`` None when not read."""
+
+    t: float
+    rss_bytes: int
+    pss_bytes: int | None
+    cpu_s: float
+    busy_s: float
+    processes: int
+
+    @property
+    def host_bytes(self) -> int:
+        """The memory in use: pages that processes share count once where that was read, else repeatedly."""
+        return self.rss_bytes if self.pss_bytes is None else self.pss_bytes
+
+
+class Tree:
+    """The processes below a guard. The guard adopts orphans, so the walk by parents finds every one."""
+
+    def __init__(self, guard: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._guard = guard
+        self._clock = clock
+        self._pids: list[int] = []
+        self._next_walk = 0.0
+        self._next_pss = 0.0
+
+    def pids(self) -> list[int]:
+        """The tree as it is now."""
+        self._pids = descendants(self._guard)
+        return self._pids
+
+    def read(self, near_bytes: float) -> Usage:
+        """One reading. Shared pages are told apart once a second, and whenever RSS exceeds ``near_bytes``."""
+        now = self._clock()
+        if now >= self._next_walk:
+            self.pids()
+            self._next_walk = self._next_time(now, 1.0)
+        rss = sum(rss_bytes(pid) for pid in self._pids)
+        pss: int | None = None
+        if now >= self._next_pss or rss > near_bytes:
+            before = self._clock()
+            pss = sum(pss_bytes(pid) for pid in self._pids)
+            self._next_pss = self._next_time(before, 1.0)
+        cpu = sum(_cpu_seconds(pid, own=True) for pid in self._pids) + _cpu_seconds(self._guard, own=False)
+        return Usage(now, rss, pss, cpu, busy_seconds(), len(self._pids))
+
+    def _next_time(self, started: float, period_s: float) -> float:
+        now = self._clock()
+        return now + max(period_s, (now - started) / _OBSERVER_SHARE)
+
+    def kill(self) -> None:
+        """TERM to every process, a grace, then KILL until none is left or patience ends."""
+        signal_all(self.pids(), signal.SIGTERM)
+        # A stopped process sees TERM only when it is continued.
+        signal_all(self._pids, signal.SIGCONT)
+        if self._gone_within(TERM_GRACE_S):
+            return
+        self.kill_now()
+
+    def kill_now(self) -> None:
+        """KILL to every process, again for those born meanwhile."""
+        deadline = self._clock() + KILL_PATIENCE_S
+        while self.pids() and self._clock() < deadline:
+            signal_all(self._pids, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def _gone_within(self, seconds: float) -> bool:
+        deadline = self._clock() + seconds
+        while self.pids():
+            if self._clock() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Sends the signal to those that still live."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass  # it ended by itself meanwhile
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident pages; a page that several processes share counts for each."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def pss_bytes(pid: int) -> int:
+    """Resident pages, a shared one divided by its number of sharers; RSS where the kernel doesn't tell."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass  # gone, or an old kernel
+    return rss_bytes(pid)
+
+
+def busy_seconds() -> float:
+    """CPU seconds since boot in which the cores that we may use were busy, whoever used them."""
+    ours = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
+    ticks = 0
+    try:
+        with open("/proc/stat", "rb") as file:
+            for line in file:
+                fields = line.split()
+                if not fields[0].startswith(b"cpu"):
+                    break
+                if fields[0] in ours:
+                    # user nice system – idle iowait – irq softirq steal; guest time is part of user's.
+                    ticks += sum(int(fields[i]) for i in (1, 2, 3, 6, 7, 8))
+    except OSError:
+        return 0.0
+    return ticks * _TICK_S
+
+
+def available_share() -> float:
+    """MemAvailable ÷ MemTotal of the machine; 1.0 where it can't be read."""
+    values: dict[bytes, int] = {}
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                name, _, rest = line.partition(b":")
+                if name in (b"MemTotal", b"MemAvailable"):
+                    values[name] = int(rest.split()[0])
+    except OSError:
+        return 1.0
+    return values.get(b"MemAvailable", 1) / max(values.get(b"MemTotal", 1), 1)
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since boot, on this machine."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            for line in file:
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    return 0
+
+
+def _cpu_seconds(pid: int, *, own: bool) -> float:
+    """CPU time of a process and of its reaped children; without ``own`` only of those (the guard's part)."""
+    fields = stat_fields(pid)
+    if fields is None or len(fields) < 15:
+        return 0.0
+    return sum(int(fields[i]) for i in ((11, 12, 13, 14) if own else (13, 14))) * _TICK_S

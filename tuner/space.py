@@ -1,0 +1,191 @@
+"""Knobs, and what can be tried of them once the baseline has shown what the script wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.errors import SpaceError, UnknownKnobError
+from tuner.model import Config, Device, Value
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a knob's choices may depend on. ``as_written`` is None where the script shows no value."""
+
+    device: Device
+    cores: int
+    as_written: Value | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One thing that can be turned.
+
+    ``choices`` gives the values worth trying; ``devices`` the kinds it exists on; ``tier`` what it may
+    change: 1 nothing but speed, 2 numerics, 3 the optimisation. ``needs`` says whether the knob means
+    anything beside the rest of a config (prefetching needs workers); where it doesn't, it is dropped.
+    ``late`` knobs (compilers) are tried after the cheap ones.
+    """
+
+    name: str
+    choices: Callable[[Known], Sequence[Value]]
+    meaning: str
+    tier: int = 1
+    ordered: bool = False
+    devices: frozenset[str] = frozenset({"cpu", "cuda", "tpu"})
+    needs: Callable[[Config], bool] | None = None
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """A declaration: knobs of one framework and the constraints between them.
+
+    ``allowed`` receives a complete config (every knob has a value) and says whether it makes sense.
+    """
+
+    name: str
+    framework: str
+    knobs: tuple[Knob, ...]
+    allowed: Callable[[Config, Mapping[str, Any]], bool] = lambda config, facts: True
+
+    def __post_init__(self) -> None:
+        names = [knob.name for knob in self.knobs]
+        if len(set(names)) != len(names):
+            raise SpaceError(f"search space {self.name!r} declares a knob twice: {sorted(names)}")
+
+    def knob(self, name: str) -> Knob:
+        """The knob of that name. Raises ``UnknownKnobError`` with the names there are."""
+        for knob in self.knobs:
+            if knob.name == name:
+                return knob
+        known = ", ".join(sorted(k.name for k in self.knobs))
+        raise UnknownKnobError(f"unknown knob {name!r}", hint=f"the knobs of {self.name!r} are: {known}")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A knob with its values for one script on one device; ``as_written`` is the baseline's index."""
+
+    knob: Knob
+    values: tuple[Value, ...]
+    as_written: int
+
+
+@dataclass(frozen=True)
+class ResolvedSpace:
+    """What a study searches: the axes, the knobs left out with the reason, and those pinned by ``--set``."""
+
+    space: SearchSpace
+    axes: tuple[Axis, ...]
+    left_out: Mapping[str, str]
+    pinned: Config
+    facts: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """How many configs the axes span, before constraints."""
+        product = 1
+        for axis in self.axes:
+            product *= len(axis.values)
+        return product
+
+    def config_of(self, indices: Mapping[str, int]) -> dict[str, Value]:
+        """The canonical config at ``indices`` (axis name → index): what is as written or moot is absent."""
+        complete = self.complete({axis.knob.name: axis.values[indices[axis.knob.name]] for axis in self.axes})
+        return self.canonical(complete)
+
+    def complete(self, config: Config) -> dict[str, Value]:
+        """The config with every axis filled in from what the script wrote."""
+        written = {axis.knob.name: axis.values[axis.as_written] for axis in self.axes}
+        return {**written, **self.pinned, **config}
+
+    def canonical(self, config: Config) -> dict[str, Value]:
+        """The config without what equals the script's own values and without what means nothing beside the rest."""
+        complete = self.complete(config)
+        result: dict[str, Value] = dict(self.pinned)
+        for axis in self.axes:
+            name = axis.knob.name
+            moot = axis.knob.needs is not None and not axis.knob.needs(complete)
+            if not moot and complete[name] != axis.values[axis.as_written]:
+                result[name] = complete[name]
+        return result
+
+    def allows(self, config: Config) -> bool:
+        """Whether the constraints between knobs admit the config."""
+        return self.space.allowed(self.complete(config), self.facts)
+
+    def indices_of(self, config: Config) -> dict[str, int]:
+        """Axis name → index of the config's value; the inverse of ``config_of`` for canonical configs."""
+        complete = self.complete(config)
+        return {axis.knob.name: axis.values.index(complete[axis.knob.name]) for axis in self.axes}
+
+
+def resolve(
+    space: SearchSpace,
+    known: Known,
+    *,
+    selection: Sequence[str] = (),
+    pinned: Config | None = None,
+) -> ResolvedSpace:
+    """What can be searched, given the baseline's facts.
+
+    ``selection`` holds knob names to search, or ``-name`` to leave one out; empty means all.
+    Raises ``UnknownKnobError`` for names that the space doesn't declare.
+    """
+    pinned = dict(pinned or {})
+    for name in [*pinned, *(entry.lstrip("-") for entry in selection)]:
+        space.knob(name)
+    wanted = {entry for entry in selection if not entry.startswith("-")}
+    unwanted = {entry[1:] for entry in selection if entry.startswith("-")}
+    facts = known.facts
+    as_written: Mapping[str, Value] = facts.get("as_written", {})
+    left_out: dict[str, str] = {}
+    axes: list[Axis] = []
+    for knob in space.knobs:
+        reason = _reason_to_leave_out(knob, known, wanted, unwanted, pinned)
+        if reason:
+            left_out[knob.name] = reason
+            continue
+        written = as_written[knob.name]
+        values = _distinct([written, *knob.choices(_known_for(known, written))], ordered=knob.ordered)
+        if len(values) < 2:
+            left_out[knob.name] = f"only one value makes sense here: {written}"
+            continue
+        axes.append(Axis(knob, values, values.index(written)))
+    return ResolvedSpace(space, tuple(axes), left_out, pinned, facts)
+
+
+def _reason_to_leave_out(
+    knob: Knob, known: Known, wanted: set[str], unwanted: set[str], pinned: Config
+) -> str:
+    reasons: Mapping[str, str] = known.facts.get("left_out", {})
+    if knob.name in pinned:
+        return f"pinned to {pinned[knob.name]}"
+    if knob.name in unwanted or (wanted and knob.name not in wanted):
+        return "not selected"
+    if known.device.kind not in knob.devices:
+        return f"means nothing on {known.device.kind}"
+    if knob.name in reasons:
+        return reasons[knob.name]
+    if knob.name not in known.facts.get("as_written", {}):
+        return "nothing in the script that it could turn"
+    return ""
+
+
+def _known_for(known: Known, written: Value) -> Known:
+    return Known(known.device, known.cores, written, known.facts)
+
+
+def _distinct(values: Sequence[Value], *, ordered: bool) -> tuple[Value, ...]:
+    """Values without repeats (True is not 1 here), sorted where the knob is ordered."""
+    seen: dict[tuple[str, Value], Value] = {}
+    for value in values:
+        seen.setdefault((type(value).__name__, value), value)
+    distinct = list(seen.values())
+    if ordered:
+        distinct.sort(key=lambda v: float(v) if isinstance(v, (int, float)) else 0.0)
+    return tuple(distinct)
