@@ -1,9 +1,13 @@
-# Everything a fresh machine needs: python3 and make.
+# Everything a fresh machine needs: python3 (3.11 or newer, with its venv module) and make.
 PYTHON ?= python3
 VENV ?= .venv
-# Plain "torch" takes the newest CUDA build of several gigabytes; this one is enough for the tests and studies.
+# What the tests and studies run on. PyPI's Linux wheel brings several gigabytes of CUDA libraries; a machine
+# without a GPU is served better by: make PIP_ARGS="--index-url <the CPU wheel index of pytorch.org>"
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
+# The study of `make study`, and options for it.
+STUDY ?= studies/digits
+STUDY_ARGS ?=
 BIN = $(VENV)/bin
 
 .PHONY: env study test lint types clean
@@ -13,8 +17,14 @@ env: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) $(TORCH)
-	$(BIN)/python -m pip install -q $(PIP_ARGS) -e '.[studies,test]'
+	$(BIN)/python -m pip install -q -e '.[studies,test]'
 	touch $@
+
+study: env
+	$(BIN)/autotune study $(STUDY) $(STUDY_ARGS)
+
+test: env lint types
+	$(BIN)/python -m pytest -m "not slow"
 
 lint: env
 	$(BIN)/ruff check .
@@ -22,5 +32,5 @@ lint: env
 types: env
 	$(BIN)/mypy
 
-test: env lint types
-	$(BIN)/python -m pytest -m "not slow"
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -38,16 +38,16 @@ def build_datasets(seed: int) -> tuple[Digits, Digits]:
 
 def build_model() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1),
+        nn.Conv2d(1, 64, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
+        nn.Conv2d(64, 128, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(64, 64, 3, padding=1),
+        nn.Conv2d(128, 128, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(64 * 2 * 2, 128),
+        nn.Linear(128 * 2 * 2, 128),
         nn.ReLU(),
         nn.Dropout(0.25),
         nn.Linear(128, 10),
@@ -64,8 +64,8 @@ def train_epoch(
     """Run one epoch and return the mean training loss."""
     model.train()
     total = torch.zeros((), device=device)
-    for images, labels in loader:
-        images, labels = images.to(device), labels.to(device)
+    for inputs, targets in loader:
+        images, labels = inputs.to(device), targets.to(device)
         loss = criterion(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -79,8 +79,8 @@ def validate(model: nn.Module, loader: DataLoader, device: torch.device) -> floa
     """Return the accuracy on the validation set."""
     model.eval()
     correct = torch.zeros((), device=device)
-    for images, labels in loader:
-        images, labels = images.to(device), labels.to(device)
+    for inputs, targets in loader:
+        images, labels = inputs.to(device), targets.to(device)
         correct += (model(images).argmax(1) == labels).sum()
     return correct.item() / len(loader.dataset)
 

@@ -61,7 +61,10 @@ def random_resized_crop(image: Image.Image) -> Image.Image:
 def color_jitter(image: Image.Image) -> Image.Image:
     for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
         image = enhance(image).enhance(uniform(0.7, 1.3))
-    return image
+    hue, saturation, value = image.convert("HSV").split()
+    shift = round(uniform(-10, 10))
+    hue = hue.point([(level + shift) % 256 for level in range(256)])
+    return Image.merge("HSV", (hue, saturation, value)).convert("RGB")
 
 
 def to_tensor(image: Image.Image) -> torch.Tensor:
@@ -118,7 +121,7 @@ def build_model() -> nn.Module:
         nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False),
         nn.BatchNorm2d(16),
         nn.ReLU(inplace=True),
-        Block(16, 16, stride=1),
+        Block(16, 16, stride=2),
         Block(16, 32, stride=2),
         Block(32, 64, stride=2),
         nn.AdaptiveAvgPool2d(1),
@@ -137,8 +140,8 @@ def train_epoch(
     """Run one epoch and return the mean training loss."""
     model.train()
     total = torch.zeros((), device=device)
-    for images, labels in loader:
-        images, labels = images.to(device), labels.to(device)
+    for inputs, targets in loader:
+        images, labels = inputs.to(device), targets.to(device)
         loss = criterion(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -152,8 +155,8 @@ def validate(model: nn.Module, loader: DataLoader, device: torch.device) -> floa
     """Return the accuracy on the validation set."""
     model.eval()
     correct = torch.zeros((), device=device)
-    for images, labels in loader:
-        images, labels = images.to(device), labels.to(device)
+    for inputs, targets in loader:
+        images, labels = inputs.to(device), targets.to(device)
         correct += (model(images).argmax(1) == labels).sum()
     return correct.item() / len(loader.dataset)
 
@@ -163,7 +166,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=0, help="loader processes")
-    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--crops", type=int, default=2000, help="training crops to cut")

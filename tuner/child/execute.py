@@ -144,6 +144,7 @@ def _exit_code(stop: SystemExit) -> int:
 
 def _report_exception(current: Session, error: BaseException) -> int:
     own = _without_our_frames(error.__traceback__)
+    error.__traceback__ = own  # excepthook prints the exception's own trace, not its third argument
     text = "".join(traceback.format_exception(type(error), error, own))
     current.recorder.emit(
         "exception", type=type(error).__name__, text=str(error)[:2000], traceback=text[-20000:], origin="script"

@@ -34,6 +34,7 @@ class Overlay:
         caches = (os.path.expanduser("~/.cache"), tempfile.gettempdir(), session.folder, "/dev", "/proc", "/sys")
         self.exempt = tuple(os.path.realpath(path) + os.sep for path in caches if path)
         self.stat = os.stat
+        self.open: Any = builtins.open
 
     def absolute(self, path: Any) -> str | None:
         """The path as text, or None for descriptors and other things that aren't paths."""
@@ -80,10 +81,17 @@ class Overlay:
         users = self.is_users(name)
         if not (users or always):
             return path
+        content = self._content(name) if users and keep_content else None
         target = self.target(name)
-        if users and keep_content:
-            shutil.copyfile(name, target)
+        if content is not None:
+            with self.open(target, "wb") as file:
+                file.write(content)
         return target
+
+    def _content(self, path: str) -> bytes:
+        with self.open(path, "rb") as file:
+            content: bytes = file.read()
+            return content
 
     def for_reading(self, path: Any) -> Any:
         """The trial's version of the path, if it has one."""

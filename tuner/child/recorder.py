@@ -97,6 +97,11 @@ class StepClock:
             self._close_block(flagged=True)
             self._validating = False
 
+    def flush(self) -> None:
+        """Sends what is still open: a short script may end within a block."""
+        self._close_block(flagged=self._validating)
+        self._validating = False
+
     @property
     def validating(self) -> bool:
         """Whether time is being set apart at present."""

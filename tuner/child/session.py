@@ -42,6 +42,9 @@ class Session:
         self.suggestions: dict[str, Any] = {}
         self.observers: list[Callable[[], None]] = []
         self.overlay: Any = None
+        self.trainer_options: dict[str, Any] = {}
+        self.trainer_left_out: dict[str, str] = {}
+        self.on_hand_over: list[Callable[[str], None]] = []
         self.read_options: Callable[[], None] = lambda: None
         self.failed: set[str] = set()
         self.bound_elsewhere: set[str] = set(self.knowledge.get("placeholders") or ())
@@ -61,10 +64,17 @@ class Session:
         """Whether the config turns the knob by instrumentation (and not by a placeholder or the script's option)."""
         return knob in self.config and knob not in self.bound_elsewhere
 
+    def hand_over(self, knob: str) -> None:
+        """A trainer or the script itself applies the knob from here on: the patch for it must not."""
+        if knob not in self.bound_elsewhere:
+            self.bound_elsewhere.add(knob)
+            for listener in self.on_hand_over:
+                listener(knob)
+
     def suggest(self, name: str, default: Any) -> Any:
         """For ``tuner.suggested``."""
         self.suggestions[name] = default
-        self.bound_elsewhere.add(name)
+        self.hand_over(name)
         return self.config.get(name, default)
 
     def report(self, metrics: dict[str, float]) -> None:
@@ -111,11 +121,14 @@ class Session:
         if self.finished or not self.measuring:
             return
         self.finished = True
+        if not complete and self.clock.total_steps:
+            self.clock.flush()
         for observe in self.observers:
             observe()
         self.read_options()
-        for name, default in self.suggestions.items():
-            self.as_written.setdefault(name, default)
+        self.left_out.update(self.trainer_left_out)
+        for name, value in {**self.trainer_options, **self.suggestions}.items():
+            self.as_written[name] = value
             self.left_out.pop(name, None)
         self.recorder.emit(
             "facts", as_written=self.as_written, left_out=self.left_out, suggested=list(self.suggestions),

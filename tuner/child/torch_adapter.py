@@ -202,9 +202,9 @@ class TorchAdapter:
         self._module_evidence()
         self._step_evidence()
         session, torch = self.session, self.torch
-        if session.wants("threads"):
+        if "threads" in session.config:
             self._compare("threads", torch.get_num_threads())
-        if session.wants("cudnn_benchmark"):
+        if "cudnn_benchmark" in session.config:
             self._compare("cudnn_benchmark", bool(torch.backends.cudnn.benchmark))
 
     def _compare(self, knob: str, observed: Any, *, sites: int = 1, changed: int = 1, why: str = "") -> None:
@@ -246,11 +246,11 @@ class TorchAdapter:
         session, modules = self.session, self.modules
         reached = modules.covered_backwards >= 0.9 * max(1, self.steps.backwards)
         unreached = "fewer than 90% of the backwards follow a call of a torch module"
-        if session.wants("precision"):
+        if "precision" in session.config:
             wanted = DTYPES.get(session.config["precision"], "float32")
             if not modules.observed_dtype:
                 session.knob("precision", "unverifiable", reason="no linear or convolutional layer was seen")
-            elif not reached:
+            elif not reached and session.wants("precision"):
                 session.knob("precision", "contradicted", reason=unreached)
             else:
                 same = modules.observed_dtype == wanted
@@ -258,12 +258,12 @@ class TorchAdapter:
                     "precision", "verified" if same else "contradicted", observed=modules.observed_dtype,
                     reason="" if same else f"the first layer gave {modules.observed_dtype}",
                 )  # fmt: skip
-        if session.wants("channels_last"):
+        if "channels_last" in session.config:
             if modules.observed_layout is None:
                 session.knob("channels_last", "unverifiable", reason="no convolution with several input channels ran")
             else:
                 self._compare("channels_last", modules.observed_layout)
-        if session.wants("compile"):
+        if "compile" in session.config:
             graphs, _, breaks = _counters()
             good = graphs > 0 and reached
             reason = f"{graphs} graphs, {breaks} breaks" if good else (unreached if graphs else "nothing was compiled")
@@ -274,12 +274,12 @@ class TorchAdapter:
 
     def _step_evidence(self) -> None:
         session, steps = self.session, self.steps
-        if session.wants("grad_accumulation"):
+        if "grad_accumulation" in session.config:
             observed = round(steps.backwards / max(1, steps.steps))
-            kept = steps.boundaries and steps.kept_gradients >= 0.99 * steps.boundaries
+            kept = steps.factor == 1 or (steps.boundaries and steps.kept_gradients >= 0.99 * steps.boundaries)
             why = "" if kept else "gradients don't survive between micro-batches: the script clears them itself"
             self._compare("grad_accumulation", observed if kept else f"{observed}, cleared", why=why)
-        if session.wants("optimizer"):
+        if "optimizer" in session.config:
             seen = {_implementation(o) for o in steps.optimizers}
             observed_all = seen.pop() if len(seen) == 1 else ", ".join(sorted(seen)) or "no optimizer"
             self._compare("optimizer", observed_all, sites=len(steps.optimizers), changed=steps.implementation_changed)

@@ -40,8 +40,15 @@ class ModuleWatch:
         self.has_batch_norm = False
         self.compiled_roots = 0
 
+    def _handed_over(self, knob: str) -> None:
+        if knob == "precision":
+            self.precision = None
+        elif knob == "compile":
+            self.compile_mode = None
+
     def install(self) -> None:
         """Patches what the mode needs."""
+        self.session.on_hand_over.append(self._handed_over)
         acts = self.precision in DTYPES or bool(self.channels_last) or bool(self.compile_mode)
         if self.session.measuring or acts:
             patch(self.torch.nn.Module, "__call__", self._call)

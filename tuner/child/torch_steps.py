@@ -45,8 +45,15 @@ class StepWatch:
         self.precision = session.config.get("precision") if session.wants("precision") else None
         self.parameters_dtype = ""
 
+    def _handed_over(self, knob: str) -> None:
+        if knob == "grad_accumulation":
+            self.factor = 1
+        elif knob == "precision":
+            self.precision = self.scaler = None
+
     def install(self) -> None:
         """Patches what the mode needs."""
+        self.session.on_hand_over.append(self._handed_over)
         torch = self.torch
         optimizer = torch.optim.Optimizer
         changes = self.factor > 1 or self.precision == "fp16"
@@ -94,7 +101,7 @@ class StepWatch:
         single = tensors if isinstance(tensors, self.torch.Tensor) else None
         if single is None and isinstance(tensors, (list, tuple)) and len(tensors) == 1:
             single = tensors[0]
-        if single is None or single.numel() != 1 or grad_tensors is not None and not _all_none(grad_tensors):
+        if single is None or single.numel() != 1 or (grad_tensors is not None and not _all_none(grad_tensors)):
             return grad_tensors
         if not self.reduction:
             self.reduction = loss_reduction(single)
@@ -154,7 +161,7 @@ class StepWatch:
         return profile_hook_step
 
     def _step(self, inner: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args and callable(args[0]) or kwargs.get("closure") is not None:
+        if (args and callable(args[0])) or kwargs.get("closure") is not None:
             self.closures += 1
         if self.factor > 1:
             self.micro += 1
@@ -245,7 +252,7 @@ class StepWatch:
                 self.micro += 1
                 self.skipping = True
                 return None
-            if name == "unscale_" and (self.micro + 1) % self.factor or name == "update" and self.micro % self.factor:
+            if (name == "unscale_" and (self.micro + 1) % self.factor) or (name == "update" and self.micro % self.factor):
                 return None
             return original(scaler, *args, **kwargs)
 

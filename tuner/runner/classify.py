@@ -26,7 +26,10 @@ class Traces:
     """What a trial left behind.
 
     ``status`` is ``waitpid``'s, None when the child hadn't ended when it was killed. ``ended_by`` says why
-    we killed it: "" (we didn't), "deadline", "no-progress", "host-oom", or "window" after a complete window.
+    we killed it: "" (we didn't), "deadline", "no-progress", "host-oom", "guard-lost"
+    (the guard was), or "leaving" when the script was
+    through (window complete, or its end reached) and the process wouldn't go. Records hold nothing that came
+    after a kill.
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -48,16 +51,13 @@ def classify(traces: Traces) -> Judgement:
     judgement = _from_failures(traces)
     if judgement:
         return judgement
-    if traces.last.get("window", {}).get("complete"):
+    if traces.last.get("window", {}).get("complete") and traces.measurable is not False:
         return OutcomeKind.COMPLETE, "", ""
-    judgement = _from_our_kill(traces) or _from_exception(traces) or _from_signal(traces)
-    if judgement:
-        return judgement
-    return _from_end(traces)
+    return _from_exception(traces) or _from_our_kill(traces) or _from_signal(traces) or _from_end(traces)
 
 
 def _from_failures(traces: Traces) -> Judgement | None:
-    """What the child recognised itself. Out of memory is forgiven to a script that went on to a full window."""
+    """What the child recognised itself. Out of memory is forgiven when a full window followed."""
     complete = bool(traces.last.get("window", {}).get("complete"))
     for record in traces.records:
         if record["kind"] == "failure":
@@ -73,17 +73,20 @@ def _from_failures(traces: Traces) -> Judgement | None:
 
 
 def _from_our_kill(traces: Traces) -> Judgement | None:
-    kinds = {"deadline": OutcomeKind.TIMED_OUT, "no-progress": OutcomeKind.NO_PROGRESS, "host-oom": _INFEASIBLE}
+    kinds = {
+        "deadline": OutcomeKind.TIMED_OUT,
+        "no-progress": OutcomeKind.NO_PROGRESS,
+        "host-oom": _INFEASIBLE,
+        "guard-lost": OutcomeKind.INFRASTRUCTURE,
+    }
     kind = kinds.get(traces.ended_by)
     return (kind, traces.ended_by, traces.ended_detail) if kind else None
 
 
 def _from_exception(traces: Traces) -> Judgement | None:
     """An exception that left the user's script."""
-    record = next(
-        (r for r in traces.records if r["kind"] == "exception" and r.get("origin", "script") == "script"), None
-    )
-    if record is None:
+    record = traces.last.get("exception")
+    if record is None or record.get("origin", "script") != "script":
         return None
     name, text = str(record.get("type", "")), str(record.get("text", ""))
     line = one_line(f"{name}: {text}" if text else name)
@@ -98,7 +101,7 @@ def _from_exception(traces: Traces) -> Judgement | None:
 
 
 def _from_signal(traces: Traces) -> Judgement | None:
-    number = -_exit_code(traces.status)
+    number = -_exit_code(traces)
     if number <= 0:
         return None
     name = _signal_name(number)
@@ -116,7 +119,7 @@ def _from_signal(traces: Traces) -> Judgement | None:
 
 def _from_end(traces: Traces) -> Judgement:
     """The script ended by itself, without an exception, before its window was complete."""
-    code = _exit_code(traces.status)
+    code = _exit_code(traces)
     ours = OutcomeKind.USER_ERROR if traces.baseline else _INFEASIBLE
     if "hello" not in traces.last:
         detail = last_line(traces.log) or f"the process ended with status {code} before it said anything"
@@ -128,17 +131,19 @@ def _from_end(traces: Traces) -> Judgement:
         detail = f"the script ended with status {code} without a training step that could be seen"
         return ours, "no-step", detail
     if code:
-        return ours, "script-failed", one_line(f"the script ended with status {code}: {last_line(traces.log)}")
+        detail = one_line(f"the script ended with status {code}: {last_line(traces.log)}")
+        return ours, "script-failed", detail
     blocks = sum(1 for r in traces.records if r["kind"] == "block" and not r.get("flagged"))
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:
         return OutcomeKind.COMPLETE, "", "the script ended before the window was complete"
     return ours, "too-short", "the script ended after its first steps, before anything could be measured"
 
 
-def _exit_code(status: int | None) -> int:
-    """Exit code, negative for a signal, 0 when unknown."""
-    if status is None:
-        return 0
+def _exit_code(traces: Traces) -> int:
+    """The script's exit code, negative for a signal; what it said itself where we ended the process."""
+    status = traces.status
+    if traces.ended_by or status is None:
+        return int(traces.last.get("exit", {}).get("code") or 0)
     return -(status & 0x7F) if status & 0x7F else status >> 8
 
 
@@ -171,8 +176,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(
             r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|\bMemoryError\b|std::bad_alloc"
             r"|Cannot allocate memory|[Uu]nable to allocate [\d.]+ [KMGTPE]?iB for an array"
-            r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal|exited unexpectedly[^\n]*signal)"
-            r": (?:Killed|Bus error)"
+            r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: (?:Killed|Bus error)"
             r"|(?:unable to (?:write to|allocate|mmap|resize|open)[^\n]{0,80}(?:shm|shared memory|/torch_)"
             r"|insufficient shared memory)"
         ),

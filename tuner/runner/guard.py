@@ -104,7 +104,7 @@ def reap(child: int) -> int | None:
 
 
 def kill_descendants(child: int) -> int | None:
-    """Kills everything below this process, again until nothing is left; the child's status if it ended here."""
+    """Kills everything below this process until nothing is left; the child's status if it ended here."""
     status = None
     deadline = time.monotonic() + KILL_PATIENCE_S
     while time.monotonic() < deadline and (left := descendants(os.getpid())):

@@ -52,7 +52,7 @@ class Launched:
         try:
             self.process.wait(_GUARD_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            # Something of the trial can't be killed (a driver call that never returns); the next trial says so.
+            # Something of the trial can't be killed: a driver call that never returns.
             self.process.kill()
             self.process.wait()
         assert self.process.stdout is not None
@@ -70,7 +70,8 @@ def launch(request: TrialRequest, python: str, child: Path) -> Launched:
     try:
         log = os.open(request.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         try:
-            process = _start_guard([python, str(child)], writer, log, child_environment(request, path, writer))
+            environment = child_environment(request, path, writer)
+            process = _start_guard([python, str(child)], writer, log, environment)
         finally:
             os.close(log)
     except BaseException:
@@ -185,7 +186,7 @@ def exec_applied(
 
     Its exit status, signals and standard streams are then the caller's own, as under plain Python.
     """
-    document = {**_script_part(script, device, config, knowledge), "mode": "apply", "parent_pid": os.getppid()}
+    document = {**_script_part(script, device, config, knowledge), "mode": "apply"}
     descriptor, path = tempfile.mkstemp(prefix="autotune-", suffix=".json")
     with open(descriptor, "w", encoding="utf-8") as file:
         json.dump(document, file, default=str)

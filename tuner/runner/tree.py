@@ -29,11 +29,6 @@ class Usage:
     busy_s: float
     processes: int
 
-    @property
-    def host_bytes(self) -> int:
-        """The memory in use: pages that processes share count once where that was read, else repeatedly."""
-        return self.rss_bytes if self.pss_bytes is None else self.pss_bytes
-
 
 class Tree:
     """The processes below a guard. The guard adopts orphans, so the walk by parents finds every one."""
@@ -42,32 +37,39 @@ class Tree:
         self._guard = guard
         self._clock = clock
         self._pids: list[int] = []
+        self._born: dict[int, str] = {}
         self._next_walk = 0.0
         self._next_pss = 0.0
 
     def pids(self) -> list[int]:
-        """The tree as it is now."""
-        self._pids = descendants(self._guard)
+        """The tree as it is now, with those seen before that a dead guard no longer leads to."""
+        found = descendants(self._guard)
+        # A pid is given again to strangers; with its start time it is one process's own.
+        self._born = {pid: born for pid, born in self._born.items() if pid in found or _birth(pid) == born}
+        for pid in found:
+            self._born[pid] = _birth(pid)
+        self._pids = [pid for pid, born in self._born.items() if born]
         return self._pids
 
     def read(self, near_bytes: float) -> Usage:
-        """One reading. Shared pages are told apart once a second, and whenever RSS exceeds ``near_bytes``."""
+        """One reading. Shared pages are told apart once a second, more often above ``near_bytes`` of RSS."""
         now = self._clock()
-        if now >= self._next_walk:
+        if now >= self._next_walk or not self._pids:
             self.pids()
             self._next_walk = self._next_time(now, 1.0)
         rss = sum(rss_bytes(pid) for pid in self._pids)
         pss: int | None = None
-        if now >= self._next_pss or rss > near_bytes:
+        if now >= self._next_pss and self._pids:
             before = self._clock()
             pss = sum(pss_bytes(pid) for pid in self._pids)
-            self._next_pss = self._next_time(before, 1.0)
+            near = rss > near_bytes
+            self._next_pss = self._next_time(before, 0.2, 0.05) if near else self._next_time(before, 1.0)
         cpu = sum(_cpu_seconds(pid, own=True) for pid in self._pids) + _cpu_seconds(self._guard, own=False)
         return Usage(now, rss, pss, cpu, busy_seconds(), len(self._pids))
 
-    def _next_time(self, started: float, period_s: float) -> float:
+    def _next_time(self, started: float, period_s: float, share: float = _OBSERVER_SHARE) -> float:
         now = self._clock()
-        return now + max(period_s, (now - started) / _OBSERVER_SHARE)
+        return now + max(period_s, (now - started) / share)
 
     def kill(self) -> None:
         """TERM to every process, a grace, then KILL until none is left or patience ends."""
@@ -92,6 +94,12 @@ class Tree:
                 return False
             time.sleep(0.02)
         return True
+
+
+def _birth(pid: int) -> str:
+    """The process's start time in ticks since boot; "" when it is gone or a zombie."""
+    fields = stat_fields(pid)
+    return "" if fields is None or fields[0] in "ZX" else fields[19]
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
@@ -135,7 +143,7 @@ def busy_seconds() -> float:
                 if not fields[0].startswith(b"cpu"):
                     break
                 if fields[0] in ours:
-                    # user nice system – idle iowait – irq softirq steal; guest time is part of user's.
+                    # user nice system irq softirq steal, not idle and iowait; guest time is part of user's.
                     ticks += sum(int(fields[i]) for i in (1, 2, 3, 6, 7, 8))
     except OSError:
         return 0.0

@@ -1,0 +1,100 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.child import wire
+
+CHILD = Path(__file__).parent.parent / "tuner" / "child" / "__main__.py"
+QUICK_WINDOW = {
+    "warmup_steps": 3, "warmup_s": 0.1, "block_s": 0.05, "min_blocks": 6, "min_s": 0.3, "max_s": 2.0,
+    "target_half_width": 0.05,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ChildRun:
+    """How one child ended and what it recorded."""
+
+    returncode: int
+    output: str
+    records: list[dict[str, Any]]
+    folder: Path
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """Records of one kind."""
+        return [record for record in self.records if record["kind"] == kind]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts record."""
+        return self.of("facts")[0]
+
+    def evidence(self, knob: str) -> str:
+        """What the child says of a knob."""
+        return str(next(r for r in self.of("knob") if r["knob"] == knob)["evidence"])
+
+
+@pytest.fixture
+def write_script(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a script into the test's folder."""
+
+    def write(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
+    """Runs a script in a real child, as the runner would, and returns its records."""
+
+    def run(
+        script: Path,
+        config: Mapping[str, Any] | None = None,
+        *,
+        argv: tuple[str, ...] = (),
+        knowledge: Mapping[str, Any] | None = None,
+        window: Mapping[str, float] | None = None,
+        module: str = "",
+        mode: str = "trial",
+        timeout: float = 120.0,
+    ) -> ChildRun:
+        folder = tmp_path / "trial"
+        folder.mkdir(exist_ok=True)
+        request = {
+            "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
+            "argv": list(argv), "device": "cpu", "config": dict(config or {}), "knowledge": dict(knowledge or {}),
+            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})},
+        }  # fmt: skip
+        (folder / "request.json").write_text(json.dumps(request))
+        reader, writer = os.pipe()
+        environment = {
+            **os.environ, wire.REQUEST_ENV: str(folder / "request.json"), wire.RECORDS_ENV: str(writer),
+        }  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, str(CHILD)], cwd=script.parent, env=environment, pass_fds=[writer],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        os.close(writer)
+        with os.fdopen(reader, "rb") as stream:
+            # A script of these tests writes less than a pipe holds, so reading one stream after the other is safe.
+            records = list(wire.decode(stream))
+        output, _ = process.communicate(timeout=timeout)
+        return ChildRun(process.returncode, output, records, folder)
+
+    return run

@@ -1,0 +1,110 @@
+"""The script's world under us and under plain Python, compared as JSON (after coverage.py's ``try_execfile``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORLD = """
+    import json, os, sys, threading, pickle
+    class Thing: pass
+    world = {
+        "name": __name__, "file": __file__, "doc": __doc__, "package": __package__, "spec": __spec__ and __spec__.name,
+        "loader": type(__loader__).__name__, "annotations": __annotations__, "builtins": type(__builtins__).__name__,
+        "names": sorted(n for n in globals() if n != "world"),
+        "argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "orig_argv": sys.orig_argv[1:],
+        "main_is_me": sys.modules["__main__"].__dict__ is globals(),
+        "pickles": pickle.loads(pickle.dumps(Thing())).__class__ is Thing,
+        "threads": [t.name for t in threading.enumerate()],
+        "environment": sorted(k for k in os.environ if k != "LINES" and k != "COLUMNS"),
+        "tuner": "tuner" in sys.modules, "ours": sorted(m for m in sys.modules if m.startswith("tuner")),
+        "excepthook": sys.excepthook is sys.__excepthook__, "flags": list(sys.flags),
+        "open": open.__name__, "open_module": open.__module__,
+    }
+    print(json.dumps(world, default=str))
+"""
+
+
+def _plain(script: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(script), *argv], cwd=script.parent, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_script_finds_the_same_world(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    script = write_script(WORLD)
+    ours = json.loads(run_child(script, argv=("--a", "b c")).output)
+    theirs = json.loads(_plain(script, "--a", "b c").stdout)
+    assert ours == theirs
+
+
+def test_a_users_own_tuner_module_stays_theirs(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    write_script("mine = 'the user wrote this'", "tuner.py")
+    script = write_script("import tuner\nprint(tuner.mine)")
+    assert run_child(script).output.strip() == "the user wrote this"
+
+
+def test_traceback_and_exit_status_are_the_scripts_own(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    script = write_script("def f():\n    raise KeyError('gone')\nf()")
+    run = run_child(script)
+    plain = _plain(script)
+    assert run.output == plain.stderr
+    assert run.returncode == plain.returncode == 1
+    assert run.of("exception")[0]["type"] == "KeyError"
+
+
+@pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit('a message')", "sys.exit()", "raise SystemExit(0)"])
+def test_exit_codes(write_script: Callable[..., Path], run_child: Callable[..., Any], end: str) -> None:
+    script = write_script(f"import sys\n{end}")
+    plain = _plain(script)
+    run = run_child(script)
+    assert (run.returncode, run.output) == (plain.returncode, plain.stderr)
+
+
+def test_module_runs_as_with_dash_m(
+    tmp_path: Path, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    write_script("", "pkg/__init__.py")
+    write_script(
+        """
+        import json, sys
+        from . import other
+        print(json.dumps([__name__, __package__, __spec__.name, sys.argv, sys.path[0], other.value]))
+        """,
+        "pkg/train.py",
+    )
+    write_script("value = 7", "pkg/other.py")
+    anchor = write_script("", "anchor.py")
+    run = run_child(anchor, module="pkg.train", argv=("x",))
+    plain = subprocess.run(
+        [sys.executable, "-m", "pkg.train", "x"], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={k: v for k, v in os.environ.items()},
+    )  # fmt: skip
+    assert json.loads(run.output) == json.loads(plain.stdout)
+
+
+def test_spawned_workers_see_the_script_as_main(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    script = write_script(
+        """
+        import multiprocessing
+        def square(x):
+            return x * x
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(2) as pool:
+                print(pool.map(square, [1, 2, 3]))
+        """
+    )
+    assert run_child(script).output.strip() == "[1, 4, 9]"

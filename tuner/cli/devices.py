@@ -1,0 +1,34 @@
+"""``autotune devices``: what a study could run on here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+
+from tuner import environment
+from tuner.cli.tables import Subparsers, bytes_text, table
+from tuner.errors import ExitCode
+
+
+def add_parser(verbs: Subparsers) -> None:
+    """Declares the verb."""
+    parser = verbs.add_parser(
+        "devices", help="list the devices of this machine", usage="autotune devices [--json]",
+        description="Lists the devices that a study could run on, in the order in which --device auto picks them.",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the devices."""
+    present = environment.devices()
+    if arguments.json:
+        print(json.dumps([{"device": device.label, **asdict(device)} for device in present], indent=2))
+        return ExitCode.OK
+    rows = [[d.label, d.name, bytes_text(d.memory_bytes) if d.memory_bytes else "", d.uuid] for d in present]
+    Console().print(table(["device", "name", "memory", "identity"], rows))
+    return ExitCode.OK

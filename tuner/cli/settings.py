@@ -1,0 +1,217 @@
+"""What a study is to be: the command line over study.toml over the defaults, each value checked and typed."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import ScriptNotFoundError, UsageError
+from tuner.model import Config, Value
+from tuner.quantities import parse_seconds
+
+FILE = "study.toml"
+DEFAULTS: Mapping[str, Any] = {
+    "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
+    "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": "torch", "objective": "throughput", "seed": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices of a study, typed but not yet held against the machine. ``source`` is the study.toml."""
+
+    script: str
+    module: str
+    args: tuple[str, ...]
+    device: str
+    trials: int
+    budget_s: float
+    trial_timeout_s: float
+    folder: str
+    knobs: tuple[str, ...]
+    pinned: Config
+    max_memory: str
+    space: str
+    objective: str
+    seed: int
+    source: Path | None = None
+
+
+def gather(arguments: argparse.Namespace) -> Settings:
+    """Settings of ``autotune study``. Raises ``UsageError`` naming the option, or the file and its key."""
+    command = _from_command_line(arguments)
+    source = _find_file(command)
+    declared = read_file(source) if source else {}
+    if source and Path(command.get("script", "")).is_dir():
+        del command["script"]
+        if not (declared.get("script") or declared.get("module")):
+            raise UsageError(f"{source} names no script", hint='add script = "train.py" to its [study] table')
+    elif source and not _speaks_of(declared, command):
+        source, declared = None, {}
+    if command.get("script") or command.get("module"):
+        declared = {key: value for key, value in declared.items() if key not in ("script", "module")}
+    pinned = {**declared.get("set", {}), **command.get("set", {})}
+    merged = {**DEFAULTS, **declared, **command, "set": pinned}
+    return Settings(
+        script=merged["script"], module=merged["module"], args=merged["args"], device=merged["device"],
+        trials=merged["trials"], budget_s=merged["budget"], trial_timeout_s=merged["trial_timeout"],
+        folder=merged["study"], knobs=merged["knobs"], pinned=merged["set"], max_memory=merged["max_memory"],
+        space=merged["space"], objective=merged["objective"], seed=merged["seed"], source=source,
+    )  # fmt: skip
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The keys of a study.toml, typed. Relative paths in it start at its own folder."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"can't read {path}: {error}") from error
+    table = document.pop("study", {})
+    if document or not isinstance(table, dict):
+        raise UsageError(
+            f"{path}: unknown key {next(iter(document), 'study')!r}", hint="everything goes into one [study] table"
+        )
+    typed: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _READERS:
+            close = difflib.get_close_matches(key.replace("-", "_"), _READERS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the keys are: {', '.join(_READERS)}"
+            raise UsageError(f"{path}: unknown key {key!r}", hint=hint)
+        try:
+            typed[key] = _READERS[key](value)
+        except (ValueError, UsageError) as error:
+            hint = error.hint if isinstance(error, UsageError) else ""
+            raise UsageError(f"{path}: {key} = {value!r}: {error}", hint=hint) from error
+    for key in ("script", "study", "space", "objective"):
+        named = typed.get(key, "")
+        if named and (key in ("script", "study") or named.endswith(".py")):
+            typed[key] = os.path.normpath(path.parent / named)
+    return typed
+
+
+def typed_value(text: str) -> Value:
+    """A knob's value as it is written on a command line: true, false, a number, else a word."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for key, reader in _READERS.items():
+        value = getattr(arguments, key, None)
+        if value is None:
+            continue
+        try:
+            given[key] = reader(_assignments(value) if key == "set" else value)
+        except (ValueError, UsageError) as error:
+            hint = error.hint if isinstance(error, UsageError) else ""
+            raise UsageError(f"--{key.replace('_', '-')}: {error}", hint=hint) from error
+    if arguments.script_args is not None:
+        given["args"] = tuple(arguments.script_args)
+    return given
+
+
+def _assignments(texts: list[str]) -> dict[str, Value]:
+    pinned: dict[str, Value] = {}
+    for text in texts:
+        knob, equals, value = text.partition("=")
+        if not (knob and equals and value):
+            raise UsageError(f"{text!r} is not knob=value", hint="as in: --set num_workers=4")
+        pinned[knob] = typed_value(value)
+    return pinned
+
+
+def _find_file(command: Mapping[str, Any]) -> Path | None:
+    """The study.toml beside the script, in the folder that was given instead, or here when nothing was."""
+    given = Path(command.get("script", ""))
+    if command.get("script") and not given.is_dir():
+        given = given.parent
+    file = given / FILE
+    if file.is_file():
+        return file
+    if command.get("script") and Path(command["script"]).is_dir():
+        raise ScriptNotFoundError(f"there is no {file}", hint="give a script, or a folder with a study.toml")
+    if not command.get("script") and not command.get("module"):
+        raise UsageError("no script is given, and there is no study.toml here", hint="as in: autotune study train.py")
+    return None
+
+
+def _speaks_of(declared: Mapping[str, Any], command: Mapping[str, Any]) -> bool:
+    """Whether a study.toml means the script on the command line: its neighbour may be another study's."""
+    if not (command.get("script") or command.get("module")):
+        if not (declared.get("script") or declared.get("module")):
+            raise UsageError(f"./{FILE} names no script", hint='add script = "train.py" to its [study] table')
+        return True
+    if command.get("module"):
+        return declared.get("module", command["module"]) == command["module"] and not declared.get("script")
+    named = declared.get("script")
+    return not declared.get("module") and (not named or Path(named).resolve() == Path(command["script"]).resolve())
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected a text")
+    return value
+
+
+def _whole(minimum: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if not isinstance(number, int) or isinstance(number, bool) or number < minimum:
+            raise UsageError(f"expected a whole number, at least {minimum}")
+        return number
+
+    return read
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError("expected a duration such as 30m")
+    return parse_seconds(str(value))
+
+
+def _amount(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError("expected a size such as 20GiB or a share such as 0.9")
+    return str(value)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    entries = value.split(",") if isinstance(value, str) else value
+    if not isinstance(entries, list) or not all(isinstance(entry, str) and entry.strip(" -") for entry in entries):
+        raise ValueError("expected names of knobs, as in batch_size,-compile")
+    return tuple(entry.strip() for entry in entries)
+
+
+def _values(value: Any) -> dict[str, Value]:
+    if not isinstance(value, dict) or not all(isinstance(v, (bool, int, float, str)) for v in value.values()):
+        raise ValueError("expected a table of knob = value")
+    return value
+
+
+def _arguments(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(v, (int, float, str)) for v in value):
+        raise ValueError("expected a list of the script's arguments")
+    return tuple(str(v) for v in value)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "script": _text, "module": _text, "args": _arguments, "device": _text, "trials": _whole(1), "budget": _seconds,
+    "trial_timeout": _seconds, "study": _text, "knobs": _names, "set": _values, "max_memory": _amount, "space": _text,
+    "objective": _text, "seed": _whole(0),
+}  # fmt: skip

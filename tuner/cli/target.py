@@ -1,0 +1,103 @@
+"""Finds the script or module that is to be tuned, and refuses what can't be one."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tuner.errors import ScriptNotFoundError, UsageError
+from tuner.model import Script
+
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "mpirun", "horovodrun", "srun"})
+_LAUNCHER_MODULES = frozenset(
+    {
+        "torch.distributed.run", "torch.distributed.launch", "torch.distributed.torchrun", "accelerate.commands.launch",
+        "accelerate.commands.accelerate_cli", "deepspeed.launcher.runner",
+    }
+)  # fmt: skip
+
+
+def find_script(path: str, module: str, arguments: Sequence[str]) -> Script:
+    """The script as the child gets it. Raises ``UsageError`` and ``ScriptNotFoundError``."""
+    _refuse_many_ranks()
+    if path and module:
+        raise UsageError(f"both a script ({path}) and a module ({module}) are given", hint="give one of them")
+    if module:
+        _refuse_launcher(module, module in _LAUNCHER_MODULES)
+        source = _module_source(module)
+        return Script(path="", argv=tuple(arguments), module=module, sha256=_sha256(source))
+    name = Path(path).name
+    _refuse_launcher(path, name in _LAUNCHERS)
+    if name.removesuffix(".exe").rstrip("0123456789.") == "python":
+        raise UsageError(
+            f"{path} is the interpreter, not a script", hint="leave it out: autotune study train.py -- its arguments"
+        )
+    return Script(path=path, argv=tuple(arguments), sha256=_sha256(_script_file(path)))
+
+
+def stem(script: Script) -> str:
+    """A short name of the script for folders: ``train`` for ``train.py`` and for ``package.train``."""
+    return script.module.rpartition(".")[2] or Path(script.path).stem
+
+
+def _refuse_launcher(given: str, launches: bool) -> None:
+    if launches:
+        raise UsageError(
+            f"{given} starts several processes; a study tunes the script in one process",
+            hint="give the training script itself: autotune study train.py -- its arguments",
+        )
+
+
+def _refuse_many_ranks() -> None:
+    """Under a launcher every rank would start a study of its own, all on the same devices."""
+    text = os.environ.get("WORLD_SIZE", "1")
+    if text.isdigit() and int(text) > 1:
+        raise UsageError(
+            f"WORLD_SIZE is {text}: this is one of several ranks, and a study tunes one process",
+            hint="start autotune by itself, not under a launcher; unset WORLD_SIZE if it is a leftover",
+        )
+
+
+def _script_file(path: str) -> Path:
+    file = Path(path)
+    if file.is_file():
+        return file
+    if file.is_dir():
+        raise ScriptNotFoundError(f"{path} is a folder", hint="give the script in it, or write a study.toml there")
+    suffixed = file.with_name(f"{file.name}.py")
+    hint = f"did you mean {suffixed}?" if suffixed.is_file() else ""
+    if not hint and "/" not in path and "." in path and not path.endswith(".py"):
+        hint = f"for a module write: autotune study --module {path}"
+    raise ScriptNotFoundError(f"there is no script {path}", hint=hint or "paths start at the current folder")
+
+
+def _module_source(name: str) -> Path:
+    """The file that ``python -m name`` would run, found without importing any of the user's packages."""
+    search: list[str] | None = [os.getcwd(), *sys.path]
+    spec = None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        full = ".".join(parts[:depth])
+        spec = importlib.machinery.PathFinder.find_spec(full, search)
+        if spec is None:
+            raise ScriptNotFoundError(f"there is no module {name}", hint=f"nothing called {full} is on Python's path")
+        search = list(spec.submodule_search_locations or ())
+    if search:
+        main = importlib.machinery.PathFinder.find_spec(f"{name}.__main__", search)
+        if main is None:
+            raise ScriptNotFoundError(f"{name} is a package without a __main__", hint="name the module in it that trains")
+        spec = main
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        raise ScriptNotFoundError(f"the module {name} has no Python source")
+    return Path(spec.origin)
+
+
+def _sha256(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ScriptNotFoundError(f"can't read {file}: {error.strerror}") from error

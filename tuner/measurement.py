@@ -1,0 +1,202 @@
+"""Derives a trial's measurement from its raw records, whenever it is read: nothing derived is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.child.wire import decode
+from tuner.model import Block, Evidence, KnobReport, Measurement
+from tuner.stats import is_steady, rate_interval
+
+MIN_BLOCKS = 3
+# Of a script that ended during its warm-up, the first part is left out: start-up effects are largest there.
+_EARLY_SHARE = 0.2
+
+Record = Mapping[str, Any]
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The child's records, a torn last line left out; empty when there is no file."""
+    try:
+        with path.open("rb") as file:
+            return list(decode(file))
+    except FileNotFoundError:
+        return []
+
+
+def read_resources(path: Path) -> list[dict[str, Any]]:
+    """The parent's samples of the trial's processes, a torn last line left out."""
+    samples: list[dict[str, Any]] = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return samples
+    for line in lines:
+        try:
+            sample = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(sample, dict):
+            samples.append(sample)
+    return samples
+
+
+def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Measurement | None:
+    """The trial's figures, or None where too few blocks were read to speak of a rate."""
+    chosen, in_window = _chosen_blocks(records)
+    if len(chosen) < MIN_BLOCKS:
+        return None
+    facts = merged_facts(records)
+    counted = sum(_number(r, "samples") for r in chosen) > 0
+    blocks = tuple(_block(record, counted=counted) for record in chosen)
+    seconds = sum(block.seconds for block in blocks)
+    if seconds <= 0 or not any(block.samples for block in blocks):
+        return None
+    amounts, times = [block.samples for block in blocks], [block.seconds for block in blocks]
+    interval = rate_interval(amounts, times)
+    began, ended = _span(chosen)
+    cpu_s, foreign = _cpu_use(resources, began, ended)
+    window = _last(records, "window")
+    complete = bool(window and window.get("complete"))
+    return Measurement(
+        samples_per_s=interval.estimate,
+        low=interval.low,
+        high=interval.high,
+        steps_per_s=sum(block.steps for block in blocks) / seconds,
+        unit=str(facts.get("unit") or "samples") if counted else "steps",
+        blocks=blocks,
+        data_wait_share=min(1.0, sum(block.wait_s for block in blocks) / seconds),
+        peak_host_bytes=peak_host_bytes(resources),
+        peak_device_bytes=_peak_device_bytes(records),
+        first_step_s=_number(_last(records, "first_step") or {}, "seconds"),
+        compile_s=sum(_number(r, "seconds") for r in records if r["kind"] == "compile"),
+        losses=_losses(records),
+        steady=complete and in_window and is_steady(amounts, times),
+        cpu_s_per_sample=cpu_s * interval.estimate**-1 if interval.estimate > 0 else 0.0,
+        foreign_cpus=foreign,
+        knobs=knob_reports(records),
+        metrics={str(r["name"]): _number(r, "value") for r in records if r["kind"] == "metric"},
+        notes=tuple(str(r.get("text", "")) for r in records if r["kind"] == "note"),
+    )
+
+
+def knob_reports(records: Iterable[Record]) -> tuple[KnobReport, ...]:
+    """The last report of each knob, in the order of their first."""
+    reports: dict[str, KnobReport] = {}
+    for record in records:
+        if record["kind"] != "knob":
+            continue
+        try:
+            evidence = Evidence(record.get("evidence", ""))
+        except ValueError:
+            evidence = Evidence.UNVERIFIABLE
+        reports[str(record["knob"])] = KnobReport(
+            knob=str(record["knob"]),
+            requested=record["requested"],
+            sites_seen=int(record.get("sites_seen") or 0),
+            sites_changed=int(record.get("sites_changed") or 0),
+            evidence=evidence,
+            reason=str(record.get("reason") or ""),
+            observed=record.get("observed"),
+        )
+    return tuple(reports.values())
+
+
+def merged_facts(records: Iterable[Record]) -> dict[str, Any]:
+    """Everything the child said of script and framework, later over earlier."""
+    facts: dict[str, Any] = {}
+    for record in records:
+        fields = {k: v for k, v in record.items() if k not in ("v", "t", "kind")}
+        if record["kind"] == "facts":
+            facts.update(fields)
+        elif record["kind"] == "framework":
+            facts["framework"] = fields
+    return facts
+
+
+def peak_host_bytes(resources: Iterable[Record]) -> int:
+    """The largest memory of the tree, shared pages counted once.
+
+    Those are told apart only in some samples; in the others RSS is scaled by the last ratio seen.
+    """
+    peak, ratio = 0.0, 1.0
+    for sample in resources:
+        rss, pss = _number(sample, "rss"), sample.get("pss")
+        if pss is not None and rss > 0:
+            ratio = min(1.0, float(pss) / rss)
+        peak = max(peak, rss * ratio)
+    return int(peak)
+
+
+def _chosen_blocks(records: Sequence[Record]) -> tuple[list[Record], bool]:
+    """The blocks that count, and whether they are the window's.
+
+    A recompilation sends the child back to its warm-up: what it took for the window before doesn't count.
+    """
+    blocks = [r for r in records if r["kind"] == "block" and _number(r, "seconds") > 0]
+    warmup_ends = max((i for i, r in enumerate(blocks) if r.get("phase") == "warmup"), default=-1)
+    window = _without_validation(blocks[warmup_ends + 1 :])
+    if len(window) >= MIN_BLOCKS:
+        return window, True
+    early = _without_validation(blocks)
+    return early[max(1, round(len(early) * _EARLY_SHARE)) :], False
+
+
+def _without_validation(blocks: Sequence[Record]) -> list[Record]:
+    """Flagged blocks hold validation. Where they are the majority the script trains so, and all count."""
+    plain = [r for r in blocks if not r.get("flagged")]
+    return plain if 2 * len(plain) > len(blocks) else list(blocks)
+
+
+def _block(record: Record, *, counted: bool) -> Block:
+    steps = int(_number(record, "steps"))
+    samples = _number(record, "samples") if counted else float(steps)
+    return Block(samples, steps, _number(record, "seconds"), _number(record, "wait_s"))
+
+
+def _span(blocks: Sequence[Record]) -> tuple[float, float]:
+    return _number(blocks[0], "t") - _number(blocks[0], "seconds"), _number(blocks[-1], "t")
+
+
+def _cpu_use(resources: Sequence[Record], began: float, ended: float) -> tuple[float, float]:
+    """CPU cores that the trial used in the span, and those that others used."""
+    inside = [s for s in resources if began <= _number(s, "t") <= ended]
+    if len(inside) < 2:
+        return 0.0, 0.0
+    elapsed = _number(inside[-1], "t") - _number(inside[0], "t")
+    if elapsed <= 0:
+        return 0.0, 0.0
+    own = max(0.0, _number(inside[-1], "cpu_s") - _number(inside[0], "cpu_s"))
+    busy = max(0.0, _number(inside[-1], "busy_s") - _number(inside[0], "busy_s"))
+    return own / elapsed, max(0.0, busy - own) / elapsed
+
+
+def _peak_device_bytes(records: Iterable[Record]) -> int:
+    """Reserved by the framework plus what the driver and its libraries hold beside it."""
+    return int(
+        max(
+            (_number(r, "reserved") + _number(r, "overhead") for r in records if r["kind"] == "memory"),
+            default=0.0,
+        )
+    )
+
+
+def _losses(records: Iterable[Record]) -> tuple[tuple[float, float], ...]:
+    return tuple((_number(r, "samples"), _number(r, "value")) for r in records if r["kind"] == "loss")
+
+
+def _last(records: Iterable[Record], kind: str) -> Record | None:
+    found = None
+    for record in records:
+        if record["kind"] == kind:
+            found = record
+    return found
+
+
+def _number(record: Record, name: str) -> float:
+    """A number of a record; 0 where it is absent. NaN and infinity travel as strings."""
+    value = record.get(name)
+    return 0.0 if value is None else float(value)

@@ -1,0 +1,259 @@
+"""Runs a trial in a process of its own: deadlines, memory cap, raw records, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import selectors
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tuner import environment
+from tuner.child.wire import decode
+from tuner.measurement import measurement_of, merged_facts
+from tuner.model import Outcome, OutcomeKind
+from tuner.runner.base import Interrupted, Limits, TrialRequest
+from tuner.runner.classify import Traces, classify, one_line
+from tuner.runner.launch import CHILD, Launched, launch
+from tuner.runner.tree import Tree, Usage, available_share, oom_kills
+
+SAMPLE_S = 0.25
+LEAVE_S = 10.0
+# A first step may come late without a word: imports, data set, compilation.
+START_UP_S = 120.0
+MACHINE_FLOOR = 0.03
+_LOG_TAIL_BYTES = 64 * 1024
+
+
+class ProcessRunner:
+    """Runs each trial in a fresh process, under a guard that dies last. Use it from one thread at a time."""
+
+    def __init__(self, python: str = sys.executable, child: Path = CHILD) -> None:
+        self._python = python
+        self._child = child
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """Runs the trial to its outcome. Raises ``Interrupted`` when ``stop`` is set, and nothing else."""
+        started = time.monotonic()
+        device_bytes = environment.device_used_bytes(request.device)
+        kills = oom_kills()
+        try:
+            with contextlib.ExitStack() as resources:
+                launched = launch(request, self._python, self._child)
+                resources.callback(launched.close)
+                watch = _Watch(request, launched, started)
+                resources.callback(watch.close)
+                watch.run(stop)
+        except OSError as error:
+            return _infrastructure(error, request.folder, time.monotonic() - started)
+        clean = environment.wait_until_clean(request.device, device_bytes)
+        oom_killed = oom_kills() > kills
+        return watch.outcome(time.monotonic() - started, oom_killed=oom_killed, device_clean=clean)
+
+
+def _infrastructure(error: OSError, folder: Path, seconds: float) -> Outcome:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = "disk-full" if full else "unwritable"
+    where = error.filename or folder
+    detail = one_line(f"can't keep the trial's files: {error.strerror or error} ({where})")
+    return Outcome(OutcomeKind.INFRASTRUCTURE, reason, detail, seconds=seconds)
+
+
+class _Journal:
+    """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[bytes] = path.open("wb", buffering=0)
+        self._torn = b""
+        self.records: list[dict[str, Any]] = []
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Stores what came and returns the records completed by it."""
+        self._file.write(data)
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        new = list(decode(lines))
+        self.records += new
+        return new
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass
+class _Progress:
+    """Moments (monotonic) that deadlines count from."""
+
+    started: float
+    last: float
+    stepped: bool = False
+    through: float | None = None
+
+    def see(self, record: dict[str, Any], now: float) -> None:
+        self.last = now
+        kind = record["kind"]
+        self.stepped = self.stepped or kind == "first_step"
+        if self.through is None and (kind == "exit" or (kind == "window" and record.get("complete"))):
+            self.through = now
+
+
+class _Watch:
+    """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples."""
+
+    def __init__(self, request: TrialRequest, launched: Launched, started: float) -> None:
+        self._request = request
+        self._launched = launched
+        self._tree = Tree(launched.guard)
+        self._journal = _Journal(request.folder / "records.jsonl")
+        self._samples: list[dict[str, Any]] = []
+        self._samples_file = (request.folder / "resources.jsonl").open("w", encoding="ascii")
+        self._progress = _Progress(started, time.monotonic())
+        self._statuses = b""
+        self._guard_gone = False
+        self.status: int | None = None
+        self.ended_by = ""
+        self.ended_detail = ""
+
+    def close(self) -> None:
+        """Closes the trial's files; the guard is closed by its owner."""
+        self._journal.close()
+        with contextlib.suppress(OSError):
+            self._samples_file.close()
+
+    def run(self, stop: threading.Event) -> None:
+        """Returns when the child has ended. Raises ``Interrupted``, and ``OSError`` on a full disk."""
+        next_sample = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._launched.records, selectors.EVENT_READ)
+            selector.register(self._launched.statuses, selectors.EVENT_READ)
+            while self.status is None and not self._guard_gone:
+                for key, _ in selector.select(max(0.0, next_sample - time.monotonic())):
+                    if not self._receive(key.fd):
+                        selector.unregister(key.fd)
+                if stop.is_set():
+                    self._tree.kill()
+                    raise Interrupted
+                now = time.monotonic()
+                if now >= next_sample:
+                    # Late samples are skipped, not made up for: a machine under load gets no extra.
+                    next_sample = now + SAMPLE_S
+                    if self._end_if_due(self._sample(), now):
+                        return
+        if self.status is None:
+            self.ended_by, self.ended_detail = "guard-lost", "the process that guards the trial was killed"
+        self._drain()
+        self._tree.kill()
+
+    def _receive(self, descriptor: int) -> bool:
+        """Takes what has arrived; False at end of file."""
+        data = os.read(descriptor, 1 << 16)
+        if descriptor == self._launched.statuses:
+            self._hear_guard(data)
+            return bool(data)
+        for record in self._journal.feed(data):
+            self._progress.see(record, time.monotonic())
+        return bool(data)
+
+    def _hear_guard(self, data: bytes) -> None:
+        self._guard_gone = not data
+        *lines, self._statuses = (self._statuses + data).split(b"\n")
+        for line in lines:
+            word, _, number = line.partition(b" ")
+            if word == b"exit":
+                self.status = int(number)
+
+    def _drain(self) -> None:
+        """Reads the records that were under way when the child ended; others may hold the pipe open still."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._launched.records, 1 << 16):
+                self._journal.feed(data)
+
+    def _sample(self) -> Usage:
+        cap = self._request.limits.max_host_bytes
+        usage = self._tree.read(0.8 * cap if cap else math.inf)
+        sample = {
+            "t": round(usage.t, 4),
+            "rss": usage.rss_bytes,
+            "pss": usage.pss_bytes,
+            "cpu_s": round(usage.cpu_s, 3),
+            "busy_s": round(usage.busy_s, 3),
+            "processes": usage.processes,
+        }
+        self._samples.append(sample)
+        self._samples_file.write(json.dumps(sample) + "\n")
+        self._samples_file.flush()
+        return usage
+
+    def _end_if_due(self, usage: Usage, now: float) -> bool:
+        """Kills the tree when a limit is reached, and remembers which."""
+        due = _due(self._request.limits, self._progress, usage, now)
+        if due is None:
+            return False
+        self._drain()
+        # Judged by what came before the kill: a script may turn our TERM into an exception of its own.
+        self.ended_by, self.ended_detail = due
+        kept = len(self._journal.records)
+        self._tree.kill()
+        self._drain()
+        del self._journal.records[kept:]
+        return True
+
+    def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
+        """What the trial ended as, from everything it left."""
+        records = self._journal.records
+        measurement = measurement_of(records, self._samples)
+        traces = Traces(
+            records=records,
+            baseline=not self._request.config,
+            status=self.status,
+            ended_by=self.ended_by,
+            ended_detail=self.ended_detail,
+            log=_tail(self._request.folder / "log.txt"),
+            oom_killed=oom_killed,
+            measurable=measurement is not None,
+        )
+        kind, reason, detail = classify(traces)
+        facts = merged_facts(records)
+        if not device_clean:
+            facts["device_clean"] = False
+        return Outcome(
+            kind, reason, detail, str(traces.last.get("exception", {}).get("traceback", "")),
+            measurement, facts, seconds,
+        )  # fmt: skip
+
+
+def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple[str, str] | None:
+    """Which limit has been reached, if any, and a line about it."""
+    cap = limits.max_host_bytes
+    if progress.through is not None:
+        if now - progress.through > LEAVE_S:
+            return "leaving", f"the script was through, but its process stayed for {LEAVE_S:.0f} s"
+        return None
+    # RSS counts shared pages repeatedly: only a reading that tells them apart may end a trial.
+    if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
+        return "host-oom", f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
+    if available_share() < MACHINE_FLOOR:
+        return "host-oom", f"less than {MACHINE_FLOOR:.0%} of the machine's memory was left"
+    if now - progress.started > limits.trial_timeout_s:
+        return "deadline", f"not through after {limits.trial_timeout_s:.0f} s"
+    silent = limits.no_progress_s if progress.stepped else max(limits.no_progress_s, START_UP_S)
+    if now - progress.last > silent:
+        what = "no step" if progress.stepped else "no first step"
+        return "no-progress", f"{what} for {silent:.0f} s"
+    return None
+
+
+def _tail(path: Path) -> str:
+    """The end of the log, where the cause stands."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
