@@ -159,9 +159,7 @@ def resolve(
     return ResolvedSpace(space, tuple(axes), left_out, pinned, facts)
 
 
-def _reason_to_leave_out(
-    knob: Knob, known: Known, wanted: set[str], unwanted: set[str], pinned: Config
-) -> str:
+def _reason_to_leave_out(knob: Knob, known: Known, wanted: set[str], unwanted: set[str], pinned: Config) -> str:
     reasons: Mapping[str, str] = known.facts.get("left_out", {})
     if knob.name in pinned:
         return f"pinned to {pinned[knob.name]}"

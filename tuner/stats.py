@@ -84,9 +84,7 @@ def rate_interval(
     return _from_log(estimate, width * share, width * (1 - share))
 
 
-def mean_ratio_interval(
-    baseline: Sequence[float], candidate: Sequence[float], confidence: float = 0.95
-) -> Interval:
+def mean_ratio_interval(baseline: Sequence[float], candidate: Sequence[float], confidence: float = 0.95) -> Interval:
     """How many times the baseline's mean rate the candidate's is, from one rate (> 0) per fresh run.
 
     Means are geometric. Equal lengths are taken as interleaved pairs, in order: a t interval on the mean log ratio

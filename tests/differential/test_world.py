@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -89,7 +88,6 @@ def test_module_runs_as_with_dash_m(
     run = run_child(anchor, module="pkg.train", argv=("x",))
     plain = subprocess.run(
         [sys.executable, "-m", "pkg.train", "x"], cwd=tmp_path, capture_output=True, text=True, check=True,
-        env={k: v for k, v in os.environ.items()},
     )  # fmt: skip
     assert json.loads(run.output) == json.loads(plain.stdout)
 

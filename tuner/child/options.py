@@ -52,8 +52,8 @@ def _report(session: Session, seen: dict[str, dict[str, Any]]) -> None:
         written = session.as_written.get(knob)
         for dest, option in seen.items():
             plain = dest.lower().replace("-", "_")
-            if plain in names or plain.replace("_", "") in {n.replace("_", "") for n in names}:
-                if type(option["value"]) is int and option["value"] == written:
-                    found[knob] = dest
+            named = plain in names or plain.replace("_", "") in {n.replace("_", "") for n in names}
+            if named and type(option["value"]) is int and option["value"] == written:
+                found[knob] = dest
     session.facts["options"] = found
     session.facts["option_flags"] = {knob: seen[dest]["flag"] for knob, dest in found.items()}

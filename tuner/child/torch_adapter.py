@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from types import ModuleType
 from typing import Any
@@ -73,7 +74,7 @@ class TorchAdapter:
         if loss is None:
             return
         self.session.recorder.emit("loss", samples=self.session.clock.total_samples, value=loss)
-        if loss != loss or loss in (float("inf"), float("-inf")):
+        if not math.isfinite(loss):
             self.session.fail("nan", f"the training loss became {loss}")
             self.session.stop("the loss is not finite")
         needed = 3 * self._prefetch_capacity()
@@ -230,9 +231,7 @@ class TorchAdapter:
             if session.wants(knob) and knob in entry.refused:
                 session.knob(knob, "not applicable", changed=0, reason=entry.refused[knob])
                 continue
-            self._compare(
-                knob, self._seen_of_loader(entry, knob), sites=entry.made, changed=int(knob in entry.changed)
-            )
+            self._compare(knob, self._seen_of_loader(entry, knob), sites=entry.made, changed=int(knob in entry.changed))
 
     def _seen_of_loader(self, entry: Any, knob: str) -> Any:
         if knob == "batch_size":

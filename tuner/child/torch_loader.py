@@ -60,7 +60,7 @@ class LoaderWatch:
         if self.session.measuring or wanted:
             patch(data.DataLoader, "__init__", self._init)
         if self.session.measuring:
-            base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter  # type: ignore[attr-defined]
+            base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
             patch(base, "__next__", self._next)
             patch(base, "_next_index", self._next_index)
             patch(data.DataLoader, "__iter__", self._iter)
@@ -250,7 +250,7 @@ def _by_name(signature: inspect.Signature, given: dict[str, Any]) -> dict[str, A
 def _written(given: dict[str, Any]) -> dict[str, Any]:
     workers = int(given.get("num_workers", 0) or 0)
     batch_sampler = given.get("batch_sampler")
-    batch_size = getattr(batch_sampler, "batch_size", None) if batch_sampler is not None else given.get("batch_size", 1)
+    batch_size = given.get("batch_size", 1) if batch_sampler is None else getattr(batch_sampler, "batch_size", None)
     return {
         "batch_size": batch_size,
         "num_workers": workers,
@@ -318,7 +318,8 @@ def _tensors(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):
         return [t for item in batch[:8] for t in _tensors(torch, item, depth + 1)]
-    return [value for value in vars(batch).values() if isinstance(value, torch.Tensor)] if hasattr(batch, "__dict__") else []
+    attributes = vars(batch).values() if hasattr(batch, "__dict__") else ()
+    return [value for value in attributes if isinstance(value, torch.Tensor)]
 
 
 def _leading_dimension(torch: ModuleType, batch: Any) -> int:

@@ -252,7 +252,8 @@ class StepWatch:
                 self.micro += 1
                 self.skipping = True
                 return None
-            if (name == "unscale_" and (self.micro + 1) % self.factor) or (name == "update" and self.micro % self.factor):
+            inside = (self.micro + 1) % self.factor if name == "unscale_" else self.micro % self.factor
+            if name in ("unscale_", "update") and inside:
                 return None
             return original(scaler, *args, **kwargs)
 
@@ -297,7 +298,7 @@ def implementations(torch: ModuleType, optimizer: Any) -> list[str]:
 
 
 def loss_reduction(loss: Any) -> str:
-    """"mean", "sum" or "unknown": how the loss depends on the number of samples, read from its graph.
+    """ "mean", "sum" or "unknown": how the loss depends on the number of samples, read from its graph.
 
     Gradients of a summed loss add up over micro-batches as they are; those of a mean must be divided.
     """

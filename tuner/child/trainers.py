@@ -13,6 +13,7 @@ from .patches import patch
 from .session import Session
 
 LIGHTNING_PRECISION = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true"}
+TRAINING_ARGUMENTS = {"batch_size": "per_device_train_batch_size", "num_workers": "dataloader_num_workers"}
 ACCELERATE_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 
 
@@ -35,13 +36,13 @@ def lightning(session: Session, module: ModuleType) -> None:
 
 
 def transformers(session: Session, module: ModuleType) -> None:
-    """transformers' TrainingArguments: batch size, accumulation, precision, loader; outputs go to the trial's folder."""
+    """TrainingArguments: batch size, accumulation, precision, workers; outputs go to the trial's folder."""
 
     def make(original: Any) -> Any:
         def __post_init__(arguments: Any) -> None:
             session.facts["trainer"] = "transformers"
             options = vars(arguments)
-            for knob, field in (("batch_size", "per_device_train_batch_size"), ("num_workers", "dataloader_num_workers")):
+            for knob, field in TRAINING_ARGUMENTS.items():
                 session.trainer_options[knob] = int(options[field])
                 if session.wants(knob):
                     options[field] = session.config[knob]
@@ -57,7 +58,8 @@ def transformers(session: Session, module: ModuleType) -> None:
                 if precision in ("bf16", "fp16"):
                     options[precision] = True
                     session.hand_over("precision")
-            _accumulate(session, options, "gradient_accumulation_steps", options.get("gradient_accumulation_steps") or 1)
+            written = options.get("gradient_accumulation_steps") or 1
+            _accumulate(session, options, "gradient_accumulation_steps", written)
             original(arguments)
 
         return __post_init__
