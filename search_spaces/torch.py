@@ -8,13 +8,47 @@ from typing import Any
 from tuner.model import Config, Value
 from tuner.space import Knob, Known, SearchSpace
 
-AS_WRITTEN = "as-written"
+
+def _keeps(facts: Mapping[str, Any]) -> bool:
+    return bool(facts.get("effective_batch", "keep") == "keep")
+
+
+def _effective(facts: Mapping[str, Any]) -> int:
+    written: Mapping[str, Any] = facts.get("as_written", {})
+    return int(written.get("batch_size") or 1) * int(written.get("grad_accumulation") or 1)
 
 
 def _batch_sizes(known: Known) -> Sequence[Value]:
+    if _keeps(known.facts):
+        whole = _effective(known.facts)
+        return [whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0]
     written = int(known.as_written or 1)
     largest = int(known.facts.get("dataset_len") or 0) or written * 16
     return [b for b in (written * f // 4 for f in (1, 2, 8, 16, 32, 64)) if 1 <= b <= largest]
+
+
+def _batch_refuses(known: Known) -> str:
+    if not _keeps(known.facts):
+        return ""
+    accumulation = known.facts.get("left_out", {}).get("grad_accumulation", "")
+    if accumulation:
+        return f"it would change the effective batch (see --effective-batch), since {accumulation}"
+    if known.facts.get("batch_norm"):
+        return "BatchNorm would see smaller batches (see --effective-batch)"
+    return ""
+
+
+def _accumulation_refuses(known: Known) -> str:
+    return "follows batch_size, so that the effective batch is kept" if _keeps(known.facts) else ""
+
+
+def _derive(config: Config, facts: Mapping[str, Any]) -> Config:
+    """With the effective batch kept, as many micro-batches make a step as the batch size asks for."""
+    written = facts.get("as_written", {})
+    batch_size = config.get("batch_size")
+    if not _keeps(facts) or not batch_size or batch_size == written.get("batch_size"):
+        return {}
+    return {"grad_accumulation": max(1, _effective(facts) // int(batch_size))}
 
 
 def _accumulations(known: Known) -> Sequence[Value]:
@@ -34,6 +68,10 @@ def _precisions(known: Known) -> Sequence[Value]:
     return [p for p in ("fp32", "tf32", "bf16", "fp16") if p in supported]
 
 
+def _optimizers(known: Known) -> Sequence[Value]:
+    return [name for name in ("foreach", "fused") if name in known.facts.get("optimizer_choices", ())]
+
+
 def _compile_modes(known: Known) -> Sequence[Value]:
     modes = ["default"]
     if known.device.kind == "cuda":
@@ -45,22 +83,17 @@ def _has_workers(config: Config) -> bool:
     return int(config.get("num_workers", 0)) > 0
 
 
-def _allowed(config: Config, facts: Mapping[str, Any]) -> bool:
-    """Micro-batches times accumulation stays a whole multiple of nothing smaller than one sample."""
-    return int(config.get("grad_accumulation", 1)) == 1 or int(config.get("batch_size", 1)) >= 1
-
-
 CUDA = frozenset({"cuda"})
 CPU_AND_CUDA = frozenset({"cpu", "cuda"})
 
 SPACE = SearchSpace(
     name="torch",
     framework="torch",
-    allowed=_allowed,
+    derive=_derive,
     knobs=(
         Knob("num_workers", _workers, "DataLoader worker processes", ordered=True),
         Knob("precision", _precisions, "number format of matrix products", tier=2, devices=CPU_AND_CUDA),
-        Knob("batch_size", _batch_sizes, "samples in one forward pass", tier=3, ordered=True),
+        Knob("batch_size", _batch_sizes, "samples in one forward pass", tier=3, ordered=True, refuses=_batch_refuses),
         Knob(
             "threads",
             _threads,
@@ -76,7 +109,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "optimizer",
-            lambda known: ["foreach", "fused"],
+            _optimizers,
             "implementation of the optimizer's update",
             tier=2,
             devices=CPU_AND_CUDA,
@@ -102,6 +135,7 @@ SPACE = SearchSpace(
             "micro-batches in one optimizer step",
             tier=3,
             ordered=True,
+            refuses=_accumulation_refuses,
         ),
         Knob(
             "compile",

@@ -27,6 +27,7 @@ class Knob:
     ``choices`` gives the values worth trying; ``devices`` the kinds it exists on; ``tier`` what it may
     change: 1 nothing but speed, 2 numerics, 3 the optimisation. ``needs`` says whether the knob means
     anything beside the rest of a config (prefetching needs workers); where it doesn't, it is dropped.
+    ``refuses`` gives the reason to leave the knob out of this study, or "".
     ``late`` knobs (compilers) are tried after the cheap ones.
     """
 
@@ -37,6 +38,7 @@ class Knob:
     ordered: bool = False
     devices: frozenset[str] = frozenset({"cpu", "cuda", "tpu"})
     needs: Callable[[Config], bool] | None = None
+    refuses: Callable[[Known], str] | None = None
     late: bool = False
 
 
@@ -45,12 +47,14 @@ class SearchSpace:
     """A declaration: knobs of one framework and the constraints between them.
 
     ``allowed`` receives a complete config (every knob has a value) and says whether it makes sense.
+    ``derive`` receives one too and gives the knobs that follow from the others.
     """
 
     name: str
     framework: str
     knobs: tuple[Knob, ...]
     allowed: Callable[[Config, Mapping[str, Any]], bool] = lambda config, facts: True
+    derive: Callable[[Config, Mapping[str, Any]], Config] = lambda config, facts: {}
 
     def __post_init__(self) -> None:
         names = [knob.name for knob in self.knobs]
@@ -99,14 +103,25 @@ class ResolvedSpace:
         return self.canonical(complete)
 
     def complete(self, config: Config) -> dict[str, Value]:
-        """The config with every axis filled in from what the script wrote."""
-        written = {axis.knob.name: axis.values[axis.as_written] for axis in self.axes}
-        return {**written, **self.pinned, **config}
+        """The config with every knob filled in: from what the script wrote, then from what follows from the others."""
+        known = {**self._written, **self.pinned, **config}
+        return {**known, **self.space.derive(known, self.facts)}
+
+    @property
+    def _written(self) -> dict[str, Value]:
+        return {
+            **self.facts.get("as_written", {}),
+            **{axis.knob.name: axis.values[axis.as_written] for axis in self.axes},
+        }
 
     def canonical(self, config: Config) -> dict[str, Value]:
         """The config without what equals the script's own values and without what means nothing beside the rest."""
         complete = self.complete(config)
         result: dict[str, Value] = dict(self.pinned)
+        written = self._written
+        for name, value in self.space.derive(complete, self.facts).items():
+            if value != written.get(name):
+                result[name] = value
         for axis in self.axes:
             name = axis.knob.name
             moot = axis.knob.needs is not None and not axis.knob.needs(complete)
@@ -171,7 +186,7 @@ def _reason_to_leave_out(knob: Knob, known: Known, wanted: set[str], unwanted: s
         return reasons[knob.name]
     if knob.name not in known.facts.get("as_written", {}):
         return "nothing in the script that it could turn"
-    return ""
+    return knob.refuses(known) if knob.refuses is not None else ""
 
 
 def _known_for(known: Known, written: Value) -> Known:

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from rich.console import Console
 
 from tuner import environment
-from tuner.cli.tables import Subparsers, bytes_text, table
+from tuner.cli.tables import Subparsers, table
 from tuner.errors import ExitCode
+from tuner.wording import bytes_text
 
 
 def add_parser(verbs: Subparsers) -> None:

@@ -1,0 +1,71 @@
+"""How figures are written for people, everywhere alike. Pure: values in, text out."""
+
+from __future__ import annotations
+
+from tuner.model import Config, Device, Ratio, Script, Value
+
+AS_WRITTEN = "as written"
+
+
+def value_text(value: Value) -> str:
+    """A knob's value as it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def config_text(config: Config) -> str:
+    """A config on one line; the empty one is what the script says."""
+    return " ".join(f"{knob}={value_text(value)}" for knob, value in config.items()) or AS_WRITTEN
+
+
+def script_text(script: Script) -> str:
+    """The script as it is named on the command line."""
+    return f"--module {script.module}" if script.module else script.path
+
+
+def device_text(device: Device) -> str:
+    """The device with its name."""
+    return f"{device.label} ({device.name})"
+
+
+def rate_text(rate: float, unit: str = "samples") -> str:
+    """A rate with three significant digits or all of its whole ones."""
+    return f"{number_text(rate)} {unit}/s"
+
+
+def number_text(number: float) -> str:
+    """Three significant digits, or all of the whole ones with thousands apart."""
+    if abs(number) >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """A ratio with its interval."""
+    return f"{ratio.ratio:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def share_text(share: float) -> str:
+    """A share in percent."""
+    return f"{share:.0%}"
+
+
+def bytes_text(amount: float) -> str:
+    """An amount of memory in the largest unit that fits."""
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in at most two units."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(whole / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes % 60 else f"{minutes // 60} h"
