@@ -74,7 +74,7 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
         first_step_s=_number(_last(records, "first_step") or {}, "seconds"),
         compile_s=sum(_number(r, "seconds") for r in records if r["kind"] == "compile"),
         losses=_losses(records),
-        steady=complete and in_window and is_steady(amounts, times),
+        steady=complete and in_window and is_steady([a / t for a, t in zip(amounts, times, strict=True)]),
         cpu_s_per_sample=cpu_s * interval.estimate**-1 if interval.estimate > 0 else 0.0,
         foreign_cpus=foreign,
         knobs=knob_reports(records),

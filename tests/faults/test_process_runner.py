@@ -25,7 +25,7 @@ from tuner.runner.process import ProcessRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SPEAK = '''
+SPEAK = """
 import json, os, signal, sys, time
 request = json.load(open(os.environ["AUTOTUNE_REQUEST"]))
 descriptor = int(os.environ["AUTOTUNE_RECORDS_FD"])
@@ -37,11 +37,11 @@ def blocks(count, phase="window"):
 def remember(name, pid):
     open(os.path.join(request["folder"], name), "w").write(str(pid))
 emit("hello", pid=os.getpid(), python="3")
-'''
+"""
 
 WINDOW = 'emit("first_step", seconds=0.1); blocks(12); emit("window", complete=True, why="")\n'
 
-DAEMON = '''
+DAEMON = """
 if os.fork() == 0:
     os.setsid()
     if os.fork():
@@ -52,7 +52,7 @@ if os.fork() == 0:
     os.execv("/bin/sleep", ["sleep", "600"])
 os.wait()
 while not os.path.exists(os.path.join(request["folder"], "daemon")): time.sleep(0.01)
-'''
+"""
 
 Run = Callable[..., Outcome]
 
@@ -116,14 +116,14 @@ def test_a_full_window_is_complete_and_everything_raw_is_kept(run: Run, tmp_path
 
 
 def test_the_child_gets_what_the_request_promises(run: Run, tmp_path: Path) -> None:
-    body = '''
+    body = """
     report = dict(
         parent=os.getppid(), request=request, stdin=sys.stdin.read(), cwd=os.getcwd(), leads=os.getsid(0) == os.getpid(),
         environment=dict(os.environ), adjusted=open("/proc/self/oom_score_adj").read().strip(),
         interrupts=signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         terminates=signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
     open(os.path.join(request["folder"], "report.json"), "w").write(json.dumps(report))
-    '''  # noqa: E501
+    """  # noqa: E501
     run(body, config={"threads": 3, "batch_size": 64})
     report = json.loads((tmp_path / "trial" / "report.json").read_text())
     request = report["request"]
@@ -147,23 +147,23 @@ def test_a_script_that_exits_without_a_step(run: Run) -> None:
 
 
 def test_a_hang_with_signals_blocked_meets_the_deadline(run: Run) -> None:
-    body = '''
+    body = """
     signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP})
     emit("first_step", seconds=0.1)
     time.sleep(600)
-    '''
+    """
     outcome = run(body, trial_timeout_s=1.0)
     assert outcome.kind is OutcomeKind.TIMED_OUT
     assert outcome.seconds < 8
 
 
 def test_a_loop_in_c_meets_the_no_progress_deadline(run: Run) -> None:
-    body = '''
+    body = """
     import re
     signal.signal(signal.SIGTERM, lambda *_: None)
     emit("first_step", seconds=0.1); blocks(1)
     re.match("(a+)+$", "a" * 64 + "b")
-    '''
+    """
     outcome = run(body, no_progress_s=1.0)
     assert (outcome.kind, outcome.reason) == (OutcomeKind.NO_PROGRESS, "no-progress")
     assert outcome.seconds < 10
@@ -187,13 +187,13 @@ def test_a_script_that_will_not_leave_is_ended_and_complete(run: Run, monkeypatc
 
 
 def test_an_exception_raised_by_our_own_kill_is_not_the_scripts(run: Run) -> None:
-    body = '''
+    body = """
     def end(*_):
         emit("exception", type="Terminated", text="", traceback="", origin="script"); os._exit(1)
     signal.signal(signal.SIGTERM, end)
     emit("first_step", seconds=0.1)
     while True: time.sleep(0.1)
-    '''
+    """
     assert run(body, no_progress_s=0.5).kind is OutcomeKind.NO_PROGRESS
 
 
@@ -204,26 +204,29 @@ def test_a_daemonised_grandchild_does_not_outlive_the_trial(run: Run, tmp_path: 
 
 
 def test_memory_beyond_the_cap_ends_the_trial(run: Run) -> None:
-    body = '''
+    body = """
     emit("first_step", seconds=0.1)
     held = []
     for _ in range(100):
         held.append(b"x" * 20_000_000); time.sleep(0.05)
     time.sleep(600)
-    '''
+    """
     outcome = run(body, config={"batch_size": 512}, max_host_bytes=300_000_000)
     assert (outcome.kind, outcome.reason) == (OutcomeKind.INFEASIBLE, "host-oom")
     assert "300,000,000" in outcome.detail
 
 
 def test_pages_that_workers_share_count_once(run: Run) -> None:
-    body = '''
+    body = (
+        """
     held = b"x" * 150_000_000
     for _ in range(4):
         if os.fork() == 0:
             time.sleep(2.5); os._exit(0)
     time.sleep(2.5)
-    ''' + WINDOW
+    """
+        + WINDOW
+    )
     outcome = run(body, max_host_bytes=400_000_000)
     assert outcome.complete
     assert outcome.measurement is not None
@@ -237,12 +240,14 @@ def test_death_by_a_signal_is_a_crash(run: Run, number: signal.Signals, slug: st
 
 
 def test_a_torn_last_record_loses_nothing_before_it(run: Run) -> None:
-    outcome = run(WINDOW + "os.write(descriptor, b'{\"v\":1,\"kind\":\"blo'); os.kill(os.getpid(), 9)")
+    outcome = run(WINDOW + 'os.write(descriptor, b\'{"v":1,"kind":"blo\'); os.kill(os.getpid(), 9)')
     assert outcome.complete
 
 
 def test_a_flood_of_records_and_garbage_is_taken(run: Run) -> None:
-    body = 'emit("first_step", seconds=0.1)\nos.write(descriptor, b"\\xff\\xfe not json\\n[1]\\n{}\\n")\nblocks(20000)\n'
+    body = (
+        'emit("first_step", seconds=0.1)\nos.write(descriptor, b"\\xff\\xfe not json\\n[1]\\n{}\\n")\nblocks(20000)\n'
+    )
     outcome = run(body + WINDOW)
     assert outcome.measurement is not None
     assert len(outcome.measurement.blocks) == 20012
@@ -274,7 +279,12 @@ def test_a_full_disk_is_our_fault_and_leaves_no_process(run: Run, tmp_path: Path
 def test_stop_ends_the_trial_at_once(tmp_path: Path) -> None:
     child = write_program(tmp_path, 'remember("pid", os.getpid())\n' + DAEMON + "time.sleep(600)")
     stop = threading.Event()
-    threading.Thread(target=lambda: (wait_for(tmp_path / "trial" / "daemon"), stop.set())).start()
+
+    def stop_once_it_runs() -> None:
+        wait_for(tmp_path / "trial" / "daemon")
+        stop.set()
+
+    threading.Thread(target=stop_once_it_runs).start()
     started = time.monotonic()
     with pytest.raises(Interrupted):
         ProcessRunner(child=child).run(request_for(tmp_path), stop)
@@ -303,7 +313,7 @@ ProcessRunner(child=Path({str(child)!r})).run(request_for(Path({str(tmp_path)!r}
 
 
 def test_a_killed_guard_is_our_fault_and_takes_the_trial_with_it(run: Run, tmp_path: Path) -> None:
-    body = '''
+    body = """
     remember("pid", os.getpid())
     if os.fork() == 0:
         remember("worker", os.getpid()); time.sleep(600)
@@ -311,7 +321,7 @@ def test_a_killed_guard_is_our_fault_and_takes_the_trial_with_it(run: Run, tmp_p
     time.sleep(1.5)
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
-    '''
+    """
     outcome = run(body)
     assert (outcome.kind, outcome.reason) == (OutcomeKind.INFRASTRUCTURE, "guard-lost")
     for name in ("pid", "worker"):
@@ -336,9 +346,7 @@ from tuner.model import Script
 from tuner.runner.launch import exec_applied
 exec_applied(Script("train.py", ()), cpu_device(), {{"workers": 2}}, {{}}, child=Path({str(child)!r}))
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", caller], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", caller], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     output, _ = process.communicate("quiet please", timeout=60)
     assert process.returncode == 7
     assert output == f"apply {{'workers': 2}} {process.pid} False\nQUIET PLEASE\n"

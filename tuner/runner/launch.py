@@ -90,9 +90,7 @@ def launch(request: TrialRequest, python: str, child: Path) -> Launched:
     return launched
 
 
-def _start_guard(
-    command: list[str], records: int, log: int, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
+def _start_guard(command: list[str], records: int, log: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     guarded = [sys.executable, "-I", "-S", str(_GUARD), str(records), str(log), "--", *command]
     return subprocess.Popen(
         guarded,
@@ -118,9 +116,7 @@ def request_document(request: TrialRequest, *, parent_pid: int, started: float) 
     }
 
 
-def _script_part(
-    script: Script, device: Device, config: Config, knowledge: Mapping[str, Any]
-) -> dict[str, Any]:
+def _script_part(script: Script, device: Device, config: Config, knowledge: Mapping[str, Any]) -> dict[str, Any]:
     # The child sees exactly one CUDA device, whichever it is: always its cuda:0.
     label = "cuda:0" if device.kind == "cuda" else device.label
     return {

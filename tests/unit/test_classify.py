@@ -1,0 +1,258 @@
+"""Every end that a trial can come to, told apart by what it leaves."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from tuner.model import OutcomeKind
+from tuner.runner.classify import Traces, classify, match_text
+
+Record = dict[str, Any]
+
+HELLO: Record = {"kind": "hello", "pid": 1}
+STEP: Record = {"kind": "first_step", "seconds": 1.0}
+DONE: Record = {"kind": "window", "complete": True}
+CUT: Record = {"kind": "window", "complete": False}
+
+
+def exited(code: int) -> int:
+    return code << 8
+
+
+def block(**fields: Any) -> Record:
+    return {"kind": "block", "phase": "window", "steps": 1, "samples": 1, "seconds": 1, "flagged": False, **fields}
+
+
+def raised(name: str, text: str, traceback: str = "", origin: str = "script") -> Record:
+    return {"kind": "exception", "type": name, "text": text, "traceback": traceback, "origin": origin}
+
+
+def failed(reason: str, detail: str = "") -> Record:
+    return {"kind": "failure", "reason": reason, "detail": detail}
+
+
+def judge(*records: Record, baseline: bool = False, **traces: Any) -> tuple[OutcomeKind, str]:
+    kind, reason, detail = classify(Traces([HELLO, *records], baseline, **{"status": 0, **traces}))
+    assert "\n" not in detail
+    return kind, reason
+
+
+DEVICE_OOM = [
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB",
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
+    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.79 GiB total capacity)",
+    "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "torch.AcceleratorError: CUDA error: out of memory",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
+    "RuntimeError: GET was unable to find an engine to execute this computation",
+    "RuntimeError: FIND was unable to find an engine to execute this computation",
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled cuda error "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.19.3\nLast error:\nCuda failure 'out of memory'",
+    "RuntimeError: MPS backend out of memory (MPS allocated: 17.9 GB, other allocations: 1 GB, max allowed: 18 GB)",
+    "RuntimeError: HIP out of memory. Tried to allocate 2.00 GiB",
+    "RuntimeError: HIP error: out of memory",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 1073741824 bytes.",
+    "RuntimeError: Bad StatusOr access: RESOURCE_EXHAUSTED: Attempting to allocate 4.00G.",
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.",
+    "tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node __wrapped__Conv2D}} "
+    "OOM when allocating tensor with shape[512,64,112,112]",
+]
+
+HOST_OOM = [
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate 1099511627776 bytes. Error code 12 (Cannot allocate memory)",
+    "RuntimeError: DefaultCPUAllocator: not enough memory: you tried to allocate 4096 bytes.",
+    "RuntimeError: DataLoader worker (pid 12345) is killed by signal: Killed. ",
+    "RuntimeError: DataLoader worker (pid 12345) is killed by signal: Bus error. It is possible that "
+    "dataloader's workers are out of shared memory.",
+    "RuntimeError: DataLoader worker (pid(s) 12, 13) is killed by signal: Killed. ",
+    "MemoryError",
+    "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array with shape (1000000,)",
+    "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
+    "OSError: [Errno 12] Cannot allocate memory",
+    "RuntimeError: unable to write to file </torch_123_456_0>: No space left on device (28)",
+    "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: Resource temporarily unavailable (11)",
+    "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+]
+
+COMPILE = [
+    "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nAssertionError",
+    "torch._inductor.exc.InductorError: LoweringException: NotImplementedError",
+    "torch._inductor.exc.CppCompileError: C++ compile error\n\nCommand:\ng++ /tmp/x.cpp",
+    "torch._dynamo.exc.Unsupported: Graph break under fullgraph",
+    "triton.compiler.errors.CompilationError: at 1:0:",
+    "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: 101376.",
+    "RuntimeError: `ptxas` failed with error code 255",
+    "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'",
+    "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.",
+]
+
+NAN = [
+    "ValueError: loss is NaN",
+    "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+    "ValueError: Input contains NaN.",
+    "FloatingPointError: The loss was not finite",
+    "RuntimeError: The total norm for gradients from `parameters` is non-finite, so it cannot be clipped.",
+]
+
+INNOCENT = [
+    "KeyError: 'memory'",
+    "ValueError: expected a banana",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x784 and 28x10)",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'nan.csv'",
+    "I said nothing about being out of memory management",
+    "ImportError: No module named 'triton'",
+    "AssertionError: CUDA memory should be free",
+    "info: the batch is infinite",
+]
+
+
+@pytest.mark.parametrize("text", DEVICE_OOM)
+def test_device_out_of_memory_texts(text: str) -> None:
+    assert match_text(text) == "device-oom"
+
+
+@pytest.mark.parametrize("text", HOST_OOM)
+def test_host_out_of_memory_texts(text: str) -> None:
+    assert match_text(text) == "host-oom"
+
+
+@pytest.mark.parametrize("text", COMPILE)
+def test_compile_failure_texts(text: str) -> None:
+    assert match_text(text) == "compile-failure"
+
+
+@pytest.mark.parametrize("text", NAN)
+def test_nan_texts(text: str) -> None:
+    assert match_text(text) == "nan"
+
+
+@pytest.mark.parametrize("text", INNOCENT)
+def test_other_texts_match_nothing(text: str) -> None:
+    assert match_text(text) == ""
+
+
+@pytest.mark.parametrize("baseline", [True, False])
+@pytest.mark.parametrize(
+    ("text", "reason"), [*[(t, "device-oom") for t in DEVICE_OOM], *[(t, "host-oom") for t in HOST_OOM]]
+)
+def test_an_exception_for_memory_makes_the_config_infeasible(text: str, reason: str, baseline: bool) -> None:
+    name, _, rest = text.partition(": ")
+    record = raised(name, rest)
+    assert judge(STEP, record, baseline=baseline, status=exited(1)) == (OutcomeKind.INFEASIBLE, reason)
+
+
+def test_the_users_bug_is_theirs_without_a_config_and_the_configs_with_one() -> None:
+    bug = raised("ValueError", "batch too large\nfor this", "Traceback …")
+    assert judge(bug, baseline=True, status=exited(1)) == (OutcomeKind.USER_ERROR, "script-raised")
+    kind, reason, detail = classify(Traces([HELLO, bug], baseline=False, status=exited(1)))
+    assert (kind, reason) == (OutcomeKind.INFEASIBLE, "script-raised")
+    assert detail == "ValueError: batch too large for this"
+
+
+def test_a_compile_failure_is_the_configs_or_the_scripts_own() -> None:
+    record = raised("BackendCompilerFailed", "backend='inductor' raised")
+    assert judge(record, status=exited(1)) == (OutcomeKind.INFEASIBLE, "compile-failure")
+    assert judge(record, baseline=True, status=exited(1))[0] is OutcomeKind.USER_ERROR
+
+
+def test_a_full_disk_is_the_machines() -> None:
+    record = raised("OSError", "[Errno 28] No space left on device: 'log'")
+    assert judge(record, status=exited(1)) == (OutcomeKind.INFRASTRUCTURE, "disk-full")
+
+
+@pytest.mark.parametrize("reason", ["nan", "device-oom", "host-oom", "compile-failure", "unsupported", "contradicted"])
+def test_what_the_child_recognised_comes_first(reason: str) -> None:
+    assert judge(STEP, failed(reason), status=exited(1)) == (OutcomeKind.INFEASIBLE, reason)
+    assert judge(STEP, failed(reason), ended_by="deadline") == (OutcomeKind.INFEASIBLE, reason)
+
+
+def test_nan_in_a_full_window_is_no_success() -> None:
+    assert judge(STEP, failed("nan"), DONE) == (OutcomeKind.INFEASIBLE, "nan")
+
+
+def test_a_script_that_survived_out_of_memory_to_a_full_window_is_complete() -> None:
+    assert judge(STEP, failed("device-oom"), DONE)[0] is OutcomeKind.COMPLETE
+
+
+def test_a_contradicted_knob_makes_a_full_window_infeasible() -> None:
+    knob: Record = {"kind": "knob", "knob": "workers", "requested": 8, "evidence": "contradicted", "observed": 0}
+    assert judge(STEP, knob, DONE) == (OutcomeKind.INFEASIBLE, "contradicted")
+    assert judge(STEP, {**knob, "evidence": "verified"}, DONE)[0] is OutcomeKind.COMPLETE
+
+
+@pytest.mark.parametrize("status", [0, exited(1), exited(134), int(signal.SIGKILL), int(signal.SIGSEGV), None])
+def test_a_full_window_is_complete_however_the_process_ended(status: int | None) -> None:
+    assert judge(STEP, DONE, status=status) == (OutcomeKind.COMPLETE, "")
+    assert judge(STEP, DONE, raised("StopTrial", "", origin="stop"), status=status)[0] is OutcomeKind.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "kind"),
+    [
+        ("deadline", OutcomeKind.TIMED_OUT),
+        ("no-progress", OutcomeKind.NO_PROGRESS),
+        ("host-oom", OutcomeKind.INFEASIBLE),
+        ("guard-lost", OutcomeKind.INFRASTRUCTURE),
+    ],
+)
+def test_our_own_kill_is_told_by_its_reason(ended_by: str, kind: OutcomeKind) -> None:
+    for baseline in (True, False):
+        assert judge(STEP, baseline=baseline, status=None, ended_by=ended_by) == (kind, ended_by)
+
+
+def test_an_exception_before_our_kill_is_the_cause() -> None:
+    assert judge(raised("ValueError", "x"), status=None, ended_by="leaving", baseline=True) == (
+        OutcomeKind.USER_ERROR,
+        "script-raised",
+    )
+
+
+def test_a_script_that_was_through_but_stayed_is_judged_by_its_end() -> None:
+    ending = [STEP, *[block()] * 5, CUT, {"kind": "exit", "code": 0}]
+    assert judge(*ending, status=None, ended_by="leaving")[0] is OutcomeKind.COMPLETE
+    assert judge(STEP, CUT, {"kind": "exit", "code": 3}, status=None, ended_by="leaving")[1] == "script-failed"
+
+
+def test_sigkill_by_the_kernel_is_out_of_memory_and_by_others_a_crash() -> None:
+    assert judge(STEP, status=int(signal.SIGKILL), oom_killed=True) == (OutcomeKind.INFEASIBLE, "host-oom")
+    assert judge(STEP, status=int(signal.SIGKILL)) == (OutcomeKind.CRASHED, "signal-kill")
+
+
+def test_an_abort_is_explained_by_the_log() -> None:
+    status = int(signal.SIGABRT)
+    assert judge(STEP, status=status, log="what():  std::bad_alloc\n") == (OutcomeKind.INFEASIBLE, "host-oom")
+    assert judge(STEP, status=status, log="free(): invalid pointer\n") == (OutcomeKind.CRASHED, "signal-abrt")
+    shm = "insufficient shared memory (shm)"
+    assert judge(STEP, status=int(signal.SIGBUS), log=shm) == (OutcomeKind.INFEASIBLE, "host-oom")
+
+
+def test_a_core_dump_flag_does_not_hide_the_signal() -> None:
+    assert judge(STEP, status=int(signal.SIGSEGV) | 0x80) == (OutcomeKind.CRASHED, "signal-segv")
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_no_step_is_the_scripts_without_a_config_and_the_configs_with_one(code: int) -> None:
+    assert judge(baseline=True, status=exited(code)) == (OutcomeKind.USER_ERROR, "no-step")
+    assert judge(status=exited(code)) == (OutcomeKind.INFEASIBLE, "no-step")
+
+
+def test_a_child_that_never_spoke_is_our_fault() -> None:
+    kind, reason, detail = classify(Traces([], baseline=True, status=exited(127), log="can't start python9\n"))
+    assert (kind, reason, detail) == (OutcomeKind.INFRASTRUCTURE, "no-start", "can't start python9")
+
+
+def test_a_short_script_is_complete_with_enough_blocks_and_too_short_without() -> None:
+    assert judge(STEP, *[block()] * 3, CUT)[0] is OutcomeKind.COMPLETE
+    assert judge(STEP, block(), CUT, baseline=True) == (OutcomeKind.USER_ERROR, "too-short")
+    assert judge(STEP, *[block()] * 3, CUT, measurable=False)[1] == "too-short"
+
+
+def test_a_failing_exit_after_steps_is_no_success() -> None:
+    assert judge(STEP, *[block()] * 9, status=exited(3), baseline=True) == (OutcomeKind.USER_ERROR, "script-failed")
+    assert judge(STEP, *[block()] * 9, status=exited(3)) == (OutcomeKind.INFEASIBLE, "script-failed")

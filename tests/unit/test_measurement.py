@@ -1,0 +1,184 @@
+"""A measurement is derived from raw records: which blocks count, and what else the records say."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.measurement import (
+    knob_reports,
+    measurement_of,
+    merged_facts,
+    peak_host_bytes,
+    read_records,
+    read_resources,
+)
+from tuner.model import Evidence
+
+Record = dict[str, Any]
+
+
+def block(t: float, samples: float = 50.0, phase: str = "window", **fields: Any) -> Record:
+    return {
+        "kind": "block", "t": t, "phase": phase, "steps": 5, "samples": samples, "seconds": 0.5,
+        "wait_s": 0.1, "flagged": False, **fields,
+    }  # fmt: skip
+
+
+def blocks(count: int, samples: float = 50.0, *, start: float = 10.0, **fields: Any) -> list[Record]:
+    return [block(start + 0.5 * i, samples, **fields) for i in range(count)]
+
+
+DONE: Record = {"kind": "window", "t": 99.0, "complete": True, "why": ""}
+
+
+def test_the_window_is_what_counts() -> None:
+    records = [*blocks(8, 10.0, start=1.0, phase="warmup"), *blocks(20), DONE]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.samples_per_s == pytest.approx(100)
+    assert measurement.low <= 100 <= measurement.high
+    assert measurement.steps_per_s == pytest.approx(10)
+    assert measurement.data_wait_share == pytest.approx(0.2)
+    assert measurement.unit == "samples"
+    assert len(measurement.blocks) == 20
+    assert measurement.steady
+
+
+def test_a_window_that_a_recompilation_ended_does_not_count() -> None:
+    records = [*blocks(10, 5.0), *blocks(4, 1.0, phase="warmup"), *blocks(12), DONE]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.samples_per_s == pytest.approx(100)
+
+
+def test_validation_is_set_apart_where_it_is_the_exception() -> None:
+    records = [*blocks(10), *blocks(3, 0.0, flagged=True), DONE]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.samples_per_s == pytest.approx(100)
+
+
+def test_validation_counts_where_every_step_has_it() -> None:
+    records = [*blocks(2), *blocks(10, 25.0, flagged=True), DONE]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert len(measurement.blocks) == 12
+
+
+def test_a_script_that_ended_early_is_measured_by_its_warm_up_and_not_called_steady() -> None:
+    records = [block(1.0, 1.0, "warmup"), *blocks(9, phase="warmup")]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.samples_per_s == pytest.approx(100)
+    assert len(measurement.blocks) == 8
+    assert not measurement.steady
+
+
+@pytest.mark.parametrize("records", [[], blocks(2), blocks(3, phase="warmup")])
+def test_too_little_is_no_measurement(records: list[Record]) -> None:
+    assert measurement_of(records, []) is None
+
+
+def test_a_script_without_a_loader_is_measured_in_steps() -> None:
+    measurement = measurement_of([*blocks(10, 0.0), DONE], [])
+    assert measurement is not None
+    assert measurement.unit == "steps"
+    assert measurement.samples_per_s == pytest.approx(10)
+
+
+def test_the_unit_that_the_child_names_is_taken() -> None:
+    measurement = measurement_of([*blocks(10), {"kind": "facts", "t": 1.0, "unit": "tokens"}, DONE], [])
+    assert measurement is not None
+    assert measurement.unit == "tokens"
+
+
+def test_other_records_are_carried_over() -> None:
+    records: list[Record] = [
+        {"kind": "first_step", "t": 1.0, "seconds": 3.5},
+        {"kind": "compile", "t": 1.0, "graphs": 1, "seconds": 20.0, "breaks": 0},
+        {"kind": "compile", "t": 2.0, "graphs": 1, "seconds": 5.0, "breaks": 0},
+        {"kind": "memory", "t": 2.0, "reserved": 1000, "allocated": 800, "overhead": 500, "total": 9000},
+        {"kind": "memory", "t": 3.0, "reserved": 1200, "allocated": 900, "overhead": 500, "total": 9000},
+        {"kind": "loss", "t": 3.0, "samples": 64, "value": 2.5},
+        {"kind": "loss", "t": 3.0, "samples": 128, "value": "nan"},
+        {"kind": "metric", "t": 3.0, "name": "accuracy", "value": 0.1},
+        {"kind": "metric", "t": 4.0, "name": "accuracy", "value": 0.2},
+        {"kind": "note", "t": 4.0, "text": "torch.save is diverted"},
+        *blocks(10),
+        DONE,
+    ]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.first_step_s == 3.5
+    assert measurement.compile_s == 25.0
+    assert measurement.peak_device_bytes == 1700
+    assert measurement.losses[0] == (64, 2.5)
+    assert math.isnan(measurement.losses[1][1])
+    assert measurement.metrics == {"accuracy": 0.2}
+    assert measurement.notes == ("torch.save is diverted",)
+
+
+def test_cpu_use_is_read_inside_the_window_only() -> None:
+    def sample(t: float, cpu_s: float, busy_s: float) -> Record:
+        return {"t": t, "rss": 100, "pss": None, "cpu_s": cpu_s, "busy_s": busy_s}
+
+    records = [*blocks(10, start=10.5), DONE]
+    resources = [sample(1, 0, 0), sample(10, 50, 500), sample(15, 60, 515), sample(16, 99, 999)]
+    measurement = measurement_of(records, resources)
+    assert measurement is not None
+    assert measurement.cpu_s_per_sample == pytest.approx(2.0 / 100)
+    assert measurement.foreign_cpus == pytest.approx(1.0)
+
+
+def test_the_memory_peak_counts_shared_pages_once() -> None:
+    resources: list[Record] = [
+        {"t": 1, "rss": 100, "pss": 50},
+        {"t": 2, "rss": 400, "pss": None},
+        {"t": 3, "rss": 300, "pss": 150},
+    ]
+    assert peak_host_bytes(resources) == 200
+    assert peak_host_bytes([]) == 0
+
+
+def test_the_last_report_of_a_knob_counts() -> None:
+    def knob(name: str, evidence: str, **fields: Any) -> Record:
+        return {
+            "kind": "knob", "t": 1.0, "knob": name, "requested": 8, "sites_seen": 1, "sites_changed": 1,
+            "evidence": evidence, **fields,
+        }  # fmt: skip
+
+    records = [
+        knob("workers", "unverifiable"),
+        knob("precision", "not applicable", reason="no matrix product"),
+        knob("workers", "verified", observed=8),
+        knob("future", "a word of a later version"),
+    ]
+    workers, precision, future = knob_reports(records)
+    assert (workers.evidence, workers.observed) == (Evidence.VERIFIED, 8)
+    assert precision.reason == "no matrix product"
+    assert future.evidence is Evidence.UNVERIFIABLE
+
+
+def test_facts_are_merged_later_over_earlier() -> None:
+    records: list[Record] = [
+        {"v": 1, "t": 1.0, "kind": "framework", "name": "torch", "version": "2.13"},
+        {"v": 1, "t": 1.0, "kind": "facts", "as_written": {"batch_size": 64}, "steps": 1},
+        {"v": 1, "t": 2.0, "kind": "facts", "steps": 90},
+    ]
+    assert merged_facts(records) == {
+        "framework": {"name": "torch", "version": "2.13"}, "as_written": {"batch_size": 64}, "steps": 90,
+    }  # fmt: skip
+
+
+def test_torn_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    records, resources = tmp_path / "records.jsonl", tmp_path / "resources.jsonl"
+    assert read_records(records) == []
+    assert read_resources(resources) == []
+    records.write_bytes(b'{"v":1,"t":1,"kind":"note","text":"a"}\n{"v":1,"t":2,"ki')
+    resources.write_bytes(b'{"t":1,"rss":5}\n{"t":2,"r')
+    assert [r["text"] for r in read_records(records)] == ["a"]
+    assert read_resources(resources) == [{"t": 1, "rss": 5}]

@@ -1,0 +1,68 @@
+"""Patches: idempotent, reversible in any order of use, and wearing the original's name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tuner.child.patches import patch, unpatch_all
+
+
+class Library:
+    """Something to patch."""
+
+    def method(self, x: int) -> int:
+        """Doubles."""
+        return 2 * x
+
+    @staticmethod
+    def function(x: int) -> int:
+        """Trebles."""
+        return 3 * x
+
+
+def _plus_one(original: Any) -> Any:
+    def replacement(*args: Any) -> Any:
+        return original(*args) + 1
+
+    return replacement
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    unpatch_all()
+
+
+@pytest.mark.parametrize("orders", list(itertools.product(["patch", "unpatch"], repeat=4)))
+def test_every_order_of_patching_and_unpatching(orders: tuple[str, ...]) -> None:
+    patched = False
+    for order in orders:
+        if order == "patch":
+            patch(Library, "method", _plus_one)
+            patch(Library, "function", _plus_one)
+            patched = True
+        else:
+            unpatch_all()
+            patched = False
+        assert Library().method(1) == 2 + patched
+        assert Library.function(1) == 3 + patched
+
+
+def test_a_patch_wears_the_originals_name() -> None:
+    patch(Library, "method", _plus_one)
+    assert (Library.method.__name__, Library.method.__doc__) == ("method", "Doubles.")
+
+
+def test_a_static_method_stays_one() -> None:
+    patch(Library, "function", _plus_one)
+    assert isinstance(Library.__dict__["function"], staticmethod)
+    assert Library().function(1) == 4
+
+
+def test_a_library_without_the_attribute_is_told() -> None:
+    with pytest.raises(AttributeError):
+        patch(Library, "gone", _plus_one)

@@ -1,0 +1,163 @@
+"""The step clock with a clock of the test's own: phases, blocks, what is set apart, when the window ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from tuner.child.recorder import Recorder, StepClock, relative_half_width
+
+WINDOW = {
+    "warmup_steps": 10, "warmup_s": 3.0, "block_s": 0.25, "min_blocks": 12, "min_s": 3.0, "max_s": 20.0,
+    "target_half_width": 0.02,
+}  # fmt: skip
+
+
+class Log(Recorder):
+    """Keeps records instead of sending them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.records: list[dict[str, Any]] = []
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        self.records.append({"kind": kind, **fields})
+
+
+class Time:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def clock(time: Time, log: Log) -> StepClock:
+    return StepClock(log, WINDOW, clock=time)
+
+
+def _train(clock: StepClock, time: Time, steps: int, seconds: float, samples: int = 8) -> int:
+    """Runs up to ``steps`` steps; returns how many ran before the window was complete."""
+    for step in range(steps):
+        clock.add_samples(samples, seconds / 4)
+        time.now += seconds
+        if clock.step():
+            return step + 1
+    return steps
+
+
+def test_warm_up_lasts_ten_steps_and_three_seconds(clock: StepClock, time: Time, log: Log) -> None:
+    _train(clock, time, 200, 0.1)
+    phases = [record["phase"] for record in log.records]
+    warmup_seconds = sum(r["seconds"] for r in log.records if r["phase"] == "warmup")
+    assert phases.index("window") > 0
+    assert 3.0 <= warmup_seconds <= 3.5
+
+
+def test_steady_steps_end_the_window_at_its_shortest(clock: StepClock, time: Time, log: Log) -> None:
+    _train(clock, time, 1000, 0.1)
+    window = [r for r in log.records if r["phase"] == "window"]
+    assert clock.complete
+    assert sum(r["seconds"] for r in window) <= 4.0
+    assert sum(r["samples"] for r in window) / sum(r["seconds"] for r in window) == pytest.approx(80)
+    assert sum(r["wait_s"] for r in window) / sum(r["seconds"] for r in window) == pytest.approx(0.25)
+
+
+def test_noisy_steps_go_on_to_the_cap(clock: StepClock, time: Time, log: Log) -> None:
+    for step in range(10_000):
+        _train(clock, time, 1, 0.3 if step % 3 == 0 else 0.9)
+        if clock.complete:
+            break
+    seconds = sum(r["seconds"] for r in log.records if r["phase"] == "window")
+    assert clock.complete
+    assert seconds >= 20
+
+
+def test_validation_is_set_apart_with_its_time(clock: StepClock, time: Time, log: Log) -> None:
+    _train(clock, time, 5, 0.1)
+    time.now += 0.05
+    clock.validation_begins()
+    time.now += 7.0
+    clock.training_resumes()
+    _train(clock, time, 5, 0.1)
+    flagged = [r for r in log.records if r["flagged"]]
+    assert [round(r["seconds"], 3) for r in flagged] == [7.0]
+    assert flagged[0]["samples"] == 0
+    assert all(r["seconds"] < 1 for r in log.records if not r["flagged"])
+
+
+def test_a_compilation_starts_the_warm_up_again(time: Time, log: Log) -> None:
+    graphs = 0
+    clock = StepClock(log, WINDOW, clock=time, activity=lambda: graphs)
+    _train(clock, time, 35, 0.1)
+    assert clock.phase == "window"
+    graphs = 1
+    _train(clock, time, 5, 0.1)
+    assert clock.phase == "warmup"
+
+
+def test_slow_steps_dont_wait_for_ten(clock: StepClock, time: Time) -> None:
+    assert _train(clock, time, 100, 10.0) <= 8
+
+
+def test_the_window_outlasts_what_lay_ready(clock: StepClock, time: Time) -> None:
+    clock.min_window_steps = 200
+    _train(clock, time, 10_000, 0.1)
+    assert clock.total_steps >= 200
+
+
+def test_flush_sends_an_open_block(clock: StepClock, time: Time, log: Log) -> None:
+    _train(clock, time, 3, 0.01)
+    assert log.records == []
+    clock.flush()
+    assert [r["steps"] for r in log.records] == [2], "the first step is start-up"
+
+
+def test_half_width_needs_six_blocks_and_falls_with_more() -> None:
+    blocks = [(8.0, 0.1), (8.0, 0.12)] * 2
+    assert relative_half_width(blocks) == float("inf")
+    few, many = (
+        [(8.0, 0.1), (8.0, 0.1), (8.0, 0.13), (8.0, 0.13)] * 3,
+        [(8.0, 0.1), (8.0, 0.1), (8.0, 0.13), (8.0, 0.13)] * 30,
+    )
+    assert relative_half_width(many) < relative_half_width(few)
+
+
+def test_records_are_lines_and_a_broken_pipe_is_silence() -> None:
+    reader, writer = os.pipe()
+    recorder = Recorder(writer)
+    recorder.emit("note", text="one")
+    assert json.loads(os.read(reader, 1000))["text"] == "one"
+    os.close(reader)
+    recorder.emit("note", text="nobody listens")
+    recorder.emit("note", text="and nothing is raised")
+    os.close(writer)
+
+
+def test_a_forked_worker_records_nothing() -> None:
+    reader, writer = os.pipe()
+    recorder = Recorder(writer)
+    pid = os.fork()
+    if pid == 0:
+        recorder.emit("note", text="from the worker")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writer)
+    assert os.read(reader, 1000) == b""
+    os.close(reader)

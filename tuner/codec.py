@@ -1,0 +1,159 @@
+"""The model's values as JSON and back, exactly: what is stored raw must be read raw.
+
+JSON has no NaN and no infinity: they travel as ``{"$float": "nan"}``. A mapping with keys of that look travels
+as ``{"$items": [[key, value], …]}``. Decoders raise ``ValueError`` saying what was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.model import (
+    Block,
+    Config,
+    Evidence,
+    KnobReport,
+    Measurement,
+    Outcome,
+    OutcomeKind,
+    Value,
+)
+
+_PLAIN_FIELDS = (
+    "samples_per_s", "low", "high", "steps_per_s", "unit", "data_wait_share", "peak_host_bytes",
+    "peak_device_bytes", "first_step_s", "compile_s", "steady", "cpu_s_per_sample", "foreign_cpus",
+)  # fmt: skip
+
+
+def dumps(value: Any) -> str:
+    """Any value of the model's kind as ASCII JSON: nothing in it can offend a database's encoding."""
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+
+
+def loads(text: str | bytes) -> Any:
+    """The inverse of ``dumps``; tuples come back as lists."""
+    return restored(json.loads(text))
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types. Numbers of foreign types and unknown objects become text."""
+    if value is None or isinstance(value, (bool, str)):
+        return str(value) if type(value) not in (bool, str, type(None)) else value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, Mapping):
+        items = [(str(k), plain(v)) for k, v in value.items()]
+        if any(k.startswith("$") for k, _ in items):
+            return {"$items": [[k, v] for k, v in items]}
+        return dict(items)
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return [plain(v) for v in sorted(value, key=str)]
+    return str(value)
+
+
+def restored(value: Any) -> Any:
+    """The inverse of ``plain``."""
+    if isinstance(value, list):
+        return [restored(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"$float"}:
+        return float(value["$float"])
+    if set(value) == {"$items"}:
+        return {k: restored(v) for k, v in value["$items"]}
+    return {k: restored(v) for k, v in value.items()}
+
+
+def encode_config(config: Config) -> str:
+    """A config as JSON, with its knobs in order."""
+    return dumps({name: config[name] for name in sorted(config)})
+
+
+def decode_config(text: str | bytes) -> dict[str, Value]:
+    """The inverse of ``encode_config``."""
+    value = loads(text)
+    if not isinstance(value, dict) or not all(isinstance(v, (bool, int, float, str)) for v in value.values()):
+        raise ValueError(f"not a config: {text!r:.80}")
+    return value
+
+
+def encode_outcome(outcome: Outcome) -> str:
+    """An outcome as JSON, raw blocks included."""
+    measurement = outcome.measurement
+    return dumps(
+        {
+            "kind": outcome.kind.value,
+            "reason": outcome.reason,
+            "detail": outcome.detail,
+            "traceback_text": outcome.traceback_text,
+            "measurement": None if measurement is None else measurement_fields(measurement),
+            "facts": outcome.facts,
+            "seconds": outcome.seconds,
+        }
+    )
+
+
+def decode_outcome(text: str | bytes) -> Outcome:
+    """The inverse of ``encode_outcome``. Raises ``ValueError`` for anything torn or foreign."""
+    try:
+        fields = loads(text)
+        measurement = fields["measurement"]
+        return Outcome(
+            kind=OutcomeKind(fields["kind"]),
+            reason=str(fields["reason"]),
+            detail=str(fields["detail"]),
+            traceback_text=str(fields["traceback_text"]),
+            measurement=None if measurement is None else measurement_of_fields(measurement),
+            facts=dict(fields["facts"]),
+            seconds=fields["seconds"],
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not an outcome: {type(error).__name__}: {error}") from error
+
+
+def measurement_fields(measurement: Measurement) -> dict[str, Any]:
+    """A measurement as a mapping; blocks and losses as rows."""
+    return {
+        **{name: getattr(measurement, name) for name in _PLAIN_FIELDS},
+        "blocks": [[b.samples, b.steps, b.seconds, b.wait_s] for b in measurement.blocks],
+        "losses": [list(pair) for pair in measurement.losses],
+        "knobs": [knob_fields(report) for report in measurement.knobs],
+        "metrics": dict(measurement.metrics),
+        "notes": list(measurement.notes),
+    }
+
+
+def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
+    """The inverse of ``measurement_fields``."""
+    return Measurement(
+        **{name: fields[name] for name in _PLAIN_FIELDS},
+        blocks=tuple(Block(*row) for row in fields["blocks"]),
+        losses=tuple((at, loss) for at, loss in fields["losses"]),
+        knobs=tuple(_knob_of(report) for report in fields["knobs"]),
+        metrics=dict(fields["metrics"]),
+        notes=tuple(fields["notes"]),
+    )
+
+
+def knob_fields(report: KnobReport) -> dict[str, Any]:
+    """A knob's report as a mapping."""
+    return {
+        "knob": report.knob,
+        "requested": report.requested,
+        "sites_seen": report.sites_seen,
+        "sites_changed": report.sites_changed,
+        "evidence": report.evidence.value,
+        "reason": report.reason,
+        "observed": report.observed,
+    }
+
+
+def _knob_of(fields: Mapping[str, Any]) -> KnobReport:
+    return KnobReport(**{**fields, "evidence": Evidence(fields["evidence"])})

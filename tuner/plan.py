@@ -1,0 +1,48 @@
+"""Everything that a study needs to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner.model import Config, Device, Script
+from tuner.objective import Objective
+from tuner.runner.base import Limits, Window
+from tuner.space import SearchSpace
+
+DATABASE = "study.db"
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """One study. ``trials`` counts the baseline and the search, the finals come on top; None is unbounded.
+
+    ``script.argv`` may hold placeholders such as ``{batch_size}``. ``patience`` ends the search after so many
+    trials in a row without a gain worth having. ``storage_url`` is a database in the folder when empty.
+    """
+
+    name: str
+    script: Script
+    device: Device
+    folder: Path
+    space: SearchSpace
+    objective: Objective
+    selection: tuple[str, ...] = ()
+    pinned: Config = field(default_factory=dict)
+    trials: int | None = None
+    budget_s: float | None = None
+    limits: Limits = Limits()
+    window: Window = Window()
+    seed: int = 0
+    cores: int = 1
+    software: Mapping[str, str] = field(default_factory=dict)
+    finals_rounds: int = 5
+    finalists: int = 3
+    patience: int | None = 25
+    storage_url: str = ""
+
+    @property
+    def url(self) -> str:
+        """The database's address."""
+        return self.storage_url or f"sqlite:///{self.folder.absolute() / DATABASE}"
