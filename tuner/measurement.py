@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
     amounts, times = [block.samples for block in blocks], [block.seconds for block in blocks]
     interval = rate_interval(amounts, times)
     began, ended = _span(chosen)
-    cpu_s, foreign = _cpu_use(resources, began, ended)
+    own_cpus, foreign = _cpu_use(resources, began, ended)
     window = _last(records, "window")
     complete = bool(window and window.get("complete"))
     return Measurement(
@@ -72,10 +73,10 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
         peak_host_bytes=peak_host_bytes(resources),
         peak_device_bytes=_peak_device_bytes(records),
         first_step_s=_number(_last(records, "first_step") or {}, "seconds"),
-        compile_s=sum(_number(r, "seconds") for r in records if r["kind"] == "compile"),
+        compile_s=sum((_number(r, "seconds") for r in records if r["kind"] == "compile"), 0.0),
         losses=_losses(records),
         steady=complete and in_window and is_steady([a / t for a, t in zip(amounts, times, strict=True)]),
-        cpu_s_per_sample=cpu_s * interval.estimate**-1 if interval.estimate > 0 else 0.0,
+        cpu_s_per_sample=own_cpus / interval.estimate if interval.estimate > 0 else 0.0,
         foreign_cpus=foreign,
         knobs=knob_reports(records),
         metrics={str(r["name"]): _number(r, "value") for r in records if r["kind"] == "metric"},
@@ -136,13 +137,19 @@ def _chosen_blocks(records: Sequence[Record]) -> tuple[list[Record], bool]:
 
     A recompilation sends the child back to its warm-up: what it took for the window before doesn't count.
     """
-    blocks = [r for r in records if r["kind"] == "block" and _number(r, "seconds") > 0]
+    blocks = [r for r in records if r["kind"] == "block" and _is_sound(r)]
     warmup_ends = max((i for i, r in enumerate(blocks) if r.get("phase") == "warmup"), default=-1)
     window = _without_validation(blocks[warmup_ends + 1 :])
     if len(window) >= MIN_BLOCKS:
         return window, True
     early = _without_validation(blocks)
     return early[max(1, round(len(early) * _EARLY_SHARE)) :], False
+
+
+def _is_sound(record: Record) -> bool:
+    """Whether a block's figures can be figures: a script of the user's own may write to any descriptor."""
+    seconds, samples, steps = (_number(record, name) for name in ("seconds", "samples", "steps"))
+    return 0 < seconds < math.inf and 0 <= samples < math.inf and 0 <= steps < math.inf
 
 
 def _without_validation(blocks: Sequence[Record]) -> list[Record]:
@@ -199,4 +206,7 @@ def _last(records: Iterable[Record], kind: str) -> Record | None:
 def _number(record: Record, name: str) -> float:
     """A number of a record; 0 where it is absent. NaN and infinity travel as strings."""
     value = record.get(name)
-    return 0.0 if value is None else float(value)
+    try:
+        return 0.0 if value is None else float(value)
+    except (TypeError, ValueError):
+        return 0.0

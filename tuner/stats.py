@@ -132,18 +132,15 @@ def trend(values: Sequence[float]) -> Trend:
     return Trend(relative, 2 * student_t_cdf(-statistic, _degrees(n, rho, fitted=2)))
 
 
-def is_steady(
-    samples: Sequence[float], seconds: Sequence[float], *, significance: float = 0.05, tolerance: float = 0.01
-) -> bool:
-    """Whether the rate shows no trend over the blocks that is both significant and large enough to matter.
+def is_steady(values: Sequence[float], *, significance: float = 0.05, tolerance: float = 0.01) -> bool:
+    """Whether a series, one reading a block, shows no trend that is both significant and large enough to matter.
 
     Unsteady: p below `significance` and a drift over the whole window above `tolerance`, a fraction of the mean. A
-    label only: nothing is trimmed, and a steady state isn't guaranteed (Barrett et al., OOPSLA 2017). A rate that
-    rises and falls back, and fewer than four blocks, pass as steady. Raises as `rate_interval` does.
+    label only: nothing is trimmed, and a steady state isn't guaranteed (Barrett et al., OOPSLA 2017). A series that
+    rises and falls back, and one shorter than four, pass as steady. Raises as `trend` does.
     """
-    amounts, times = _blocks(samples, seconds)
-    line = trend([float(rate) for rate in amounts / times])
-    return line.p_value >= significance or abs(line.slope) * len(amounts) <= tolerance
+    line = trend(values)
+    return line.p_value >= significance or abs(line.slope) * len(values) <= tolerance
 
 
 def steady_start(values: Sequence[float], group: int = 1) -> int | None:

@@ -1,0 +1,191 @@
+"""Knobs bound to the script's own arguments: ``--batch_size={batch_size}``, ``--width={width=64|128|256}``.
+
+Three forms, in any argument:
+
+- ``{knob}``: the baseline is run without that argument, so the script's own default applies. A token that is
+  nothing but the placeholder takes the option before it along.
+- ``{knob=64}``: the baseline is run with 64.
+- ``{knob=64|128|256}``: the same, and these are the values worth trying; needed for a knob of one's own.
+
+Anything else in braces is left as it is (JSON, for instance); ``{{name}}`` stands for a literal ``{name}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.errors import UsageError
+from tuner.model import Config, Value
+from tuner.space import Knob, SearchSpace
+
+_PLACEHOLDER = re.compile(r"\{\{(?P<literal>[a-z_][a-z0-9_]*)\}\}|\{(?P<knob>[a-z_][a-z0-9_]*)(?:=(?P<values>[^{}]*))?\}")
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """One bound knob. ``default`` is the script's own value, None where only the script knows it."""
+
+    knob: str
+    default: Value | None = None
+    choices: tuple[Value, ...] = ()
+
+
+def typed_value(text: str) -> Value:
+    """A knob's value as it is written on a command line: true, false, a number, else a word."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse(argv: Sequence[str]) -> dict[str, Placeholder]:
+    """The placeholders in the script's arguments, by knob. Raises ``UsageError`` where one can't be run."""
+    found: dict[str, Placeholder] = {}
+    for position, token in enumerate(argv):
+        matches = [match for match in _PLACEHOLDER.finditer(token) if match["knob"]]
+        for match in matches:
+            placeholder = _placeholder(match)
+            known = found.setdefault(placeholder.knob, placeholder)
+            if known != placeholder:
+                raise UsageError(
+                    f"{{{placeholder.knob}}} stands in the arguments twice, with different values",
+                    hint="write the same values at every place",
+                )
+            if placeholder.default is None:
+                _check_removable(argv, position, match[0], alone=len(matches) == 1)
+    return found
+
+
+def render(argv: Sequence[str], config: Config) -> tuple[str, ...]:
+    """The arguments for one config: knobs that it doesn't name stay as the script wrote them."""
+    result: list[str] = []
+    for token in argv:
+        text = _rendered(token, config)
+        if text is not None:
+            result.append(text)
+        elif _is_option_value(token) and result and _is_flag(result[-1]):
+            result.pop()
+    return tuple(result)
+
+
+def bound_knobs(argv: Sequence[str]) -> tuple[str, ...]:
+    """The knobs that the arguments bind: the child must not apply them a second time."""
+    return tuple(parse(argv))
+
+
+def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) -> SearchSpace:
+    """The space with the arguments' own knobs and choices. Raises ``UsageError`` for a knob without any choice."""
+    knobs = [_with_choices(knob, placeholders.get(knob.name)) for knob in space.knobs]
+    declared = {knob.name for knob in space.knobs}
+    for placeholder in placeholders.values():
+        if placeholder.knob in declared:
+            continue
+        if not placeholder.choices:
+            known = ", ".join(sorted(declared))
+            raise UsageError(
+                f"{{{placeholder.knob}}} in the script's arguments is no knob of {space.name!r}",
+                hint=f"give its values, as in {{{placeholder.knob}=1|2|4}}, the script's own first; or write"
+                f" {{{{{placeholder.knob}}}}} if the braces are meant literally; the knobs are: {known}",
+            )
+        knobs.append(_own_knob(placeholder))
+    return replace(space, knobs=tuple(knobs))
+
+
+def extend_facts(facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder]) -> dict[str, Any]:
+    """The baseline's facts with what the arguments say of the bound knobs.
+
+    A bare placeholder's value is what the child observed, else what the script's argparse was seen to hold
+    (``facts["arguments"]``: option → value). Raises ``UsageError`` where neither shows it.
+    """
+    as_written = dict(facts.get("as_written") or {})
+    left_out = dict(facts.get("left_out") or {})
+    arguments: Mapping[str, Any] = facts.get("arguments") or {}
+    for knob, placeholder in placeholders.items():
+        if placeholder.default is not None:
+            as_written[knob] = placeholder.default
+        elif knob not in as_written and isinstance(arguments.get(knob), (bool, int, float, str)):
+            as_written[knob] = arguments[knob]
+        if knob not in as_written:
+            raise UsageError(
+                f"{{{knob}}} binds a knob whose value in the script can't be seen",
+                hint=f"give the script's own value, as in {{{knob}=64}}",
+            )
+        # Whatever kept instrumentation from it doesn't matter: the script takes it as an argument.
+        left_out.pop(knob, None)
+    return {**facts, "as_written": as_written, "left_out": left_out, "placeholders": list(placeholders)}
+
+
+def _placeholder(match: re.Match[str]) -> Placeholder:
+    if match["values"] is None:
+        return Placeholder(match["knob"])
+    texts = match["values"].split("|")
+    if "" in texts:
+        raise UsageError(
+            f"{match[0]} has an empty value", hint=f"write {{{match['knob']}=64}} or {{{match['knob']}=64|128}}"
+        )
+    values = tuple(typed_value(text) for text in texts)
+    return Placeholder(match["knob"], values[0], values if len(values) > 1 else ())
+
+
+def _check_removable(argv: Sequence[str], position: int, text: str, *, alone: bool) -> None:
+    """The baseline drops the argument: that must not leave half an option or shift a positional one."""
+    token = argv[position]
+    hint = f"give the script's own value there, as in {{{text[1:-1]}=64}}"
+    if not alone:
+        raise UsageError(f"{token!r} holds several placeholders, and {text} has no value", hint=hint)
+    if token == text and not (position and _is_flag(argv[position - 1])):
+        raise UsageError(f"{text} is a positional argument: the script can't be run without it", hint=hint)
+
+
+def _rendered(token: str, config: Config) -> str | None:
+    """The token with its placeholders filled in, None where the baseline is to be run without it."""
+    parts: list[str] = []
+    end = 0
+    for match in _PLACEHOLDER.finditer(token):
+        parts.append(token[end : match.start()])
+        end = match.end()
+        if match["literal"]:
+            parts.append(f"{{{match['literal']}}}")
+        elif match["knob"] in config:
+            parts.append(str(config[match["knob"]]))
+        elif match["values"] is not None:
+            # The text and not the typed value: 1e-3 is to stay as it was written.
+            parts.append(match["values"].split("|")[0])
+        else:
+            return None
+    return "".join(parts) + token[end:]
+
+
+def _is_option_value(token: str) -> bool:
+    match = _PLACEHOLDER.fullmatch(token)
+    return match is not None and bool(match["knob"])
+
+
+def _is_flag(token: str) -> bool:
+    return token.startswith("-") and "=" not in token
+
+
+def _with_choices(knob: Knob, placeholder: Placeholder | None) -> Knob:
+    if placeholder is None or not placeholder.choices:
+        return knob
+    choices = placeholder.choices
+    return replace(knob, choices=lambda known: choices, ordered=knob.ordered and _numbers(choices))
+
+
+def _own_knob(placeholder: Placeholder) -> Knob:
+    choices = placeholder.choices
+    # Nobody has said what it changes, so it counts as what may change most.
+    return Knob(
+        placeholder.knob, lambda known: choices, "argument of the script", tier=3, ordered=_numbers(choices)
+    )
+
+
+def _numbers(values: Sequence[Value]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)

@@ -1,0 +1,111 @@
+"""A study as lines of text: for logs, pipes and terminals that can't move a cursor."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import TracebackType
+
+from rich.console import Console
+
+from tuner.events import (
+    Event,
+    FinalsStarted,
+    Noted,
+    PairFinished,
+    SpaceResolved,
+    StudyFinished,
+    StudyStarted,
+    TrialFinished,
+    TrialStarted,
+)
+from tuner.model import Phase
+from tuner.progress.state import State, pair_text, trial_name
+from tuner.wording import device_text, script_text, seconds_text, value_text
+
+STOPPING = "stopping: finishing with the best so far (Ctrl-C again quits at once)"
+
+
+class PlainView:
+    """A listener that writes a line an event."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._state = State()
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def __call__(self, event: Event) -> None:
+        """Takes one event."""
+        self._state.see(event, time.monotonic())
+        for line in lines_of(event, self._state):
+            # No wrapping: a line stays a line for whatever reads the log.
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def stopping(self) -> None:
+        """Says that the study ends early. Called from a signal handler: no locks, so no console."""
+        try:
+            os.write(self._console.file.fileno(), f"{STOPPING}\n".encode())
+        except (OSError, ValueError):
+            pass  # the log is gone, the study still ends well
+
+
+def lines_of(event: Event, state: State) -> list[str]:
+    """The lines that an event is worth, given the state after it."""
+    match event:
+        case StudyStarted():
+            return started_lines(event)
+        case SpaceResolved():
+            return space_lines(event)
+        case TrialStarted(phase=Phase.FINALS):
+            return []
+        case TrialStarted():
+            why = f" ({event.why})" if event.why else ""
+            return [f"trial {event.number}: {trial_name(event.config)}{why}"]
+        case TrialFinished(trial=trial):
+            if trial.phase is Phase.FINALS:
+                return []
+            row = state.rows[-1]
+            gain = f", {row.gain}" if row.gain and trial.phase is Phase.SEARCH else ""
+            detail = trial.outcome.detail if trial.outcome is not None and not row.good else ""
+            return [f"  {row.result}{gain}{', the best so far' if row.best else ''}", *([f"  {detail}"] * bool(detail))]
+        case FinalsStarted():
+            return [f"finals: {len(event.candidates)} against the script as written, {event.rounds} rounds"]
+        case PairFinished():
+            return [f"  {pair_text(event)}"]
+        case StudyFinished():
+            return [f"done after {event.trials} trials in {seconds_text(event.seconds)}: {event.why}"]
+        case Noted():
+            return [f"note: {event.text}"]
+
+
+def started_lines(event: StudyStarted) -> list[str]:
+    """The head of a study."""
+    bounds = [f"{event.trials} trials" if event.trials else "", seconds_text(event.budget_s) if event.budget_s else ""]
+    bound = " or ".join(b for b in bounds if b) or "no bound"
+    lines = [f"studying {script_text(event.script)} on {device_text(event.device)}: at most {bound}, in {event.folder}"]
+    if event.resumed:
+        lines.append(f"resuming after {event.done} trials")
+    return lines
+
+
+def space_lines(event: SpaceResolved) -> list[str]:
+    """What is searched: each knob with its values, the script's own one marked."""
+    if not event.values:
+        return ["nothing is left to search"]
+    knobs = []
+    for knob, values in event.values.items():
+        own = event.as_written.get(knob)
+        texts = [f"[{_text(v)}]" if type(v) is type(own) and v == own else _text(v) for v in values]
+        knobs.append(f"  {knob}: {' '.join(texts)}")
+    return [f"searching {event.size} configs; [as written]:", *knobs]
+
+
+def _text(value: object) -> str:
+    return value_text(value) if isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,0 +1,144 @@
+"""What a study's events add up to, for any view of it. Pure: time is passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tuner.events import (
+    Event,
+    FinalsStarted,
+    Noted,
+    PairFinished,
+    SpaceResolved,
+    StudyFinished,
+    StudyStarted,
+    TrialFinished,
+    TrialStarted,
+)
+from tuner.model import Config, OutcomeKind, Phase, Trial
+from tuner.wording import AS_WRITTEN, config_text, number_text, ratio_text, seconds_text
+
+
+@dataclass(frozen=True)
+class Row:
+    """A finished trial as a line of text. ``good``: whether it gave a measurement; ``best``: the best so far."""
+
+    number: int
+    config: str
+    result: str
+    gain: str
+    good: bool
+    best: bool
+
+
+@dataclass
+class State:
+    """The study so far. ``see`` takes its events in order; ``now`` is a monotonic clock in seconds."""
+
+    started: StudyStarted | None = None
+    space: SpaceResolved | None = None
+    rows: list[Row] = field(default_factory=list)
+    running: TrialStarted | None = None
+    best: Trial | None = None
+    best_gain: float | None = None
+    finals: FinalsStarted | None = None
+    pairs: dict[str, PairFinished] = field(default_factory=dict)
+    finished: StudyFinished | None = None
+    notes: list[str] = field(default_factory=list)
+    stopping: bool = False
+    search_done: int = 0
+    deadline: float | None = None
+    running_since: float = 0.0
+
+    def see(self, event: Event, now: float) -> None:
+        """Takes one event."""
+        match event:
+            case StudyStarted():
+                self.started = event
+                self.search_done = event.done
+                self.deadline = None if event.budget_s is None else now + event.budget_s
+            case SpaceResolved():
+                self.space = event
+            case TrialStarted():
+                self.running = event
+                self.running_since = now
+                self.deadline = None if event.seconds_left is None else now + event.seconds_left
+            case TrialFinished():
+                self._finish(event)
+            case FinalsStarted():
+                self.finals = event
+            case PairFinished():
+                self.pairs[config_text(event.config)] = event
+            case StudyFinished():
+                self.finished = event
+                self.running = None
+            case Noted():
+                self.notes.append(event.text)
+
+    def share_done(self, now: float) -> float:
+        """How much of the study is done, between 0 and 1: by trials or by time, whichever is further."""
+        if self.finished is not None:
+            return 1.0
+        if self.started is None:
+            return 0.0
+        shares = [0.0]
+        search = 1.0 - (self.started.finals_share if self.started.budget_s else 0.0)
+        if self.finals is None and self.started.trials:
+            shares.append(search * min(1.0, self.search_done / self.started.trials))
+        if self.finals is not None:
+            pairs = sum(pair.round for pair in self.pairs.values())
+            shares.append(search + (1 - search) * pairs / max(1, self.finals.rounds * len(self.finals.candidates)))
+        if self.started.budget_s and self.deadline is not None:
+            shares.append(1.0 - max(0.0, self.deadline - now) / self.started.budget_s)
+        return min(1.0, max(shares))
+
+    def time_left(self, now: float) -> str:
+        """The time that is left at most."""
+        return "" if self.deadline is None else f"{seconds_text(max(0.0, self.deadline - now))} left at most"
+
+    def _finish(self, event: TrialFinished) -> None:
+        trial = event.trial
+        self.running = None
+        if trial.phase is Phase.FINALS:
+            return
+        self.search_done += 1
+        improved = event.best is not None and event.best.number == trial.number and trial.phase is Phase.SEARCH
+        self.best, self.best_gain = event.best, event.best_gain
+        self.rows.append(row_of(trial, event.gain, best=improved))
+
+
+def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
+    """A trial as a line of text."""
+    outcome = trial.outcome
+    measured = outcome is not None and outcome.complete
+    config = "baseline" if trial.phase is Phase.BASELINE and not trial.config else config_text(trial.config)
+    return Row(
+        trial.number, config, result_text(trial), f"{gain:.2f}×" if gain is not None else "", bool(measured), best
+    )
+
+
+def result_text(trial: Trial) -> str:
+    """What the trial measured, or what it ended as."""
+    outcome = trial.outcome
+    if outcome is None:
+        return "unfinished"
+    measurement = outcome.measurement
+    if not outcome.complete or measurement is None:
+        kind = "can't work here" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
+        return f"{kind}: {outcome.reason}" if outcome.reason else kind
+    text = f"{number_text(measurement.samples_per_s)} {measurement.unit}/s"
+    if measurement.data_wait_share >= 0.05:
+        text += f", {measurement.data_wait_share:.0%} waiting"
+    return text if measurement.steady else f"{text}, unsteady"
+
+
+def trial_name(config: Config) -> str:
+    """The config in a sentence."""
+    text = config_text(config)
+    return "the script as written" if text == AS_WRITTEN else text
+
+
+def pair_text(pair: PairFinished) -> str:
+    """A finalist's ratio so far."""
+    so_far = ratio_text(pair.so_far) if pair.so_far is not None else f"{pair.gain:.2f}×"
+    return f"{trial_name(pair.config)}: {so_far} after round {pair.round} of {pair.rounds}"

@@ -1,0 +1,47 @@
+"""Serves outcomes from a function: studies and samplers are tested without processes or devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from tuner.model import Config, Outcome
+from tuner.runner.base import Interrupted, TrialRequest
+from tuner.scoring import key_of
+
+
+class ReplayRunner:
+    """A runner whose device is a function of the config. ``requests`` holds what it was asked, in order."""
+
+    def __init__(self, outcome_of: Callable[[Config], Outcome]) -> None:
+        self._outcome_of = outcome_of
+        self.requests: list[TrialRequest] = []
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """The function's outcome for the request's config."""
+        if stop.is_set():
+            raise Interrupted
+        self.requests.append(request)
+        outcome = self._outcome_of(request.config)
+        if stop.is_set():
+            raise Interrupted
+        return outcome
+
+
+def recorded(outcomes: Sequence[tuple[Config, Outcome]]) -> Callable[[Config], Outcome]:
+    """Serves a recorded grid; a config that was recorded several times gives its outcomes in turn.
+
+    Raises ``KeyError`` for a config that the record lacks.
+    """
+    turns: dict[object, list[Outcome]] = {}
+    for config, outcome in outcomes:
+        turns.setdefault(key_of(config), []).append(outcome)
+    served: dict[object, int] = {}
+
+    def outcome_of(config: Config) -> Outcome:
+        key = key_of(config)
+        row = turns[key]
+        served[key] = served.get(key, -1) + 1
+        return row[served[key] % len(row)]
+
+    return outcome_of
