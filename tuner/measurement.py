@@ -96,7 +96,7 @@ def knob_reports(records: Iterable[Record]) -> tuple[KnobReport, ...]:
             evidence = Evidence.UNVERIFIABLE
         reports[str(record["knob"])] = KnobReport(
             knob=str(record["knob"]),
-            requested=record["requested"],
+            requested=record.get("requested", ""),
             sites_seen=int(record.get("sites_seen") or 0),
             sites_changed=int(record.get("sites_changed") or 0),
             evidence=evidence,

@@ -41,7 +41,7 @@ def number_text(number: float) -> str:
 
 def ratio_text(ratio: Ratio) -> str:
     """A ratio with its interval."""
-    return f"{ratio.ratio:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{ratio.ratio:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def share_text(share: float) -> str:

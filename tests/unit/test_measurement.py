@@ -182,3 +182,10 @@ def test_torn_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:
     resources.write_bytes(b'{"t":1,"rss":5}\n{"t":2,"r')
     assert [r["text"] for r in read_records(records)] == ["a"]
     assert read_resources(resources) == [{"t": 1, "rss": 5}]
+
+
+def test_figures_that_can_not_be_are_left_out() -> None:
+    odd = [block(1.0, seconds=bad) for bad in ("nan", "inf", -1, 0, None, "fast")] + [block(1.0, "nan")]  # type: ignore[arg-type]
+    measurement = measurement_of([*odd, *blocks(10), DONE], [])
+    assert measurement is not None
+    assert len(measurement.blocks) == 10

@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.model import Config, Value
+from tuner.placeholders import typed_value
 from tuner.quantities import parse_seconds
 
 FILE = "study.toml"
@@ -93,18 +94,6 @@ def read_file(path: Path) -> dict[str, Any]:
         if named and (key in ("script", "study") or named.endswith(".py")):
             typed[key] = os.path.normpath(path.parent / named)
     return typed
-
-
-def typed_value(text: str) -> Value:
-    """A knob's value as it is written on a command line: true, false, a number, else a word."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class LiveView:
 def draw(state: State, now: float) -> RenderableType:
     """The view of a state."""
     if state.started is None:
-        return Text("starting …")
+        return Text("starting ...")
     parts: list[RenderableType] = [Text(line, style="bold") for line in started_lines(state.started)]
     parts.append(_bar(state, now))
     if state.rows:
@@ -89,7 +89,7 @@ def _trials(state: State) -> Table:
     table.add_column("result")
     table.add_column("gain", justify="right")
     if len(state.rows) > ROWS:
-        table.add_row("…", Text(f"{len(state.rows) - ROWS} earlier ones: see autotune trials", style="dim"), "", "")
+        table.add_row("...", Text(f"{len(state.rows) - ROWS} earlier ones: see autotune trials", style="dim"), "", "")
     for row in state.rows[-ROWS:]:
         style = "bold green" if row.best else "" if row.good else "dim"
         table.add_row(*(Text(t) for t in (str(row.number), row.config, row.result, row.gain)), style=style)
@@ -99,7 +99,7 @@ def _trials(state: State) -> Table:
 def _status_lines(state: State, now: float) -> list[str]:
     lines = []
     if state.best is not None and state.best_gain is not None and state.best.config:
-        lines.append(f"best so far, not proven yet: {trial_name(state.best.config)}, {state.best_gain:.2f}×")
+        lines.append(f"best so far, not proven yet: {trial_name(state.best.config)}, {state.best_gain:.2f}x")
     if state.running is not None:
         why = f" ({state.running.why})" if state.running.why else ""
         since = seconds_text(now - state.running_since)

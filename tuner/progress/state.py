@@ -113,7 +113,7 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     measured = outcome is not None and outcome.complete
     config = "baseline" if trial.phase is Phase.BASELINE and not trial.config else config_text(trial.config)
     return Row(
-        trial.number, config, result_text(trial), f"{gain:.2f}×" if gain is not None else "", bool(measured), best
+        trial.number, config, result_text(trial), f"{gain:.2f}x" if gain is not None else "", bool(measured), best
     )
 
 
@@ -140,5 +140,5 @@ def trial_name(config: Config) -> str:
 
 def pair_text(pair: PairFinished) -> str:
     """A finalist's ratio so far."""
-    so_far = ratio_text(pair.so_far) if pair.so_far is not None else f"{pair.gain:.2f}×"
+    so_far = ratio_text(pair.so_far) if pair.so_far is not None else f"{pair.gain:.2f}x"
     return f"{trial_name(pair.config)}: {so_far} after round {pair.round} of {pair.rounds}"

@@ -64,8 +64,9 @@ def _from_failures(traces: Traces) -> Judgement | None:
             reason = str(record.get("reason", "unsupported"))
             if not (complete and reason in ("device-oom", "host-oom")):
                 return _INFEASIBLE, reason, one_line(str(record.get("detail", "")))
-    for record in traces.records:
-        if record["kind"] == "knob" and record.get("evidence") == "contradicted":
+    reports = {record.get("knob"): record for record in traces.records if record["kind"] == "knob"}
+    for record in reports.values():
+        if record.get("evidence") == "contradicted":
             why = record.get("reason") or f"observed {record.get('observed')}"
             text = f"{record.get('knob')}={record.get('requested')} did not take effect: {why}"
             return _INFEASIBLE, "contradicted", one_line(text)

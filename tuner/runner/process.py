@@ -22,7 +22,7 @@ from tuner.model import Outcome, OutcomeKind
 from tuner.runner.base import Interrupted, Limits, TrialRequest
 from tuner.runner.classify import Traces, classify, one_line
 from tuner.runner.launch import CHILD, Launched, launch
-from tuner.runner.tree import Tree, Usage, available_share, oom_kills
+from tuner.runner.tree import Tree, Usage, oom_kills
 
 SAMPLE_S = 0.25
 LEAVE_S = 10.0
@@ -238,7 +238,9 @@ def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple
     # RSS counts shared pages repeatedly: only a reading that tells them apart may end a trial.
     if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
         return "host-oom", f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
-    if available_share() < MACHINE_FLOOR:
+    # Beyond the cap as well: the kernel may choose the whole container, and so the study, to end.
+    total, available = environment.host_memory()
+    if available < MACHINE_FLOOR * total:
         return "host-oom", f"less than {MACHINE_FLOOR:.0%} of the machine's memory was left"
     if now - progress.started > limits.trial_timeout_s:
         return "deadline", f"not through after {limits.trial_timeout_s:.0f} s"

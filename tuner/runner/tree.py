@@ -150,20 +150,6 @@ def busy_seconds() -> float:
     return ticks * _TICK_S
 
 
-def available_share() -> float:
-    """MemAvailable ÷ MemTotal of the machine; 1.0 where it can't be read."""
-    values: dict[bytes, int] = {}
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                name, _, rest = line.partition(b":")
-                if name in (b"MemTotal", b"MemAvailable"):
-                    values[name] = int(rest.split()[0])
-    except OSError:
-        return 1.0
-    return values.get(b"MemAvailable", 1) / max(values.get(b"MemTotal", 1), 1)
-
-
 def oom_kills() -> int:
     """How many processes the kernel has killed for memory since boot, on this machine."""
     try:

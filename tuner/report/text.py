@@ -1,0 +1,198 @@
+"""The closing summary of a study: what was proven, by how much, and what to do with it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.model import Config, KnobReport, Measurement, OutcomeKind, Phase, Script, Trial, Verdict, Winner
+from tuner.wording import (
+    bytes_text,
+    config_text,
+    number_text,
+    ratio_text,
+    script_text,
+    seconds_text,
+    share_text,
+    value_text,
+)
+
+_EXAMPLES = 3
+_WORTH_MENTIONING_S = 1.0
+_TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a study found. ``profile`` is the path of best.json, "" when none was written.
+
+    ``tiers`` tells of each knob what it may change: 1 nothing but speed, 2 numerics, 3 the optimisation.
+    """
+
+    script: Script
+    folder: str
+    trials: Sequence[Trial]
+    winner: Winner | None
+    best: Trial | None = None
+    why: str = ""
+    seconds: float = 0.0
+    interrupted: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    profile: str = ""
+
+
+def summary(findings: Findings) -> str:
+    """The summary as plain text, ending in a newline."""
+    improved = findings.winner is not None and findings.winner.verdict is Verdict.IMPROVED
+    parts = [_verdict(findings)]
+    if findings.winner is not None:
+        parts.append(_comparison(findings.winner, "winner" if improved else "candidate"))
+    if findings.winner is not None and improved:
+        parts.append(_evidence(findings.winner))
+        parts.append(_cautions(findings.winner, findings.tiers))
+    parts += [_left_out(findings.left_out), _failures(findings.trials), _next(findings, improved=improved)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _verdict(findings: Findings) -> list[str]:
+    ended = f"{_count(len(findings.trials), 'trial')} in {seconds_text(findings.seconds)}; {findings.why or 'done'}"
+    winner = findings.winner
+    if winner is None:
+        return [*_unproven(findings), ended]
+    label = f" ({winner.label})" if winner.label else ""
+    proof = f"{ratio_text(winner.speedup)} the speed, 95% interval, {winner.runs} interleaved fresh runs of each{label}"
+    if winner.verdict is Verdict.IMPROVED:
+        return [f"faster: {config_text(winner.config)}", proof, ended]
+    lines = ["keep your config: nothing that was tried is proven to be faster"]
+    if winner.config:
+        lines.append(f"the best candidate was {config_text(winner.config)}: {proof}")
+    return [*lines, ended]
+
+
+def _unproven(findings: Findings) -> list[str]:
+    """Without finals nothing is proven, whatever one trial showed."""
+    best, baseline = findings.best, _baseline(findings.trials)
+    if best is None or baseline is None or not best.config:
+        return ["keep your config: no trial was faster than the script as written"]
+    gain = _rate(best) / _rate(baseline) if _rate(baseline) else 0.0
+    return [
+        "not proven: the study ended before the finals",
+        f"the fastest single trial was {config_text(best.config)}: {gain:.2f}x the speed of the one as written",
+    ]
+
+
+def _comparison(winner: Winner, title: str) -> list[str]:
+    before, after = winner.baseline, winner.winner
+    rows = [
+        ("", "as written", title),
+        (f"{before.unit}/s", number_text(before.samples_per_s), number_text(after.samples_per_s)),
+        ("waiting for the loader", share_text(before.data_wait_share), share_text(after.data_wait_share)),
+        ("host memory", bytes_text(before.peak_host_bytes), bytes_text(after.peak_host_bytes)),
+    ]
+    if before.peak_device_bytes or after.peak_device_bytes:
+        rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
+    rows.append(("first step after", seconds_text(before.first_step_s), seconds_text(after.first_step_s)))
+    return [*_columns(rows), *_break_even(before, after)]
+
+
+def _break_even(before: Measurement, after: Measurement) -> list[str]:
+    """A slower start is paid back by a higher rate, after so many samples."""
+    extra_s = after.first_step_s - before.first_step_s
+    if extra_s < _WORTH_MENTIONING_S or after.samples_per_s <= before.samples_per_s:
+        return []
+    samples = extra_s / (1 / before.samples_per_s - 1 / after.samples_per_s)
+    seconds = samples / after.samples_per_s + after.first_step_s
+    return [f"its later start is made up for after {number_text(samples)} {before.unit}, {seconds_text(seconds)}"]
+
+
+def _evidence(winner: Winner) -> list[str]:
+    reports = {report.knob: report for report in winner.winner.knobs}
+    rows = []
+    for knob, value in winner.config.items():
+        report = reports.get(knob)
+        rows.append((f"  {knob}={value_text(value)}", _seen(report) if report else "nothing was observed of it"))
+    return ["what was observed of its knobs", *_columns(rows)]
+
+
+def _seen(report: KnobReport) -> str:
+    text = str(report.evidence)
+    if report.sites_seen > 1:
+        text += f" ({report.sites_changed} of {report.sites_seen} places)"
+    return f"{text}: {report.reason}" if report.reason else text
+
+
+def _cautions(winner: Winner, tiers: Mapping[str, int]) -> list[str]:
+    lines = []
+    for tier, effect in _TIERS.items():
+        knobs = [knob for knob in winner.config if tiers.get(knob, 1) == tier]
+        if knobs:
+            lines.append(f"{', '.join(knobs)} {effect}: compare a whole training before you rely on it")
+    return lines
+
+
+def _left_out(left_out: Mapping[str, str]) -> list[str]:
+    if not left_out:
+        return []
+    return ["knobs left out", *_columns([(f"  {knob}", reason) for knob, reason in left_out.items()])]
+
+
+def _failures(trials: Sequence[Trial]) -> list[str]:
+    """The trials without a measurement, by reason, with a few of their configs."""
+    groups: dict[str, list[Config]] = {}
+    for trial in trials:
+        outcome = trial.outcome
+        if outcome is not None and not outcome.complete:
+            kind = "" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
+            name = ": ".join(dict.fromkeys(part for part in (kind, outcome.reason) if part))
+            groups.setdefault(name or str(outcome.kind), []).append(trial.config)
+    if not groups:
+        return []
+    rows = []
+    for name, configs in sorted(groups.items(), key=lambda group: -len(group[1])):
+        examples = "; ".join(config_text(config) for config in configs[:_EXAMPLES])
+        more = f"; {len(configs) - _EXAMPLES} more" if len(configs) > _EXAMPLES else ""
+        rows.append((f"  {len(configs)} {name}", examples + more))
+    failed = sum(len(configs) for configs in groups.values())
+    return [f"{_count(failed, 'trial')} of {len(trials)} did not work", *_columns(rows)]
+
+
+def _next(findings: Findings, *, improved: bool) -> list[str]:
+    rows = []
+    if findings.profile:
+        rows.append(("result", findings.profile))
+    if improved and findings.profile:
+        rows.append(("apply", run_command(findings.script, findings.profile)))
+    rows.append(("trials", shlex.join(["autotune", "trials", findings.folder])))
+    if findings.interrupted:
+        rows.append(("resume", "the same command again"))
+    return _columns(rows)
+
+
+def run_command(script: Script, profile: str) -> str:
+    """The command that applies a profile."""
+    target = ["--module", script.module] if script.module else [script.path]
+    arguments = ["--", *script.argv] if script.argv else []
+    return shlex.join(["autotune", "run", "--config", profile, *target, *arguments])
+
+
+def _baseline(trials: Sequence[Trial]) -> Trial | None:
+    return next((t for t in trials if t.phase is Phase.BASELINE), None)
+
+
+def _rate(trial: Trial) -> float:
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    return measurement.samples_per_s if measurement is not None else 0.0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows with their columns aligned, the last one ragged."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows]
