@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.child import wire
@@ -29,6 +29,7 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(wire.KINDS)), st.dictionaries(NAMES, VALUES, max_size=4))
 def test_a_record_comes_back_as_it_was(kind: str, fields: dict[str, Any]) -> None:
     (record,) = wire.decode([wire.encode(kind, 1.5, fields)])
@@ -37,6 +38,7 @@ def test_a_record_comes_back_as_it_was(kind: str, fields: dict[str, Any]) -> Non
     assert all(_same(value, record[name]) for name, value in fields.items())
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAMES, VALUES, max_size=3), st.data())
 def test_a_torn_line_is_skipped_and_its_neighbours_are_not(fields: dict[str, Any], data: st.DataObject) -> None:
     whole = wire.encode("note", 0.0, fields)
@@ -44,6 +46,7 @@ def test_a_torn_line_is_skipped_and_its_neighbours_are_not(fields: dict[str, Any
     assert [r["kind"] for r in wire.decode([whole, torn])] == ["note"]
 
 
+@settings(deadline=None)
 @given(st.binary())
 def test_garbage_is_skipped(garbage: bytes) -> None:
     assert all(record["kind"] in wire.KINDS for record in wire.decode([garbage]))

@@ -177,7 +177,7 @@ def test_a_window_stops_only_at_a_look_and_only_when_narrow() -> None:
     assert not any(should_stop([1] * n, loud[:n]) for n in range(1, 61))
     for arguments in ({"target_half_width": 0.0}, {"target_half_width": math.nan}, {"min_blocks": 1}):
         with pytest.raises(ValueError):
-            should_stop([1], [1], **arguments)  # type: ignore[arg-type]
+            should_stop([1], [1], **arguments)
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,9 @@ def test_a_rate_interval_of_few_or_many_blocks_is_not_too_narrow(noise: str, blo
     assert _coverage(_block_seconds(noise, 0.5, RUNS, blocks)) >= 0.92
 
 
-@pytest.mark.parametrize(("autocorrelation", "least"), [(0.0, 0.95), (0.25, 0.93), (0.5, 0.905)])
+@pytest.mark.parametrize(("autocorrelation", "least"), [(0.0, 0.955), (0.25, 0.925), (0.5, 0.895)])
 def test_stopping_when_narrow_costs_little_coverage(autocorrelation: float, least: float) -> None:
-    rows = _block_seconds("normal", autocorrelation, 600, 150, spread=0.04).tolist()
+    rows = _block_seconds("normal", autocorrelation, RUNS, 150, spread=0.04).tolist()
     held = 0
     for row in rows:
         stop = next((n for n in range(10, 150) if should_stop([1.0] * n, row[:n])), 150)
