@@ -56,6 +56,8 @@ class Budget:
         Rounds narrow the interval, finalists only widen the choice: finalists go first.
         """
         left = self.seconds_left(now)
+        if finalists < 1 or rounds < 1:
+            return 0, 0
         if left is None:
             return finalists, rounds
         # A finals of fewer than three rounds proves nothing, so the fewest that may are tried in any case.
@@ -63,4 +65,4 @@ class Budget:
             for count in range(rounds, 2, -1):
                 if (candidates + 1) * count * trial_s <= left:
                     return candidates, count
-        return (1, 3) if left >= 2 * trial_s else (0, 0)
+        return (1, min(3, rounds)) if left >= 2 * trial_s else (0, 0)

@@ -34,8 +34,11 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """The inverse of ``dumps``; tuples come back as lists."""
-    return restored(json.loads(text))
+    """The inverse of ``dumps``; tuples come back as lists. Raises ``ValueError`` for what ``dumps`` didn't write."""
+    try:
+        return restored(json.loads(text))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"not written by autotune: {type(error).__name__}: {error}") from error
 
 
 def plain(value: Any) -> Any:

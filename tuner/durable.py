@@ -22,9 +22,11 @@ def write_durably(path: Path, content: bytes) -> None:
         os.chmod(temporary, 0o644)  # mkstemp's 0600 would keep a shared study from its other readers
         os.replace(temporary, path)
         _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:  # an interrupt, too, must leave no temporary file
         if temporary:
             _remove(temporary)
+        if not isinstance(error, OSError):
+            raise
         raise StorageError(
             f"can't write {path}: {error.strerror or error}",
             hint="free some space or choose a folder that you may write to",

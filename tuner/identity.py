@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "space.knobs": [f"{knob.name}:{knob.tier}" for knob in plan.space.knobs],
         "space.selection": list(plan.selection),
         "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
+        "effective_batch": plan.effective_batch,
         "objective": f"{plan.objective.name} ({plan.objective.unit})",
         "device.kind": plan.device.kind,
         "device.name": plan.device.name,
@@ -35,8 +37,7 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
     differences = [
         f"{name}: {_shown(stored, name)} → {_shown(present, name)}"
         for name in dict.fromkeys([*stored, *present])
-        # Compared as stored: a tuple that became a list in JSON is no difference.
-        if codec.plain(stored.get(name)) != codec.plain(present.get(name))
+        if _as_stored(stored.get(name)) != _as_stored(present.get(name))
     ]
     if differences:
         raise StudyMismatchError(
@@ -48,7 +49,36 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
 def space_hash(space: ResolvedSpace) -> str:
     """Changes whenever an axis does: Optuna can't change the choices of a study that exists."""
     axes = [[axis.knob.name, axis.knob.ordered, list(axis.values)] for axis in space.axes]
-    return hashlib.sha256(codec.dumps([axes, space.pinned]).encode()).hexdigest()[:12]
+    return hashlib.sha256(_as_stored([axes, space.pinned]).encode()).hexdigest()[:12]
+
+
+def _as_stored(value: Any) -> str:
+    """Text, for Python takes True for 1; a tuple that became a list in JSON, or another order, is no difference."""
+    return json.dumps(codec.plain(value), sort_keys=True)
+
+
+def space_document(space: ResolvedSpace) -> dict[str, Any]:
+    """What a study searches, for its record."""
+    return {
+        "hash": space_hash(space),
+        "values": {axis.knob.name: list(axis.values) for axis in space.axes},
+        "as_written": {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
+        "left_out": dict(space.left_out),
+        "pinned": dict(space.pinned),
+    }
+
+
+def check_space(stored: Mapping[str, Any], present: ResolvedSpace, folder: str) -> None:
+    """Raises ``StudyMismatchError`` where a study that has a space would search another one."""
+    if stored and stored.get("hash") != space_hash(present):
+        before, now = stored.get("values", {}), space_document(present)["values"]
+        lines = [
+            f"{k}: {_shown(before, k)} → {_shown(now, k)}" for k in {**before, **now} if before.get(k) != now.get(k)
+        ]
+        raise StudyMismatchError(
+            f"the study in {folder} searches another space:\n  " + "\n  ".join(lines),
+            hint="start over with --new, or choose another folder",
+        )
 
 
 def _shown(identity: Mapping[str, Any], name: str) -> str:

@@ -12,6 +12,7 @@ Anything else in braces is left as it is (JSON, for instance); ``{{name}}`` stan
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,11 @@ from typing import Any
 
 from tuner.errors import UsageError
 from tuner.model import Config, Value
-from tuner.space import Knob, SearchSpace
+from tuner.space import Knob, SearchSpace, same_value
 
-_PLACEHOLDER = re.compile(r"\{\{(?P<literal>[a-z_][a-z0-9_]*)\}\}|\{(?P<knob>[a-z_][a-z0-9_]*)(?:=(?P<values>[^{}]*))?\}")
+_PLACEHOLDER = re.compile(
+    r"\{\{(?P<literal>[a-z_][a-z0-9_]*)\}\}|\{(?P<knob>[a-z_][a-z0-9_]*)(?:=(?P<values>[^{}]*))?\}"
+)
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,18 @@ class Placeholder:
 
 
 def typed_value(text: str) -> Value:
-    """A knob's value as it is written on a command line: true, false, a number, else a word."""
+    """A knob's value as it is written on a command line: true, false, a finite number, else a word."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
+    if text != text.strip() or "_" in text:
+        return text  # numbers to Python, but 2024_01 is somebody's name
     for number in (int, float):
         try:
-            return number(text)
+            value = number(text)
         except ValueError:
             continue
+        # A NaN equals nothing, not even itself, so it can't be a choice; as a word it reaches the script all the same.
+        return value if math.isfinite(value) else text
     return text
 
 
@@ -53,7 +60,7 @@ def parse(argv: Sequence[str]) -> dict[str, Placeholder]:
         for match in matches:
             placeholder = _placeholder(match)
             known = found.setdefault(placeholder.knob, placeholder)
-            if known != placeholder:
+            if repr(known) != repr(placeholder):  # equality takes true for 1
                 raise UsageError(
                     f"{{{placeholder.knob}}} stands in the arguments twice, with different values",
                     hint="write the same values at every place",
@@ -154,7 +161,7 @@ def _rendered(token: str, config: Config) -> str | None:
         if match["literal"]:
             parts.append(f"{{{match['literal']}}}")
         elif match["knob"] in config:
-            parts.append(str(config[match["knob"]]))
+            parts.append(_text_of(config[match["knob"]], match["values"]))
         elif match["values"] is not None:
             # The text and not the typed value: 1e-3 is to stay as it was written.
             parts.append(match["values"].split("|")[0])
@@ -163,13 +170,21 @@ def _rendered(token: str, config: Config) -> str | None:
     return "".join(parts) + token[end:]
 
 
+def _text_of(value: Value, texts: str | None) -> str:
+    """The value as the user wrote it among the choices: a script that takes ``true`` may not take ``True``."""
+    for text in texts.split("|") if texts is not None else ():
+        if same_value(typed_value(text), value):
+            return text
+    return str(value)
+
+
 def _is_option_value(token: str) -> bool:
     match = _PLACEHOLDER.fullmatch(token)
     return match is not None and bool(match["knob"])
 
 
 def _is_flag(token: str) -> bool:
-    return token.startswith("-") and "=" not in token
+    return token.startswith("-") and "=" not in token and token != "--"
 
 
 def _with_choices(knob: Knob, placeholder: Placeholder | None) -> Knob:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[
         )
     try:
         return point.load()
-    except Exception as cause:  # a third party's module may raise anything
+    except (Exception, SystemExit) as cause:  # a third party's module may raise anything
         raise error(
             f"{name} ({point.value}) can't be loaded: {type(cause).__name__}: {cause}",
             hint="repair or remove the package that declares it",
@@ -64,14 +65,16 @@ def _entry_point(name: str, group: str) -> EntryPoint | None:
 def _from_file(path: Path, attribute: str, error: type[SpaceError] | type[ObjectiveError]) -> Any:
     if not path.is_file():
         raise error(f"there is no file {path}", hint="paths start at the current folder")
-    # A name of its own, not put into sys.modules: a file called torch.py must not become the user's torch.
+    # A name of its own: a file called torch.py must not become the user's torch.
     spec = importlib.util.spec_from_file_location(f"_autotune_declaration_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise error(f"{path} isn't a Python file", hint=f"declare {attribute} in a .py file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
     try:
         spec.loader.exec_module(module)
-    except Exception as cause:  # the user's own code may raise anything
+    except (Exception, SystemExit) as cause:  # the user's own code may raise anything, a script given here exits
+        del sys.modules[spec.name]
         raise error(
             f"{path} can't be loaded: {type(cause).__name__}: {cause}", hint="it must import without the script's data"
         ) from cause

@@ -28,7 +28,8 @@ class Knob:
     change: 1 nothing but speed, 2 numerics, 3 the optimisation. ``needs`` says whether the knob means
     anything beside the rest of a config (prefetching needs workers); where it doesn't, it is dropped.
     ``refuses`` gives the reason to leave the knob out of this study, or "".
-    ``late`` knobs (compilers) are tried after the cheap ones.
+    ``late`` knobs (compilers) are tried after the cheap ones. ``loader`` knobs feed the loop, and are judged by the
+    whole rate; the others by the rate without the wait for data. More of a ``heavier`` one takes more memory.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Knob:
     needs: Callable[[Config], bool] | None = None
     refuses: Callable[[Known], str] | None = None
     late: bool = False
+    loader: bool = False
+    heavier: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,9 @@ class ResolvedSpace:
     def complete(self, config: Config) -> dict[str, Value]:
         """The config with every knob filled in: from what the script wrote, then from what follows from the others."""
         known = {**self._written, **self.pinned, **config}
-        return {**known, **self.space.derive(known, self.facts)}
+        derived = self.space.derive(known, self.facts)
+        # What the user pinned stays: a rule of the space must not undo it unseen.
+        return {**known, **{name: value for name, value in derived.items() if name not in self.pinned}}
 
     @property
     def _written(self) -> dict[str, Value]:
@@ -116,18 +121,27 @@ class ResolvedSpace:
 
     def canonical(self, config: Config) -> dict[str, Value]:
         """The config without what equals the script's own values and without what means nothing beside the rest."""
-        complete = self.complete(config)
-        result: dict[str, Value] = dict(self.pinned)
+        complete = self._without_moot(self.complete(config))
         written = self._written
-        for name, value in self.space.derive(complete, self.facts).items():
-            if value != written.get(name):
-                result[name] = value
-        for axis in self.axes:
-            name = axis.knob.name
-            moot = axis.knob.needs is not None and not axis.knob.needs(complete)
-            if not moot and complete[name] != axis.values[axis.as_written]:
+        candidates = [*self.space.derive(complete, self.facts), *(axis.knob.name for axis in self.axes)]
+        result: dict[str, Value] = dict(self.pinned)
+        for name in candidates:
+            if name not in result and not (name in written and same_value(complete[name], written[name])):
                 result[name] = complete[name]
         return result
+
+    def _without_moot(self, complete: dict[str, Value]) -> dict[str, Value]:
+        """Knobs that mean nothing beside the rest as they were written; that may make others mean nothing."""
+        for _ in self.axes:
+            moot = {
+                axis.knob.name: axis.values[axis.as_written]
+                for axis in self.axes
+                if axis.knob.needs is not None and not axis.knob.needs(complete)
+            }
+            if all(same_value(complete[name], value) for name, value in moot.items()):
+                break
+            complete = self.complete({**complete, **moot})
+        return complete
 
     def allows(self, config: Config) -> bool:
         """Whether the constraints between knobs admit the config."""
@@ -136,7 +150,7 @@ class ResolvedSpace:
     def indices_of(self, config: Config) -> dict[str, int]:
         """Axis name → index of the config's value; the inverse of ``config_of`` for canonical configs."""
         complete = self.complete(config)
-        return {axis.knob.name: axis.values.index(complete[axis.knob.name]) for axis in self.axes}
+        return {axis.knob.name: _index(axis.values, complete[axis.knob.name]) for axis in self.axes}
 
 
 def resolve(
@@ -152,7 +166,7 @@ def resolve(
     Raises ``UnknownKnobError`` for names that the space doesn't declare.
     """
     pinned = dict(pinned or {})
-    for name in [*pinned, *(entry.lstrip("-") for entry in selection)]:
+    for name in [*pinned, *(entry.removeprefix("-") for entry in selection)]:
         space.knob(name)
     wanted = {entry for entry in selection if not entry.startswith("-")}
     unwanted = {entry[1:] for entry in selection if entry.startswith("-")}
@@ -170,7 +184,7 @@ def resolve(
         if len(values) < 2:
             left_out[knob.name] = f"only one value makes sense here: {written}"
             continue
-        axes.append(Axis(knob, values, values.index(written)))
+        axes.append(Axis(knob, values, _index(values, written)))
     return ResolvedSpace(space, tuple(axes), left_out, pinned, facts)
 
 
@@ -191,6 +205,18 @@ def _reason_to_leave_out(knob: Knob, known: Known, wanted: set[str], unwanted: s
 
 def _known_for(known: Known, written: Value) -> Known:
     return Known(known.device, known.cores, written, known.facts)
+
+
+def same_value(one: Value, other: Value) -> bool:
+    """Whether two values are one choice: True is not 1, and 1 is not 1.0."""
+    return type(one) is type(other) and one == other
+
+
+def _index(values: Sequence[Value], wanted: Value) -> int:
+    for index, value in enumerate(values):
+        if same_value(value, wanted):
+            return index
+    raise ValueError(f"{wanted!r} is none of {list(values)}")
 
 
 def _distinct(values: Sequence[Value], *, ordered: bool) -> tuple[Value, ...]:

@@ -219,7 +219,8 @@ class Repository:
                 connection.execute(_schema.insert().values(version=SCHEMA_VERSION))
             elif version > SCHEMA_VERSION:
                 raise StorageError(
-                    f"{self._place} was written by a newer autotune (schema {version}, this one knows {SCHEMA_VERSION})",
+                    f"{self._place} was written by a newer autotune"
+                    f" (schema {version}, this one knows {SCHEMA_VERSION})",
                     hint="upgrade autotune, or start a new study with --new",
                 )
 
@@ -297,7 +298,7 @@ def _place(url: str) -> str:
     try:
         parsed = sa.make_url(url)
     except SQLAlchemyError:
-        return url.split("@")[-1]
+        return url.rpartition("@")[2]
     if parsed.get_backend_name() == "sqlite":
         return str(Path(parsed.database)) if parsed.database else "the database in memory"
     return parsed.render_as_string(hide_password=True)

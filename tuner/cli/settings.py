@@ -14,7 +14,7 @@ from typing import Any
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.model import Config, Value
 from tuner.placeholders import typed_value
-from tuner.quantities import parse_seconds
+from tuner.quantities import parse_bytes, parse_seconds
 
 FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {
@@ -49,7 +49,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
     command = _from_command_line(arguments)
     source = _find_file(command)
     declared = read_file(source) if source else {}
-    if source and Path(command.get("script", "")).is_dir():
+    if source and "script" in command and Path(command["script"]).is_dir():
         del command["script"]
         if not (declared.get("script") or declared.get("module")):
             raise UsageError(f"{source} names no script", hint='add script = "train.py" to its [study] table')
@@ -177,6 +177,7 @@ def _seconds(value: Any) -> float:
 def _amount(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("expected a size such as 20GiB or a share such as 0.9")
+    parse_bytes(str(value), total=2**63)  # the device, and with it the total, isn't known yet: only the form is checked
     return str(value)
 
 

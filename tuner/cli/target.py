@@ -12,7 +12,9 @@ from pathlib import Path
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.model import Script
 
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "mpirun", "horovodrun", "srun"})
+_LAUNCHERS = frozenset(
+    {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "mpirun", "horovodrun", "srun"}
+)
 _LAUNCHER_MODULES = frozenset(
     {
         "torch.distributed.run", "torch.distributed.launch", "torch.distributed.torchrun", "accelerate.commands.launch",
@@ -89,7 +91,9 @@ def _module_source(name: str) -> Path:
     if search:
         main = importlib.machinery.PathFinder.find_spec(f"{name}.__main__", search)
         if main is None:
-            raise ScriptNotFoundError(f"{name} is a package without a __main__", hint="name the module in it that trains")
+            raise ScriptNotFoundError(
+                f"{name} is a package without a __main__", hint="name the module in it that trains"
+            )
         spec = main
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         raise ScriptNotFoundError(f"the module {name} has no Python source")
