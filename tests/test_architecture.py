@@ -1,0 +1,292 @@
+"""The house rules: imports go one way, files and functions stay short, names say what a thing is.
+
+Each rule is a function from source to complaints, and each is shown a snippet that breaks it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 60
+
+# A unit (a module of tuner/, or a package in it) imports units of earlier rows and of its own row only; within a row
+# there is no cycle either, see below.
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "model"}),
+    frozenset({"codec", "durable", "events", "objective", "quantities", "wording", "space", "stats", "budget"}),
+    frozenset({"environment", "lock", "measurement", "placeholders", "registry", "scoring", "storage"}),
+    frozenset({"search", "runner"}),
+    frozenset({"plan", "identity"}),
+    frozenset({"finals", "ledger", "study"}),
+    frozenset({"progress", "report", "export"}),
+    frozenset({"cli"}),
+)
+ISLANDS = frozenset({"__init__", "child"})
+# Receive data and never fetch it: values, and the words for them, are all that they may know.
+RECEIVERS = frozenset({"progress", "report", "export"})
+VALUES = frozenset({"errors", "model", "stats", "events", "codec", "objective", "quantities", "wording"})
+# The protocol is the one part of the island that the parent speaks, too.
+WIRE = "tuner.child.wire"
+SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage.py"}
+FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers"})
+UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
+
+
+def _imports(tree: ast.Module, *, module_level: bool = False) -> Iterator[str]:
+    """Dotted names of what is imported; ``from a import b`` counts as ``a.b``, relative ones begin with a dot."""
+    for node in _at_module_level(tree) if module_level else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (f"{node.module}." if node.module else "")
+            yield from (f"{start}{alias.name}" for alias in node.names)
+
+
+def _at_module_level(tree: ast.Module) -> Iterator[ast.AST]:
+    """Whatever runs when the module is imported: also in ``if`` and ``try``, but in no function."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or _for_types_only(node):
+            continue
+        yield node
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def _for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _unit(path: str) -> str:
+    return path.removeprefix("tuner/").removesuffix(".py").partition("/")[0]
+
+
+def _units(tree: ast.Module) -> Iterator[str]:
+    """The units of tuner that a module imports."""
+    for name in _imports(tree):
+        if name != "tuner" and name.split(".")[0] == "tuner" and not f"{name}.".startswith(f"{WIRE}."):
+            unit = name.split(".")[1]
+            yield unit if unit in ISLANDS or any(unit in layer for layer in LAYERS) else "__init__"
+
+
+def one_way(path: str, tree: ast.Module) -> Iterator[str]:
+    """tuner/: a unit imports only earlier or equal rows of the table; receivers only values."""
+    if not path.startswith("tuner/") or _unit(path) in ISLANDS:
+        return
+    unit = _unit(path)
+    row = next((row for row, layer in enumerate(LAYERS) if unit in layer), None)
+    if row is None:
+        yield f"{path}: {unit} has no row in the table of layers"
+        return
+    for imported in _units(tree):
+        if imported in (unit, "__init__"):
+            continue
+        if imported not in frozenset().union(*LAYERS[: row + 1]):
+            yield f"{path}: {unit} may not import {imported}"
+        elif unit in RECEIVERS and imported not in VALUES:
+            yield f"{path}: {unit} receives values and may not import {imported}"
+
+
+def island(path: str, tree: ast.Module) -> Iterator[str]:
+    """tuner/child and tuner/__init__ run in the user's process: at import the standard library and themselves only."""
+    if path.startswith("tuner/child/"):
+        for name in _imports(tree, module_level=True):
+            if not name.startswith(".") and name.split(".")[0] not in sys.stdlib_module_names:
+                yield f"{path}: the island imports {name}"
+        for name in _imports(tree):
+            if name.split(".")[0] == "tuner" or name.startswith(".."):
+                yield f"{path}: the island imports {name}"
+    elif path == "tuner/__init__.py":
+        for name in _imports(tree):
+            if name.split(".")[0] not in sys.stdlib_module_names:
+                yield f"{path}: stays in production scripts, but imports {name}"
+
+
+def sole_importers(path: str, tree: ast.Module) -> Iterator[str]:
+    """Optuna is imported in tuner/search/ only, SQLAlchemy in tuner/storage.py only; tests may look for themselves."""
+    for name in _imports(tree):
+        place = SOLE_IMPORTERS.get(name.split(".")[0])
+        if place is not None and not path.startswith((place, "tests/")):
+            yield f"{path}: {name} is imported in {place} only"
+
+
+def late_frameworks(path: str, tree: ast.Module) -> Iterator[str]:
+    """Nothing of ours imports a framework when it is itself imported: seconds, and not everyone has it."""
+    if path.startswith(("tuner/", "search_spaces/", "objectives/")):
+        for name in _imports(tree, module_level=True):
+            if name.split(".")[0] in FRAMEWORKS:
+                yield f"{path}: {name} is imported at module level"
+
+
+def declarations(path: str, tree: ast.Module) -> Iterator[str]:
+    """search_spaces/ and objectives/ see what a third party's would: space, objective, model, errors."""
+    if path.startswith(("search_spaces/", "objectives/")):
+        for unit in _units(tree):
+            if unit not in ("space", "objective", "model", "errors"):
+                yield f"{path}: a declaration may not import tuner.{unit}"
+    elif path.startswith("tuner/"):
+        for name in _imports(tree):
+            if name.split(".")[0] in ("search_spaces", "objectives"):
+                yield f"{path}: {name} is loaded through its entry point"
+
+
+def plain_studies(path: str, tree: ast.Module) -> Iterator[str]:
+    """The examples know nothing of us."""
+    if path.startswith("studies/"):
+        for name in _imports(tree):
+            if name.split(".")[0] in ("tuner", "search_spaces", "objectives"):
+                yield f"{path}: an example imports {name}"
+
+
+def short(path: str, tree: ast.Module) -> Iterator[str]:
+    """Functions of at most 60 lines (their decorators not counted)."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > LONGEST_FUNCTION:
+                yield f"{path}: {node.name} has {lines} lines"
+
+
+def telling_names(path: str, tree: ast.Module) -> Iterator[str]:
+    """No file, class, function, argument, attribute or constant is called util, helper, manager, common or misc.
+
+    A local is left alone: it lives for a few lines, and "the most common one" is a fair word there.
+    """
+    for name in [*Path(path).parts, *_bound(tree)]:
+        words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name.removesuffix(".py"))
+        found = {word.lower().removesuffix("s") for word in words} & UNWANTED
+        if found:
+            yield f"{path}: the name {name} contains {found.pop()}"
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+    for node in _at_module_level(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+RULES: tuple[Callable[[str, ast.Module], Iterator[str]], ...] = (
+    one_way, island, sole_importers, late_frameworks, declarations, plain_studies, short, telling_names,
+)  # fmt: skip
+FOLDERS = ("tuner", "search_spaces", "objectives", "studies", "tests")
+FILES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*.py")
+    # What a study of an example leaves beside it is not ours.
+    if "__pycache__" not in path.parts and not any(part.startswith("autotune-") for part in path.parts)
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.__name__))
+def test_the_house_is_in_order(rule: Callable[[str, ast.Module], Iterator[str]]) -> None:
+    sources = {path: ast.parse((ROOT / path).read_text(encoding="utf-8")) for path in FILES}
+    assert len(sources) > 50, "the files weren't found"
+    assert [complaint for path, tree in sources.items() for complaint in rule(path, tree)] == []
+
+
+def test_files_are_short() -> None:
+    lengths = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {path: lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
+
+
+def test_no_import_at_module_level_goes_in_a_circle() -> None:
+    imports: dict[str, set[str]] = {}
+    for path in FILES:
+        if path.startswith("tuner/") and _unit(path) not in ISLANDS:
+            tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+            imports.setdefault(_unit(path), set()).update(set(_units(tree)) - ISLANDS - {_unit(path)})
+    assert _circle(imports) == []
+
+
+def _circle(imports: dict[str, set[str]]) -> list[str]:
+    """The units left when those that import none of the rest are taken away again and again."""
+    left = dict(imports)
+    while free := [unit for unit, others in left.items() if not others & left.keys()]:
+        for unit in free:
+            del left[unit]
+    return sorted(left)
+
+
+def test_every_unit_in_the_table_has_one_row() -> None:
+    named = [unit for layer in LAYERS for unit in layer]
+    assert len(set(named)) == len(named)
+    assert set(named) >= VALUES | RECEIVERS
+
+
+LONG_FUNCTION = "def long():\n" + "    x = 1\n" * LONGEST_FUNCTION
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (one_way, "tuner/space.py", "from tuner.study import Study"),
+        (one_way, "tuner/space.py", "def late():\n    from tuner import cli"),
+        (one_way, "tuner/space.py", "import tuner.runner.process"),
+        (one_way, "tuner/runner/base.py", "from tuner.plan import StudyPlan"),
+        (one_way, "tuner/runner/base.py", "from tuner.child import execute"),
+        (one_way, "tuner/runner/base.py", "from tuner.child.session import Session"),
+        (one_way, "tuner/report/text.py", "from tuner.storage import Repository"),
+        (one_way, "tuner/report/text.py", "from tuner.progress import view"),
+        (one_way, "tuner/novelty.py", ""),
+        (island, "tuner/child/wire.py", "import numpy"),
+        (island, "tuner/child/wire.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
+        (island, "tuner/child/wire.py", "def late():\n    from tuner.model import Config"),
+        (island, "tuner/child/wire.py", "from ..model import Config"),
+        (island, "tuner/__init__.py", "def late():\n    import numpy"),
+        (sole_importers, "tuner/study.py", "def late():\n    import optuna.samplers"),
+        (sole_importers, "tuner/search/tpe.py", "from sqlalchemy import create_engine"),
+        (late_frameworks, "tuner/environment.py", "import torch.nn"),
+        (late_frameworks, "search_spaces/keras.py", "if True:\n    from tensorflow import keras"),
+        (declarations, "search_spaces/torch.py", "from tuner.runner.base import Window"),
+        (declarations, "tuner/study.py", "from search_spaces.torch import SPACE"),
+        (plain_studies, "studies/digits/train.py", "def main():\n    import tuner"),
+        (short, "tuner/study.py", LONG_FUNCTION),
+        (telling_names, "tuner/utils.py", ""),
+        (telling_names, "tuner/helpers/text.py", ""),
+        (telling_names, "tuner/study.py", "class TrialManager: pass"),
+        (telling_names, "tuner/study.py", "def common_part(): pass"),
+        (telling_names, "tuner/study.py", "def run(misc): pass"),
+        (telling_names, "tuner/study.py", "HELPER = 1"),
+        (telling_names, "tuner/study.py", "class A:\n    def b(self):\n        self.misc_facts = 1"),
+    ],
+)
+def test_a_rule_can_fail(rule: Callable[[str, ast.Module], Iterator[str]], path: str, source: str) -> None:
+    assert len(list(rule(path, ast.parse(source)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (one_way, "tuner/study.py", "from tuner import __version__, stats\nfrom tuner.runner.base import Window"),
+        (one_way, "tuner/runner/process.py", "from tuner.child import wire\nfrom tuner.child.wire import decode"),
+        (island, "tuner/child/hooks.py", "import json\nfrom . import wire\ndef late():\n    import torch"),
+        (late_frameworks, "tuner/environment.py", "def late():\n    import torch"),
+        (short, "tuner/study.py", LONG_FUNCTION.removesuffix("    x = 1\n")),
+        (telling_names, "tuner/environment.py", "utilisation = commonly = 1\nfrom contextlib import contextmanager"),
+    ],
+)
+def test_a_rule_lets_pass_what_is_right(
+    rule: Callable[[str, ast.Module], Iterator[str]], path: str, source: str
+) -> None:
+    assert list(rule(path, ast.parse(source))) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
