@@ -91,9 +91,19 @@ SPACE = SearchSpace(
     framework="torch",
     derive=_derive,
     knobs=(
-        Knob("num_workers", _workers, "DataLoader worker processes", ordered=True),
+        Knob(
+            "num_workers", _workers, "DataLoader worker processes", ordered=True, loader=True, heavier=True
+        ),
         Knob("precision", _precisions, "number format of matrix products", tier=2, devices=CPU_AND_CUDA),
-        Knob("batch_size", _batch_sizes, "samples in one forward pass", tier=3, ordered=True, refuses=_batch_refuses),
+        Knob(
+            "batch_size",
+            _batch_sizes,
+            "samples in one forward pass",
+            tier=3,
+            ordered=True,
+            heavier=True,
+            refuses=_batch_refuses,
+        ),
         Knob(
             "threads",
             _threads,
@@ -119,15 +129,18 @@ SPACE = SearchSpace(
             lambda known: [2, 4, 8],
             "batches that each worker keeps ready",
             ordered=True,
+            loader=True,
+            heavier=True,
             needs=_has_workers,
         ),
         Knob(
             "persistent_workers",
             lambda known: [True, False],
             "workers survive the end of an epoch",
+            loader=True,
             needs=_has_workers,
         ),
-        Knob("pin_memory", lambda known: [True, False], "page-locked batches", devices=CUDA),
+        Knob("pin_memory", lambda known: [True, False], "page-locked batches", loader=True, devices=CUDA),
         Knob("cudnn_benchmark", lambda known: [True, False], "cuDNN picks its kernels by trial", devices=CUDA),
         Knob(
             "grad_accumulation",

@@ -19,7 +19,8 @@ class StudyPlan:
     """One study. ``trials`` counts the baseline and the search, the finals come on top; None is unbounded.
 
     ``script.argv`` may hold placeholders such as ``{batch_size}``. ``patience`` ends the search after so many
-    trials in a row without a gain worth having. ``storage_url`` is a database in the folder when empty.
+    trials in a row without a gain worth having. ``effective_batch`` is ``keep`` or ``free``: whether samples per
+    optimizer step may change. ``storage_url`` is a database in the folder when empty.
     """
 
     name: str
@@ -32,14 +33,15 @@ class StudyPlan:
     pinned: Config = field(default_factory=dict)
     trials: int | None = None
     budget_s: float | None = None
-    limits: Limits = Limits()
-    window: Window = Window()
+    limits: Limits = field(default_factory=Limits)
+    window: Window = field(default_factory=Window)
     seed: int = 0
     cores: int = 1
     software: Mapping[str, str] = field(default_factory=dict)
     finals_rounds: int = 5
     finalists: int = 3
     patience: int | None = 25
+    effective_batch: str = "keep"
     storage_url: str = ""
 
     @property

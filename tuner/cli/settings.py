@@ -20,6 +20,7 @@ FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": "torch", "objective": "throughput", "seed": 0,
+    "effective_batch": "keep",
 }  # fmt: skip
 
 
@@ -41,6 +42,7 @@ class Settings:
     space: str
     objective: str
     seed: int
+    effective_batch: str
     source: Path | None = None
 
 
@@ -63,7 +65,8 @@ def gather(arguments: argparse.Namespace) -> Settings:
         script=merged["script"], module=merged["module"], args=merged["args"], device=merged["device"],
         trials=merged["trials"], budget_s=merged["budget"], trial_timeout_s=merged["trial_timeout"],
         folder=merged["study"], knobs=merged["knobs"], pinned=merged["set"], max_memory=merged["max_memory"],
-        space=merged["space"], objective=merged["objective"], seed=merged["seed"], source=source,
+        space=merged["space"], objective=merged["objective"], seed=merged["seed"],
+        effective_batch=merged["effective_batch"], source=source,
     )  # fmt: skip
 
 
@@ -155,6 +158,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _keep_or_free(value: Any) -> str:
+    if value not in ("keep", "free"):
+        raise ValueError(f"expected keep or free, not {value!r}")
+    return str(value)
+
+
 def _whole(minimum: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         try:
@@ -203,5 +212,5 @@ def _arguments(value: Any) -> tuple[str, ...]:
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "script": _text, "module": _text, "args": _arguments, "device": _text, "trials": _whole(1), "budget": _seconds,
     "trial_timeout": _seconds, "study": _text, "knobs": _names, "set": _values, "max_memory": _amount, "space": _text,
-    "objective": _text, "seed": _whole(0),
+    "objective": _text, "seed": _whole(0), "effective_batch": _keep_or_free,
 }  # fmt: skip

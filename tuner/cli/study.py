@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 from pathlib import Path
 
 from rich.console import Console
 
-from tuner import environment
-from tuner.cli.settings import Settings, gather
+from tuner.cli.planning import check_writable, described, make_plan, set_aside
+from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
 from tuner.cli.tables import Subparsers
-from tuner.cli.target import find_script, stem
+from tuner.durable import write_durably
 from tuner.errors import ExitCode
+from tuner.export import profile as profiles
+from tuner.plan import StudyPlan
+from tuner.progress import view_for
+from tuner.report.text import Findings, summary
+from tuner.runner.process import ProcessRunner
+from tuner.search.sequence import Sequence
+from tuner.search.structured import StructuredSampler
+from tuner.search.tpe import TpeSampler
+from tuner.study import StudyResult, run_study
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -26,11 +34,11 @@ def add_parser(verbs: Subparsers) -> None:
         " written, and writes best.json. The same command again resumes. Without SCRIPT, or with a folder, the"
         " study.toml there says what to do; one beside SCRIPT gives defaults, which the command line overrides.",
     )  # fmt: skip
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script, or a folder with a study.toml")
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script, or a folder with a study.toml")
     parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script, as python -m runs it")
     parser.add_argument("--device", help="auto (default), cpu, cuda, cuda:1 or tpu")
     parser.add_argument("--trials", metavar="N", help="configs to try before the finals at most (default 30)")
-    parser.add_argument("--budget", metavar="TIME", help="time for the whole study, such as 90s, 30m, 1h30m (default 30m)")
+    parser.add_argument("--budget", metavar="TIME", help="time for the whole study: 90s, 30m, 1h30m (default 30m)")
     parser.add_argument("--study", metavar="DIR", help="the study's folder (default ./autotune-SCRIPT-DEVICE)")
     parser.add_argument("--knobs", metavar="A,B,-C", help="only these knobs; with a minus: all but these")
     parser.add_argument("--set", action="append", metavar="KNOB=VALUE", help="pin a knob; may be repeated")
@@ -41,6 +49,62 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument("--space", metavar="NAME|FILE", help="search space (default torch)")
     parser.add_argument("--objective", metavar="NAME|FILE", help="what is bought (default throughput)")
     parser.add_argument("--seed", metavar="S", help="seed of the search (default 0)")
+    parser.add_argument(
+        "--effective-batch", metavar="keep|free", help="samples per optimizer step: keep (default), or free to search"
+    )
     parser.add_argument("--new", action="store_true", help="begin anew: the folder's earlier study is set aside")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and create nothing")
     parser.set_defaults(run=run)
+
+def run(arguments: argparse.Namespace) -> int:
+    """Studies the script and writes best.json. Everything that can be refused is refused before a file is made."""
+    settings = gather(arguments)
+    plan = make_plan(settings)
+    if arguments.dry_run:
+        print("\n".join(described(plan, settings)))
+        return ExitCode.OK
+    if arguments.new:
+        set_aside(plan.folder)
+    check_writable(plan.folder)
+    stop = threading.Event()
+    with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
+        result = run_study(plan, ProcessRunner(), Sequence(StructuredSampler(), TpeSampler(plan.seed)), view, stop)
+    profile = _write_profile(plan, result)
+    print(summary(_findings(plan, result, profile)), end="")
+    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.OK
+
+
+def _write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
+    """best.json in the study's folder; None where there is nothing that it could say."""
+    if result.best is None:
+        return None
+    path = plan.folder / profiles.FILE
+    found = profiles.Found(
+        device=plan.device, script=plan.script, winner=result.winner, best=result.best, gain=result.best_gain,
+        limits={
+            "max_host_bytes": plan.limits.max_host_bytes, "max_device_bytes": plan.limits.max_device_bytes,
+            "trial_timeout_s": plan.limits.trial_timeout_s, "effective_batch": plan.effective_batch,
+        },
+        environment=plan.software,
+        study={
+            "name": plan.name, "folder": str(plan.folder), "trials": len(result.trials), "seconds": result.seconds,
+            "ended": result.why, "interrupted": result.interrupted,
+        },
+        tiers=_tiers(result), knowledge=result.facts,
+    )  # fmt: skip
+    existing = path.read_bytes() if path.is_file() else None
+    write_durably(path, profiles.merged(existing, profiles.profile_of(found), str(path)))
+    return path
+
+
+def _findings(plan: StudyPlan, result: StudyResult, profile: Path | None) -> Findings:
+    return Findings(
+        script=plan.script, folder=str(plan.folder), trials=result.trials, winner=result.winner, best=result.best,
+        why=result.why, seconds=result.seconds, interrupted=result.interrupted,
+        left_out=result.space.left_out if result.space else {}, tiers=_tiers(result),
+        profile=str(profile) if profile else "",
+    )  # fmt: skip
+
+
+def _tiers(result: StudyResult) -> dict[str, int]:
+    return {knob.name: knob.tier for knob in result.space.space.knobs} if result.space else {}

@@ -12,7 +12,6 @@ from tuner.wording import (
     config_text,
     number_text,
     ratio_text,
-    script_text,
     seconds_text,
     share_text,
     value_text,

@@ -1,0 +1,100 @@
+"""From settings to the plan of a study: everything is held against the machine, and nothing is created."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tuner import environment
+from tuner.cli.settings import Settings
+from tuner.cli.target import find_script, stem
+from tuner.errors import StorageError
+from tuner.placeholders import extend_space, parse
+from tuner.plan import DATABASE, StudyPlan
+from tuner.quantities import parse_bytes
+from tuner.registry import load_objective, load_space
+from tuner.runner.base import Limits
+from tuner.wording import bytes_text, config_text, device_text, script_text, seconds_text
+
+
+def make_plan(settings: Settings) -> StudyPlan:
+    """The plan. Raises the error of whatever can't be: script, device, space, objective, knob, limit."""
+    script = find_script(settings.script, settings.module, settings.args)
+    device = environment.resolve_device(settings.device)
+    space = load_space(settings.space)
+    objective = load_objective(settings.objective)
+    extended = extend_space(space, parse(script.argv))
+    for name in [*settings.pinned, *(entry.lstrip("-") for entry in settings.knobs)]:
+        extended.knob(name)
+    total, _ = environment.host_memory()
+    of_device = parse_bytes(settings.max_memory, device.memory_bytes or total)
+    share_of_host = int(min(0.9, of_device / total) * total) if device.kind == "cpu" else int(0.9 * total)
+    name = f"{stem(script)}-{device.label.replace(':', '')}"
+    return StudyPlan(
+        name=name,
+        script=script,
+        device=device,
+        folder=Path(settings.folder or f"autotune-{name}"),
+        space=space,
+        objective=objective,
+        selection=settings.knobs,
+        pinned=settings.pinned,
+        trials=settings.trials,
+        budget_s=settings.budget_s,
+        limits=Limits(
+            trial_timeout_s=settings.trial_timeout_s,
+            no_progress_s=min(Limits.no_progress_s, settings.trial_timeout_s),
+            max_host_bytes=share_of_host,
+            max_device_bytes=of_device if device.kind == "cuda" else None,
+        ),
+        seed=settings.seed,
+        cores=environment.usable_cores(),
+        software=environment.software(),
+        effective_batch=settings.effective_batch,
+    )
+
+
+def described(plan: StudyPlan, settings: Settings) -> list[str]:
+    """What the study would be, a line a choice."""
+    rows = [
+        ("script", script_text(plan.script)),
+        ("arguments", " ".join(plan.script.argv)),
+        ("device", device_text(plan.device)),
+        ("folder", f"{plan.folder} ({'resumes' if (plan.folder / DATABASE).exists() else 'new'})"),
+        ("bounds", f"{plan.trials} trials, {seconds_text(plan.budget_s or 0)}"),
+        ("a trial", f"at most {seconds_text(plan.limits.trial_timeout_s)}"),
+        ("host memory", f"at most {bytes_text(plan.limits.max_host_bytes or 0)}"),
+        ("search space", f"{plan.space.name}: {', '.join(knob.name for knob in plan.space.knobs)}"),
+        ("selected", ", ".join(plan.selection)),
+        ("pinned", config_text(plan.pinned) if plan.pinned else ""),
+        ("effective batch", plan.effective_batch),
+        ("objective", f"{plan.objective.name} ({plan.objective.unit})"),
+        ("settings from", str(settings.source or "")),
+    ]
+    if plan.limits.max_device_bytes:
+        rows.insert(7, ("device memory", f"at most {bytes_text(plan.limits.max_device_bytes)}"))
+    return [f"{name:<16}{value}" for name, value in rows if value]
+
+
+def check_writable(folder: Path) -> None:
+    """Raises ``StorageError`` where the study's folder can't be made or written, and makes nothing."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        raise StorageError(f"{existing} is not a folder", hint="choose another one with --study DIR")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise StorageError(f"can't write to {existing}", hint="choose another folder with --study DIR")
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Moves an earlier study out of the way, under the next free name; None where there is none."""
+    if not (folder / DATABASE).exists():
+        return None
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    try:
+        return folder.rename(aside)
+    except OSError as error:
+        raise StorageError(f"can't move {folder} to {aside}: {error.strerror}", hint="choose another folder") from error

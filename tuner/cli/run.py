@@ -1,0 +1,80 @@
+"""``autotune run``: a script with the config that a study proved for this device."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from tuner import environment
+from tuner.cli.tables import Subparsers
+from tuner.cli.target import find_script
+from tuner.errors import ProfileError
+from tuner.export import profile as profiles
+from tuner.model import Verdict
+from tuner.placeholders import render
+from tuner.runner.launch import exec_applied
+from tuner.wording import config_text
+
+_NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
+"""What a rate hardly depends on: not worth a warning in every production log."""
+
+
+def add_parser(verbs: Subparsers) -> None:
+    """Declares the verb."""
+    parser = verbs.add_parser(
+        "run", help="run a script with the config that was proven for this device",
+        usage="autotune run --config best.json [SCRIPT | --module NAME] [options] [-- the script's own arguments]",
+        description="Runs a training to its real end with the profile of the present device, without edits to the"
+        " script and without measuring it. Arguments are those of the study unless others follow --.",
+    )  # fmt: skip
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
+    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
+    parser.add_argument("--config", required=True, metavar="FILE", help="the best.json that a study wrote")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:1 or tpu")
+    parser.add_argument("--strict", action="store_true", help="refuse to run when script or software have changed")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Applies the profile and becomes the script: its exit status is ours."""
+    place = arguments.config
+    found = profiles.read(_content(Path(place)), place)
+    device = environment.resolve_device(arguments.device)
+    profile = profiles.choose(found, device, place)
+    given = arguments.script_args
+    path, module = arguments.script or "", arguments.module or ""
+    if not path and not module:
+        path, module = profile.script.path, profile.script.module
+    script = find_script(path, module, profile.script.argv if given is None else given)
+    changes = _relevant(profiles.drift(profile, script, environment.software()))
+    if changes and arguments.strict:
+        raise ProfileError(
+            f"{place} was proven under other conditions: {'; '.join(changes)}",
+            hint="study again, or leave out --strict",
+        )
+    for change in changes:
+        print(f"autotune: {change}: the config may no longer be the best", file=sys.stderr)
+    print(f"autotune: {_says(profile)} on {device.label} ({device.name})", file=sys.stderr)
+    rendered = replace(script, argv=render(script.argv, profile.config))
+    exec_applied(rendered, device, profile.config, profile.knowledge)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ProfileError(
+            f"can't read {path}: {error.strerror}", hint="autotune study writes best.json into the study's folder"
+        ) from error
+
+
+def _relevant(changes: list[str]) -> list[str]:
+    return [change for change in changes if change.partition(" was ")[0] not in _NO_MATTER]
+
+
+def _says(profile: profiles.Profile) -> str:
+    if profile.verdict is Verdict.KEEP_BASELINE or not profile.config:
+        return "running the script as written: nothing was proven to be faster"
+    return f"applying {config_text(profile.config)} ({profile.speedup or 1:.2f}x when it was proven)"

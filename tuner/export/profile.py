@@ -1,0 +1,201 @@
+"""best.json, schema 1: the winner of each device, with its proof. Documented in the README."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tuner.errors import ProfileError
+from tuner.model import Config, Device, KnobReport, Measurement, Script, Trial, Verdict, Winner
+
+SCHEMA = 1
+FILE = "best.json"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a study gives to its profile. ``gain`` is the best single trial's ratio, which is no proof.
+
+    ``limits`` holds bytes and seconds; ``tiers`` what each knob may change: 1 nothing but speed, 2 numerics,
+    3 the optimisation. ``knowledge`` is what applying the config takes in the child.
+    """
+
+    device: Device
+    script: Script
+    winner: Winner | None
+    best: Trial | None
+    gain: float | None
+    limits: Mapping[str, Any]
+    environment: Mapping[str, str]
+    study: Mapping[str, Any]
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    knowledge: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One device's entry of a best.json, read back."""
+
+    device: Device
+    config: Config
+    verdict: Verdict
+    script: Script
+    environment: Mapping[str, str]
+    knowledge: Mapping[str, Any]
+    speedup: float | None
+
+
+def profile_of(found: Found) -> dict[str, Any]:
+    """The profile as JSON's own types. Without a proof its config is empty: keep what the script says."""
+    winner = found.winner
+    improved = winner is not None and winner.verdict is Verdict.IMPROVED
+    config = dict(winner.config) if winner is not None and improved else {}
+    tier = max((found.tiers.get(knob, 1) for knob in config), default=1)
+    return {
+        "device": {**asdict(found.device), "label": found.device.label},
+        "config": config,
+        "verdict": str(Verdict.IMPROVED if improved else Verdict.KEEP_BASELINE),
+        "speedup": asdict(winner.speedup) if winner is not None else None,
+        "runs": winner.runs if winner is not None else 0,
+        "baseline": _measured(winner.baseline) if winner is not None else None,
+        "winner": _measured(winner.winner) if winner is not None and improved else None,
+        "candidate": _candidate(found, improved=improved),
+        "accuracy": {"verdict": "not-screened", "tier": tier},
+        "knobs": [_evidence(report) for report in winner.winner.knobs] if winner is not None and improved else [],
+        "limits": dict(found.limits),
+        "environment": dict(found.environment),
+        "script": {
+            "path": found.script.path, "module": found.script.module, "sha256": found.script.sha256,
+            "argv": list(found.script.argv),
+        },
+        "study": dict(found.study),
+        "knowledge": _plain(found.knowledge),
+    }  # fmt: skip
+
+
+def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> bytes:
+    """The file with this device's profile in place of its earlier one. Raises ``ProfileError``."""
+    profiles = _documents(existing, place) if existing is not None else []
+    key = _key(profile)
+    kept = [other for other in profiles if _key(other) != key]
+    document = {"schema": SCHEMA, "profiles": [*kept, dict(profile)]}
+    return (json.dumps(document, indent=2, allow_nan=False, default=str) + "\n").encode()
+
+
+def read(content: bytes, place: str) -> list[Profile]:
+    """The profiles of a best.json. Raises ``ProfileError`` naming the place and what is wrong there."""
+    profiles = []
+    for number, document in enumerate(_documents(content, place)):
+        try:
+            profiles.append(_profile(document))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProfileError(
+                f"{place}: profiles[{number}] is not as schema {SCHEMA} says: {type(error).__name__}: {error}",
+                hint="write it anew with autotune study",
+            ) from error
+    return profiles
+
+
+def choose(profiles: list[Profile], device: Device, place: str) -> Profile:
+    """The profile of this very device, else of its model. Raises ``ProfileError`` naming those there are."""
+    same_kind = [p for p in profiles if p.device.kind == device.kind]
+    same_card = [p for p in same_kind if p.device.uuid == device.uuid]
+    same_model = [p for p in same_kind if p.device.name == device.name]
+    for profile in [*same_card, *same_model]:
+        return profile
+    there = ", ".join(f"{p.device.label} ({p.device.name})" for p in profiles) or "none"
+    raise ProfileError(
+        f"{place} has no profile for {device.label} ({device.name}); it has: {there}",
+        hint=f"tune it here: autotune study SCRIPT --device {device.label}",
+    )
+
+
+def drift(profile: Profile, script: Script, environment: Mapping[str, str]) -> list[str]:
+    """What is not as it was when the config was proven, a line each."""
+    lines = []
+    if profile.script.sha256 and script.sha256 != profile.script.sha256:
+        lines.append("the script has changed")
+    if tuple(script.argv) != tuple(profile.script.argv):
+        lines.append(f"its arguments were {list(profile.script.argv)}, now {list(script.argv)}")
+    for name in sorted({*profile.environment, *environment}):
+        before, now = profile.environment.get(name, "absent"), environment.get(name, "absent")
+        if before != now:
+            lines.append(f"{name} was {before}, now {now}")
+    return lines
+
+
+def _candidate(found: Found, *, improved: bool) -> dict[str, Any] | None:
+    """The best config that isn't proven, for whoever wants to look further."""
+    if improved:
+        return None
+    if found.winner is not None and found.winner.config:
+        return {"config": dict(found.winner.config), "speedup": asdict(found.winner.speedup), "proven": False}
+    if found.best is None or not found.best.config or found.gain is None:
+        return None
+    return {"config": dict(found.best.config), "single_trial_gain": found.gain, "proven": False}
+
+
+def _measured(measurement: Measurement) -> dict[str, Any]:
+    fields = (
+        "samples_per_s", "low", "high", "steps_per_s", "unit", "data_wait_share", "peak_host_bytes",
+        "peak_device_bytes", "first_step_s", "compile_s", "cpu_s_per_sample",
+    )  # fmt: skip
+    return {name: _plain(getattr(measurement, name)) for name in fields}
+
+
+def _evidence(report: KnobReport) -> dict[str, Any]:
+    return {**asdict(report), "evidence": str(report.evidence)}
+
+
+def _plain(value: Any) -> Any:
+    """In JSON's own types; what isn't a finite number becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
+    try:
+        document = json.loads(content)
+        schema, profiles = document["schema"], document["profiles"]
+        if not isinstance(profiles, list) or not all(isinstance(p, dict) for p in profiles):
+            raise ValueError("profiles is not a list of objects")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProfileError(
+            f"{place} is no best.json: {type(error).__name__}: {error}", hint="autotune study writes one"
+        ) from error
+    if schema != SCHEMA:
+        raise ProfileError(
+            f"{place} has schema {schema!r}, this autotune knows {SCHEMA}", hint="upgrade autotune, or study again"
+        )
+    return profiles
+
+
+def _key(profile: Mapping[str, Any]) -> tuple[Any, Any]:
+    device = profile.get("device")
+    return (device.get("kind"), device.get("uuid")) if isinstance(device, dict) else (None, None)
+
+
+def _profile(document: Mapping[str, Any]) -> Profile:
+    device, script = dict(document["device"]), document["script"]
+    device.pop("label", None)
+    config = document["config"]
+    if not isinstance(config, dict) or not all(isinstance(v, (bool, int, float, str)) for v in config.values()):
+        raise ValueError("config is not knob: value")
+    speedup = document.get("speedup")
+    return Profile(
+        device=Device(**device),
+        config=config,
+        verdict=Verdict(document["verdict"]),
+        script=Script(script["path"], tuple(script["argv"]), script.get("module", ""), script["sha256"]),
+        environment=dict(document["environment"]),
+        knowledge=dict(document.get("knowledge", {})),
+        speedup=float(speedup["ratio"]) if speedup else None,
+    )

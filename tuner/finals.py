@@ -1,0 +1,159 @@
+"""The finals: the best candidates meet the baseline again, interleaved, each run in a fresh process."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tuner import stats
+from tuner.model import Config, Measurement, Phase, Ratio, Trial, Verdict, Winner
+from tuner.objective import Objective
+from tuner.scoring import gain, key_of, score_of
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed."""
+
+    candidates: tuple[Trial, ...]
+    rounds: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Tells these finals from others of the study, with other candidates."""
+        return "finals of " + ", ".join(str(trial.number) for trial in self.candidates)
+
+    def why(self, round_number: int) -> str:
+        """What is stored with each run of a round; rounds count from 1."""
+        return f"{self.name}, round {round_number}"
+
+    def next_run(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> tuple[int, Config] | None:
+        """The round and the config of the next run that isn't among the trials, None when all are."""
+        done = {(trial.why, key_of(trial.config)) for trial in trials if trial.phase is Phase.FINALS}
+        out = {key_of(config) for config in dropped}
+        contenders = [t.config for t in self.candidates if key_of(t.config) not in out]
+        if not contenders:
+            return None
+        for round_number in range(1, self.rounds + 1):
+            for config in self._order(round_number):
+                if (self.why(round_number), key_of(config)) not in done and key_of(config) not in out:
+                    return round_number, config
+        return None
+
+    def _order(self, round_number: int) -> list[Config]:
+        """Random, so that whatever drifts over a round favours nobody."""
+        configs: list[Config] = [{}, *(trial.config for trial in self.candidates)]
+        random.Random(f"{self.seed}:{self.name}:{round_number}").shuffle(configs)
+        return configs
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The runs of one candidate and of the baseline, from the rounds in which both gave a figure."""
+
+    config: Config
+    baseline: tuple[Measurement, ...]
+    candidate: tuple[Measurement, ...]
+    gains: tuple[float, ...]
+    rates: tuple[tuple[float, float], ...]
+
+    def ratio(self, confidence: float, objective: Objective) -> Ratio:
+        """How many times better than the baseline, with its interval."""
+        before, after = [pair[0] for pair in self.rates], [pair[1] for pair in self.rates]
+        if not objective.maximize:
+            before, after = after, before
+        interval = stats.mean_ratio_interval(before, after, confidence)
+        return Ratio(interval.estimate, interval.low, interval.high)
+
+
+def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int) -> tuple[Trial, ...]:
+    """The best trials of the search that beat the baseline, best first."""
+    baseline = next((t for t in trials if t.phase is Phase.BASELINE), None)
+    reference = score_of(baseline.outcome, objective) if baseline is not None else None
+    if reference is None:
+        return ()
+    gains = []
+    for trial in trials:
+        score = score_of(trial.outcome, objective)
+        if trial.phase is Phase.SEARCH and score is not None and gain(score, reference, objective) > 1.0:
+            gains.append((gain(score, reference, objective), trial))
+    gains.sort(key=lambda pair: (-pair[0], pair[1].number))
+    return tuple(trial for _, trial in gains[:count])
+
+
+def failed_in(schedule: Schedule, trials: Iterable[Trial], objective: Objective) -> list[Config]:
+    """Candidates of which a run in the finals gave no figure: what doesn't hold isn't a winner."""
+    names = {schedule.why(number) for number in range(1, schedule.rounds + 1)}
+    return [t.config for t in trials if t.why in names and t.config and score_of(t.outcome, objective) is None]
+
+
+def pairs_of(schedule: Schedule, config: Config, trials: Iterable[Trial], objective: Objective) -> Pairs:
+    """The rounds of a candidate so far."""
+    runs = {(trial.why, key_of(trial.config)): trial for trial in trials if trial.phase is Phase.FINALS}
+    found = []
+    for number in range(1, schedule.rounds + 1):
+        why = schedule.why(number)
+        before, after = runs.get((why, key_of({}))), runs.get((why, key_of(config)))
+        if before is None or after is None or before.outcome is None or after.outcome is None:
+            continue
+        scores = score_of(before.outcome, objective), score_of(after.outcome, objective)
+        measurements = before.outcome.measurement, after.outcome.measurement
+        if scores[0] is not None and scores[1] is not None and measurements[0] and measurements[1]:
+            found.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
+    return Pairs(
+        config,
+        tuple(m[0] for _, m in found),
+        tuple(m[1] for _, m in found),
+        tuple(gain(s[1], s[0], objective) for s, _ in found),
+        tuple(s for s, _ in found),
+    )
+
+
+def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) -> Winner | None:
+    """What the finals proved; None where no candidate was measured twice beside the baseline.
+
+    The candidate whose interval's lower end is highest is judged. With several candidates the best of them is a
+    lucky one too, so each interval is widened to hold for all together (Bonferroni).
+    """
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(schedule.candidates))
+    failed = {key_of(config) for config in failed_in(schedule, trials, objective)}
+    contests = [
+        pairs
+        for candidate in schedule.candidates
+        if key_of(candidate.config) not in failed
+        and len((pairs := pairs_of(schedule, candidate.config, trials, objective)).rates) >= 2
+    ]
+    if not contests:
+        return None
+    best = max(contests, key=lambda pairs: pairs.ratio(confidence, objective).low)
+    ratio = best.ratio(confidence, objective)
+    improved = ratio.low > 1.0
+    label = "" if len(best.rates) >= 3 else "only two rounds were run"
+    return Winner(
+        verdict=Verdict.IMPROVED if improved and not label else Verdict.KEEP_BASELINE,
+        config=best.config,
+        speedup=ratio,
+        baseline=typical(best.baseline),
+        winner=typical(best.candidate),
+        runs=len(best.rates),
+        label=label,
+    )
+
+
+def typical(runs: Sequence[Measurement]) -> Measurement:
+    """The run with the median rate, with the geometric mean of all and their range in place of its own."""
+    ordered = sorted(runs, key=lambda run: run.samples_per_s)
+    mean = statistics.geometric_mean([run.samples_per_s for run in runs])
+    return replace(
+        ordered[len(ordered) // 2],
+        samples_per_s=mean,
+        low=ordered[0].samples_per_s,
+        high=ordered[-1].samples_per_s,
+        peak_host_bytes=max(run.peak_host_bytes for run in runs),
+        peak_device_bytes=max(run.peak_device_bytes for run in runs),
+    )

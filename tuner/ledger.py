@@ -1,0 +1,139 @@
+"""Runs trials and keeps their outcomes: what has finished is never lost and never run again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tuner import codec
+from tuner.durable import write_durably
+from tuner.errors import InfrastructureError, StorageError
+from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.placeholders import render
+from tuner.plan import StudyPlan
+from tuner.runner.base import Interrupted, Runner, TrialRequest
+from tuner.storage import Repository, TrialRecord
+
+TRIALS = "trials"
+OUTCOME = "outcome.json"
+ATTEMPTS = 3
+"""How often a trial is started before a machine that keeps failing is blamed on it."""
+_DISK_FAULTS = frozenset({"disk-full", "unwritable"})
+
+
+class Ledger:
+    """The trials of one study. Only the holder of the study's folder may have one."""
+
+    def __init__(
+        self, plan: StudyPlan, repository: Repository, study_id: int, runner: Runner, stop: threading.Event
+    ) -> None:
+        self._plan = plan
+        self._repository = repository
+        self._study_id = study_id
+        self._runner = runner
+        self._stop = stop
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
+        self.trials: list[Trial] = list(repository.trials(study_id))
+
+    def recover(self) -> None:
+        """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
+        # Whoever ran them is dead: the folder's lock is ours.
+        for record in self._repository.orphans(self._study_id, lambda owner: False):
+            outcome = self._outcome_on_disk(record)
+            if outcome is not None:
+                self._store(replace(record.trial, outcome=outcome))
+            else:
+                self._repository.requeue_trial(self._study_id, record.trial.number)
+
+    def seconds(self) -> float:
+        """What the finished trials took, in all runs of the study."""
+        return sum(trial.outcome.seconds for trial in self.trials if trial.outcome is not None)
+
+    def waiting(self) -> Trial | None:
+        """A trial that was interrupted, to be run before any new one."""
+        return self._repository.claim_trial(self._study_id, self._owner)
+
+    def begin(self, phase: Phase, config: Config, why: str) -> Trial:
+        """A new trial; its number is its place in the study."""
+        return self._repository.start_trial(self._study_id, phase, config, why, self._owner)
+
+    def conduct(self, trial: Trial, knowledge: Mapping[str, Any]) -> Trial:
+        """Runs the trial and stores its outcome. Raises ``Interrupted``, ``StorageError``, ``InfrastructureError``.
+
+        The outcome lies on disk before the database learns of it, so that a death in between loses nothing.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            outcome = self._attempt(trial, knowledge)
+            if outcome.kind is not OutcomeKind.INFRASTRUCTURE:
+                break
+            if outcome.reason in _DISK_FAULTS or attempt == ATTEMPTS:
+                self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
+                raise _fault(outcome, self._plan.folder)
+        outcome = within_device_limit(outcome, self._plan.limits.max_device_bytes, trial)
+        write_durably(self._folder(trial) / OUTCOME, codec.encode_outcome(outcome).encode())
+        return self._store(replace(trial, outcome=outcome))
+
+    def forget(self, trial: Trial) -> None:
+        """Lets the trial be run again when the study is resumed."""
+        self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
+        self.trials = [kept for kept in self.trials if kept.number != trial.number]
+
+    def _attempt(self, trial: Trial, knowledge: Mapping[str, Any]) -> Outcome:
+        folder = self._folder(trial)
+        shutil.rmtree(folder, ignore_errors=True)
+        plan = self._plan
+        request = TrialRequest(
+            folder, replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device, trial.config,
+            knowledge, plan.window, plan.limits,
+        )  # fmt: skip
+        try:
+            return self._runner.run(request, self._stop)
+        except Interrupted:
+            self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
+            raise
+
+    def _store(self, trial: Trial) -> Trial:
+        assert trial.outcome is not None
+        self._repository.finish_trial(self._study_id, trial.number, trial.outcome)
+        self.trials.append(trial)
+        self.trials.sort(key=lambda stored: stored.number)
+        return trial
+
+    def _folder(self, trial: Trial) -> Path:
+        return self._plan.folder / TRIALS / f"{trial.number:04d}"
+
+    def _outcome_on_disk(self, record: TrialRecord) -> Outcome | None:
+        try:
+            return codec.decode_outcome((self._folder(record.trial) / OUTCOME).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+
+def within_device_limit(outcome: Outcome, limit_bytes: int | None, trial: Trial) -> Outcome:
+    """The outcome, infeasible where its config took more of the device than allowed.
+
+    The script as written is what it is: a limit can't forbid it.
+    """
+    measurement = outcome.measurement
+    if measurement is None or limit_bytes is None or not trial.config or measurement.peak_device_bytes <= limit_bytes:
+        return outcome
+    detail = f"it took {measurement.peak_device_bytes:,} bytes of the device, of {limit_bytes:,} allowed"
+    return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason="device-oom", detail=detail)
+
+
+def _fault(outcome: Outcome, folder: Path) -> StorageError | InfrastructureError:
+    if outcome.reason in _DISK_FAULTS:
+        return StorageError(
+            outcome.detail, hint=f"free some space or make {folder} writable, then run the same command: it resumes"
+        )
+    return InfrastructureError(
+        f"a trial could not be run, in {ATTEMPTS} attempts: {outcome.detail} ({outcome.reason})",
+        hint=f"the trial's log.txt in {folder / TRIALS} may say more; the same command resumes",
+    )

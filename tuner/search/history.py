@@ -1,0 +1,128 @@
+"""What the finished trials of a study teach, for every sampler alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value
+from tuner.objective import Objective
+from tuner.scoring import Key, best_of, key_of, score_of
+from tuner.space import Axis, ResolvedSpace
+
+OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A config to try. ``why`` says in a few words what it is tried for."""
+
+    config: Config
+    why: str
+
+
+class Sampler(Protocol):
+    """Proposes configs."""
+
+    def propose(self, history: History) -> Proposal | None:
+        """The next config worth a trial, one that wasn't tried; None when there is none left."""
+        ...
+
+
+class History:
+    """The finished trials of baseline and search, and what follows from them.
+
+    Where knobs are pinned, the baseline isn't one of them: it ran without.
+    """
+
+    def __init__(self, space: ResolvedSpace, objective: Objective, trials: Iterable[Trial]) -> None:
+        self.space = space
+        self.objective = objective
+        finished = [t for t in trials if t.phase is not Phase.FINALS and t.outcome is not None]
+        self.trials: Sequence[Trial] = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
+        self._by_key: dict[Key, Trial] = {key_of(t.config): t for t in self.trials}
+        self.without_effect = self._without_effect()
+        self._bad_values = self._values_that_fail_alone()
+        self._too_large = [t.config for t in self.trials if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY]
+        self.axes: tuple[Axis, ...] = tuple(a for a in space.axes if a.knob.name not in self.without_effect)
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best figure so far."""
+        return best_of(self.trials, self.objective)
+
+    def score(self, trial: Trial) -> float | None:
+        """The trial's figure, None where it has none."""
+        return score_of(trial.outcome, self.objective)
+
+    def find(self, config: Config) -> Trial | None:
+        """The trial that ran this config or one that means the same."""
+        return self._by_key.get(key_of(self.space.canonical(config)))
+
+    def is_ruled_out(self, config: Config) -> bool:
+        """Whether the config breaks a constraint, turns a knob without effect, or is known to fail."""
+        canonical = self.space.canonical(config)
+        return (
+            not self.space.allows(canonical)
+            or any(name in self.without_effect for name in canonical if name not in self.space.pinned)
+            or any(_same(canonical.get(name), value) for name, value in self._bad_values)
+            or any(self._is_at_least_as_heavy(canonical, failed) for failed in self._too_large)
+        )
+
+    def turned(self, config: Config) -> dict[str, Value]:
+        """The knobs that the config turns by itself: not the pinned ones, nor those that follow from others."""
+        searched = {axis.knob.name for axis in self.space.axes}
+        return {name: value for name, value in config.items() if name in searched}
+
+    def _without_effect(self) -> frozenset[str]:
+        """Knobs that met nothing in the script to turn."""
+        return frozenset(
+            report.knob
+            for trial in self.trials
+            if trial.outcome is not None and trial.outcome.measurement is not None
+            for report in trial.outcome.measurement.knobs
+            if report.evidence is Evidence.NOT_APPLICABLE and report.knob in self.turned(trial.config)
+        )
+
+    def _values_that_fail_alone(self) -> list[tuple[str, Value]]:
+        """Values that failed with everything else as written: they aren't tried in company.
+
+        Memory is another matter: less of something else may mend it.
+        """
+        failed = []
+        for trial in self.trials:
+            outcome, turned = trial.outcome, list(self.turned(trial.config).items())
+            if outcome is None or outcome.complete or outcome.reason in OUT_OF_MEMORY:
+                continue
+            failed += turned if len(turned) == 1 else []
+        return failed
+
+    def _is_at_least_as_heavy(self, config: Config, failed: Config) -> bool:
+        """Whether the config takes no less memory than one that ran out of it, knob by knob."""
+        heavier = {axis.knob.name for axis in self.space.axes if axis.knob.heavier}
+        ours, theirs = self.space.complete(config), self.space.complete(failed)
+        for name in {*ours, *theirs}:
+            own, other = ours.get(name), theirs.get(name)
+            if name in heavier and isinstance(own, (int, float)) and isinstance(other, (int, float)):
+                if own < other:
+                    return False
+            elif name not in self._derived(theirs) and not _same(own, other):
+                return False
+        return True
+
+    def _derived(self, complete: Config) -> Iterable[str]:
+        return self.space.space.derive(complete, self.space.facts)
+
+
+def _teaches(outcome: Outcome | None) -> bool:
+    """A fault of ours or of the machine says nothing of the config."""
+    return outcome is not None and outcome.kind is not OutcomeKind.INFRASTRUCTURE
+
+
+def _holds(trial: Trial, pinned: Config) -> bool:
+    return all(_same(trial.config.get(name), value) for name, value in pinned.items())
+
+
+def _same(one: Value | None, other: Value | None) -> bool:
+    return type(one) is type(other) and one == other

@@ -1,0 +1,109 @@
+"""One knob at a time, on top of the best so far: what a person with a stopwatch would try first.
+
+On a synthetic model of this problem such a start had a third to a sixth of TPE's regret at 20 trials. Loader knobs
+are skipped while the loop doesn't wait for its loader; compute knobs are judged by the rate without that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuner.model import Trial, Value
+from tuner.scoring import WORTH_HAVING, gain
+from tuner.search.history import History, Proposal
+from tuner.space import Axis
+
+WAITING = 0.06
+"""A loop that waits less than this share of its time gains nothing worth having from its loader."""
+CLIMB_ON = 0.98
+"""An ordered knob is followed while it doesn't lose more than noise."""
+
+
+class StructuredSampler:
+    """Walks through the knobs in the space's order, late ones last, each from the incumbent's value."""
+
+    def propose(self, history: History) -> Proposal | None:
+        """The first step of the walk that has no trial yet."""
+        start = history.find({})
+        if start is None:
+            return Proposal(history.space.canonical({}), "what is pinned, by itself")
+        return next(_Walk(history, start).steps(), None)
+
+
+class _Walk:
+    """The walk so far, replayed from the history: the same trials always lead to the same next step."""
+
+    def __init__(self, history: History, start: Trial) -> None:
+        self._history = history
+        self._incumbent = start
+
+    def steps(self) -> Iterator[Proposal]:
+        """The configs to try; whoever takes one must come back with its trial in a new history."""
+        axes = self._history.axes
+        for axis in sorted(axes, key=lambda a: a.knob.late):
+            if axis.knob.loader and self._wait() < WAITING and not self._has_turned_loader():
+                continue
+            if axis.knob.needs is not None and not axis.knob.needs(self._complete()):
+                continue
+            yield from self._climb(axis) if axis.knob.ordered else self._try_all(axis)
+
+    def _try_all(self, axis: Axis) -> Iterator[Proposal]:
+        for value in axis.values:
+            yield from self._attempt(axis, value)
+
+    def _climb(self, axis: Axis) -> Iterator[Proposal]:
+        """Up from the incumbent's value while that doesn't lose; down where up brought nothing."""
+        start = axis.values.index(self._complete()[axis.knob.name])
+        before = self._incumbent
+        for values in (axis.values[start + 1 :], axis.values[:start][::-1]):
+            reference = self._incumbent
+            for value in values:
+                yield from self._attempt(axis, value)
+                trial = self._history.find(self._with(axis, value))
+                if trial is None or self._gain(axis, trial, reference) < CLIMB_ON:
+                    break
+                reference = trial
+            if self._incumbent is not before:
+                return
+
+    def _attempt(self, axis: Axis, value: Value) -> Iterator[Proposal]:
+        """One value of a knob on top of the incumbent, which it replaces where it is better."""
+        config = self._with(axis, value)
+        trial = self._history.find(config)
+        if trial is None:
+            if self._history.is_ruled_out(config):
+                return
+            yield Proposal(config, axis.knob.meaning)
+            return
+        if self._gain(axis, trial, self._incumbent) > WORTH_HAVING:
+            self._incumbent = trial
+
+    def _with(self, axis: Axis, value: Value) -> dict[str, Value]:
+        turned = {**self._history.turned(self._incumbent.config), axis.knob.name: value}
+        return self._history.space.canonical(turned)
+
+    def _gain(self, axis: Axis, trial: Trial, reference: Trial) -> float:
+        """The ratio by which the knob is judged; 0 for a trial without a figure."""
+        own, other = self._history.score(trial), self._history.score(reference)
+        if own is None or other is None:
+            return 0.0
+        whole = gain(own, other, self._history.objective)
+        if axis.knob.loader or not self._history.objective.maximize or _wait(reference) < WAITING:
+            return whole
+        # What computing gains is hidden behind the wait for now; it must not cost anything in return.
+        return whole * (1 - _wait(reference)) / (1 - _wait(trial)) if whole > CLIMB_ON else whole
+
+    def _complete(self) -> dict[str, Value]:
+        return self._history.space.complete(self._incumbent.config)
+
+    def _wait(self) -> float:
+        return _wait(self._incumbent)
+
+    def _has_turned_loader(self) -> bool:
+        loader = {axis.knob.name for axis in self._history.axes if axis.knob.loader}
+        return not loader.isdisjoint(self._history.turned(self._incumbent.config))
+
+
+def _wait(trial: Trial) -> float:
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    return min(0.99, measurement.data_wait_share) if measurement is not None else 0.0
