@@ -136,6 +136,7 @@ class Repository:
     def start_trial(self, study_id: int, phase: Phase, config: Config, why: str, owner: str) -> Trial:
         """A new trial with the next number, running and owned at once."""
         with self._told(), self._engine.begin() as connection:
+            _hold(connection, study_id)
             last = connection.execute(
                 sa.select(sa.func.max(_trial.c.number)).where(_trial.c.study_id == study_id)
             ).scalar()
@@ -151,9 +152,9 @@ class Repository:
     def claim_trial(self, study_id: int, owner: str) -> Trial | None:
         """The waiting trial with the lowest number, now running and owned; None when nothing waits."""
         with self._told(), self._engine.begin() as connection:
+            _hold(connection, study_id)
             waiting = (_trial.c.study_id == study_id) & (_trial.c.state == TrialState.WAITING.value)
-            query = sa.select(_trial).where(waiting).order_by(_trial.c.number).limit(1).with_for_update()
-            row = connection.execute(query).first()
+            row = connection.execute(sa.select(_trial).where(waiting).order_by(_trial.c.number).limit(1)).first()
             if row is None:
                 return None
             connection.execute(
@@ -282,9 +283,17 @@ _HINTS = (
     ("not a database", "the file is something else: move it away, or start a new study with --new"),
     ("malformed", "the database is damaged: restore it from a copy, or start a new study with --new"),
     ("locked", "another process holds the database: end it, then run the study again"),
+    ("study.name", "a study of that name is there already"),
+    ("study_name_key", "a study of that name is there already"),
+    ("can't load plugin", "install the driver of that database, such as psycopg for PostgreSQL"),
     ("no module named", "install the driver of that database, such as psycopg for PostgreSQL"),
     ("could not parse", "a database is given as sqlite:///path or postgresql+psycopg://user@host/name"),
 )
+
+
+def _hold(connection: sa.Connection, study_id: int) -> None:
+    """One process at a time numbers or claims trials of a study, also where ``BEGIN`` locks nothing (PostgreSQL)."""
+    connection.execute(sa.select(_study.c.id).where(_study.c.id == study_id).with_for_update())
 
 
 def _record(row: Any) -> TrialRecord:

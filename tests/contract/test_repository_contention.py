@@ -1,0 +1,157 @@
+"""Several processes on one database: nothing is run twice, nothing is lost. For every database that is to hold.
+
+SQLite is always there. For PostgreSQL, AUTOTUNE_TEST_POSTGRESQL names an empty database, as in
+postgresql+psycopg://me@localhost/autotune_test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.model import Outcome, OutcomeKind, Phase
+from tuner.storage import Repository, TrialState
+
+POSTGRESQL = os.environ.get("AUTOTUNE_TEST_POSTGRESQL", "")
+PROCESSES = 5
+TRIALS = 40
+PRELUDE = """
+import sys, time
+from tuner.model import Outcome, OutcomeKind, Phase
+from tuner.storage import Repository
+url, owner = sys.argv[1:3]
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'study.db'}"
+    if not POSTGRESQL:
+        pytest.skip("AUTOTUNE_TEST_POSTGRESQL names no database")
+    return POSTGRESQL
+
+
+@pytest.fixture
+def repository(url: str) -> Iterator[Repository]:
+    opened = Repository(url)
+    yield opened
+    opened.close()
+
+
+def _at_once(url: str, work: str) -> list[list[str]]:
+    """Lines that each process printed; all begin to work together."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + work, url, f"owner-{number}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for number in range(PROCESSES)
+    ]  # fmt: skip
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        printed = [process.communicate(timeout=60)[0].split() for process in processes]
+        assert [process.returncode for process in processes] == [0] * PROCESSES
+        return printed
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_waiting_trial_is_claimed_by_one(url: str, repository: Repository) -> None:
+    study = repository.create_study(f"claims-{os.getpid()}", {}).id
+    for number in range(TRIALS):
+        repository.start_trial(study, Phase.SEARCH, {"num_workers": number}, "", "none")
+        repository.requeue_trial(study, number)
+    claimed = _at_once(
+        url,
+        f"""
+repository = Repository(url)
+while (trial := repository.claim_trial({study}, owner)) is not None:
+    time.sleep(0.01)  # a trial takes its time, and the others get their turn
+    assert repository.finish_trial({study}, trial.number, Outcome(OutcomeKind.CRASHED, owner), owner)
+    print(trial.number)
+""",
+    )
+    owners = {int(number): f"owner-{process}" for process, numbers in enumerate(claimed) for number in numbers}
+    assert Counter(number for numbers in claimed for number in numbers).most_common(1)[0][1] == 1
+    assert sorted(owners) == list(range(TRIALS))
+    records = repository.records(study)
+    assert all(record.state is TrialState.FINISHED and record.attempts == 2 for record in records)
+    assert {r.trial.number: r.owner for r in records} == owners
+    assert {r.trial.number: r.trial.outcome.reason for r in records if r.trial.outcome is not None} == owners
+    assert len([numbers for numbers in claimed if numbers]) > 1, "one process did everything: nothing was tested"
+
+
+def test_numbers_are_given_once(url: str, repository: Repository) -> None:
+    study = repository.create_study(f"numbers-{os.getpid()}", {}).id
+    printed = _at_once(
+        url,
+        f"""
+repository = Repository(url)
+for _ in range(8):
+    print(repository.start_trial({study}, Phase.SEARCH, dict(), "", owner).number)
+""",
+    )
+    assert sorted(int(number) for numbers in printed for number in numbers) == list(range(8 * PROCESSES))
+
+
+def test_an_outcome_is_stored_by_one(url: str, repository: Repository) -> None:
+    study = repository.create_study(f"outcomes-{os.getpid()}", {}).id
+    for _ in range(10):
+        repository.start_trial(study, Phase.SEARCH, {}, "", "none")
+    printed = _at_once(
+        url,
+        f"""
+repository = Repository(url)
+for number in range(10):
+    if repository.finish_trial({study}, number, Outcome(OutcomeKind.CRASHED, owner)):
+        print(number)
+""",
+    )
+    assert sorted(int(number) for numbers in printed for number in numbers) == list(range(10))
+
+
+def test_a_new_database_is_prepared_by_several_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    printed = _at_once(url, "Repository(url).create_study(owner, dict(seed=1))\nprint(owner)")
+    repository = Repository(url)
+    assert sorted(study.name for study in repository.studies()) == sorted(name for [name] in printed)
+    repository.close()
+
+
+def test_a_killed_owner_leaves_a_trial_that_can_be_claimed_again(url: str, repository: Repository) -> None:
+    study = repository.create_study(f"kill-{os.getpid()}", {}).id
+    repository.start_trial(study, Phase.SEARCH, {}, "", "none")
+    repository.requeue_trial(study, 0)
+    work = f"""
+import os, signal
+assert Repository(url).claim_trial({study}, owner) is not None
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", PRELUDE + work, url, "killed"], input="go\n", text=True, capture_output=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == -9, ended.stderr
+    assert repository.claim_trial(study, "me") is None
+    (orphan,) = repository.orphans(study, lambda owner: owner != "killed")
+    repository.requeue_trial(study, orphan.trial.number)
+    claimed = repository.claim_trial(study, "me")
+    assert claimed is not None and claimed.number == 0
+    assert repository.finish_trial(study, 0, Outcome(OutcomeKind.CRASHED), owner="me")
