@@ -1,0 +1,138 @@
+"""Whatever the model can hold comes back from its text exactly; whatever else is there is a ``ValueError``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner import codec
+from tuner.model import Block, Evidence, KnobReport, Measurement, Outcome, OutcomeKind, Value
+
+RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
+TEXT = st.text(max_size=12)
+FLOATS = st.floats()
+VALUES: st.SearchStrategy[Value] = st.booleans() | st.integers() | FLOATS | TEXT
+KEYS = TEXT | st.sampled_from(["$float", "$items", "$"])
+TREES = st.recursive(
+    st.none() | VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+REPORTS = st.builds(
+    KnobReport, TEXT, VALUES, st.integers(), st.integers(), st.sampled_from(Evidence), TEXT, st.none() | VALUES
+)
+MEASUREMENTS = st.builds(
+    Measurement,
+    **dict.fromkeys(("samples_per_s", "low", "high", "steps_per_s", "data_wait_share", "first_step_s"), FLOATS),
+    **dict.fromkeys(("compile_s", "cpu_s_per_sample", "foreign_cpus"), FLOATS),
+    unit=TEXT,
+    blocks=st.lists(st.builds(Block, FLOATS, st.integers(), FLOATS, FLOATS), max_size=3).map(tuple),
+    peak_host_bytes=st.integers(),
+    peak_device_bytes=st.integers(),
+    losses=st.lists(st.tuples(FLOATS, FLOATS), max_size=3).map(tuple),
+    steady=st.booleans(),
+    knobs=st.lists(REPORTS, max_size=2).map(tuple),
+    metrics=st.dictionaries(KEYS, FLOATS, max_size=2),
+    notes=st.lists(TEXT, max_size=2).map(tuple),
+)
+OUTCOMES = st.builds(
+    Outcome, st.sampled_from(OutcomeKind), TEXT, TEXT, TEXT, st.none() | MEASUREMENTS,
+    st.dictionaries(KEYS, TREES, max_size=3), FLOATS,
+)  # fmt: skip
+
+
+def _exact(one: Any, other: Any) -> bool:
+    """Equal in type and value, NaN and the sign of zero included."""
+    if isinstance(one, float) and isinstance(other, float):
+        same_sign = math.copysign(1, one) == math.copysign(1, other)
+        return (math.isnan(one) and math.isnan(other)) or (one == other and same_sign)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return set(one) == set(other) and all(_exact(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and type(one) is type(other):
+        return len(one) == len(other) and all(_exact(a, b) for a, b in zip(one, other, strict=True))
+    if hasattr(one, "__dataclass_fields__"):
+        return type(one) is type(other) and _exact(vars(one), vars(other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def test_exactness_tells_apart_what_python_does_not() -> None:
+    assert _exact(math.nan, math.nan) and _exact({"a": [0.0, None]}, {"a": [0.0, None]})
+    for one, other in [(True, 1), (1, 1.0), (0.0, -0.0), ([1], (1,)), ({"a": 1}, {"a": 1, "b": 2}), (math.nan, 1.0)]:
+        assert not _exact(one, other)
+
+
+@RELAXED
+@given(TREES)
+def test_a_value_comes_back(tree: Any) -> None:
+    text = codec.dumps(tree)
+    assert text.isascii()
+    assert _exact(codec.loads(text), tree)
+    assert _exact(codec.loads(text.encode()), tree)
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@RELAXED
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+def test_a_config_comes_back_and_its_text_does_not_depend_on_the_order(config: dict[str, Value]) -> None:
+    text = codec.encode_config(config)
+    assert _exact(codec.decode_config(text), config)
+    assert codec.encode_config(dict(reversed(config.items()))) == text
+
+
+@RELAXED
+@given(OUTCOMES)
+def test_an_outcome_comes_back(outcome: Outcome) -> None:
+    assert _exact(codec.decode_outcome(codec.encode_outcome(outcome)), outcome)
+
+
+@RELAXED
+@given(OUTCOMES, st.data())
+def test_a_torn_outcome_is_told(outcome: Outcome, data: st.DataObject) -> None:
+    text = codec.encode_outcome(outcome).encode()
+    with pytest.raises(ValueError):
+        codec.decode_outcome(text[: data.draw(st.integers(0, len(text) - 1))])
+
+
+@RELAXED
+@given(TREES.map(json.dumps) | st.text() | st.binary())
+def test_foreign_text_is_read_or_told(text: str | bytes) -> None:
+    for decode in (codec.loads, codec.decode_config, codec.decode_outcome):
+        try:
+            decode(text)
+        except ValueError:
+            continue  # the one error that is promised
+
+
+@RELAXED
+@given(OUTCOMES, st.data())
+def test_an_outcome_that_lacks_a_field_is_told(outcome: Outcome, data: st.DataObject) -> None:
+    fields = json.loads(codec.encode_outcome(outcome))
+    del fields[data.draw(st.sampled_from(sorted(fields)))]
+    with pytest.raises(ValueError):
+        codec.decode_outcome(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"$float": null}', '{"$float": []}', '{"$items": 3}', '{"$items": [1]}', "[" * 100_000, '{"$float": "x"}']
+)
+def test_a_malformed_escape_is_told(text: str) -> None:
+    with pytest.raises(ValueError):
+        codec.loads(text)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"a": null}', '{"a": [1]}', '{"a": {"b": 1}}'])
+def test_what_is_no_config_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="not a config"):
+        codec.decode_config(text)
+
+
+def test_foreign_objects_become_what_json_has() -> None:
+    assert codec.loads(codec.dumps({"kind": OutcomeKind.CRASHED, 1: (2, {3}), "path": object})) == {
+        "kind": "crashed", "1": [2, [3]], "path": str(object),
+    }  # fmt: skip
