@@ -33,6 +33,8 @@ def main() -> None:
     if current.measuring:
         files.install(current)
     code = _run(current)
+    if code == 0 and not current.stopped:
+        current.on_quiet_end()
     current.finish(complete=False)
     recorder.emit("exit", code=code)
     if current.stopped:

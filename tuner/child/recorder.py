@@ -17,6 +17,10 @@ _T975 = (
 )  # fmt: skip
 
 
+# What recurs after fewer steps than this (a frozen teacher, the scores of a full-batch script) is part of the step.
+MIN_STEPS_BETWEEN_VALIDATIONS = 3
+
+
 class Recorder:
     """Writes records to an inherited descriptor; in a forked worker, or once the parent is gone, it is silent."""
 
@@ -64,11 +68,15 @@ class StepClock:
         self.min_window_steps = 0
         self.on_block: Callable[[], None] = lambda: None
         self._validating = False
+        self._steps_since_validation = 0
+        self._may_have_resumed: float | None = None
         self._phase_started = self._block_started = clock()
         self._phase_steps = 0
         self._steps = 0
         self._samples = 0.0
         self._wait_s = 0.0
+        self._fetched_samples = 0.0
+        self._fetched_wait_s = 0.0
         self._last_activity = 0
         self._restarts = 0
         self._blocks: list[tuple[float, float]] = []
@@ -79,23 +87,38 @@ class StepClock:
         self._samples = self._wait_s = 0.0
         self._last_activity = self.activity()
 
+    def fetch_begins(self) -> None:
+        """The training loader is asked for a batch: whether to train on it or to validate on it is known later."""
+        if self._validating and self._may_have_resumed is None:
+            self._may_have_resumed = self._clock()
+
     def add_samples(self, samples: float, wait_s: float) -> None:
-        """A batch of the training loader was fetched."""
-        self._samples += samples
-        self._wait_s += wait_s
-        self.total_samples += samples
+        """A batch of the training loader was fetched. It counts once a step has been taken on it."""
+        self._fetched_samples += samples
+        self._fetched_wait_s += wait_s
+
+    @property
+    def holds_samples(self) -> bool:
+        """Whether a batch was fetched that no step has been taken on yet."""
+        return self._fetched_samples > 0
 
     def validation_begins(self) -> None:
         """Something that isn't training runs from here on: the time until training resumes is set apart."""
-        if not self._validating and self.total_steps:
+        if not self._validating and self._steps_since_validation >= MIN_STEPS_BETWEEN_VALIDATIONS:
             self._close_block(flagged=False)
             self._validating = True
+        self._steps_since_validation = 0
+        if self._validating:
+            # A script that validates on its training data, too: these batches are not for training.
+            self._fetched_samples = self._fetched_wait_s = 0.0
+            self._may_have_resumed = None
 
     def training_resumes(self) -> None:
-        """Ends the stretch that ``validation_begins`` opened."""
+        """Ends the stretch that ``validation_begins`` opened, as of the fetch of the batch that is trained on now."""
         if self._validating:
-            self._close_block(flagged=True)
+            self._close_block(flagged=True, at=self._may_have_resumed)
             self._validating = False
+            self._may_have_resumed = None
 
     def flush(self) -> None:
         """Sends what is still open: a short script may end within a block."""
@@ -110,6 +133,13 @@ class StepClock:
     def step(self) -> bool:
         """One step ended. Returns True when the window is complete."""
         self.total_steps += 1
+        self._steps_since_validation += 1
+        if self._may_have_resumed is not None:
+            self.training_resumes()
+        self._samples += self._fetched_samples
+        self._wait_s += self._fetched_wait_s
+        self.total_samples += self._fetched_samples
+        self._fetched_samples = self._fetched_wait_s = 0.0
         if self.total_steps == 1:
             self.start()
             return False
@@ -121,16 +151,18 @@ class StepClock:
             self._advance()
         return self.complete
 
-    def _close_block(self, *, flagged: bool) -> None:
+    def _close_block(self, *, flagged: bool, at: float | None = None) -> None:
         self.synchronize()
-        now = self._clock()
+        now = self._clock() if at is None else at
         seconds = now - self._block_started
         if seconds > 0 and (self._steps or flagged):
             self._recorder.emit(
                 "block", phase=self.phase, steps=self._steps, samples=self._samples, seconds=seconds,
                 wait_s=min(self._wait_s, seconds), flagged=flagged,
             )  # fmt: skip
-            if self.phase == "window" and not flagged:
+            if flagged:
+                self._phase_started += seconds  # what was set apart is neither warm-up nor window
+            elif self.phase == "window":
                 self._blocks.append((self._samples or float(self._steps), seconds))
             self.on_block()
         if self._steps or flagged:

@@ -46,6 +46,7 @@ class Session:
         self.trainer_left_out: dict[str, str] = {}
         self.on_hand_over: list[Callable[[str], None]] = []
         self.read_options: Callable[[], None] = lambda: None
+        self.on_quiet_end: Callable[[], None] = lambda: None
         self.failed: set[str] = set()
         self.bound_elsewhere: set[str] = set(self.knowledge.get("placeholders") or ())
         os.register_at_fork(after_in_child=self._forked)
@@ -108,10 +109,12 @@ class Session:
         if self.stopped and self.here and threading.get_ident() == self.thread:
             raise StopTrial
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str, *, complete: bool = True) -> None:
         """Writes what was seen, then unwinds the script; a watchdog ends a process that won't unwind."""
+        if self.finished:
+            return  # what is being written down says it already
         self.window_reason = why
-        self.finish(complete=True)
+        self.finish(complete=complete)
         self.stopped = True
         threading.Thread(target=_watchdog, daemon=True, name="autotune-watchdog").start()
         raise StopTrial
@@ -127,7 +130,8 @@ class Session:
             observe()
         self.read_options()
         self.left_out.update(self.trainer_left_out)
-        for name, value in {**self.trainer_options, **self.suggestions}.items():
+        self.as_written.update(self.trainer_options)
+        for name, value in self.suggestions.items():
             self.as_written[name] = value
             self.left_out.pop(name, None)
         self.recorder.emit(

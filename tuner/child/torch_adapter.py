@@ -11,6 +11,7 @@ from . import files
 from .session import Session
 from .torch_loader import LoaderWatch
 from .torch_modules import DTYPES, ModuleWatch
+from .torch_processes import ProcessWatch
 from .torch_steps import StepWatch, implementations
 
 SUPPORTED = (2, 4)
@@ -56,6 +57,7 @@ class TorchAdapter:
             session.clock.on_block = self._on_block
             session.observers.append(self._observe)
             files.install_torch(session, torch)
+            ProcessWatch(session, torch).install()
 
     def _backward_ran(self) -> None:
         self.loaders.backward_ran()
@@ -66,19 +68,18 @@ class TorchAdapter:
             self.torch.cuda.synchronize()
 
     def _activity(self) -> int:
-        """Changes with every graph that is compiled and with every fp16 step that was skipped."""
-        return _counters()[0] + self.steps.skipped_steps
+        """Changes with every graph that is compiled, every fp16 step that is skipped, every change of the loader."""
+        return _counters()[0] + self.steps.skipped_steps + self.loaders.changes_of_primary
 
     def _on_block(self) -> None:
+        self.session.clock.min_window_steps = 3 * self._prefetch_capacity()
         loss = self.steps.take_loss()
         if loss is None:
             return
         self.session.recorder.emit("loss", samples=self.session.clock.total_samples, value=loss)
         if not math.isfinite(loss):
             self.session.fail("nan", f"the training loss became {loss}")
-            self.session.stop("the loss is not finite")
-        needed = 3 * self._prefetch_capacity()
-        self.session.clock.min_window_steps = needed
+            self.session.stop("the loss is not finite", complete=False)
 
     def _prefetch_capacity(self) -> int:
         """Batches that can lie ready: a window shorter than this measures a queue that was filled before."""
@@ -167,15 +168,20 @@ class TorchAdapter:
         session, steps = self.session, self.steps
         written, left_out = session.as_written, session.left_out
         optimizers = list(steps.optimizers)
+        accumulated = round(steps.backwards / max(1, steps.steps))
+        by_trainer = "grad_accumulation" in session.trainer_options
         written["grad_accumulation"] = 1
         reason = ""
         if not optimizers:
             reason = "no torch optimizer takes the steps"
         elif len(optimizers) > 1:
             reason = f"{len(optimizers)} optimizers share one loop: their gradients can't be told apart"
+        elif by_trainer:
+            pass  # the trainer knows how to, whatever its loop looks like from here
         elif steps.closures:
             reason = "the optimizer calls the script's closure"
-        elif steps.backwards >= 1.8 * max(1, steps.steps) and steps.factor == 1:
+        elif accumulated > 1 and steps.factor == 1:
+            written["grad_accumulation"] = accumulated
             reason = "the script accumulates gradients itself"
         elif steps.reduction == "unknown":
             reason = "how the loss depends on the batch can't be read from its graph"

@@ -6,6 +6,7 @@ import inspect
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ class Loader:
     """What is known of the loaders made at one place of the user's code."""
 
     key: str
+    stack: str
     written: dict[str, Any]
     refused: dict[str, str]
     changed: set[str] = field(default_factory=set)
@@ -32,8 +34,10 @@ class Loader:
     live_workers: int = 0
     live: dict[str, Any] = field(default_factory=dict)
     dataset_len: int | None = None
+    dataset: Callable[[], Any] = lambda: None
     map_style: bool = True
     made: int = 0
+    iterated: bool = False
 
 
 class LoaderWatch:
@@ -43,12 +47,11 @@ class LoaderWatch:
         self.session = session
         self.torch = torch
         self.loaders: dict[str, Loader] = {}
-        self.gap: list[str] = []
+        self.gap: dict[str, None] = {}
         self.gaps = 0
         self.primary: str | None = None
+        self.changes_of_primary = 0
         self._of_object: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._of_dataset: dict[int, str] = {}
-        self._ordinals: dict[str, int] = {}
         self._queues: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         known = session.knowledge.get("training_loaders")
         self.known: set[str] | None = set(known) if known else None
@@ -59,11 +62,11 @@ class LoaderWatch:
         wanted = [k for k in LOADER_KNOBS if self.session.wants(k)]
         if self.session.measuring or wanted:
             patch(data.DataLoader, "__init__", self._init)
+            patch(data.DataLoader, "__iter__", self._iter)
         if self.session.measuring:
             base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
             patch(base, "__next__", self._next)
             patch(base, "_next_index", self._next_index)
-            patch(data.DataLoader, "__iter__", self._iter)
 
     # construction
 
@@ -90,24 +93,31 @@ class LoaderWatch:
     def _register(self, loader: Any, given: dict[str, Any]) -> Loader:
         dataset = given.get("dataset")
         stack = _user_stack()
-        inherited = self._of_dataset.get(id(dataset))
-        if inherited is not None and _inside_library():
-            # accelerate, Fabric and Lightning make a loader anew around the same dataset: it stays the same loader.
-            key = inherited
-        else:
-            ordinal = self._ordinals[stack] = self._ordinals.get(stack, -1) + 1
-            key = f"{stack}#{ordinal}"
-            if self.known is not None and key not in self.known and f"{stack}#*" in self.known:
-                key = f"{stack}#*"
-        entry = self.loaders.get(key)
+        entry = self._known_entry(stack, dataset, given)
         if entry is None:
-            entry = self.loaders[key] = Loader(key, _written(given), self._refusals(given))
+            same_place = sum(1 for other in self.loaders.values() if other.stack == stack)
+            entry = Loader(f"{stack}#{same_place}", stack, _written(given), self._refusals(given))
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
             entry.dataset_len = _length(dataset) if entry.map_style else None
+            self.loaders[entry.key] = entry
+        entry.dataset = _reference(dataset)
         entry.made += 1
-        self._of_object[loader] = key
-        self._of_dataset[id(dataset)] = key
+        self._of_object[loader] = entry.key
         return entry
+
+    def _known_entry(self, stack: str, dataset: Any, given: dict[str, Any]) -> Loader | None:
+        """The loader that this one stands for: the same data wrapped by a library, or the same line an epoch later."""
+        if _inside_library():
+            # accelerate, Fabric and Lightning make a loader anew around the same dataset: it stays the same loader.
+            for entry in reversed(self.loaders.values()):
+                if entry.dataset() is dataset:
+                    return entry
+        for entry in self.loaders.values():
+            if entry.stack == stack and entry.iterated and entry.written == _written(given):
+                alike = entry.map_style and entry.dataset_len == _length(dataset)
+                if alike or entry.dataset() is dataset:
+                    return entry
+        return None
 
     def _is_training(self, entry: Loader, given: dict[str, Any]) -> bool:
         if self.known is not None:
@@ -139,8 +149,10 @@ class LoaderWatch:
         for knob in LOADER_KNOBS:
             if not self.session.wants(knob) or knob in entry.refused:
                 continue
-            if knob == "batch_size" and given.get("batch_sampler") is not None:
-                old = given["batch_sampler"]
+            old = given.get("batch_sampler") if knob == "batch_size" else None
+            if old is not None and type(old) is not self.torch.utils.data.BatchSampler:
+                continue  # a library's own, around the sampler of the loader that was changed already
+            if old is not None:
                 given["batch_sampler"] = type(old)(old.sampler, int(config[knob]), old.drop_last)
             else:
                 given[knob] = config[knob]
@@ -154,14 +166,18 @@ class LoaderWatch:
     def _iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:
             key = self._of_object.get(loader)
-            if self.session.here and key is not None and key == self.primary:
-                self.session.clock.training_resumes()
+            if key is None or not self.session.here:
+                return original(loader)
+            entry = self.loaders[key]
+            entry.iterated = True
+            if key == self.primary:
+                self.session.clock.fetch_begins()
             began = time.perf_counter()
             iterator = original(loader)
-            if self.session.here and key is not None:
+            if self.session.measuring:
                 if key == self.primary:
                     self.session.clock.add_samples(0, time.perf_counter() - began)
-                self._look_at(self.loaders[key], loader, iterator)
+                self._look_at(entry, loader, iterator)
             return iterator
 
         return __iter__
@@ -191,7 +207,7 @@ class LoaderWatch:
             key = self._of_object.get(iterator)
             clock = self.session.clock
             if key is not None and key == self.primary:
-                clock.training_resumes()
+                clock.fetch_begins()
             elif key is not None and self.primary is not None and not self._trains(key):
                 clock.validation_begins()
             began = time.perf_counter()
@@ -218,7 +234,8 @@ class LoaderWatch:
             if count in _dimensions(self.torch, batch):
                 entry.dimension_seen += 1
             entry.live["pinned"] = _is_pinned(self.torch, batch)
-        self.gap.append(entry.key)
+        self.gap.pop(entry.key, None)
+        self.gap[entry.key] = None  # the last one fetched comes last
         if self.primary is None or entry.key == self.primary:
             self.session.clock.add_samples(count, wait_s)
 
@@ -231,11 +248,16 @@ class LoaderWatch:
         if not self.gap:
             return
         self.gaps += 1
-        if self.primary is None:
-            self.primary = self.gap[-1]
-        for key in set(self.gap):
+        for key in self.gap:
             self.loaders[key].training_gaps += 1
+        newest = next(reversed(self.gap))
         self.gap.clear()
+        if self.primary is None:
+            self.primary = newest
+        elif self.loaders[newest].training_gaps > self.loaders[self.primary].training_gaps:
+            # The first backwards came from something else: a search for a learning rate, an earlier stage.
+            self.primary = newest
+            self.changes_of_primary += 1
 
 
 def _by_name(signature: inspect.Signature, given: dict[str, Any]) -> dict[str, Any]:
@@ -253,11 +275,20 @@ def _written(given: dict[str, Any]) -> dict[str, Any]:
     batch_size = given.get("batch_size", 1) if batch_sampler is None else getattr(batch_sampler, "batch_size", None)
     return {
         "batch_size": batch_size,
+        "shuffle": bool(given.get("shuffle")),
         "num_workers": workers,
         "prefetch_factor": given.get("prefetch_factor") or 2,
         "pin_memory": bool(given.get("pin_memory", False)),
         "persistent_workers": bool(given.get("persistent_workers", False)),
     }
+
+
+def _reference(dataset: Any) -> Callable[[], Any]:
+    """The dataset as long as it lives; a list, say, can't be referred to weakly and is never recognised."""
+    try:
+        return weakref.ref(dataset)
+    except TypeError:
+        return object  # a new one with each call: identical to nothing
 
 
 def _length(dataset: Any) -> int | None:
@@ -283,7 +314,7 @@ def _cannot_fork(given: dict[str, Any]) -> str:
     return ""
 
 
-_LIBRARIES = ("site-packages", "dist-packages", f"lib{'/'}python", "<frozen", "<string>")
+_LIBRARIES = ("site-packages", "dist-packages", "lib/python", "<frozen", "<string>")
 
 
 def _frames() -> list[tuple[str, int]]:

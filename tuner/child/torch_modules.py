@@ -79,8 +79,10 @@ class ModuleWatch:
         if not self.session.here or torch.jit.is_scripting() or torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
         if not torch.is_grad_enabled():
-            if self.session.measuring and not module.training:
-                self.session.clock.validation_begins()
+            clock = self.session.clock
+            # Without ``eval()`` it is still no training when a batch of the training loader goes in.
+            if self.session.measuring and (not module.training or clock.holds_samples):
+                clock.validation_begins()
             return original(module, *args, **kwargs)
         root = self.roots.get(module)
         if root is None:

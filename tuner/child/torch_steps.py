@@ -161,8 +161,10 @@ class StepWatch:
         return profile_hook_step
 
     def _step(self, inner: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if (args and callable(args[0])) or kwargs.get("closure") is not None:
+        closure = args[0] if args else kwargs.get("closure")
+        if callable(closure):
             self.closures += 1
+            args, kwargs = (self._counted(closure), *args[1:]), {k: v for k, v in kwargs.items() if k != "closure"}
         if self.factor > 1:
             self.micro += 1
             if self.micro % self.factor:
@@ -181,6 +183,19 @@ class StepWatch:
         if self.session.measuring:
             self.session.step()
         return result
+
+    def _counted(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Every evaluation is a step: LBFGS updates between them, and takes twenty in what it calls one step."""
+        evaluations = 0
+
+        def evaluate() -> Any:
+            nonlocal evaluations
+            evaluations += 1
+            if evaluations > 1 and self.session.measuring:
+                self.session.step()
+            return closure()
+
+        return evaluate
 
     def _scaled_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = self.scaler.get_scale()

@@ -13,7 +13,13 @@ from .patches import patch
 from .session import Session
 
 LIGHTNING_PRECISION = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true"}
-TRAINING_ARGUMENTS = {"batch_size": "per_device_train_batch_size", "num_workers": "dataloader_num_workers"}
+TRAINING_ARGUMENTS = {
+    "batch_size": "per_device_train_batch_size",
+    "num_workers": "dataloader_num_workers",
+    "prefetch_factor": "dataloader_prefetch_factor",
+    "pin_memory": "dataloader_pin_memory",
+    "persistent_workers": "dataloader_persistent_workers",
+}
 ACCELERATE_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 
 
@@ -42,11 +48,7 @@ def transformers(session: Session, module: ModuleType) -> None:
         def __post_init__(arguments: Any) -> None:
             session.facts["trainer"] = "transformers"
             options = vars(arguments)
-            for knob, field in TRAINING_ARGUMENTS.items():
-                session.trainer_options[knob] = int(options[field])
-                if session.wants(knob):
-                    options[field] = session.config[knob]
-                    session.hand_over(knob)
+            _loader_options(session, options)
             if session.measuring:
                 options["output_dir"] = os.path.join(session.folder, "transformers")
                 options["report_to"] = "none"
@@ -65,6 +67,31 @@ def transformers(session: Session, module: ModuleType) -> None:
         return __post_init__
 
     patch(module.TrainingArguments, "__post_init__", make)
+
+
+def _loader_options(session: Session, options: dict[str, Any]) -> None:
+    for knob, field in TRAINING_ARGUMENTS.items():
+        if options.get(field) is not None:
+            session.trainer_options[knob] = options[field]
+        # TrainingArguments refuse a prefetch without workers; their number comes before it.
+        in_vain = knob == "prefetch_factor" and not options["dataloader_num_workers"]
+        if session.wants(knob) and field in options and not in_vain:
+            options[field] = session.config[knob]
+            session.hand_over(knob)
+
+
+def fabric(session: Session, module: ModuleType) -> None:
+    """Lightning's Fabric: precision; everything else stays with the script's own loop."""
+
+    def make(original: Any) -> Any:
+        def __init__(fabric: Any, *args: Any, **kwargs: Any) -> None:
+            session.facts["trainer"] = "fabric"
+            _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
+            original(fabric, *args, **kwargs)
+
+        return __init__
+
+    patch(module.Fabric, "__init__", make)
 
 
 def accelerate(session: Session, module: ModuleType) -> None:
@@ -110,6 +137,8 @@ def _accumulate(session: Session, options: Any, option: str, written: int) -> No
 ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {
     "lightning.pytorch.trainer.trainer": lightning,
     "pytorch_lightning.trainer.trainer": lightning,
+    "lightning.fabric.fabric": fabric,
+    "lightning_fabric.fabric": fabric,
     "transformers.training_args": transformers,
     "accelerate.accelerator": accelerate,
     "safetensors.torch": files.install_safetensors,
