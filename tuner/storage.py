@@ -33,7 +33,7 @@ _study = sa.Table(
     sa.Column("identity", sa.Text, nullable=False),
     sa.Column("space", sa.Text, nullable=False, default="{}"),
     sa.Column("state", sa.String(20), nullable=False),
-    sa.Column("winner", sa.Text),
+    sa.Column("finals", sa.Text, nullable=False, default="{}"),
     sa.Column("created", sa.Float, nullable=False),
 )  # fmt: skip
 _trial = sa.Table(
@@ -108,7 +108,7 @@ class Repository:
         created = time.time()
         with self._told(), self._engine.begin() as connection:
             row = {"name": name, "identity": codec.dumps(identity), "state": "running", "created": created}
-            result = connection.execute(_study.insert().values(**row, space="{}"))
+            result = connection.execute(_study.insert().values(**row, space="{}", finals="{}"))
             assert result.inserted_primary_key is not None
             return StudyRecord(int(result.inserted_primary_key[0]), name, dict(identity), {}, "running", created)
 
@@ -128,6 +128,16 @@ class Repository:
     def save_space(self, study_id: int, space: Mapping[str, Any]) -> None:
         """Keeps what the search space resolved to, for reports."""
         self._update_study(study_id, space=codec.dumps(space))
+
+    def finals(self, study_id: int) -> dict[str, Any]:
+        """What ``save_finals`` kept, empty before."""
+        with self._told(), self._engine.connect() as connection:
+            row = connection.execute(sa.select(_study.c.finals).where(_study.c.id == study_id)).one()
+            return dict(codec.loads(row.finals))
+
+    def save_finals(self, study_id: int, finals: Mapping[str, Any]) -> None:
+        """Keeps who meets in the finals, so that a resumed study goes on with the same ones."""
+        self._update_study(study_id, finals=codec.dumps(finals))
 
     def save_state(self, study_id: int, state: str) -> None:
         """``running`` or ``finished``."""

@@ -201,9 +201,8 @@ class _Study:
 
     def _finals(self) -> Winner | None:
         """Runs what the schedule still lacks, and decides."""
-        objective, plan = self._plan.objective, self._plan
-        candidates = choose_candidates(self._ledger.trials, objective, plan.finalists)
-        schedule = self._schedule(candidates)
+        objective = self._plan.objective
+        schedule = self._schedule()
         if schedule is None:
             return None
         self._tell(FinalsStarted(schedule.candidates, schedule.rounds))
@@ -219,18 +218,25 @@ class _Study:
             self._tell_pairs(schedule, self._conduct(trial))
         return decide(schedule, self._ledger.trials, objective)
 
-    def _schedule(self, candidates: tuple[Trial, ...]) -> Schedule | None:
+    def _schedule(self) -> Schedule | None:
         """As many candidates and rounds as the time left allows; those of finals that have begun already."""
+        plan, searched = self._plan, self._searched()
+        stored = self._repository.finals(self._record.id)
+        if stored and stored["after"] == len(searched):
+            begun = [trial for trial in searched if trial.number in stored["candidates"]]
+            return Schedule(tuple(begun), stored["rounds"], plan.seed)
+        candidates = choose_candidates(self._ledger.trials, plan.objective, plan.finalists)
         if not candidates:
             return None
-        for count in range(len(candidates), 0, -1):
-            begun = Schedule(candidates[:count], self._plan.finals_rounds, self._plan.seed)
-            if any(t.phase is Phase.FINALS and t.why.startswith(f"{begun.name}, ") for t in self._ledger.trials):
-                return begun
-        count, rounds = self._budget.finals_fit(
-            time.monotonic(), self._trial_s(), len(candidates), self._plan.finals_rounds
-        )
-        return Schedule(candidates[:count], rounds, self._plan.seed) if count else None
+        now = time.monotonic()
+        count, rounds = self._budget.finals_fit(now, self._trial_s(), len(candidates), plan.finals_rounds)
+        if not count:
+            return None
+        schedule = Schedule(candidates[:count], rounds, plan.seed)
+        numbers = [trial.number for trial in schedule.candidates]
+        document = {"after": len(searched), "candidates": numbers, "rounds": rounds}
+        self._repository.save_finals(self._record.id, document)
+        return schedule
 
     def _tell_pairs(self, schedule: Schedule, trial: Trial) -> None:
         for candidate in schedule.candidates:
@@ -241,7 +247,7 @@ class _Study:
             if not pairs.gains or trial.outcome is None or not trial.outcome.complete:
                 continue
             if len(pairs.gains) == int(last):
-                so_far = pairs.ratio(0.95, self._plan.objective) if len(pairs.gains) > 1 else None
+                so_far = pairs.ratio(0.95, self._plan.objective) if len(pairs.gains) > 2 else None
                 self._tell(PairFinished(len(pairs.gains), schedule.rounds, candidate.config, pairs.gains[-1], so_far))
 
     def _conduct(self, trial: Trial) -> Trial:

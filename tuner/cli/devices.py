@@ -6,10 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from rich.console import Console
-
 from tuner import environment
-from tuner.cli.tables import Subparsers, table
+from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode
 from tuner.wording import bytes_text
 
@@ -31,5 +29,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([{"device": device.label, **asdict(device)} for device in present], indent=2))
         return ExitCode.OK
     rows = [[d.label, d.name, bytes_text(d.memory_bytes) if d.memory_bytes else "", d.uuid] for d in present]
-    Console().print(table(["device", "name", "memory", "identity"], rows))
+    show(table(["device", "name", "memory", "identity"], rows))
     return ExitCode.OK

@@ -7,10 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from tuner.cli.stored import StoredStudy, find_studies, read_study
-from tuner.cli.tables import Subparsers, table
+from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode, StorageError
 
 PROFILE = "best.json"
@@ -40,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"no studies below {root}")
         return ExitCode.OK
     columns = ["folder", "script", "device", "state", "trials", "result"]
-    Console().print(table(columns, [_row(d) for d in documents], right=["trials"]))
+    show(table(columns, [_row(d) for d in documents], right=["trials"]))
     return ExitCode.OK
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
     Subparsers = object
+
+
+WIDE = 200
+"""Columns where there is no terminal: what reads a pipe doesn't want folded lines."""
+
+
+def show(made: Table) -> None:
+    """Prints a table to standard output."""
+    console = Console()
+    console = console if console.is_terminal else Console(width=WIDE)
+    console.print(made)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> Table:

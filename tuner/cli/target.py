@@ -15,6 +15,7 @@ from tuner.model import Script
 _LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "mpirun", "horovodrun", "srun"}
 )
+_EVERYWHERE = frozenset({"train", "main", "run", "training", "__main__"})
 _LAUNCHER_MODULES = frozenset(
     {
         "torch.distributed.run", "torch.distributed.launch", "torch.distributed.torchrun", "accelerate.commands.launch",
@@ -42,8 +43,13 @@ def find_script(path: str, module: str, arguments: Sequence[str]) -> Script:
 
 
 def stem(script: Script) -> str:
-    """A short name of the script for folders: ``train`` for ``train.py`` and for ``package.train``."""
-    return script.module.rpartition(".")[2] or Path(script.path).stem
+    """A short name of the script for folders; one that every project has is told apart by its folder or package."""
+    if script.module:
+        package, _, name = script.module.rpartition(".")
+        parent = package.rpartition(".")[2]
+    else:
+        name, parent = Path(script.path).stem, Path(script.path).resolve().parent.name
+    return f"{parent}-{name}" if name in _EVERYWHERE and parent else name
 
 
 def _refuse_launcher(given: str, launches: bool) -> None:

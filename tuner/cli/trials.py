@@ -6,10 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from rich.console import Console
-
 from tuner.cli.stored import StoredStudy, open_study
-from tuner.cli.tables import Subparsers, table
+from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode
 from tuner.model import Measurement, Phase, Trial
 from tuner.progress.state import result_text
@@ -35,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([_document(trial) for trial in stored.trials], indent=2))
         return ExitCode.OK
     columns = ["trial", "phase", "config", "result", "gain", "took"]
-    Console().print(table(columns, _rows(stored), right=["trial", "gain", "took"]))
+    show(table(columns, _rows(stored), right=["trial", "gain", "took"]))
     for trial in stored.trials:
         if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
             print(f"trial {trial.number}: {trial.outcome.detail}")
