@@ -1,0 +1,78 @@
+"""A trial's worth: only figures that a ratio can be made of, better is above 1 whichever way the objective points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tuner.model import Block, Measurement, Outcome, OutcomeKind, Phase, Trial
+from tuner.objective import Objective
+from tuner.scoring import best_of, gain, key_of, score_of
+
+MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
+LESS = Objective("latency", "s", False, lambda measurement: measurement.samples_per_s)
+MEASURED = Measurement(
+    samples_per_s=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
+    data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
+    steady=True, cpu_s_per_sample=0.0, foreign_cpus=0.0,
+)  # fmt: skip
+
+
+def _outcome(figure: float, kind: OutcomeKind = OutcomeKind.COMPLETE) -> Outcome:
+    return Outcome(kind, measurement=replace(MEASURED, samples_per_s=figure))
+
+
+def _trials(*figures: float | None) -> list[Trial]:
+    return [
+        Trial(number, Phase.SEARCH, {}, outcome=None if figure is None else _outcome(figure))
+        for number, figure in enumerate(figures)
+    ]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        None,
+        Outcome(OutcomeKind.COMPLETE),
+        _outcome(5.0, OutcomeKind.INFEASIBLE),
+        _outcome(5.0, OutcomeKind.CRASHED),
+        _outcome(0.0),
+        _outcome(-1.0),
+        _outcome(math.nan),
+        _outcome(math.inf),
+    ],
+)
+def test_what_can_not_be_judged_has_no_score(outcome: Outcome | None) -> None:
+    assert score_of(outcome, MORE) is None
+
+
+def test_a_measurement_has_the_objectives_figure() -> None:
+    assert score_of(_outcome(5.0), MORE) == 5.0
+
+
+def test_better_is_above_one_either_way() -> None:
+    assert gain(200.0, 100.0, MORE) == 2.0 == gain(100.0, 200.0, LESS)
+    assert gain(100.0, 200.0, MORE) == 0.5 == gain(200.0, 100.0, LESS)
+
+
+@pytest.mark.parametrize(
+    ("figures", "more", "less"),
+    [
+        ([], None, None),
+        ([None, math.nan], None, None),
+        ([3.0], 0, 0),
+        ([None, 3.0, 7.0, 1.0, math.inf], 2, 3),
+        ([3.0, 7.0, 7.0, 3.0], 1, 0),
+    ],
+)
+def test_the_best_is_the_first_of_equals(figures: list[float | None], more: int | None, less: int | None) -> None:
+    best, least = best_of(_trials(*figures), MORE), best_of(iter(_trials(*figures)), LESS)
+    assert (best.number if best else None, least.number if least else None) == (more, less)
+
+
+def test_a_key_is_the_config_and_not_what_python_takes_for_it() -> None:
+    keys = [key_of({"a": value}) for value in (True, 1, 1.0, "1", False, 0)]
+    assert len(set(keys)) == len(keys)
+    assert key_of({"a": 1, "b": "x"}) == key_of({"b": "x", "a": 1}) != key_of({"a": 1})
