@@ -207,7 +207,7 @@ def _known_for(known: Known, written: Value) -> Known:
     return Known(known.device, known.cores, written, known.facts)
 
 
-def same_value(one: Value, other: Value) -> bool:
+def same_value(one: Value | None, other: Value | None) -> bool:
     """Whether two values are one choice: True is not 1, and 1 is not 1.0."""
     return type(one) is type(other) and one == other
 

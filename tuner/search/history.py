@@ -9,7 +9,7 @@ from typing import Protocol
 from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value
 from tuner.objective import Objective
 from tuner.scoring import Key, best_of, key_of, score_of
-from tuner.space import Axis, ResolvedSpace
+from tuner.space import Axis, ResolvedSpace, same_value
 
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
 
@@ -66,7 +66,7 @@ class History:
         return (
             not self.space.allows(canonical)
             or any(name in self.without_effect for name in canonical if name not in self.space.pinned)
-            or any(_same(canonical.get(name), value) for name, value in self._bad_values)
+            or any(same_value(canonical.get(name), value) for name, value in self._bad_values)
             or any(self._is_at_least_as_heavy(canonical, failed) for failed in self._too_large)
         )
 
@@ -107,7 +107,7 @@ class History:
             if name in heavier and isinstance(own, (int, float)) and isinstance(other, (int, float)):
                 if own < other:
                     return False
-            elif name not in self._derived(theirs) and not _same(own, other):
+            elif name not in self._derived(theirs) and not same_value(own, other):
                 return False
         return True
 
@@ -121,8 +121,4 @@ def _teaches(outcome: Outcome | None) -> bool:
 
 
 def _holds(trial: Trial, pinned: Config) -> bool:
-    return all(_same(trial.config.get(name), value) for name, value in pinned.items())
-
-
-def _same(one: Value | None, other: Value | None) -> bool:
-    return type(one) is type(other) and one == other
+    return all(same_value(trial.config.get(name), value) for name, value in pinned.items())
