@@ -109,7 +109,8 @@ def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:
             given[key] = reader(_assignments(value) if key == "set" else value)
         except (ValueError, UsageError) as error:
             hint = error.hint if isinstance(error, UsageError) else ""
-            raise UsageError(f"--{key.replace('_', '-')}: {error}", hint=hint) from error
+            option = "SCRIPT" if key == "script" else f"--{key.replace('_', '-')}"
+            raise UsageError(f"{option}: {error}", hint=hint) from error
     if arguments.script_args is not None:
         given["args"] = tuple(arguments.script_args)
     return given

@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import TextIO
 
 _GENTLE = ("SIGTERM", "SIGHUP")
 
@@ -20,6 +21,8 @@ def stopping_on_signals(stop: threading.Event, on_stop: Callable[[], None]) -> I
     ``on_stop`` is called once from the signal handler: it must not take locks.
     """
 
+    terminals = [stream for stream in (sys.stdin, sys.stdout, sys.stderr) if stream is not None and stream.isatty()]
+
     def interrupt(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
@@ -27,7 +30,7 @@ def stopping_on_signals(stop: threading.Event, on_stop: Callable[[], None]) -> I
 
     def finish(number: int, frame: FrameType | None) -> None:
         if number == getattr(signal, "SIGHUP", None):
-            _leave_terminal()
+            _leave(terminals)
         if not stop.is_set():
             stop.set()
             on_stop()
@@ -42,13 +45,15 @@ def stopping_on_signals(stop: threading.Event, on_stop: Callable[[], None]) -> I
             signal.signal(number, handler)
 
 
-def _leave_terminal() -> None:
-    """The terminal is gone: what is written to it would raise and so end the study without its result."""
+def _leave(terminals: Sequence[TextIO]) -> None:
+    """The terminal is gone: what is written to it would raise and so end the study without its result.
+
+    Once it is gone it no longer says that it is a terminal: that had to be asked before.
+    """
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
+    for stream in terminals:
         try:
-            if stream.isatty():
-                os.dup2(nowhere, stream.fileno())
+            os.dup2(nowhere, stream.fileno())
         except (OSError, ValueError):
             continue
     os.close(nowhere)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.machinery
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,25 +85,43 @@ def _script_file(path: str) -> Path:
 
 def _module_source(name: str) -> Path:
     """The file that ``python -m name`` would run, found without importing any of the user's packages."""
-    search: list[str] | None = [os.getcwd(), *sys.path]
-    spec = None
+    search = [os.getcwd(), *sys.path]
+    origin = ""
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         full = ".".join(parts[:depth])
-        spec = importlib.machinery.PathFinder.find_spec(full, search)
-        if spec is None:
+        found = _find(parts[depth - 1], search)
+        if found is None:
             raise ScriptNotFoundError(f"there is no module {name}", hint=f"nothing called {full} is on Python's path")
-        search = list(spec.submodule_search_locations or ())
+        origin, search = found
     if search:
-        main = importlib.machinery.PathFinder.find_spec(f"{name}.__main__", search)
-        if main is None:
+        found = _find("__main__", search)
+        if found is None:
             raise ScriptNotFoundError(
                 f"{name} is a package without a __main__", hint="name the module in it that trains"
             )
-        spec = main
-    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        origin = found[0]
+    if not origin.endswith(".py"):
         raise ScriptNotFoundError(f"the module {name} has no Python source")
-    return Path(spec.origin)
+    return Path(origin)
+
+
+def _find(name: str, search: Sequence[str]) -> tuple[str, list[str]] | None:
+    """A module's file and, of a package, its folders; asked of each folder by itself.
+
+    ``PathFinder`` would look a namespace's parent up among the imported modules, and nothing is imported here.
+    """
+    namespace: list[str] = []
+    for entry in search:
+        finder = pkgutil.get_importer(entry) if name else None
+        spec = finder.find_spec(name) if finder is not None else None
+        if spec is None:
+            continue
+        folders = list(spec.submodule_search_locations or ())
+        if spec.loader is not None:
+            return spec.origin or "", folders
+        namespace.extend(folders)
+    return ("", namespace) if namespace else None
 
 
 def _sha256(file: Path) -> str:

@@ -1,0 +1,92 @@
+"""Signals in a process of its own: the first one asks to stop, a second Ctrl-C interrupts at once."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+PROGRAM = """
+import os, signal, sys, threading, time
+from tuner.cli.signals import stopping_on_signals
+stop = threading.Event()
+before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+def say(text):
+    os.write(int(sys.argv[1]), text.encode() + b"\\n")
+try:
+    with stopping_on_signals(stop, lambda: say("stopping")):
+        say("ready")
+        while not stop.wait(0.01):
+            pass
+        say("stopped")
+        time.sleep(float(sys.argv[2]))
+        print("to the terminal", flush=True)
+    say("over")
+except KeyboardInterrupt:
+    say("interrupted")
+after = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+say("restored" if before == after else "not restored")
+"""
+
+
+@contextmanager
+def _program(seconds: float, terminal: int | None = None) -> Iterator[tuple[subprocess.Popen[bytes], Iterator[str]]]:
+    """The program, past its start, and the lines that it says on a pipe of its own."""
+    reader, writer = os.pipe()
+    output = subprocess.DEVNULL if terminal is None else terminal
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(writer), str(seconds)],
+        pass_fds=[writer], stdin=output, stdout=output, stderr=output,
+    )  # fmt: skip
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        lines = (line.rstrip("\n") for line in stream)
+        try:
+            assert next(lines) == "ready"
+            yield process, lines
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_asks_to_stop(number: signal.Signals) -> None:
+    with _program(0.0) as (process, lines):
+        process.send_signal(number)
+        assert list(lines) == ["stopping", "stopped", "over", "restored"]
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_ctrl_c_after_that_interrupts(first: signal.Signals) -> None:
+    with _program(60.0) as (process, lines):
+        process.send_signal(first)
+        assert [next(lines), next(lines)] == ["stopping", "stopped"]
+        process.send_signal(signal.SIGINT)
+        assert list(lines) == ["interrupted", "restored"]
+
+
+def test_a_second_gentle_signal_changes_nothing() -> None:
+    with _program(0.5) as (process, lines):
+        process.send_signal(signal.SIGINT)
+        assert [next(lines), next(lines)] == ["stopping", "stopped"]
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGHUP)
+        assert list(lines) == ["over", "restored"]
+
+
+def test_a_closed_terminal_does_not_end_the_study() -> None:
+    controller, terminal = pty.openpty()
+    with _program(0.3, terminal) as (process, lines):
+        os.close(terminal)
+        os.close(controller)  # from here on, what is written to the terminal fails
+        process.send_signal(signal.SIGHUP)
+        assert list(lines) == ["stopping", "stopped", "over", "restored"]
+        assert process.wait(10) == 0
