@@ -232,10 +232,18 @@ def pocock_level(alpha: float, looks: int) -> float:
     if looks < 1:
         raise ValueError(f"there is at least one look, not {looks}")
     low, high = _inside(alpha) / looks, alpha  # Bonferroni's level is too strict, alpha itself too lax
-    for _ in range(50 if looks > 1 else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _crossing_probability(middle, looks) <= alpha else (low, middle)
-    return low if looks > 1 else alpha
+    below, above = (_crossing_probability(end, looks) - alpha for end in (low, high))
+    level, excess = high, above
+    for _ in range(100):  # Illinois' false position: a fifth of the integrals that halving takes
+        if abs(excess) <= 1e-10 * alpha + 1e-15:
+            break
+        level, last = (low * above - high * below) / (above - below), excess
+        excess = _crossing_probability(level, looks) - alpha
+        if excess < 0:
+            low, below, above = level, excess, above / 2 if last < 0 else above
+        else:
+            high, above, below = level, excess, below / 2 if last > 0 else below
+    return level
 
 
 def _crossing_probability(level: float, looks: int) -> float:

@@ -88,7 +88,7 @@ def test_a_wider_margin_never_turns_pass_into_less(differences: list[float], mar
         assert sum(differences) / len(differences) <= margin + 1e-9
 
 
-@settings(deadline=None, max_examples=25)  # a level is found by bisection over integrals
+@settings(deadline=None, max_examples=25)  # each level takes a dozen integrals
 @given(st.floats(0.001, 0.2), st.integers(2, 12))
 def test_a_look_has_more_than_bonferronis_level(alpha: float, looks: int) -> None:
     assert alpha / looks <= pocock_level(alpha, looks) < alpha
