@@ -98,3 +98,9 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         return ChildRun(process.returncode, output, records, folder)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def locks_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for a study that runs on this machine, nor for another test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

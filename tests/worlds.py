@@ -107,10 +107,10 @@ class World:
         return config.get(knob, WRITTEN[knob])
 
 
-def resolved(**pinned: Any) -> ResolvedSpace:
+def resolved(*selection: str, **pinned: Any) -> ResolvedSpace:
     """The space as a baseline would resolve it."""
     facts = {"as_written": dict(WRITTEN), "left_out": {}}
-    return resolve(SPACE, Known(DEVICE, 8, facts=facts), pinned=pinned)
+    return resolve(SPACE, Known(DEVICE, 8, facts=facts), selection=selection, pinned=pinned)
 
 
 def plan(folder: Path, **changes: Any) -> StudyPlan:

@@ -223,8 +223,9 @@ class _Study:
         plan, searched = self._plan, self._searched()
         stored = self._repository.finals(self._record.id)
         if stored and stored["after"] == len(searched):
-            begun = [trial for trial in searched if trial.number in stored["candidates"]]
-            return Schedule(tuple(begun), stored["rounds"], plan.seed)
+            by_number = {trial.number: trial for trial in searched}
+            begun = tuple(by_number[number] for number in stored["candidates"])
+            return Schedule(begun, stored["rounds"], plan.seed)
         candidates = choose_candidates(self._ledger.trials, plan.objective, plan.finalists)
         if not candidates:
             return None
