@@ -13,9 +13,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from tuner.cli import signals
+
+# By its path: importing the command line as a whole would take most of the tests' time.
 PROGRAM = """
-import os, signal, sys, threading, time
-from tuner.cli.signals import stopping_on_signals
+import os, runpy, signal, sys, threading, time
+stopping_on_signals = runpy.run_path(sys.argv[3])["stopping_on_signals"]
 stop = threading.Event()
 before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 def say(text):
@@ -42,7 +45,7 @@ def _program(seconds: float, terminal: int | None = None) -> Iterator[tuple[subp
     reader, writer = os.pipe()
     output = subprocess.DEVNULL if terminal is None else terminal
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(writer), str(seconds)],
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(writer), str(seconds), signals.__file__],
         pass_fds=[writer], stdin=output, stdout=output, stderr=output,
     )  # fmt: skip
     os.close(writer)
