@@ -68,7 +68,8 @@ class StepClock:
         self.min_window_steps = 0
         self.on_block: Callable[[], None] = lambda: None
         self._validating = False
-        self._steps_since_validation = 0
+        self._last_seen: dict[object, int] = {}
+        self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
         self._phase_started = self._block_started = clock()
         self._phase_steps = 0
@@ -102,28 +103,33 @@ class StepClock:
         """Whether a batch was fetched that no step has been taken on yet."""
         return self._fetched_samples > 0
 
-    def validation_begins(self) -> None:
-        """Something that isn't training runs from here on: the time until training resumes is set apart."""
-        if not self._validating and self._steps_since_validation >= MIN_STEPS_BETWEEN_VALIDATIONS:
+    def validation_begins(self, source: object = None) -> None:
+        """Something that isn't training runs from here on: the time until training resumes is set apart.
+
+        ``source`` is the module or loader that shows it; one that shows it with every step is part of the step.
+        """
+        since = self.total_steps - self._last_seen.get(source, 0)
+        self._last_seen[source] = self.total_steps
+        if since < MIN_STEPS_BETWEEN_VALIDATIONS and source not in self._set_apart:
+            return
+        if not self._validating:
             self._close_block(flagged=False)
             self._validating = True
-        self._steps_since_validation = 0
-        if self._validating:
-            # A script that validates on its training data, too: these batches are not for training.
-            self._fetched_samples = self._fetched_wait_s = 0.0
-            self._may_have_resumed = None
+        self._set_apart.add(source)
+        # A script that validates on its training data, too: these batches are not for training.
+        self._fetched_samples = self._fetched_wait_s = 0.0
+        self._may_have_resumed = None
 
     def training_resumes(self) -> None:
         """Ends the stretch that ``validation_begins`` opened, as of the fetch of the batch that is trained on now."""
         if self._validating:
             self._close_block(flagged=True, at=self._may_have_resumed)
-            self._validating = False
-            self._may_have_resumed = None
+            self._training_again()
 
     def flush(self) -> None:
         """Sends what is still open: a short script may end within a block."""
         self._close_block(flagged=self._validating)
-        self._validating = False
+        self._training_again()
 
     @property
     def validating(self) -> bool:
@@ -133,7 +139,6 @@ class StepClock:
     def step(self) -> bool:
         """One step ended. Returns True when the window is complete."""
         self.total_steps += 1
-        self._steps_since_validation += 1
         if self._may_have_resumed is not None:
             self.training_resumes()
         self._samples += self._fetched_samples
@@ -147,9 +152,14 @@ class StepClock:
         self._phase_steps += 1
         if self._validating or self._clock() - self._block_started >= self._window["block_s"]:
             self._close_block(flagged=self._validating)
-            self._validating = False
+            self._training_again()
             self._advance()
         return self.complete
+
+    def _training_again(self) -> None:
+        self._validating = False
+        self._may_have_resumed = None
+        self._set_apart.clear()
 
     def _close_block(self, *, flagged: bool, at: float | None = None) -> None:
         self.synchronize()

@@ -44,6 +44,7 @@ class Session:
         self.overlay: Any = None
         self.trainer_options: dict[str, Any] = {}
         self.trainer_left_out: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
         self.on_hand_over: list[Callable[[str], None]] = []
         self.read_options: Callable[[], None] = lambda: None
         self.on_quiet_end: Callable[[], None] = lambda: None
@@ -71,6 +72,13 @@ class Session:
             self.bound_elsewhere.add(knob)
             for listener in self.on_hand_over:
                 listener(knob)
+
+    def leave_to_script(self, knob: str, reason: str) -> None:
+        """The script tells its trainer the knob's value itself: nothing here may fight it."""
+        self.trainer_left_out[knob] = reason
+        if self.wants(knob):
+            self.refused[knob] = reason
+            self.hand_over(knob)
 
     def suggest(self, name: str, default: Any) -> Any:
         """For ``tuner.suggested``."""
@@ -144,6 +152,8 @@ class Session:
         self, name: str, evidence: str, *, sites: int = 1, changed: int = 1, reason: str = "", observed: Any = None
     ) -> None:
         """Reports what observation says of one requested knob."""
+        if name in self.refused:
+            evidence, changed, reason = "not applicable", 0, self.refused[name]
         if name in self.config:
             self.recorder.emit(
                 "knob", knob=name, requested=self.config[name], sites_seen=sites, sites_changed=changed,

@@ -12,7 +12,7 @@ from .session import Session
 from .torch_loader import LoaderWatch
 from .torch_modules import DTYPES, ModuleWatch
 from .torch_processes import ProcessWatch
-from .torch_steps import StepWatch, implementations
+from .torch_steps import StepWatch
 
 SUPPORTED = (2, 4)
 NO_LOADER = "no DataLoader feeds the training steps"
@@ -119,7 +119,7 @@ class TorchAdapter:
         session.facts.update(
             framework="torch", version=self.torch.__version__, unit="samples" if countable else "steps",
             training_loaders=self._training_loaders(), dataset_len=primary.dataset_len if primary else None,
-            optimizers=steps.optimizer_classes, backwards=steps.backwards, optimizer_steps=steps.steps,
+            optimizers=[x.name for x in steps.stepped], backwards=steps.backwards, optimizer_steps=steps.steps,
             precisions=self._precisions(), loss_reduction=steps.reduction, batch_norm=modules.has_batch_norm,
             loaders=[{"key": x.key, "fetches": x.fetches, "made": x.made} for x in self.loaders.loaders.values()],
         )  # fmt: skip
@@ -146,7 +146,7 @@ class TorchAdapter:
     def _written_modules(self) -> None:
         session, modules, torch = self.session, self.modules, self.torch
         written, left_out = session.as_written, session.left_out
-        if not modules.roots or not modules.covered_backwards:
+        if not modules.covered_backwards:
             reason = "the training loss doesn't come out of a call of a torch module"
             left_out.update(precision=reason, compile=reason, channels_last=reason)
         else:
@@ -167,15 +167,14 @@ class TorchAdapter:
     def _written_steps(self) -> None:
         session, steps = self.session, self.steps
         written, left_out = session.as_written, session.left_out
-        optimizers = list(steps.optimizers)
         accumulated = round(steps.backwards / max(1, steps.steps))
         by_trainer = "grad_accumulation" in session.trainer_options
         written["grad_accumulation"] = 1
         reason = ""
-        if not optimizers:
+        if not steps.stepped:
             reason = "no torch optimizer takes the steps"
-        elif len(optimizers) > 1:
-            reason = f"{len(optimizers)} optimizers share one loop: their gradients can't be told apart"
+        elif steps.together > 1:
+            reason = f"{steps.together} optimizers share one loop: their gradients can't be told apart"
         elif by_trainer:
             pass  # the trainer knows how to, whatever its loop looks like from here
         elif steps.closures:
@@ -187,12 +186,12 @@ class TorchAdapter:
             reason = "how the loss depends on the batch can't be read from its graph"
         if reason:
             left_out["grad_accumulation"] = reason
-        offered = [set(implementations(self.torch, o)) for o in optimizers]
-        if not offered or not set.intersection(*offered):
+        offered = frozenset.intersection(*(x.offered for x in steps.stepped)) if steps.stepped else frozenset()
+        if not offered:
             left_out["optimizer"] = "no optimizer of the script has a fused or foreach implementation"
         else:
-            written["optimizer"] = _implementation(optimizers[0])
-            session.facts["optimizer_choices"] = sorted(set.intersection(*offered))
+            written["optimizer"] = steps.stepped[0].implementation
+            session.facts["optimizer_choices"] = sorted(offered)
 
     def _precisions(self) -> list[str]:
         if not self.cuda:
@@ -236,6 +235,9 @@ class TorchAdapter:
                 continue
             if session.wants(knob) and knob in entry.refused:
                 session.knob(knob, "not applicable", changed=0, reason=entry.refused[knob])
+                continue
+            if knob == "pin_memory" and not self.torch.cuda.is_available():
+                session.knob(knob, "not applicable", changed=0, reason="there is no GPU to pin batches for")
                 continue
             self._compare(knob, self._seen_of_loader(entry, knob), sites=entry.made, changed=int(knob in entry.changed))
 
@@ -285,16 +287,17 @@ class TorchAdapter:
             why = "" if kept else "gradients don't survive between micro-batches: the script clears them itself"
             self._compare("grad_accumulation", observed if kept else f"{observed}, cleared", why=why)
         if "optimizer" in session.config:
-            seen = {_implementation(o) for o in steps.optimizers}
-            observed_all = seen.pop() if len(seen) == 1 else ", ".join(sorted(seen)) or "no optimizer"
-            self._compare("optimizer", observed_all, sites=len(steps.optimizers), changed=steps.implementation_changed)
+            self._implementation_evidence(session.config["optimizer"])
 
-
-def _implementation(optimizer: Any) -> str:
-    group = optimizer.param_groups[0]
-    if group.get("fused"):
-        return "fused"
-    return "foreach" if group.get("foreach") else "default"
+    def _implementation_evidence(self, chosen: str) -> None:
+        stepped = self.steps.stepped
+        lacking = sorted({x.name for x in stepped if chosen not in x.offered})
+        if lacking or not stepped:
+            reason = f"{', '.join(lacking)} has no {chosen} implementation" if lacking else "no torch optimizer steps"
+            self.session.knob("optimizer", "not applicable", sites=len(stepped), changed=0, reason=reason)
+            return
+        observed = ", ".join(sorted({x.implementation for x in stepped}))
+        self._compare("optimizer", observed, sites=len(stepped), changed=self.steps.implementation_changed)
 
 
 def _counters() -> tuple[int, float, int]:

@@ -209,7 +209,7 @@ class LoaderWatch:
             if key is not None and key == self.primary:
                 clock.fetch_begins()
             elif key is not None and self.primary is not None and not self._trains(key):
-                clock.validation_begins()
+                clock.validation_begins(key)
             began = time.perf_counter()
             batch = original(iterator)
             wait_s = time.perf_counter() - began

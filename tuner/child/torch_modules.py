@@ -82,7 +82,7 @@ class ModuleWatch:
             clock = self.session.clock
             # Without ``eval()`` it is still no training when a batch of the training loader goes in.
             if self.session.measuring and (not module.training or clock.holds_samples):
-                clock.validation_begins()
+                clock.validation_begins(id(module))
             return original(module, *args, **kwargs)
         root = self.roots.get(module)
         if root is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import weakref
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 from .patches import patch
 from .session import Session
+from .torch_optimizers import Stepped, describe, implementations
 
 BackwardListener = Callable[[], None]
 
@@ -23,9 +23,10 @@ class StepWatch:
         self.torch = torch
         self.backward_ran = backward_ran
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.optimizer_classes: list[str] = []
+        self.stepped: list[Stepped] = []
+        self.together = 0
+        self._described: weakref.WeakSet[Any] = weakref.WeakSet()
         self.backwards = 0
-        self.window_backwards = 0
         self.steps = 0
         self.closures = 0
         self.scaled_by_script = False
@@ -40,10 +41,11 @@ class StepWatch:
         self.boundaries = 0
         self.skipping = False
         self.scaler: Any = None
+        self.scaler_used = False
+        self.unscaled: weakref.WeakSet[Any] = weakref.WeakSet()
         self.skipped_steps = 0
         self.implementation_changed = 0
         self.precision = session.config.get("precision") if session.wants("precision") else None
-        self.parameters_dtype = ""
 
     def _handed_over(self, knob: str) -> None:
         if knob == "grad_accumulation":
@@ -97,23 +99,25 @@ class StepWatch:
         return backward
 
     def _scale(self, tensors: Any, grad_tensors: Any) -> Any:
-        """The gradient to start from: 1/k under accumulation of a mean loss, times the scaler's scale under fp16."""
-        single = tensors if isinstance(tensors, self.torch.Tensor) else None
-        if single is None and isinstance(tensors, (list, tuple)) and len(tensors) == 1:
-            single = tensors[0]
-        if single is None or single.numel() != 1 or (grad_tensors is not None and not _all_none(grad_tensors)):
-            return grad_tensors
+        """The gradients to start from: 1/k under accumulation of a mean loss, times the scaler's scale under fp16."""
+        losses = [tensors] if isinstance(tensors, self.torch.Tensor) else list(tensors)
+        scalar = len(losses) == 1 and losses[0].numel() == 1 and _all_none(grad_tensors)
         if not self.reduction:
-            self.reduction = loss_reduction(single)
-        factor = 1.0 if self.reduction == "sum" else 1.0 / self.factor
+            self.reduction = loss_reduction(losses[0]) if scalar else "unknown"
+        factor = 1.0 if self.reduction == "sum" or not scalar else 1.0 / self.factor
         if self.factor > 1:
             self._check_kept_gradients()
-        if self.scaler is None and factor == 1.0:
+        # Without an optimizer nobody would divide by the scale again.
+        scaler = self.scaler if self.optimizers else None
+        if scaler is None and factor == 1.0:
             return grad_tensors
-        start = self.torch.full_like(single, factor)
-        if self.scaler is not None:
-            start = self.scaler.scale(start)
-        return start if isinstance(tensors, self.torch.Tensor) else [start]
+        self._update_scaler()
+        given = [None] * len(losses) if _all_none(grad_tensors) else _as_list(self.torch, grad_tensors)
+        starts = [
+            self.torch.full_like(loss, factor) if start is None else start
+            for loss, start in zip(losses, given, strict=True)
+        ]
+        return starts if scaler is None else [scaler.scale(start) for start in starts]
 
     def _check_kept_gradients(self) -> None:
         """Between micro-batches gradients must survive: a script that sets ``p.grad = None`` itself defeats this."""
@@ -160,7 +164,17 @@ class StepWatch:
 
         return profile_hook_step
 
+    def _describe(self, optimizer: Any) -> None:
+        self._described.add(optimizer)
+        # Optimizers that follow each other (one a fold, say) don't share a loop; those that live together do.
+        self.together = max(self.together, len(self._described))
+        described = describe(self.torch, optimizer)
+        if self.together > len(self.stepped) or described not in self.stepped:
+            self.stepped.append(described)
+
     def _step(self, inner: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if optimizer not in self._described:
+            self._describe(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if callable(closure):
             self.closures += 1
@@ -198,12 +212,18 @@ class StepWatch:
         return evaluate
 
     def _scaled_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before = self.scaler.get_scale()
+        self.scaler_used = True
         # The scaler calls ``optimizer.step`` itself; ``in_optimizer`` lets that call straight through.
-        result = self.scaler.step(optimizer, *args, **kwargs)
-        self.scaler.update()
-        self.skipped_steps += self.scaler.get_scale() < before
-        return result
+        return self.scaler.step(optimizer, *args, **kwargs)
+
+    def _update_scaler(self) -> None:
+        """Before the first backward after a step: optimizers that step one after the other share one scale."""
+        if self.scaler is not None and self.scaler_used:
+            before = self.scaler.get_scale()
+            self.scaler.update()
+            self.skipped_steps += self.scaler.get_scale() < before
+            self.scaler_used = False
+            self.unscaled.clear()
 
     def _zero_grad(self, original: Any) -> Any:
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -219,8 +239,9 @@ class StepWatch:
                 # Clipping belongs to the whole step; on a micro-batch it would shrink what is still being summed.
                 return self.torch.zeros(())
             if self.scaler is not None:
-                for optimizer in self.optimizers:
+                for optimizer in set(self.optimizers) - set(self.unscaled):
                     self.scaler.unscale_(optimizer)
+                    self.unscaled.add(optimizer)
             return original(parameters, *args, **kwargs)
 
         return clip
@@ -280,7 +301,6 @@ class StepWatch:
             if self.session.here:
                 if optimizer not in self.optimizers:
                     self.optimizers.add(optimizer)
-                    self.optimizer_classes.append(type(optimizer).__name__)
                 if self.session.wants("optimizer"):
                     self._choose_implementation(optimizer)
             return result
@@ -297,19 +317,6 @@ class StepWatch:
         if chosen == "fused":
             optimizer._step_supports_amp_scaling = True
         self.implementation_changed += 1
-
-
-def implementations(torch: ModuleType, optimizer: Any) -> list[str]:
-    """Which of "foreach" and "fused" the optimizer's class offers for its parameters."""
-    accepted = inspect.signature(type(optimizer).__init__).parameters
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if not parameters or "foreach" not in accepted:
-        return []
-    offered = ["foreach"]
-    supported = {"cpu", "cuda", "xpu", "mps"}
-    if "fused" in accepted and all(p.is_floating_point() and p.device.type in supported for p in parameters):
-        offered.append("fused")
-    return offered
 
 
 def loss_reduction(loss: Any) -> str:
@@ -333,7 +340,11 @@ def loss_reduction(loss: Any) -> str:
 
 
 def _all_none(gradients: Any) -> bool:
-    return isinstance(gradients, (list, tuple)) and all(g is None for g in gradients)
+    return gradients is None or (isinstance(gradients, (list, tuple)) and all(g is None for g in gradients))
+
+
+def _as_list(torch: ModuleType, gradients: Any) -> list[Any]:
+    return [gradients] if isinstance(gradients, torch.Tensor) else list(gradients)
 
 
 def _call_site() -> str:

@@ -54,11 +54,13 @@ def transformers(session: Session, module: ModuleType) -> None:
                 options["report_to"] = "none"
                 session.note("TrainingArguments.output_dir is the trial's folder, and report_to is none")
             if options.get("bf16") or options.get("fp16"):
-                session.trainer_left_out["precision"] = "TrainingArguments set a mixed precision already"
+                session.leave_to_script("precision", "TrainingArguments set a mixed precision already")
             elif session.wants("precision"):
                 precision = session.config["precision"]
                 if precision in ("bf16", "fp16"):
                     options[precision] = True
+                    if session.device == "cpu" and "use_cpu" in options:
+                        options["use_cpu"] = True  # without it, mixed precision is refused where there is no GPU
                     session.hand_over("precision")
             written = options.get("gradient_accumulation_steps") or 1
             _accumulate(session, options, "gradient_accumulation_steps", written)
@@ -106,8 +108,7 @@ def accelerate(session: Session, module: ModuleType) -> None:
                 given = signature.bind_partial(accelerator, *args, **kwargs).arguments
                 written = given.get("mixed_precision")
                 _choose(session, "precision", kwargs, "mixed_precision", ACCELERATE_PRECISION, written=written)
-                session.trainer_left_out["grad_accumulation"] = "accelerate accumulates by its own option"
-                session.hand_over("grad_accumulation")
+                session.leave_to_script("grad_accumulation", "accelerate accumulates by its own option")
             original(accelerator, *args, **kwargs)
 
         return __init__
@@ -120,7 +121,7 @@ def _choose(
 ) -> None:
     """Sets the trainer's option for the knob, unless the script chose a value of its own."""
     if written not in (None, "no", "32", "32-true", 32):
-        session.trainer_left_out[knob] = f"the script passes {option}={written!r} to its trainer"
+        session.leave_to_script(knob, f"the script passes {option}={written!r} to its trainer")
         return
     if session.wants(knob) and session.config[knob] in names:
         options[option] = names[session.config[knob]]

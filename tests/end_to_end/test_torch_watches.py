@@ -1,0 +1,353 @@
+"""The watches on PyTorch in this very process: what counts as training, accumulation, loss scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tuner.child.patches import unpatch_all
+from tuner.child.recorder import Recorder
+from tuner.child.session import Session
+from tuner.child.torch_adapter import TorchAdapter
+
+torch = pytest.importorskip("torch", reason="PyTorch isn't installed")
+
+ENDLESS = {
+    "warmup_steps": 1, "warmup_s": 0.0, "block_s": 0.001, "min_blocks": 10**9, "min_s": 1e9, "max_s": 1e9,
+    "target_half_width": 0.0,
+}  # fmt: skip
+
+
+class Log(Recorder):
+    """Keeps records instead of sending them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.records: list[dict[str, Any]] = []
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        self.records.append({"kind": kind, **fields})
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """Records of one kind."""
+        return [record for record in self.records if record["kind"] == kind]
+
+
+class Trial:
+    """A session, its adapter and its records, none of which ends this process."""
+
+    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any]) -> None:
+        self.log = Log()
+        request = {"config": config, "knowledge": knowledge, "window": ENDLESS, "device": "cpu", "folder": ""}
+        self.session = Session(request, self.log)
+        self.adapter = TorchAdapter(self.session, torch)
+        self.adapter.install()
+
+    def end(self) -> dict[str, Any]:
+        """The facts record."""
+        self.session.finish(complete=False)
+        return self.log.of("facts")[0]
+
+    def evidence(self, knob: str) -> tuple[str, str]:
+        """What was found of a knob, and why."""
+        record = next(r for r in self.log.of("knob") if r["knob"] == knob)
+        return record["evidence"], record["reason"]
+
+
+Begin = Callable[..., Trial]
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Begins trials; what they patched is put back, the steps that PyTorch wraps once a class included."""
+    classes = [torch.optim.SGD, torch.optim.Adadelta, torch.optim.LBFGS]
+    steps = [cls.__dict__["step"] for cls in classes]
+
+    def clean() -> None:
+        unpatch_all()
+        for cls, step in zip(classes, steps, strict=True):
+            cls.step = step
+
+    def start(config: dict[str, Any] | None = None, **knowledge: Any) -> Trial:
+        clean()
+        return Trial(config or {}, knowledge)
+
+    yield start
+    clean()
+
+
+def _data(samples: int = 48, batch: int = 4, **more: Any) -> Any:
+    dataset = torch.utils.data.TensorDataset(torch.randn(samples, 5), torch.randn(samples, 1))
+    return torch.utils.data.DataLoader(dataset, batch_size=batch, **more)
+
+
+def _fit(model: Any, optimizer: Any, batches: Any, before: Callable[[Any], object] = lambda batch: None) -> int:
+    """Trains on every batch; returns the number of samples."""
+    seen = 0
+    for x, y in batches:
+        before(x)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        seen += len(x)
+    return seen
+
+
+def _model() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+# what counts as training
+
+
+@pytest.mark.parametrize("eval_mode", [True, False])
+def test_validation_on_the_training_data_counts_no_samples(begin: Begin, eval_mode: bool) -> None:
+    trial = begin()
+    model, optimizer = _model()
+    train = _data()
+    trained = 0
+    for _ in range(3):
+        model.train()
+        trained += _fit(model, optimizer, train)
+        model.train(not eval_mode)
+        with torch.no_grad():
+            for x, _ in train:
+                model(x)
+    trial.end()
+    blocks = trial.log.of("block")
+    assert sum(b["samples"] for b in blocks) == trained - 4, "the first step is start-up"
+    assert sum(b["flagged"] for b in blocks) == 3
+    assert not any(b["samples"] for b in blocks if b["flagged"])
+
+
+def test_what_recurs_with_every_step_is_part_of_the_step(begin: Begin) -> None:
+    """A frozen teacher runs without gradients in each step; the validation between epochs is still set apart."""
+    trial = begin()
+    model, optimizer = _model()
+    teacher = torch.nn.Linear(5, 1).eval()
+
+    def teach(x: Any) -> None:
+        with torch.no_grad():
+            teacher(x)
+
+    train, validation = _data(), _data()
+    trained = 0
+    for _ in range(3):
+        trained += _fit(model.train(), optimizer, train, teach)
+        with torch.no_grad():
+            for x, _ in validation:
+                model.eval()(x)
+    trial.end()
+    blocks = trial.log.of("block")
+    assert sum(b["samples"] for b in blocks if not b["flagged"]) == trained - 4
+    assert sum(b["flagged"] for b in blocks) == 3
+
+
+def test_scores_of_every_step_are_part_of_the_step(begin: Begin) -> None:
+    """A full-batch script evaluates after each step: there would be no block left."""
+    trial = begin()
+    model, optimizer = _model()
+    batch = torch.randn(8, 5), torch.randn(8, 1)
+    for _ in range(20):
+        _fit(model.train(), optimizer, [batch])
+        with torch.no_grad():
+            model.eval()(batch[0])
+    trial.end()
+    assert sum(b["steps"] for b in trial.log.of("block") if not b["flagged"]) == 19
+
+
+def test_a_loader_made_anew_each_epoch_stays_the_same(begin: Begin) -> None:
+    trial = begin()
+    model, optimizer = _model()
+    trained = 0
+    for _ in range(3):
+        for made in [_data(shuffle=True)]:
+            trained += _fit(model, optimizer, made)
+    facts = trial.end()
+    assert [(loader["made"], loader["fetches"]) for loader in facts["loaders"]] == [(3, 36)]
+    assert sum(b["samples"] for b in trial.log.of("block")) == trained - 4
+
+
+def test_loaders_made_in_a_loop_before_they_are_used_are_told_apart(begin: Begin) -> None:
+    trial = begin()
+    train, validation = (_data(samples) for samples in (48, 24))
+    _fit(*_model(), train)
+    facts = trial.end()
+    assert [loader["fetches"] for loader in facts["loaders"]] == [12, 0]
+    del validation
+
+
+def test_the_main_loader_takes_over_from_an_earlier_one(begin: Begin) -> None:
+    trial = begin()
+    model, optimizer = _model()
+    _fit(model, optimizer, _data(samples=8))
+    main = _data(samples=400)
+    _fit(model, optimizer, main)
+    facts = trial.end()
+    assert facts["training_loaders"] == [facts["loaders"][1]["key"]]
+    assert trial.session.clock.total_samples >= 380
+
+
+def test_every_evaluation_of_a_closure_is_a_step(begin: Begin) -> None:
+    trial = begin()
+    model, _ = _model()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, tolerance_grad=0, tolerance_change=0)
+    x, y = torch.randn(32, 5), torch.randn(32, 1)
+    evaluations = 0
+
+    def closure() -> Any:
+        nonlocal evaluations
+        evaluations += 1
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    facts = trial.end()
+    assert facts["steps"] == evaluations > 3
+    assert "closure" in facts["left_out"]["grad_accumulation"]
+
+
+# accumulation
+
+LEARN = """
+import torch, torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x, y = torch.randn(64, 5), torch.randn(64, 1)
+loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True, generator=torch.Generator().manual_seed(1))
+model = nn.Linear(5, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+loss_of = nn.MSELoss(reduction=REDUCTION)
+for epoch in range(2):
+    for a, b in loader:
+        CLEAR
+        loss_of(model(a), b).backward()
+        if CLIP:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+        scheduler.step()
+learned = [*model.weight[0].tolist(), model.bias.item(), optimizer.param_groups[0]["lr"]]
+"""
+
+
+def _learn(
+    batch: int, reduction: str = "mean", clip: bool = False, clear: str = "optimizer.zero_grad()"
+) -> list[float]:
+    text = LEARN.replace("BATCH", str(batch)).replace("CLIP", str(clip)).replace("CLEAR", clear)
+    text = text.replace("REDUCTION", repr(reduction)).replace("RATE", "0.1" if reduction == "mean" else "0.001")
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "train.py", "exec"), namespace)
+    return list(namespace["learned"])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("clip", [True, False])
+def test_accumulated_micro_batches_equal_the_whole_batch(begin: Begin, reduction: str, clip: bool) -> None:
+    whole = _learn(16, reduction, clip)
+    trial = begin({"batch_size": 4, "grad_accumulation": 4})
+    split = _learn(16, reduction, clip)
+    trial.end()
+    assert trial.evidence("batch_size")[0] == trial.evidence("grad_accumulation")[0] == "verified"
+    assert split[-1] == pytest.approx(whole[-1]), "the scheduler must move with whole steps"
+    assert split == pytest.approx(whole, rel=1e-4, abs=1e-6)
+
+
+def test_accumulation_that_the_script_defeats_is_contradicted(begin: Begin) -> None:
+    trial = begin({"batch_size": 4, "grad_accumulation": 4})
+    _learn(16, clear="[setattr(p, 'grad', None) for p in model.parameters()]")
+    trial.end()
+    assert trial.evidence("grad_accumulation")[0] == "contradicted"
+
+
+def test_accumulation_of_the_scripts_own_is_told(begin: Begin) -> None:
+    trial = begin()
+    _learn(16, clear="loss_of(model(a), b).backward()")
+    facts = trial.end()
+    assert facts["as_written"]["grad_accumulation"] == 2
+    assert "itself" in facts["left_out"]["grad_accumulation"]
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
+def test_an_implementation_that_the_optimizer_lacks_is_not_applicable(begin: Begin) -> None:
+    trial = begin({"optimizer": "fused", "pin_memory": True})
+    model = torch.nn.Linear(5, 1)
+    _fit(model, torch.optim.Adadelta(model.parameters()), _data(shuffle=True))
+    trial.end()
+    assert trial.evidence("optimizer") == ("not applicable", "Adadelta has no fused implementation")
+    if not torch.cuda.is_available():
+        assert trial.evidence("pin_memory") == ("not applicable", "there is no GPU to pin batches for")
+
+
+# fp16
+
+
+def _scaled_by_hand(device: str, batches: list[tuple[Any, Any]]) -> tuple[Any, int]:
+    skipped = 0
+    model, optimizer = _model()
+    model.to(device)
+    scaler = torch.amp.GradScaler(device)
+    for x, y in batches:
+        optimizer.zero_grad()
+        with torch.autocast(device, dtype=torch.float16):
+            out = model(x)
+        scaler.scale(torch.nn.functional.mse_loss(out.float(), y)).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.4)
+        scaler.step(optimizer)
+        before = scaler.get_scale()
+        scaler.update()
+        skipped += scaler.get_scale() < before
+    return model.weight, skipped
+
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")],
+    ),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_fp16_scales_clips_and_skips_as_by_hand(begin: Begin, device: str) -> None:
+    torch.manual_seed(1)
+    batches = [(torch.randn(8, 5, device=device), torch.randn(8, 1, device=device)) for _ in range(6)]
+    batches[2][1][0] = 1e6  # its gradient overflows: the step must be skipped
+    by_hand, skipped = _scaled_by_hand(device, batches)
+    trial = begin({"precision": "fp16"})
+    trial.session.device = device
+    model, optimizer = _model()
+    model.to(device)
+    for x, y in batches:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.4)  # a second one must not unscale again
+        optimizer.step()
+    assert torch.equal(model.weight, by_hand)
+    assert trial.adapter.steps.skipped_steps == skipped >= 1
+
+
+def test_two_optimizers_of_one_step_share_the_scale(begin: Begin) -> None:
+    begin({"precision": "fp16"})
+    (one, first), (two, second) = _model(), _model()
+    x, y = torch.randn(8, 5), torch.randn(8, 1)
+    y[0] = 1e6  # the scale is halved after this step, not between its two updates
+    for target in (y, torch.zeros(8, 1)):
+        for model in (one, two):
+            torch.nn.functional.mse_loss(model(x), target).backward()
+        first.step()
+        second.step()
+        first.zero_grad()
+        second.zero_grad()
+    assert torch.equal(one.weight, two.weight)
