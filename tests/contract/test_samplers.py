@@ -67,7 +67,7 @@ def test_a_batch_beyond_one_that_ran_out_of_memory_is_never_tried(make: Callable
         rest = {k: v for k, v in config.items() if k != "batch_size"}
         for later in failed[position + 1 :]:
             same = {k: v for k, v in later.items() if k != "batch_size"} == rest
-            assert not (same and later["batch_size"] >= config["batch_size"])
+            assert not (same and int(later["batch_size"]) >= int(config["batch_size"]))
 
 
 def test_a_knob_without_effect_leaves_the_search(make: Callable[[], Sampler]) -> None:
