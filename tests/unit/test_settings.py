@@ -168,6 +168,14 @@ def test_a_bad_value_names_its_option(option: str, value: str) -> None:
     assert caught.value.message.startswith(f"{option}: ")
 
 
+def test_the_smallest_values_are_taken(declare: Callable[..., Path]) -> None:
+    settings = _gather("train.py", "--trials=1", "--seed=0", "--budget=1ms", "--max-memory=1")
+    assert (settings.trials, settings.seed, settings.budget_s, settings.max_memory) == (1, 0, 0.001, "1")
+    declare("trials = 1\nseed = 0\nmax_memory = 1")
+    settings = _gather("train.py")
+    assert (settings.trials, settings.seed, settings.max_memory) == (1, 0, "1")
+
+
 def test_an_empty_script_is_told_by_its_name_in_the_usage() -> None:
     with pytest.raises(UsageError, match="SCRIPT: expected a text"):
         _gather("")
