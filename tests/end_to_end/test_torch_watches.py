@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tuner.child import options
 from tuner.child.patches import unpatch_all
 from tuner.child.recorder import Recorder
 from tuner.child.session import Session
@@ -212,6 +215,41 @@ def test_every_evaluation_of_a_closure_is_a_step(begin: Begin) -> None:
     facts = trial.end()
     assert facts["steps"] == evaluations > 3
     assert "closure" in facts["left_out"]["grad_accumulation"]
+
+
+@pytest.mark.parametrize("counts_samples", [True, False])
+def test_a_script_can_count_steps_that_cant_be_seen(begin: Begin, counts_samples: bool) -> None:
+    trial = begin()
+    for step in range(10, 110, 10):
+        time.sleep(0.002)
+        trial.session.report({"step": step, "loss": 0.5, **({"samples": 8.0 * step} if counts_samples else {})})
+    facts = trial.end()
+    blocks = trial.log.of("block")
+    assert sum(b["steps"] for b in blocks) == 90, "the first report is start-up"
+    assert sum(b["samples"] for b in blocks) == (720 if counts_samples else 0)
+    assert facts["unit"] == ("samples" if counts_samples else "steps")
+    assert {m["name"] for m in trial.log.of("metric")} == {"loss"}
+
+
+def test_steps_that_are_seen_are_not_counted_twice(begin: Begin) -> None:
+    trial = begin()
+    model, optimizer = _model()
+    for step, batch in enumerate(_data(), start=1):
+        _fit(model, optimizer, [batch])
+        trial.session.report({"step": step})
+    assert trial.end()["steps"] == 12
+
+
+def test_an_option_of_the_scripts_own_lifts_what_the_patches_cant_do(begin: Begin) -> None:
+    trial = begin()
+    options.install(trial.session)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--accum-iter", type=int, default=2)
+    parser.parse_args([])
+    _learn(16, clear="loss_of(model(a), b).backward()")
+    facts = trial.end()
+    assert facts["options"] == {"grad_accumulation": "accum_iter"}
+    assert "grad_accumulation" not in facts["left_out"]
 
 
 # accumulation

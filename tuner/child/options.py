@@ -55,5 +55,7 @@ def _report(session: Session, seen: dict[str, dict[str, Any]]) -> None:
             named = plain in names or plain.replace("_", "") in {n.replace("_", "") for n in names}
             if named and type(option["value"]) is int and option["value"] == written:
                 found[knob] = dest
+    for knob in {"batch_size", "grad_accumulation"} & set(found):
+        session.left_out.pop(knob, None)  # what the patches can't do the script can
     session.facts["options"] = found
     session.facts["option_flags"] = {knob: seen[dest]["flag"] for knob, dest in found.items()}

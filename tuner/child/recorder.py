@@ -136,20 +136,21 @@ class StepClock:
         """Whether time is being set apart at present."""
         return self._validating
 
-    def step(self) -> bool:
-        """One step ended. Returns True when the window is complete."""
-        self.total_steps += 1
+    def step(self, count: int = 1) -> bool:
+        """One step ended, or ``count`` since the last time. Returns True when the window is complete."""
+        is_first = not self.total_steps
+        self.total_steps += count
         if self._may_have_resumed is not None:
             self.training_resumes()
         self._samples += self._fetched_samples
         self._wait_s += self._fetched_wait_s
         self.total_samples += self._fetched_samples
         self._fetched_samples = self._fetched_wait_s = 0.0
-        if self.total_steps == 1:
+        if is_first:
             self.start()
             return False
-        self._steps += 1
-        self._phase_steps += 1
+        self._steps += count
+        self._phase_steps += count
         if self._validating or self._clock() - self._block_started >= self._window["block_s"]:
             self._close_block(flagged=self._validating)
             self._training_again()
@@ -173,7 +174,8 @@ class StepClock:
             if flagged:
                 self._phase_started += seconds  # what was set apart is neither warm-up nor window
             elif self.phase == "window":
-                self._blocks.append((self._samples or float(self._steps), seconds))
+                amount = self._samples if self.total_samples else float(self._steps)
+                self._blocks.append((amount, seconds))
             self.on_block()
         if self._steps or flagged:
             self._block_started, self._steps, self._samples, self._wait_s = now, 0, 0.0, 0.0

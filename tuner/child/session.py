@@ -40,6 +40,8 @@ class Session:
         self.left_out: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
         self.suggestions: dict[str, Any] = {}
+        self._reported_step = 0
+        self._reported_samples = 0.0
         self.observers: list[Callable[[], None]] = []
         self.overlay: Any = None
         self.trainer_options: dict[str, Any] = {}
@@ -88,8 +90,22 @@ class Session:
 
     def report(self, metrics: dict[str, float]) -> None:
         """For ``tuner.report``."""
+        step, samples = metrics.pop("step", None), metrics.pop("samples", None)
         for name, value in metrics.items():
             self.recorder.emit("metric", name=str(name), value=float(value), samples=self.clock.total_samples)
+        if step is not None and self.measuring and self.here:
+            self._progressed(int(step), samples)
+
+    def _progressed(self, step: int, samples: float | None) -> None:
+        """The script counts its own steps, which are taken where no step can be seen."""
+        count = step - self._reported_step
+        if count <= 0 or (self.clock.total_steps and not self._reported_step):
+            return
+        if samples is not None:
+            self.clock.add_samples(samples - self._reported_samples, 0.0)
+            self._reported_samples = samples
+        self._reported_step = step
+        self._step(count)
 
     def fail(self, reason: str, detail: str) -> None:
         """Records once that this config can't work, and ends the trial."""
@@ -105,11 +121,15 @@ class Session:
 
     def step(self) -> None:
         """One step ended; called by the adapter, outside of the script's own locks."""
+        if not self._reported_step:
+            self._step()
+
+    def _step(self, count: int = 1) -> None:
         if self.stopped:
             raise StopTrial
         if self.clock.total_steps == 0:
             self.recorder.emit("first_step", seconds=time.monotonic() - self.started)
-        if self.clock.step():
+        if self.clock.step(count):
             self.stop("the window is complete")
 
     def check_stop(self) -> None:
@@ -136,8 +156,10 @@ class Session:
             self.clock.flush()
         for observe in self.observers:
             observe()
-        self.read_options()
+        if self._reported_step:
+            self.facts["unit"] = "samples" if self._reported_samples else "steps"
         self.left_out.update(self.trainer_left_out)
+        self.read_options()
         self.as_written.update(self.trainer_options)
         for name, value in self.suggestions.items():
             self.as_written[name] = value
