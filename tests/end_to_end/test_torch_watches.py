@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -150,6 +151,20 @@ def test_what_recurs_with_every_step_is_part_of_the_step(begin: Begin) -> None:
     assert sum(b["flagged"] for b in blocks) == 3
 
 
+def test_a_look_at_the_batch_before_it_is_trained_on_takes_nothing_away(begin: Begin) -> None:
+    trial = begin()
+    model, optimizer = _model()
+    looks = itertools.count()
+
+    def look(x: Any) -> None:
+        with torch.set_grad_enabled(next(looks) % 4 != 3):
+            model(x)
+
+    trained = _fit(model, optimizer, _data(), look)
+    trial.end()
+    assert sum(b["samples"] for b in trial.log.of("block")) == trained - 4
+
+
 def test_scores_of_every_step_are_part_of_the_step(begin: Begin) -> None:
     """A full-batch script evaluates after each step: there would be no block left."""
     trial = begin()
@@ -179,9 +194,8 @@ def test_loaders_made_in_a_loop_before_they_are_used_are_told_apart(begin: Begin
     trial = begin()
     train, validation = (_data(samples) for samples in (48, 24))
     _fit(*_model(), train)
-    facts = trial.end()
-    assert [loader["fetches"] for loader in facts["loaders"]] == [12, 0]
-    del validation
+    assert [loader["fetches"] for loader in trial.end()["loaders"]] == [12, 0]
+    assert len(validation) == 6
 
 
 def test_the_main_loader_takes_over_from_an_earlier_one(begin: Begin) -> None:
@@ -347,13 +361,8 @@ def _scaled_by_hand(device: str, batches: list[tuple[Any, Any]]) -> tuple[Any, i
     return model.weight, skipped
 
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")],
-    ),
-]
+NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NO_CUDA])]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -78,6 +78,7 @@ class StepClock:
         self._wait_s = 0.0
         self._fetched_samples = 0.0
         self._fetched_wait_s = 0.0
+        self._was_validated_on = False
         self._last_activity = 0
         self._restarts = 0
         self._blocks: list[tuple[float, float]] = []
@@ -95,6 +96,10 @@ class StepClock:
 
     def add_samples(self, samples: float, wait_s: float) -> None:
         """A batch of the training loader was fetched. It counts once a step has been taken on it."""
+        if self._was_validated_on:
+            # No step followed: the script validates on its training data, too.
+            self._fetched_samples = self._fetched_wait_s = 0.0
+            self._was_validated_on = False
         self._fetched_samples += samples
         self._fetched_wait_s += wait_s
 
@@ -116,8 +121,7 @@ class StepClock:
             self._close_block(flagged=False)
             self._validating = True
         self._set_apart.add(source)
-        # A script that validates on its training data, too: these batches are not for training.
-        self._fetched_samples = self._fetched_wait_s = 0.0
+        self._was_validated_on = True
         self._may_have_resumed = None
 
     def training_resumes(self) -> None:
@@ -146,6 +150,7 @@ class StepClock:
         self._wait_s += self._fetched_wait_s
         self.total_samples += self._fetched_samples
         self._fetched_samples = self._fetched_wait_s = 0.0
+        self._was_validated_on = False
         if is_first:
             self.start()
             return False
