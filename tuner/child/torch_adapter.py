@@ -243,8 +243,7 @@ class TorchAdapter:
 
     def _seen_of_loader(self, entry: Any, knob: str) -> Any:
         if knob == "batch_size":
-            common = max(entry.sizes, key=lambda size: entry.sizes[size]) if entry.sizes else 0
-            return common if entry.dimension_seen else f"no dimension of {common} in the batches"
+            return max(entry.sizes, key=lambda size: entry.sizes[size]) if entry.sizes else 0
         if knob == "pin_memory":
             return bool(entry.live.get("pinned"))
         return entry.live.get(knob)

@@ -30,7 +30,7 @@ class Loader:
     samples: float = 0.0
     training_gaps: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
-    dimension_seen: int = 0
+    leads: bool = True  # whether the samples lie along the first dimension of the batch's tensors
     live_workers: int = 0
     live: dict[str, Any] = field(default_factory=dict)
     dataset_len: int | None = None
@@ -225,14 +225,17 @@ class LoaderWatch:
     def _count(self, entry: Loader, iterator: Any, batch: Any, wait_s: float) -> None:
         queue = self._queues.get(iterator)
         count = queue.pop(0) if queue else 0
-        if not entry.map_style or count == 0 or entry.written.get("batch_size") is None:
+        if count == 0 or entry.written["batch_size"] is None:
             count = _leading_dimension(self.torch, batch) or count
+        elif not entry.map_style and entry.leads:
+            # An iterable dataset is asked for whole batches; how many samples its last one has shows in the tensors.
+            leading = _leading_dimension(self.torch, batch)
+            entry.leads = entry.fetches > 0 or leading == count
+            count = leading if entry.leads else count
         entry.fetches += 1
         entry.samples += count
         entry.sizes[count] = entry.sizes.get(count, 0) + 1
         if entry.fetches <= 3 or entry.fetches % 64 == 0:
-            if count in _dimensions(self.torch, batch):
-                entry.dimension_seen += 1
             entry.live["pinned"] = _is_pinned(self.torch, batch)
         self.gap.pop(entry.key, None)
         self.gap[entry.key] = None  # the last one fetched comes last
@@ -356,10 +359,6 @@ def _tensors(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:
 def _leading_dimension(torch: ModuleType, batch: Any) -> int:
     sizes = [t.shape[0] for t in _tensors(torch, batch) if t.dim() > 0]
     return max(set(sizes), key=sizes.count) if sizes else 0
-
-
-def _dimensions(torch: ModuleType, batch: Any) -> set[int]:
-    return {size for t in _tensors(torch, batch) for size in t.shape[:2]}
 
 
 def _is_pinned(torch: ModuleType, batch: Any) -> bool:
