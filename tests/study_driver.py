@@ -87,7 +87,7 @@ def die_before_store(number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return stored(self, study_id, trial, outcome, owner)
 
-    Repository.finish_trial = finish_trial  # type: ignore[method-assign]
+    Repository.finish_trial = finish_trial  # type: ignore[assignment,method-assign]
 
 
 def stored_trials(folder: Path) -> tuple[Trial, ...]:

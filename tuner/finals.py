@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tuner import stats
 from tuner.model import Config, Measurement, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
-from tuner.scoring import gain, key_of, score_of
+from tuner.scoring import WORTH_HAVING, Yardstick, gain, key_of, score_of
 
 CONFIDENCE = 0.95
 
@@ -22,6 +22,16 @@ class Schedule:
     candidates: tuple[Trial, ...]
     rounds: int
     seed: int
+    looks: int = 1
+
+    @property
+    def confidence(self) -> float:
+        """Of each interval, so that all of them hold at 95% together.
+
+        The best of several candidates is a lucky one too (Bonferroni), and so is an interval that is looked at
+        until it suits (Pocock).
+        """
+        return 1 - stats.pocock_level((1 - CONFIDENCE) / max(1, len(self.candidates)), self.looks)
 
     @property
     def name(self) -> str:
@@ -73,15 +83,12 @@ class Pairs:
 
 def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int) -> tuple[Trial, ...]:
     """The best trials of the search that beat the baseline, best first."""
-    baseline = next((t for t in trials if t.phase is Phase.BASELINE), None)
-    reference = score_of(baseline.outcome, objective) if baseline is not None else None
-    if reference is None:
-        return ()
+    yardstick = Yardstick(trials, objective)
     gains = []
     for trial in trials:
-        score = score_of(trial.outcome, objective)
-        if trial.phase is Phase.SEARCH and score is not None and gain(score, reference, objective) > 1.0:
-            gains.append((gain(score, reference, objective), trial))
+        own = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
+        if own is not None and own > 1.0:
+            gains.append((own, trial))
     gains.sort(key=lambda pair: (-pair[0], pair[1].number))
     return tuple(trial for _, trial in gains[:count])
 
@@ -117,10 +124,9 @@ def pairs_of(schedule: Schedule, config: Config, trials: Iterable[Trial], object
 def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) -> Winner | None:
     """What the finals proved; None where no candidate was measured twice beside the baseline.
 
-    The candidate whose interval's lower end is highest is judged. With several candidates the best of them is a
-    lucky one too, so each interval is widened to hold for all together (Bonferroni).
+    The candidate whose interval's lower end is highest is judged.
     """
-    confidence = 1 - (1 - CONFIDENCE) / max(1, len(schedule.candidates))
+    confidence = schedule.confidence
     failed = {key_of(config) for config in failed_in(schedule, trials, objective)}
     contests = [
         pairs
@@ -143,6 +149,11 @@ def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) ->
         runs=len(best.rates),
         label=label,
     )
+
+
+def is_decided(winner: Winner | None) -> bool:
+    """Whether more rounds would change little: a gain is proven, or none worth having is left."""
+    return winner is None or winner.speedup.low > 1.0 or winner.speedup.high < WORTH_HAVING
 
 
 def typical(runs: Sequence[Measurement]) -> Measurement:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tuner import codec
 from tuner.durable import write_durably
 from tuner.errors import InfrastructureError, StorageError
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.noise import contamination
 from tuner.placeholders import render
 from tuner.plan import StudyPlan
 from tuner.runner.base import Interrupted, Runner, TrialRequest
@@ -25,6 +27,8 @@ TRIALS = "trials"
 OUTCOME = "outcome.json"
 ATTEMPTS = 3
 """How often a trial is started before a machine that keeps failing is blamed on it."""
+REPEATS = 3
+"""After so many repeats in a row that were disturbed as well, the machine is taken as it is."""
 _DISK_FAULTS = frozenset({"disk-full", "unwritable"})
 
 
@@ -32,9 +36,18 @@ class Ledger:
     """The trials of one study. Only the holder of the study's folder may have one."""
 
     def __init__(
-        self, plan: StudyPlan, repository: Repository, study_id: int, runner: Runner, stop: threading.Event
+        self,
+        plan: StudyPlan,
+        repository: Repository,
+        study_id: int,
+        runner: Runner,
+        *,
+        stop: threading.Event,
+        note: Callable[[str], None],
     ) -> None:
         self._plan = plan
+        self._note = note
+        self._patience_with_noise = REPEATS
         self._repository = repository
         self._study_id = study_id
         self._runner = runner
@@ -69,13 +82,7 @@ class Ledger:
 
         The outcome lies on disk before the database learns of it, so that a death in between loses nothing.
         """
-        for attempt in range(1, ATTEMPTS + 1):
-            outcome = self._attempt(trial, knowledge)
-            if outcome.kind is not OutcomeKind.INFRASTRUCTURE:
-                break
-            if outcome.reason in _DISK_FAULTS or attempt == ATTEMPTS:
-                self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
-                raise _fault(outcome, self._plan.folder)
+        outcome = self._undisturbed(trial, knowledge)
         outcome = within_device_limit(outcome, self._plan.limits.max_device_bytes, trial)
         write_durably(self._folder(trial) / OUTCOME, codec.encode_outcome(outcome).encode())
         return self._store(replace(trial, outcome=outcome))
@@ -84,6 +91,44 @@ class Ledger:
         """Lets the trial be run again when the study is resumed."""
         self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
         self.trials = [kept for kept in self.trials if kept.number != trial.number]
+
+    def _undisturbed(self, trial: Trial, knowledge: Mapping[str, Any]) -> Outcome:
+        """The trial's outcome, of a second run where other processes disturbed the first one.
+
+        A disturbed run is not averaged in: the calmer of the two counts, and the other one's records are kept
+        beside it. A machine that is always busy isn't asked again and again.
+        """
+        first = self._run(trial, knowledge)
+        disturbed = contamination(first, self._plan.device, self._plan.cores)
+        if not disturbed or self._patience_with_noise <= 0:
+            return first
+        self._note(f"trial {trial.number} is measured again: {disturbed}")
+        folder = self._folder(trial)
+        aside = folder.with_name(f"{folder.name}.disturbed")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        second = self._run(trial, knowledge)
+        if contamination(second, self._plan.device, self._plan.cores):
+            self._patience_with_noise -= 1
+            if self._patience_with_noise == 0:
+                self._note("the machine stays busy: trials aren't repeated any more, and their figures are rougher")
+        else:
+            self._patience_with_noise = REPEATS
+        if _foreign(first) < _foreign(second):
+            swap_folders(folder, aside)
+            return first
+        return second
+
+    def _run(self, trial: Trial, knowledge: Mapping[str, Any]) -> Outcome:
+        """One run. A fault of the machine gets more attempts; then it is told."""
+        for attempt in range(1, ATTEMPTS + 1):
+            outcome = self._attempt(trial, knowledge)
+            if outcome.kind is not OutcomeKind.INFRASTRUCTURE:
+                return outcome
+            if outcome.reason in _DISK_FAULTS or attempt == ATTEMPTS:
+                break
+        self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
+        raise _fault(outcome, self._plan.folder)
 
     def _attempt(self, trial: Trial, knowledge: Mapping[str, Any]) -> Outcome:
         folder = self._folder(trial)
@@ -126,6 +171,19 @@ def within_device_limit(outcome: Outcome, limit_bytes: int | None, trial: Trial)
         return outcome
     detail = f"it took {measurement.peak_device_bytes:,} bytes of the device, of {limit_bytes:,} allowed"
     return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason="device-oom", detail=detail)
+
+
+def swap_folders(one: Path, other: Path) -> None:
+    """Exchanges the names of two folders."""
+    between = one.with_name(f"{one.name}.swap")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
+
+
+def _foreign(outcome: Outcome) -> float:
+    """Cores that others used; endless where the run gave no measurement to choose."""
+    return outcome.measurement.foreign_cpus if outcome.complete and outcome.measurement is not None else math.inf
 
 
 def _fault(outcome: Outcome, folder: Path) -> StorageError | InfrastructureError:

@@ -102,10 +102,11 @@ class Outcome:
 
 
 class Phase(StrEnum):
-    """Which part of a study a trial belongs to."""
+    """Which part of a study a trial belongs to. An anchor is the baseline again, to see whether the machine drifts."""
 
     BASELINE = "baseline"
     SEARCH = "search"
+    ANCHOR = "anchor"
     FINALS = "finals"
 
 

@@ -16,11 +16,12 @@ DATABASE = "study.db"
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """One study. ``trials`` counts the baseline and the search, the finals come on top; None is unbounded.
+    """One study. ``trials`` counts the baseline and the search, anchors and finals come on top; None is unbounded.
 
     ``script.argv`` may hold placeholders such as ``{batch_size}``. ``patience`` ends the search after so many
-    trials in a row without a gain worth having. ``effective_batch`` is ``keep`` or ``free``: whether samples per
-    optimizer step may change. ``storage_url`` is a database in the folder when empty.
+    trials in a row without a gain worth having. The baseline is measured again every ``anchor_every`` trials.
+    Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` is ``keep``
+    or ``free``: whether samples per optimizer step may change. ``storage_url`` is a database in the folder when empty.
     """
 
     name: str
@@ -39,6 +40,8 @@ class StudyPlan:
     cores: int = 1
     software: Mapping[str, str] = field(default_factory=dict)
     finals_rounds: int = 5
+    most_rounds: int = 11
+    anchor_every: int = 8
     finalists: int = 3
     patience: int | None = 25
     effective_batch: str = "keep"

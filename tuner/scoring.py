@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tuner.model import Config, Outcome, Trial, Value
+from tuner.model import Config, Outcome, Phase, Trial, Value
 from tuner.objective import Objective
 
 Key = tuple[tuple[str, str, Value], ...]
 
+_ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
 WORTH_HAVING = 1.01
 """A gain below this isn't worth a change of config, nor more search."""
 
@@ -33,12 +34,52 @@ def gain(score: float, reference: float, objective: Objective) -> float:
     return score / reference if objective.maximize else reference / score
 
 
-def best_of(trials: Iterable[Trial], objective: Objective) -> Trial | None:
-    """The trial with the best figure; the earlier one of equals."""
-    best: Trial | None = None
-    best_score = 0.0
-    for trial in trials:
-        score = score_of(trial.outcome, objective)
-        if score is not None and (best is None or gain(score, best_score, objective) > 1.0):
-            best, best_score = trial, score
-    return best
+class Yardstick:
+    """The baseline's figure along a study: it is measured again every few trials, since a machine drifts.
+
+    A trial is held against the baseline of its own moment: the line between the runs before and after it, by number.
+    """
+
+    def __init__(self, trials: Iterable[Trial], objective: Objective) -> None:
+        self._objective = objective
+        scores = ((t.number, score_of(t.outcome, objective)) for t in trials if t.phase in _ANCHORS)
+        self._anchors = sorted((number, score) for number, score in scores if score is not None)
+
+    def gain(self, trial: Trial | None) -> float | None:
+        """The trial's ratio to the baseline of its moment, above 1 for better; None without a figure."""
+        if trial is None:
+            return None
+        score, reference = score_of(trial.outcome, self._objective), self.reference(trial.number)
+        return None if score is None or reference is None else gain(score, reference, self._objective)
+
+    def reference(self, number: int) -> float | None:
+        """What the baseline would have scored as trial ``number``; None before it was measured."""
+        before, after = self._around(number)
+        if before is None or after is None:
+            return None
+        if before[0] == after[0]:
+            return before[1]
+        share = (number - before[0]) / (after[0] - before[0])
+        return before[1] + share * (after[1] - before[1])
+
+    def drift(self, number: int) -> float:
+        """How far the baseline moved around trial ``number``, as a ratio of at least 1."""
+        before, after = self._around(number)
+        if before is None or after is None:
+            return 1.0
+        return max(before[1], after[1]) / min(before[1], after[1])
+
+    def _around(self, number: int) -> tuple[tuple[int, float] | None, tuple[int, float] | None]:
+        before = next((anchor for anchor in reversed(self._anchors) if anchor[0] <= number), None)
+        after = next((anchor for anchor in self._anchors if anchor[0] >= number), None)
+        return before or after, after or before
+
+    def best_of(self, trials: Iterable[Trial]) -> Trial | None:
+        """The trial with the highest gain; the earlier one of equals."""
+        best: Trial | None = None
+        best_gain = 0.0
+        for trial in trials:
+            own = self.gain(trial)
+            if own is not None and own > best_gain:
+                best, best_gain = trial, own
+        return best

@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner import identity
@@ -15,6 +15,7 @@ from tuner.errors import UntunableError, UserScriptError
 from tuner.events import (
     FinalsStarted,
     Listener,
+    Noted,
     PairFinished,
     SpaceResolved,
     StudyFinished,
@@ -22,20 +23,23 @@ from tuner.events import (
     TrialFinished,
     TrialStarted,
 )
-from tuner.finals import Schedule, choose_candidates, decide, failed_in, pairs_of
+from tuner.finals import Schedule, choose_candidates, decide, failed_in, is_decided, pairs_of
 from tuner.ledger import Ledger
 from tuner.lock import DeviceLock, FolderLock
 from tuner.model import Outcome, OutcomeKind, Phase, Trial, Winner
+from tuner.noise import MOVED
 from tuner.placeholders import extend_facts, extend_space, parse
 from tuner.plan import StudyPlan
 from tuner.runner.base import Interrupted, Runner
-from tuner.scoring import WORTH_HAVING, best_of, gain, key_of, score_of
+from tuner.scoring import WORTH_HAVING, Yardstick, key_of, score_of
 from tuner.search.history import History, Sampler
 from tuner.space import Known, ResolvedSpace, resolve
 from tuner.storage import Repository, StudyRecord
 
 FIRST_TRIAL_S = 30.0
 """A guess of what a trial takes, before any has been run."""
+MORE_ROUNDS = 2
+"""So many rounds are added to undecided finals at a time."""
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
 
@@ -68,7 +72,9 @@ def run_study(
         repository = Repository(plan.url)
         try:
             record, resumed = _open(plan, repository)
-            ledger = Ledger(plan, repository, record.id, runner, stop)
+            ledger = Ledger(
+                plan, repository, record.id, runner, stop=stop, note=lambda text: listener(Noted(text))
+            )
             ledger.recover()
             study = _Study(
                 plan=plan, repository=repository, record=record, ledger=ledger, sampler=sampler, listener=listener,
@@ -178,11 +184,32 @@ class _Study:
                 over = self._search_is_over(space)
                 if over:
                     return over
+                if self._anchor_is_due():
+                    self._conduct(self._ledger.begin(Phase.ANCHOR, {}, "whether the machine drifts"))
+                    self._note_drift()
+                    continue
                 proposal = self._sampler.propose(History(space, self._plan.objective, self._ledger.trials))
                 if proposal is None:
                     return "every config worth a trial has been tried"
                 trial = self._ledger.begin(Phase.SEARCH, proposal.config, proposal.why)
             self._conduct(trial)
+
+    def _anchor_is_due(self) -> bool:
+        """Whether the baseline was measured too long ago to hold the next trials against it."""
+        since = 0
+        for trial in reversed(self._ledger.trials):
+            if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
+                break
+            since += trial.phase is Phase.SEARCH
+        return since >= self._plan.anchor_every
+
+    def _note_drift(self) -> None:
+        anchors = [trial for trial in self._ledger.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR)]
+        drift = Yardstick(self._ledger.trials, self._plan.objective).drift(anchors[-1].number - 1)
+        if drift > MOVED:
+            self._tell(
+                Noted(f"the baseline moved by {drift - 1:.0%} since trial {anchors[-2].number}: gains are rough")
+            )
 
     def _search_is_over(self, space: ResolvedSpace) -> str:
         done = self._searched()
@@ -200,12 +227,21 @@ class _Study:
         return ""
 
     def _finals(self) -> Winner | None:
-        """Runs what the schedule still lacks, and decides."""
-        objective = self._plan.objective
+        """Runs what the schedule still lacks, adds rounds while that may decide more, and gives the verdict."""
         schedule = self._schedule()
         if schedule is None:
             return None
         self._tell(FinalsStarted(schedule.candidates, schedule.rounds))
+        while True:
+            self._play(schedule)
+            winner = decide(schedule, self._ledger.trials, self._plan.objective)
+            longer = self._longer(schedule, winner)
+            if longer is None:
+                return winner
+            schedule = longer
+
+    def _play(self, schedule: Schedule) -> None:
+        objective = self._plan.objective
         while True:
             self._leave_if_stopped()
             trial = self._ledger.waiting()
@@ -213,10 +249,23 @@ class _Study:
                 dropped = failed_in(schedule, self._ledger.trials, objective)
                 run = schedule.next_run(self._ledger.trials, dropped)
                 if run is None:
-                    break
+                    return
                 trial = self._ledger.begin(Phase.FINALS, run[1], schedule.why(run[0]))
             self._tell_pairs(schedule, self._conduct(trial))
-        return decide(schedule, self._ledger.trials, objective)
+
+    def _longer(self, schedule: Schedule, winner: Winner | None) -> Schedule | None:
+        """The schedule with more rounds; None where it is decided, or where there is no time or look left."""
+        rounds = min(schedule.rounds + MORE_ROUNDS, self._plan.most_rounds)
+        if schedule.looks == 1 or is_decided(winner) or rounds <= schedule.rounds:
+            return None
+        runs = (rounds - schedule.rounds) * (1 + len(schedule.candidates))
+        left = self._budget.seconds_left(time.monotonic())
+        if left is not None and left < runs * self._trial_s():
+            return None
+        longer = replace(schedule, rounds=rounds)
+        self._save_schedule(longer)
+        self._tell(Noted(f"still undecided: {rounds - schedule.rounds} more rounds"))
+        return longer
 
     def _schedule(self) -> Schedule | None:
         """As many candidates and rounds as the time left allows; those of finals that have begun already."""
@@ -225,7 +274,7 @@ class _Study:
         if stored and stored["after"] == len(searched):
             by_number = {trial.number: trial for trial in searched}
             begun = tuple(by_number[number] for number in stored["candidates"])
-            return Schedule(begun, stored["rounds"], plan.seed)
+            return Schedule(begun, stored["rounds"], plan.seed, stored["looks"])
         candidates = choose_candidates(self._ledger.trials, plan.objective, plan.finalists)
         if not candidates:
             return None
@@ -233,11 +282,18 @@ class _Study:
         count, rounds = self._budget.finals_fit(now, self._trial_s(), len(candidates), plan.finals_rounds)
         if not count:
             return None
-        schedule = Schedule(candidates[:count], rounds, plan.seed)
-        numbers = [trial.number for trial in schedule.candidates]
-        document = {"after": len(searched), "candidates": numbers, "rounds": rounds}
-        self._repository.save_finals(self._record.id, document)
+        # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
+        looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
+        schedule = Schedule(candidates[:count], rounds, plan.seed, looks)
+        self._save_schedule(schedule)
         return schedule
+
+    def _save_schedule(self, schedule: Schedule) -> None:
+        document = {
+            "after": len(self._searched()), "candidates": [trial.number for trial in schedule.candidates],
+            "rounds": schedule.rounds, "looks": schedule.looks,
+        }  # fmt: skip
+        self._repository.save_finals(self._record.id, document)
 
     def _tell_pairs(self, schedule: Schedule, trial: Trial) -> None:
         for candidate in schedule.candidates:
@@ -248,7 +304,7 @@ class _Study:
             if not pairs.gains or trial.outcome is None or not trial.outcome.complete:
                 continue
             if len(pairs.gains) == int(last):
-                so_far = pairs.ratio(0.95, self._plan.objective) if len(pairs.gains) > 2 else None
+                so_far = pairs.ratio(schedule.confidence, self._plan.objective) if len(pairs.gains) > 2 else None
                 self._tell(PairFinished(len(pairs.gains), schedule.rounds, candidate.config, pairs.gains[-1], so_far))
 
     def _conduct(self, trial: Trial) -> Trial:
@@ -263,10 +319,7 @@ class _Study:
         return finished
 
     def _gain(self, trial: Trial | None) -> float | None:
-        baseline = self._baseline()
-        reference = score_of(baseline.outcome, self._plan.objective) if baseline is not None else None
-        score = score_of(trial.outcome, self._plan.objective) if trial is not None else None
-        return None if score is None or reference is None else gain(score, reference, self._plan.objective)
+        return Yardstick(self._ledger.trials, self._plan.objective).gain(trial)
 
     def _trials_since_gain(self, done: list[Trial]) -> int:
         best, since = 0.0, 0
@@ -284,10 +337,10 @@ class _Study:
         return next((trial for trial in self._ledger.trials if trial.phase is Phase.BASELINE), None)
 
     def _searched(self) -> list[Trial]:
-        return [trial for trial in self._ledger.trials if trial.phase is not Phase.FINALS]
+        return [trial for trial in self._ledger.trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
 
     def _best(self) -> Trial | None:
-        return best_of(self._searched(), self._plan.objective)
+        return Yardstick(self._ledger.trials, self._plan.objective).best_of(self._searched())
 
     def _leave_if_stopped(self) -> None:
         if self._stop.is_set():

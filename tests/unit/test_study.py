@@ -15,6 +15,7 @@ from tuner.errors import InfrastructureError, StudyMismatchError, UnknownKnobErr
 from tuner.events import (
     Event,
     FinalsStarted,
+    Noted,
     PairFinished,
     SpaceResolved,
     StudyFinished,
@@ -31,6 +32,8 @@ from tuner.search.sequence import Sequence
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.study import StudyResult, run_study
+
+SEARCHED = (Phase.BASELINE, Phase.SEARCH)
 
 
 class Ran:
@@ -82,7 +85,7 @@ def test_events_come_in_order(tmp_path: Path) -> None:
 
 def test_the_number_of_trials_bounds_baseline_and_search(tmp_path: Path) -> None:
     trials = Ran(worlds.plan(tmp_path, trials=7), worlds.World().outcome).result.trials
-    assert sum(trial.phase is not Phase.FINALS for trial in trials) == 7
+    assert sum(t.phase in SEARCHED for t in trials) == 7
 
 
 def test_a_study_that_is_done_is_not_run_again(tmp_path: Path) -> None:
@@ -96,11 +99,11 @@ def test_a_study_that_is_done_is_not_run_again(tmp_path: Path) -> None:
 def test_more_trials_continue_a_study_and_hold_new_finals(tmp_path: Path) -> None:
     Ran(worlds.plan(tmp_path, trials=3), worlds.World().outcome)
     more = Ran(worlds.plan(tmp_path, trials=10), worlds.World().outcome)
-    assert sum(trial.phase is not Phase.FINALS for trial in more.result.trials) == 10
+    assert sum(t.phase in SEARCHED for t in more.result.trials) == 10
     assert more.configs[0] != {}
-    names = {trial.why.partition(",")[0] for trial in more.result.trials if trial.phase is Phase.FINALS}
+    names = {trial.why.partition(", round")[0] for trial in more.result.trials if trial.phase is Phase.FINALS}
     assert more.result.winner is not None
-    assert len(names) >= 1
+    assert len(names) == 2
 
 
 def test_nothing_helps_is_an_answer(tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_stopping_gives_the_best_so_far_and_goes_on_next_time(tmp_path: Path) ->
     resumed = Ran(worlds.plan(tmp_path, trials=12), world.outcome).result
     assert not resumed.interrupted
     assert resumed.trials[:4] == stopped.trials[:4]
-    searched = [key_of(t.config) for t in resumed.trials if t.phase is not Phase.FINALS]
+    searched = [key_of(t.config) for t in resumed.trials if t.phase in SEARCHED]
     assert len(searched) == len(set(searched)) == 12
 
 
@@ -254,3 +257,71 @@ def test_placeholders_reach_the_script_and_the_space(tmp_path: Path) -> None:
     widest = next(r for r in ran.runner.requests if r.config == {"width": 32})
     assert widest.script.argv == ("--width=32",)
     assert widest.knowledge["placeholders"] == ["width", "layout"]
+
+
+def test_the_baseline_is_measured_again_and_again(tmp_path: Path) -> None:
+    trials = Ran(worlds.plan(tmp_path, trials=20, anchor_every=4), worlds.World().outcome).result.trials
+    phases = [trial.phase for trial in trials if trial.phase is not Phase.FINALS]
+    anchors = [number for number, phase in enumerate(phases) if phase is Phase.ANCHOR]
+    assert anchors == [5, 10, 15, 20]
+    assert all(trials[number].config == {} for number in anchors)
+
+
+def test_a_drifting_machine_does_not_choose_the_winner(tmp_path: Path) -> None:
+    """Everything speeds up by 4% a trial: without anchors each later trial would look better than all before."""
+    told: list[Config] = []
+
+    def drifting(config: Config) -> Outcome:
+        told.append(config)
+        speed = 100.0 * 1.04 ** len(told)
+        return worlds.measured(speed * (1.3 if config == {"precision": "bf16"} else 1.0))
+
+    ran = Ran(worlds.plan(tmp_path, trials=16, anchor_every=3), drifting)
+    assert ran.result.best is not None
+    assert ran.result.best.config == {"precision": "bf16"}
+    assert any("moved" in note.text for note in of(ran.events, Noted))
+
+
+def test_a_disturbed_trial_is_measured_again_and_the_calmer_one_counts(tmp_path: Path) -> None:
+    turns: list[float] = [0.0, 3.0, 0.1, 3.0, 2.0, 0.0]
+
+    def disturbed(config: Config) -> Outcome:
+        foreign = turns.pop(0) if turns else 0.0
+        outcome = worlds.measured(100.0 - 10 * foreign)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, foreign_cpus=foreign))
+
+    ran = Ran(worlds.plan(tmp_path, trials=4), disturbed)
+    rates = [t.outcome.measurement.samples_per_s for t in ran.result.trials[:4] if t.outcome and t.outcome.measurement]
+    assert rates == [100.0, 99.0, 80.0, 100.0]
+    assert sum("measured again" in note.text for note in of(ran.events, Noted)) == 2
+    assert [request.folder.name for request in ran.runner.requests[:5]] == ["0000", "0001", "0001", "0002", "0002"]
+
+
+def test_a_machine_that_is_always_busy_is_taken_as_it_is(tmp_path: Path) -> None:
+    def busy(config: Config) -> Outcome:
+        outcome = worlds.measured(100.0)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, foreign_cpus=4.0))
+
+    ran = Ran(worlds.plan(tmp_path, trials=10), busy)
+    assert len(ran.configs) == len(ran.result.trials) + 3
+    assert "stays busy" in of(ran.events, Noted)[-1].text
+
+
+def test_undecided_finals_get_more_rounds(tmp_path: Path) -> None:
+    turns: dict[bool, int] = {True: 0, False: 0}
+
+    def close(config: Config) -> Outcome:
+        turns[bool(config)] += 1
+        wobble = 0.05 * (-1) ** turns[True] if config else 0.0
+        return worlds.measured(100.0 * (1.06 + wobble if config else 1.0))
+
+    plan = worlds.plan(tmp_path, trials=2, finals_rounds=5, most_rounds=9)
+    ran = Ran(plan, close)
+    assert ran.result.winner is not None
+    assert ran.result.winner.runs > 5
+    assert sum("more rounds" in note.text for note in of(ran.events, Noted)) >= 1
+    again = Ran(plan, close)
+    assert again.configs == []
+    assert again.result.winner == ran.result.winner

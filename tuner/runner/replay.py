@@ -22,6 +22,7 @@ class ReplayRunner:
         if stop.is_set():
             raise Interrupted
         self.requests.append(request)
+        request.folder.mkdir(parents=True, exist_ok=True)
         outcome = self._outcome_of(request.config)
         if stop.is_set():
             raise Interrupted

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value
 from tuner.objective import Objective
-from tuner.scoring import Key, best_of, key_of, score_of
+from tuner.scoring import Key, Yardstick, key_of
 from tuner.space import Axis, ResolvedSpace, same_value
 
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
@@ -39,7 +39,9 @@ class History:
     def __init__(self, space: ResolvedSpace, objective: Objective, trials: Iterable[Trial]) -> None:
         self.space = space
         self.objective = objective
-        finished = [t for t in trials if t.phase is not Phase.FINALS and t.outcome is not None]
+        every = tuple(trials)
+        self._yardstick = Yardstick(every, objective)
+        finished = [t for t in every if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
         self.trials: Sequence[Trial] = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
         self._by_key: dict[Key, Trial] = {key_of(t.config): t for t in self.trials}
         self.without_effect = self._without_effect()
@@ -49,12 +51,12 @@ class History:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best figure so far."""
-        return best_of(self.trials, self.objective)
+        """The trial with the highest gain so far."""
+        return self._yardstick.best_of(self.trials)
 
-    def score(self, trial: Trial) -> float | None:
-        """The trial's figure, None where it has none."""
-        return score_of(trial.outcome, self.objective)
+    def gain(self, trial: Trial) -> float | None:
+        """The trial's ratio to the baseline of its moment, above 1 for better; None where it has no figure."""
+        return self._yardstick.gain(trial)
 
     def find(self, config: Config) -> Trial | None:
         """The trial that ran this config or one that means the same."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuner.model import Trial, Value
-from tuner.scoring import WORTH_HAVING, gain
+from tuner.scoring import WORTH_HAVING
 from tuner.search.history import History, Proposal
 from tuner.space import Axis
 
@@ -84,10 +84,10 @@ class _Walk:
 
     def _gain(self, axis: Axis, trial: Trial, reference: Trial) -> float:
         """The ratio by which the knob is judged; 0 for a trial without a figure."""
-        own, other = self._history.score(trial), self._history.score(reference)
+        own, other = self._history.gain(trial), self._history.gain(reference)
         if own is None or other is None:
             return 0.0
-        whole = gain(own, other, self._history.objective)
+        whole = own / other
         if axis.knob.loader or not self._history.objective.maximize or _wait(reference) < WAITING:
             return whole
         # What computing gains is hidden behind the wait for now; it must not cost anything in return.

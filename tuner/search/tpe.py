@@ -39,10 +39,7 @@ class TpeSampler:
         if not history.axes:
             return None
         seed = _seed(self._seed, len(history.trials))
-        study = optuna.create_study(
-            sampler=optuna.samplers.TPESampler(seed=seed),
-            direction="maximize" if history.objective.maximize else "minimize",
-        )
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction="maximize")
         distributions = {axis.knob.name: _distribution(axis) for axis in history.axes}
         study.add_trials([_told(trial, history, distributions) for trial in history.trials])
         for _ in range(ASKS):
@@ -55,14 +52,14 @@ class TpeSampler:
 
 
 def _told(trial: Trial, history: History, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
-    score = history.score(trial)
+    gain = history.gain(trial)
     indices = history.space.indices_of(trial.config)
     return optuna.trial.create_trial(
-        state=TrialState.COMPLETE if score is not None else TrialState.PRUNED,
-        value=score,
+        state=TrialState.COMPLETE if gain is not None else TrialState.PRUNED,
+        value=gain,
         params={name: indices[name] for name in distributions},
         distributions=dict(distributions),
-        constraints={WORKS: -1.0 if score is not None else 1.0},
+        constraints={WORKS: -1.0 if gain is not None else 1.0},
         user_attrs={"number": trial.number},
     )
 
@@ -81,7 +78,7 @@ def _config_of(params: Mapping[str, Any], history: History) -> dict[str, Value]:
 
 def _neighbour(history: History, chance: random.Random) -> Proposal | None:
     """An untried config one step from the best trial, then from any other one."""
-    trials = sorted((t for t in history.trials if history.score(t) is not None), key=lambda t: t is not history.best)
+    trials = sorted((t for t in history.trials if history.gain(t) is not None), key=lambda t: t is not history.best)
     for trial in trials:
         steps = [(axis, value) for axis in history.axes for value in axis.values]
         chance.shuffle(steps)

@@ -1,0 +1,23 @@
+"""When a measurement says more of the machine's other work than of the config. Pure."""
+
+from __future__ import annotations
+
+from tuner.model import Device, Outcome
+
+FOREIGN_SHARE = 0.1
+"""Of the machine's cores. One busy core beside two threads made one thread look four times faster than two."""
+FOREIGN_SHARE_BESIDE_A_DEVICE = 0.5
+"""The host only feeds an accelerator: it takes more to be felt there."""
+MOVED = 1.1
+"""A baseline that moved by more than this ratio between two anchors says that the machine changed in between."""
+
+
+def contamination(outcome: Outcome, device: Device, cores: int) -> str:
+    """What disturbed the measurement, in a few words; "" where nothing much did."""
+    measurement = outcome.measurement
+    if measurement is None or not outcome.complete:
+        return ""
+    allowed = cores * (FOREIGN_SHARE if device.kind == "cpu" else FOREIGN_SHARE_BESIDE_A_DEVICE)
+    if measurement.foreign_cpus <= allowed:
+        return ""
+    return f"other processes used {measurement.foreign_cpus:.1f} of {cores} cores"
