@@ -41,7 +41,17 @@ def number_text(number: float) -> str:
 
 def ratio_text(ratio: Ratio) -> str:
     """A ratio with its interval."""
-    return f"{ratio.ratio:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{gain_text(ratio.ratio)} [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def gain_text(gain: float) -> str:
+    """How many times as fast."""
+    return f"{gain:.2f}x"
+
+
+def count_text(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def share_text(share: float) -> str:

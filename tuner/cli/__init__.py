@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tuner import __version__
-from tuner.cli import devices, run, studies, study, trials
 from tuner.errors import AutotuneError, ExitCode, UsageError, UserScriptError
 
-VERBS = (study, run, trials, studies, devices)
+VERBS = ("study", "run", "trials", "studies", "devices")
+"""Each is a module of this package, loaded when it is asked for: a training needs no database to start."""
 BROKEN_PIPE = 141
 """What a shell reports for a program that died of SIGPIPE."""
-ISSUES = "the project's issue tracker"
 
 
 class _Parser(argparse.ArgumentParser):
     """Raises instead of exiting, so that wrong usage is told like every other error."""
 
+    def __init__(self, **options: Any) -> None:
+        # An abbreviation that works today is another option's name tomorrow.
+        super().__init__(**options, allow_abbrev=False)
+
     def error(self, message: str) -> NoReturn:
-        hint = f"see: {self.prog} --help"
-        if message.startswith("unrecognized arguments"):
-            hint = "the script's own arguments go behind --, as in: autotune study train.py -- --lr 0.1"
-        raise UsageError(message, hint=hint)
+        raise UsageError(message, hint=f"see: {self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,35 +50,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception:
         traceback.print_exc()
         print(f"error: this is a bug in autotune {__version__} [internal]", file=sys.stderr)
-        print(f"hint: please report it with the lines above to {ISSUES}", file=sys.stderr)
+        print("hint: please report it with the lines above", file=sys.stderr)
         return ExitCode.INTERNAL
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs."""
+def build_parser(names: Sequence[str] = VERBS) -> argparse.ArgumentParser:
+    """The parser of these verbs."""
     parser = _Parser(
         prog="autotune",
         description="Finds, proves and applies the fastest training configuration for a script, without edits to it.",
-        epilog="autotune VERB --help tells more of a verb.",
+        epilog="autotune VERB --help tells more about a verb.",
     )
     parser.add_argument("--version", action="version", version=f"autotune {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True, parser_class=_Parser)
-    for verb in VERBS:
-        verb.add_parser(verbs)
+    for name in names:
+        importlib.import_module(f"tuner.cli.{name}").add_parser(verbs)
     return parser
 
 
 def _dispatch(arguments: list[str]) -> int:
     ours, script_args = _split(arguments)
+    names = _verbs_of(ours)
     try:
-        parsed = build_parser().parse_args(_joined(ours))
+        parsed, unknown = build_parser(names).parse_known_args(_joined(ours))
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
+    if unknown:
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=_place_for(unknown, parsed.verb))
     if script_args is not None and parsed.verb not in ("study", "run"):
         raise UsageError(f"autotune {parsed.verb} takes nothing behind --")
     parsed.script_args = script_args
     code: int = parsed.run(parsed)
     return code
+
+
+def _verbs_of(arguments: Sequence[str]) -> Sequence[str]:
+    """The verb that is called, all of them where it's the command itself that is asked for help."""
+    first = arguments[0] if arguments else ""
+    if first in VERBS:
+        return (first,)
+    if first.startswith("-"):
+        return VERBS
+    listed = f"the verbs are: {', '.join(VERBS)}; autotune --help tells more"
+    if not first:
+        raise UsageError("no verb is given", hint=listed)
+    close = difflib.get_close_matches(first, VERBS, n=1)
+    if close:
+        listed = f"did you mean {close[0]}?"
+    elif first.endswith(".py"):
+        listed = f"as in: autotune study {first}"
+    raise UsageError(f"there is no verb {first!r}", hint=listed)
+
+
+def _place_for(unknown: Sequence[str], verb: str) -> str:
+    if verb in ("study", "run"):
+        return f"the script's own arguments go behind --, as in: autotune {verb} train.py -- {' '.join(unknown)}"
+    return f"see: autotune {verb} --help"
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:

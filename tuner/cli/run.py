@@ -15,7 +15,7 @@ from tuner.export import profile as profiles
 from tuner.model import Verdict
 from tuner.placeholders import render
 from tuner.runner.launch import exec_applied
-from tuner.wording import config_text
+from tuner.wording import config_text, gain_text
 
 _NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
 """What a rate hardly depends on: not worth a warning in every production log."""
@@ -31,7 +31,7 @@ def add_parser(verbs: Subparsers) -> None:
     )  # fmt: skip
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
     parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
-    parser.add_argument("--config", required=True, metavar="FILE", help="the best.json that a study wrote")
+    parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:1 or tpu")
     parser.add_argument("--strict", action="store_true", help="refuse to run when script or software have changed")
     parser.set_defaults(run=run)
@@ -39,7 +39,7 @@ def add_parser(verbs: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
-    place = arguments.config
+    place = _file(arguments.config)
     found = profiles.read(_content(Path(place)), place)
     device = environment.resolve_device(arguments.device)
     profile = profiles.choose(found, device, place)
@@ -61,6 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     exec_applied(rendered, device, profile.config, profile.knowledge)
 
 
+def _file(given: str) -> str:
+    """The file, also where the study's folder is given."""
+    return str(Path(given) / profiles.FILE) if Path(given).is_dir() else given
+
+
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -77,4 +82,4 @@ def _relevant(changes: list[str]) -> list[str]:
 def _says(profile: profiles.Profile) -> str:
     if profile.verdict is Verdict.KEEP_BASELINE or not profile.config:
         return "running the script as written: nothing was proven to be faster"
-    return f"applying {config_text(profile.config)} ({profile.speedup or 1:.2f}x when it was proven)"
+    return f"applying {config_text(profile.config)} ({gain_text(profile.speedup or 1.0)} when it was proven)"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +14,29 @@ from tuner.model import Trial
 from tuner.plan import DATABASE
 from tuner.storage import Repository, StudyRecord
 
+LOCK = ".lock"
 # A dataset's tree holds millions of entries and no studies.
 _DEEPEST = 4
 
 
 @dataclass(frozen=True)
 class StoredStudy:
-    """A study as it lies in its folder; ``trials`` are the finished ones."""
+    """A study as it lies in its folder; ``trials`` are the finished ones.
+
+    ``state`` is "running", "finished", or "stopped": to be resumed by the same command.
+    """
 
     folder: Path
     record: StudyRecord
     trials: tuple[Trial, ...]
+    state: str
 
 
 def open_study(given: str | None) -> StoredStudy:
     """The study in a folder (the current one without a name), or the only one below it. Raises ``StorageError``."""
     folder = Path(given or ".")
+    if not folder.is_dir():
+        raise StorageError(f"there is no folder {folder}", hint="paths start at the current folder")
     if (folder / DATABASE).is_file():
         return read_study(folder)
     below = list(find_studies(folder))
@@ -46,9 +55,25 @@ def read_study(folder: Path) -> StoredStudy:
         studies = repository.studies()
         if not studies:
             raise StorageError(f"{folder / DATABASE} holds no study", hint="autotune study SCRIPT starts one")
-        return StoredStudy(folder, studies[-1], repository.trials(studies[-1].id))
+        record = studies[-1]
+        state = record.state if record.state == "finished" else "running" if _is_held(folder) else "stopped"
+        return StoredStudy(folder, record, repository.trials(record.id), state)
     finally:
         repository.close()
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether the process that the folder's lock names is alive. Asked without taking the lock from a study."""
+    try:
+        holder = json.loads((folder / LOCK).read_bytes())
+        if holder["host"] != socket.gethostname():
+            return True  # nobody here can tell
+        os.kill(int(holder["pid"]), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
 
 
 def find_studies(root: Path) -> Iterator[Path]:

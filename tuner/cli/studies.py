@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tuner.cli.stored import StoredStudy, find_studies, read_study
 from tuner.cli.tables import Subparsers, show, table
-from tuner.errors import ExitCode, StorageError
-
-PROFILE = "best.json"
+from tuner.errors import ExitCode, ProfileError, StorageError
+from tuner.export import profile as profiles
+from tuner.model import Verdict
+from tuner.wording import config_text, gain_text
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -53,17 +55,36 @@ def _document(folder: Path) -> dict[str, Any]:
 
 def _facts(stored: StoredStudy) -> dict[str, Any]:
     identity = stored.record.identity
-    profile = stored.folder / PROFILE
+    path = stored.folder / profiles.FILE
+    profile = _profile(path, identity)
     return {
         "script": identity.get("script.path") or identity.get("script.module") or "",
         "device": identity.get("device.kind", ""), "device_name": identity.get("device.name", ""),
-        "state": stored.record.state, "trials": len(stored.trials), "created": stored.record.created,
-        "profile": str(profile) if profile.is_file() else None,
+        "state": stored.state, "trials": len(stored.trials), "created": stored.record.created,
+        "verdict": str(profile.verdict) if profile else None, "speedup": profile.speedup if profile else None,
+        "config": dict(profile.config) if profile else None, "profile": str(path) if profile else None,
     }  # fmt: skip
+
+
+def _profile(path: Path, identity: Mapping[str, Any]) -> profiles.Profile | None:
+    """What the study's best.json says of its device; one that can't be read is no result."""
+    try:
+        found = profiles.read(path.read_bytes(), str(path))
+    except (OSError, ProfileError):
+        return None
+    device = (identity.get("device.kind"), identity.get("device.name"))
+    return next((p for p in found if (p.device.kind, p.device.name) == device), None)
 
 
 def _row(document: dict[str, Any]) -> list[str]:
     if "error" in document:
         return [document["folder"], "", "", "unreadable", "", document["error"]]
-    keys = ("folder", "script", "device", "state", "trials", "profile")
-    return [str(document[key] if document[key] is not None else "") for key in keys]
+    return [*(str(document[key]) for key in ("folder", "script", "device", "state", "trials")), _result(document)]
+
+
+def _result(document: dict[str, Any]) -> str:
+    if document["verdict"] is None:
+        return ""
+    if document["verdict"] == Verdict.KEEP_BASELINE or document["speedup"] is None:
+        return "keep your config"
+    return f"{gain_text(document['speedup'])} with {config_text(document['config'])}"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from tuner.cli.stored import StoredStudy, open_study
+from tuner.cli.stored import open_study
 from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode
 from tuner.model import Measurement, Phase, Trial
 from tuner.progress.state import result_text
-from tuner.wording import config_text, seconds_text
+from tuner.wording import config_text, gain_text, seconds_text
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -30,32 +31,41 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the trials."""
     stored = open_study(arguments.dir)
     if arguments.json:
-        print(json.dumps([_document(trial) for trial in stored.trials], indent=2))
+        documents = [document(trial, gain(trial, stored.trials)) for trial in stored.trials]
+        print(json.dumps(documents, indent=2))
         return ExitCode.OK
     columns = ["trial", "phase", "config", "result", "gain", "took"]
-    show(table(columns, _rows(stored), right=["trial", "gain", "took"]))
+    show(table(columns, rows(stored.trials), right=["trial", "gain", "took"]))
     for trial in stored.trials:
         if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
             print(f"trial {trial.number}: {trial.outcome.detail}")
     return ExitCode.OK
 
 
-def _rows(stored: StoredStudy) -> list[list[str]]:
-    baseline = next((t for t in stored.trials if t.phase is Phase.BASELINE and t.outcome and t.outcome.complete), None)
-    return [
-        [
-            str(trial.number), str(trial.phase), config_text(trial.config), result_text(trial), _gain(trial, baseline),
-            seconds_text(trial.outcome.seconds) if trial.outcome is not None else "",
-        ]
-        for trial in stored.trials
-    ]  # fmt: skip
+def rows(trials: Sequence[Trial]) -> list[list[str]]:
+    """The table's rows: number, phase, config, result, gain, duration."""
+    found = []
+    for trial in trials:
+        own = gain(trial, trials)
+        took = seconds_text(trial.outcome.seconds) if trial.outcome is not None else ""
+        names = [str(trial.number), str(trial.phase), config_text(trial.config), result_text(trial)]
+        found.append([*names, gain_text(own) if own is not None else "", took])
+    return found
 
 
-def _gain(trial: Trial, baseline: Trial | None) -> str:
-    own, reference = _measured(trial), _measured(baseline)
+def gain(trial: Trial, trials: Sequence[Trial]) -> float | None:
+    """The ratio to the script as written: in the finals to its run of the same round, for speeds drift meanwhile."""
+    own = _measured(trial)
+    reference = next((_measured(other) for other in trials if not other.config and _same_round(other, trial)), None)
     if own is None or reference is None or not reference.samples_per_s:
-        return ""
-    return f"{own.samples_per_s / reference.samples_per_s:.2f}x"
+        return None
+    return own.samples_per_s / reference.samples_per_s
+
+
+def _same_round(one: Trial, other: Trial) -> bool:
+    if Phase.FINALS in (one.phase, other.phase):
+        return one.phase is other.phase and one.why == other.why
+    return True
 
 
 def _measured(trial: Trial | None) -> Measurement | None:
@@ -64,17 +74,17 @@ def _measured(trial: Trial | None) -> Measurement | None:
     return trial.outcome.measurement
 
 
-def _document(trial: Trial) -> dict[str, Any]:
+def document(trial: Trial, gain: float | None) -> dict[str, Any]:
     """A trial for programs: SI units, and no raw blocks (those are in the trial's own folder)."""
     outcome, measurement = trial.outcome, _measured(trial)
-    document: dict[str, Any] = {
-        "number": trial.number, "phase": str(trial.phase), "config": dict(trial.config), "why": trial.why,
+    told: dict[str, Any] = {
+        "number": trial.number, "phase": str(trial.phase), "config": dict(trial.config), "why": trial.why, "gain": gain,
         "outcome": str(outcome.kind) if outcome else None, "reason": outcome.reason if outcome else "",
         "detail": outcome.detail if outcome else "", "seconds": outcome.seconds if outcome else None,
         "measurement": None,
     }  # fmt: skip
     if measurement is not None:
-        document["measurement"] = {
+        told["measurement"] = {
             "samples_per_s": measurement.samples_per_s, "low": measurement.low, "high": measurement.high,
             "unit": measurement.unit, "data_wait_share": measurement.data_wait_share, "steady": measurement.steady,
             "peak_host_bytes": measurement.peak_host_bytes, "peak_device_bytes": measurement.peak_device_bytes,
@@ -87,4 +97,4 @@ def _document(trial: Trial) -> dict[str, Any]:
                 for k in measurement.knobs
             ],
         }  # fmt: skip
-    return document
+    return told

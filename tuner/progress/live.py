@@ -12,13 +12,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tuner.events import Event
+from tuner.events import Event, SpaceResolved, TrialStarted
 from tuner.model import Phase
 from tuner.progress.plain import STOPPING, started_lines
 from tuner.progress.state import State, pair_text, trial_name
-from tuner.wording import seconds_text
+from tuner.wording import count_text, gain_text, seconds_text, share_text
 
 ROWS = 12
+FEWEST_ROWS = 2
+LONGEST_BAR = 40
 # Drawing takes time of a core beside the trial that is being measured: once a second is enough.
 REFRESHES_PER_SECOND = 1
 
@@ -30,6 +32,7 @@ class LiveView:
         self._state = State()
         # Events come from the study, drawing from rich's thread.
         self._lock = threading.Lock()
+        self._console = console
         self._live = Live(
             console=console, get_renderable=self._draw, refresh_per_second=REFRESHES_PER_SECOND, redirect_stdout=False
         )
@@ -54,43 +57,57 @@ class LiveView:
 
     def _draw(self) -> RenderableType:
         with self._lock:
-            return draw(self._state, time.monotonic())
+            return draw(self._state, time.monotonic(), self._console.size.height)
 
 
-def draw(state: State, now: float) -> RenderableType:
-    """The view of a state."""
+def draw(state: State, now: float, height: int) -> RenderableType:
+    """The view of a state on a screen of so many lines: the trials give way, so that the rest is always seen."""
     if state.started is None:
         return Text("starting ...")
-    parts: list[RenderableType] = [Text(line, style="bold") for line in started_lines(state.started)]
-    parts.append(_bar(state, now))
-    if state.rows:
-        parts.append(_trials(state))
-    parts.extend(Text(f"  {pair_text(pair)}") for pair in state.pairs.values())
-    parts.extend(Text(line) for line in _status_lines(state, now))
-    parts.extend(Text(f"note: {note}", style="dim") for note in state.notes[-3:])
-    if state.stopping and state.finished is None:
-        parts.append(Text(STOPPING, style="yellow"))
-    return Group(*parts)
+    head: list[RenderableType] = [Text(line, style="bold") for line in started_lines(state.started)]
+    head.append(_bar(state, now))
+    if state.space is not None:
+        head.append(Text(_space_line(state.space), style="dim"))
+    foot: list[RenderableType] = [Text(f"  {pair_text(pair)}") for pair in state.pairs.values()]
+    foot.extend(Text(line) for line in _status_lines(state, now))
+    foot.extend(Text(f"note: {note}", style="dim") for note in state.notes[-3:])
+    if state.finished is not None:
+        foot.append(Text())  # the summary follows
+    elif state.stopping:
+        foot.append(Text(STOPPING, style="yellow"))
+    # The table's head, the line on earlier trials, and a line or two of the foot that fold.
+    rows = height - len(head) - len(foot) - 4
+    table = [_trials(state, max(FEWEST_ROWS, min(ROWS, rows)))] if state.rows else []
+    return Group(*head, *table, *foot)
+
+
+def _space_line(space: SpaceResolved) -> str:
+    return f"searching {space.size:,} configs of {', '.join(space.values)}" if space.values else "nothing to search"
 
 
 def _bar(state: State, now: float) -> RenderableType:
     line = Table.grid(padding=(0, 2))
-    done = f"{state.search_done}" + (f" of {state.started.trials}" if state.started and state.started.trials else "")
+    line.add_column(max_width=LONGEST_BAR)
+    for _ in range(3):
+        line.add_column(no_wrap=True)
+    bound = state.started.trials if state.started is not None else None
+    done = f"{state.search_done} of {bound} trials" if bound else count_text(state.search_done, "trial")
     share = state.share_done(now)
     left = "" if state.finished else state.time_left(now)
-    line.add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", f"{done} trials", left)
+    line.add_row(ProgressBar(total=1.0, completed=share), share_text(share), done, left)
     return line
 
 
-def _trials(state: State) -> Table:
+def _trials(state: State, most: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("trial", justify="right")
-    table.add_column("config", overflow="fold", ratio=1)
-    table.add_column("result")
-    table.add_column("gain", justify="right")
-    if len(state.rows) > ROWS:
-        table.add_row("...", Text(f"{len(state.rows) - ROWS} earlier ones: see autotune trials", style="dim"), "", "")
-    for row in state.rows[-ROWS:]:
+    table.add_column("trial", justify="right", no_wrap=True)
+    table.add_column("config", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("result", overflow="ellipsis", no_wrap=True)
+    table.add_column("gain", justify="right", no_wrap=True)
+    earlier = len(state.rows) - most
+    if earlier > 0:
+        table.add_row("...", Text(f"{earlier} earlier", style="dim"), "", "")
+    for row in state.rows[-most:]:
         style = "bold green" if row.best else "" if row.good else "dim"
         table.add_row(*(Text(t) for t in (str(row.number), row.config, row.result, row.gain)), style=style)
     return table
@@ -98,13 +115,17 @@ def _trials(state: State) -> Table:
 
 def _status_lines(state: State, now: float) -> list[str]:
     lines = []
-    if state.best is not None and state.best_gain is not None and state.best.config:
-        lines.append(f"best so far, not proven yet: {trial_name(state.best.config)}, {state.best_gain:.2f}x")
+    searching = state.finals is None and state.finished is None
+    if searching and state.best is not None and state.best_gain is not None and state.best.config:
+        lines.append(f"best so far, not proven yet: {trial_name(state.best.config)}, {gain_text(state.best_gain)}")
     if state.running is not None:
-        why = f" ({state.running.why})" if state.running.why else ""
         since = seconds_text(now - state.running_since)
-        part = "finals" if state.running.phase is Phase.FINALS else f"trial {state.running.number}"
-        lines.append(f"{part}: {trial_name(state.running.config)}{why}, {since}")
-    elif state.finished is not None:
-        lines.append(f"done in {seconds_text(state.finished.seconds)}: {state.finished.why}")
+        lines.append(f"{_running(state.running)}, for {since}")
     return lines
+
+
+def _running(trial: TrialStarted) -> str:
+    config = trial_name(trial.config)
+    if trial.phase is Phase.FINALS:
+        return f"finals, {trial.why.rpartition(', ')[2]}: {config}"
+    return f"trial {trial.number}: {config}" + (f" ({trial.why})" if trial.why else "")

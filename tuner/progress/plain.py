@@ -21,7 +21,7 @@ from tuner.events import (
 )
 from tuner.model import Phase
 from tuner.progress.state import State, pair_text, trial_name
-from tuner.wording import device_text, script_text, seconds_text, value_text
+from tuner.wording import count_text, device_text, script_text, seconds_text, value_text
 
 STOPPING = "stopping: finishing with the best so far (Ctrl-C again quits at once)"
 
@@ -73,25 +73,29 @@ def lines_of(event: Event, state: State) -> list[str]:
                 return []
             row = state.rows[-1]
             gain = f", {row.gain}" if row.gain and trial.phase is Phase.SEARCH else ""
-            detail = trial.outcome.detail if trial.outcome is not None and not row.good else ""
+            # A baseline that fails ends the study with its detail as the error.
+            told_later = row.good or trial.outcome is None or trial.phase is Phase.BASELINE
+            detail = "" if told_later or trial.outcome is None else trial.outcome.detail
             return [f"  {row.result}{gain}{', the best so far' if row.best else ''}", *([f"  {detail}"] * bool(detail))]
         case FinalsStarted():
-            return [f"finals: {len(event.candidates)} against the script as written, {event.rounds} rounds"]
+            candidates, rounds = count_text(len(event.candidates), "candidate"), count_text(event.rounds, "round")
+            return [f"finals: {candidates} against the script as written, {rounds} in fresh processes"]
         case PairFinished():
             return [f"  {pair_text(event)}"]
         case StudyFinished():
-            return [f"done after {event.trials} trials in {seconds_text(event.seconds)}: {event.why}"]
+            return [""]  # what was found is told by the summary below
         case Noted():
             return [f"note: {event.text}"]
 
 
 def started_lines(event: StudyStarted) -> list[str]:
     """The head of a study."""
-    bounds = [f"{event.trials} trials" if event.trials else "", seconds_text(event.budget_s) if event.budget_s else ""]
-    bound = " or ".join(b for b in bounds if b) or "no bound"
-    lines = [f"studying {script_text(event.script)} on {device_text(event.device)}: at most {bound}, in {event.folder}"]
+    trials = f"at most {count_text(event.trials, 'trial')} before the finals" if event.trials else ""
+    seconds = f"at most {seconds_text(event.budget_s)} in all" if event.budget_s else ""
+    bounds = ", ".join(bound for bound in (trials, seconds) if bound) or "no bound"
+    lines = [f"studying {script_text(event.script)} on {device_text(event.device)}, in {event.folder}", bounds]
     if event.resumed:
-        lines.append(f"resuming after {event.done} trials")
+        lines.append(f"resuming after {count_text(event.done, 'trial')}")
     return lines
 
 
@@ -104,7 +108,7 @@ def space_lines(event: SpaceResolved) -> list[str]:
         own = event.as_written.get(knob)
         texts = [f"[{_text(v)}]" if type(v) is type(own) and v == own else _text(v) for v in values]
         knobs.append(f"  {knob}: {' '.join(texts)}")
-    return [f"searching {event.size} configs; [as written]:", *knobs]
+    return [f"searching {event.size:,} configs; [as written]:", *knobs]
 
 
 def _text(value: object) -> str:

@@ -16,7 +16,7 @@ from tuner.events import (
     TrialStarted,
 )
 from tuner.model import Config, OutcomeKind, Phase, Trial
-from tuner.wording import AS_WRITTEN, config_text, number_text, ratio_text, seconds_text
+from tuner.wording import AS_WRITTEN, config_text, gain_text, rate_text, ratio_text, seconds_text, share_text
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,8 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     outcome = trial.outcome
     measured = outcome is not None and outcome.complete
     config = "baseline" if trial.phase is Phase.BASELINE and not trial.config else config_text(trial.config)
-    return Row(
-        trial.number, config, result_text(trial), f"{gain:.2f}x" if gain is not None else "", bool(measured), best
-    )
+    shown = gain_text(gain) if gain is not None else ""
+    return Row(trial.number, config, result_text(trial), shown, bool(measured), best)
 
 
 def result_text(trial: Trial) -> str:
@@ -126,9 +125,9 @@ def result_text(trial: Trial) -> str:
     if not outcome.complete or measurement is None:
         kind = "can't work here" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
-    text = f"{number_text(measurement.samples_per_s)} {measurement.unit}/s"
+    text = rate_text(measurement.samples_per_s, measurement.unit)
     if measurement.data_wait_share >= 0.05:
-        text += f", {measurement.data_wait_share:.0%} waiting"
+        text += f", {share_text(measurement.data_wait_share)} data wait"
     return text if measurement.steady else f"{text}, unsteady"
 
 
@@ -140,5 +139,5 @@ def trial_name(config: Config) -> str:
 
 def pair_text(pair: PairFinished) -> str:
     """A finalist's ratio so far."""
-    so_far = ratio_text(pair.so_far) if pair.so_far is not None else f"{pair.gain:.2f}x"
+    so_far = ratio_text(pair.so_far) if pair.so_far is not None else gain_text(pair.gain)
     return f"{trial_name(pair.config)}: {so_far} after round {pair.round} of {pair.rounds}"

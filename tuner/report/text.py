@@ -10,8 +10,9 @@ from tuner.model import Config, KnobReport, Measurement, OutcomeKind, Phase, Scr
 from tuner.wording import (
     bytes_text,
     config_text,
+    count_text,
+    gain_text,
     number_text,
-    ratio_text,
     seconds_text,
     share_text,
     value_text,
@@ -19,6 +20,8 @@ from tuner.wording import (
 
 _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
+_CHOSEN = "not selected"
+"""The search space's reason for what the user left out himself: no news to him."""
 _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 
 
@@ -56,29 +59,38 @@ def summary(findings: Findings) -> str:
 
 
 def _verdict(findings: Findings) -> list[str]:
-    ended = f"{_count(len(findings.trials), 'trial')} in {seconds_text(findings.seconds)}; {findings.why or 'done'}"
+    ended = f"{count_text(len(findings.trials), 'trial')} in {seconds_text(findings.seconds)}; {findings.why or 'done'}"
     winner = findings.winner
     if winner is None:
         return [*_unproven(findings), ended]
-    label = f" ({winner.label})" if winner.label else ""
-    proof = f"{ratio_text(winner.speedup)} the speed, 95% interval, {winner.runs} interleaved fresh runs of each{label}"
     if winner.verdict is Verdict.IMPROVED:
-        return [f"faster: {config_text(winner.config)}", proof, ended]
+        return [f"faster: {config_text(winner.config)}", _proof(winner), ended]
     lines = ["keep your config: nothing that was tried is proven to be faster"]
     if winner.config:
-        lines.append(f"the best candidate was {config_text(winner.config)}: {proof}")
+        lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
     return [*lines, ended]
+
+
+def _proof(winner: Winner) -> str:
+    ratio = winner.speedup
+    label = f" ({winner.label})" if winner.label else ""
+    runs = f"{winner.runs} interleaved runs of each in fresh processes{label}"
+    return f"{gain_text(ratio.ratio)} the speed, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
 
 
 def _unproven(findings: Findings) -> list[str]:
     """Without finals nothing is proven, whatever one trial showed."""
     best, baseline = findings.best, _baseline(findings.trials)
-    if best is None or baseline is None or not best.config:
-        return ["keep your config: no trial was faster than the script as written"]
-    gain = _rate(best) / _rate(baseline) if _rate(baseline) else 0.0
+    if baseline is None or not _rate(baseline):
+        return ["nothing is known yet: the script as written was not measured to the end"]
+    if best is None or not best.config:
+        searched = any(trial.phase is Phase.SEARCH for trial in findings.trials)
+        tried = "no trial was faster than the script as written" if searched else "nothing else was tried"
+        return [f"keep your config: {tried}"]
+    gain = gain_text(_rate(best) / _rate(baseline))
     return [
-        "not proven: the study ended before the finals",
-        f"the fastest single trial was {config_text(best.config)}: {gain:.2f}x the speed of the one as written",
+        "not proven: the study ended before its finals did",
+        f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the one as written",
     ]
 
 
@@ -87,12 +99,12 @@ def _comparison(winner: Winner, title: str) -> list[str]:
     rows = [
         ("", "as written", title),
         (f"{before.unit}/s", number_text(before.samples_per_s), number_text(after.samples_per_s)),
-        ("waiting for the loader", share_text(before.data_wait_share), share_text(after.data_wait_share)),
+        ("data wait", share_text(before.data_wait_share), share_text(after.data_wait_share)),
         ("host memory", bytes_text(before.peak_host_bytes), bytes_text(after.peak_host_bytes)),
     ]
     if before.peak_device_bytes or after.peak_device_bytes:
         rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
-    rows.append(("first step after", seconds_text(before.first_step_s), seconds_text(after.first_step_s)))
+    rows.append(("time to first step", seconds_text(before.first_step_s), seconds_text(after.first_step_s)))
     return [*_columns(rows), *_break_even(before, after)]
 
 
@@ -132,9 +144,8 @@ def _cautions(winner: Winner, tiers: Mapping[str, int]) -> list[str]:
 
 
 def _left_out(left_out: Mapping[str, str]) -> list[str]:
-    if not left_out:
-        return []
-    return ["knobs left out", *_columns([(f"  {knob}", reason) for knob, reason in left_out.items()])]
+    rows = [(f"  {knob}", reason) for knob, reason in left_out.items() if reason != _CHOSEN]
+    return ["knobs left out", *_columns(rows)] if rows else []
 
 
 def _failures(trials: Sequence[Trial]) -> list[str]:
@@ -154,7 +165,7 @@ def _failures(trials: Sequence[Trial]) -> list[str]:
         more = f"; {len(configs) - _EXAMPLES} more" if len(configs) > _EXAMPLES else ""
         rows.append((f"  {len(configs)} {name}", examples + more))
     failed = sum(len(configs) for configs in groups.values())
-    return [f"{_count(failed, 'trial')} of {len(trials)} did not work", *_columns(rows)]
+    return [f"{failed} of {count_text(len(trials), 'trial')} did not work", *_columns(rows)]
 
 
 def _next(findings: Findings, *, improved: bool) -> list[str]:
@@ -183,10 +194,6 @@ def _baseline(trials: Sequence[Trial]) -> Trial | None:
 def _rate(trial: Trial) -> float:
     measurement = trial.outcome.measurement if trial.outcome is not None else None
     return measurement.samples_per_s if measurement is not None else 0.0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
