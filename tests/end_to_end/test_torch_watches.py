@@ -134,7 +134,10 @@ def test_loaders_made_in_a_loop_before_they_are_used_are_told_apart(begin: Begin
     assert len(validation) == 6
 
 
-class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+IterableDataset: Any = torch.utils.data.IterableDataset
+
+
+class Stream(IterableDataset):  # type: ignore[misc]
     """Eighteen samples: the last batch of four isn't whole."""
 
     def __iter__(self) -> Any:
