@@ -9,7 +9,7 @@ import pytest
 
 from tuner.model import Block, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.objective import Objective
-from tuner.scoring import best_of, gain, key_of, score_of
+from tuner.scoring import Yardstick, gain, key_of, score_of
 
 MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
 LESS = Objective("latency", "s", False, lambda measurement: measurement.samples_per_s)
@@ -24,11 +24,8 @@ def _outcome(figure: float, kind: OutcomeKind = OutcomeKind.COMPLETE) -> Outcome
     return Outcome(kind, measurement=replace(MEASURED, samples_per_s=figure))
 
 
-def _trials(*figures: float | None) -> list[Trial]:
-    return [
-        Trial(number, Phase.SEARCH, {}, outcome=None if figure is None else _outcome(figure))
-        for number, figure in enumerate(figures)
-    ]
+def _trial(number: int, figure: float | None, phase: Phase = Phase.SEARCH) -> Trial:
+    return Trial(number, phase, {}, outcome=None if figure is None else _outcome(figure))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +54,35 @@ def test_better_is_above_one_either_way() -> None:
     assert gain(100.0, 200.0, MORE) == 0.5 == gain(200.0, 100.0, LESS)
 
 
+def _anchored(*anchors: tuple[int, float | None], objective: Objective = MORE) -> Yardstick:
+    """Trials among which the baseline was measured at these numbers, at first as the baseline itself."""
+    phases = [Phase.BASELINE, *[Phase.ANCHOR] * len(anchors)]
+    runs = [_trial(number, figure, phase) for (number, figure), phase in zip(anchors, phases, strict=False)]
+    return Yardstick([*reversed(runs), _trial(5, 1e9), _trial(6, 1e9, Phase.FINALS)], objective)
+
+
+@pytest.mark.parametrize(
+    ("number", "reference", "drift"),
+    [(0, 100.0, 1.0), (2, 110.0, 1.5), (5, 125.0, 1.5), (10, 150.0, 1.0), (16, 78.0, 5.0), (20, 30.0, 1.0),
+     (99, 30.0, 1.0)],
+)  # fmt: skip
+def test_a_trial_is_held_against_the_baseline_of_its_moment(number: int, reference: float, drift: float) -> None:
+    yardstick = _anchored((0, 100.0), (10, 150.0), (13, None), (15, math.nan), (20, 30.0))
+    assert yardstick.reference(number) == pytest.approx(reference)
+    assert yardstick.drift(number) == pytest.approx(drift)
+    assert yardstick.gain(_trial(number, 300.0)) == pytest.approx(300.0 / reference)
+
+
+def test_without_a_baseline_there_is_no_gain() -> None:
+    for yardstick in (_anchored(), _anchored((0, None)), _anchored((0, math.inf))):
+        assert yardstick.reference(3) is None
+        assert yardstick.gain(_trial(3, 5.0)) is None
+        assert yardstick.drift(3) == 1.0
+        assert yardstick.best_of([_trial(3, 5.0)]) is None
+    assert _anchored((0, 5.0)).gain(None) is None
+    assert _anchored((0, 5.0)).gain(_trial(3, None)) is None
+
+
 @pytest.mark.parametrize(
     ("figures", "more", "less"),
     [
@@ -68,8 +94,15 @@ def test_better_is_above_one_either_way() -> None:
     ],
 )
 def test_the_best_is_the_first_of_equals(figures: list[float | None], more: int | None, less: int | None) -> None:
-    best, least = best_of(_trials(*figures), MORE), best_of(iter(_trials(*figures)), LESS)
+    trials = [_trial(number, figure) for number, figure in enumerate(figures)]
+    best = _anchored((0, 5.0)).best_of(trials)
+    least = _anchored((0, 5.0), objective=LESS).best_of(iter(trials))
     assert (best.number if best else None, least.number if least else None) == (more, less)
+
+
+def test_the_best_is_so_after_the_drift_is_taken_out() -> None:
+    best = _anchored((0, 100.0), (10, 200.0)).best_of([_trial(1, 150.0), _trial(9, 220.0)])
+    assert best is not None and best.number == 1
 
 
 def test_a_key_is_the_config_and_not_what_python_takes_for_it() -> None:
