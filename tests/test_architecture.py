@@ -20,15 +20,18 @@ LONGEST_FUNCTION = 60
 
 # A unit (a module of tuner/, or a package in it) imports units of earlier rows and of its own row only; within a row
 # there is no cycle either, see below.
-LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "model"}),
-    frozenset({"space", "stats", "budget", "objective", "events", "noise", "wording", "quantities", "codec", "durable"}),
-    frozenset({"environment", "lock", "measurement", "placeholders", "registry", "scoring", "storage"}),
-    frozenset({"search", "runner"}),
-    frozenset({"plan", "identity"}),
-    frozenset({"finals", "ledger", "study"}),
-    frozenset({"progress", "report", "export"}),
-    frozenset({"cli"}),
+LAYERS: tuple[frozenset[str], ...] = tuple(
+    frozenset(row.split())
+    for row in (
+        "errors model",
+        "space stats budget objective events noise wording quantities codec durable",
+        "environment lock measurement placeholders registry scoring storage",
+        "search runner",
+        "plan identity",
+        "finals ledger study",
+        "progress report export",
+        "cli",
+    )
 )
 ISLANDS = frozenset({"__init__", "child"})
 # Receive data and never fetch it: values, and the words for them, are all that they may know.
