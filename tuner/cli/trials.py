@@ -11,8 +11,12 @@ from tuner.cli.stored import open_study
 from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode
 from tuner.model import Measurement, Phase, Trial
+from tuner.objective import Objective
 from tuner.progress.state import result_text
+from tuner.scoring import Yardstick
 from tuner.wording import config_text, gain_text, seconds_text
+
+RATE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -54,18 +58,12 @@ def rows(trials: Sequence[Trial]) -> list[list[str]]:
 
 
 def gain(trial: Trial, trials: Sequence[Trial]) -> float | None:
-    """The ratio to the script as written: in the finals to its run of the same round, for speeds drift meanwhile."""
-    own = _measured(trial)
-    reference = next((_measured(other) for other in trials if not other.config and _same_round(other, trial)), None)
-    if own is None or reference is None or not reference.samples_per_s:
-        return None
-    return own.samples_per_s / reference.samples_per_s
-
-
-def _same_round(one: Trial, other: Trial) -> bool:
-    if Phase.FINALS in (one.phase, other.phase):
-        return one.phase is other.phase and one.why == other.why
-    return True
+    """How many times as fast as the script as written at that time: in the finals, in the same round."""
+    if trial.phase is not Phase.FINALS:
+        return Yardstick(trials, RATE).gain(trial)
+    same_round = (t for t in trials if t.phase is Phase.FINALS and t.why == trial.why and not t.config)
+    own, reference = _measured(trial), _measured(next(same_round, None))
+    return own.samples_per_s / reference.samples_per_s if own and reference and reference.samples_per_s else None
 
 
 def _measured(trial: Trial | None) -> Measurement | None:

@@ -21,6 +21,8 @@ from tuner.wording import count_text, gain_text, seconds_text, share_text
 ROWS = 12
 FEWEST_ROWS = 2
 LONGEST_BAR = 40
+TABLE_HEAD = 3
+"""The columns' names, the line on earlier trials, and the one that the cursor stands on."""
 # Drawing takes time of a core beside the trial that is being measured: once a second is enough.
 REFRESHES_PER_SECOND = 1
 
@@ -57,11 +59,11 @@ class LiveView:
 
     def _draw(self) -> RenderableType:
         with self._lock:
-            return draw(self._state, time.monotonic(), self._console.size.height)
+            return draw(self._state, time.monotonic(), self._console)
 
 
-def draw(state: State, now: float, height: int) -> RenderableType:
-    """The view of a state on a screen of so many lines: the trials give way, so that the rest is always seen."""
+def draw(state: State, now: float, console: Console) -> RenderableType:
+    """The view of a state as it fits the console: earlier trials give way, so that the rest is always seen."""
     if state.started is None:
         return Text("starting ...")
     head: list[RenderableType] = [Text(line, style="bold") for line in started_lines(state.started)]
@@ -75,10 +77,11 @@ def draw(state: State, now: float, height: int) -> RenderableType:
         foot.append(Text())  # the summary follows
     elif state.stopping:
         foot.append(Text(STOPPING, style="yellow"))
-    # The table's head, the line on earlier trials, and a line or two of the foot that fold.
-    rows = height - len(head) - len(foot) - 4
-    table = [_trials(state, max(FEWEST_ROWS, min(ROWS, rows)))] if state.rows else []
-    return Group(*head, *table, *foot)
+    if not state.rows:
+        return Group(*head, *foot)
+    taken = len(console.render_lines(Group(*head, *foot), pad=False))
+    room = console.size.height - taken - TABLE_HEAD
+    return Group(*head, _trials(state, max(FEWEST_ROWS, min(ROWS, room))), *foot)
 
 
 def _space_line(space: SpaceResolved) -> str:
@@ -101,15 +104,17 @@ def _bar(state: State, now: float) -> RenderableType:
 def _trials(state: State, most: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("trial", justify="right", no_wrap=True)
-    table.add_column("config", overflow="ellipsis", no_wrap=True, ratio=1)
-    table.add_column("result", overflow="ellipsis", no_wrap=True)
+    # The only column that rich may narrow: its cells are cut, not folded.
+    table.add_column("config")
+    table.add_column("result", no_wrap=True)
     table.add_column("gain", justify="right", no_wrap=True)
     earlier = len(state.rows) - most
     if earlier > 0:
         table.add_row("...", Text(f"{earlier} earlier", style="dim"), "", "")
     for row in state.rows[-most:]:
         style = "bold green" if row.best else "" if row.good else "dim"
-        table.add_row(*(Text(t) for t in (str(row.number), row.config, row.result, row.gain)), style=style)
+        config = Text(row.config, no_wrap=True, overflow="ellipsis")
+        table.add_row(Text(str(row.number)), config, Text(row.result), Text(row.gain), style=style)
     return table
 
 

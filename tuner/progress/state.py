@@ -101,7 +101,7 @@ class State:
         self.running = None
         if trial.phase is Phase.FINALS:
             return
-        self.search_done += 1
+        self.search_done += trial.phase in (Phase.BASELINE, Phase.SEARCH)
         improved = event.best is not None and event.best.number == trial.number and trial.phase is Phase.SEARCH
         self.best, self.best_gain = event.best, event.best_gain
         self.rows.append(row_of(trial, event.gain, best=improved))
@@ -111,7 +111,7 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     """A trial as a line of text."""
     outcome = trial.outcome
     measured = outcome is not None and outcome.complete
-    config = "baseline" if trial.phase is Phase.BASELINE and not trial.config else config_text(trial.config)
+    config = str(trial.phase) if trial.phase in (Phase.BASELINE, Phase.ANCHOR) else config_text(trial.config)
     shown = gain_text(gain) if gain is not None else ""
     return Row(trial.number, config, result_text(trial), shown, bool(measured), best)
 

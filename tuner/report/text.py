@@ -29,6 +29,7 @@ _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 class Findings:
     """What a study found. ``profile`` is the path of best.json, "" when none was written.
 
+    ``gain`` is the best single trial's ratio to the script as written, which proves nothing.
     ``tiers`` tells of each knob what it may change: 1 nothing but speed, 2 numerics, 3 the optimisation.
     """
 
@@ -37,6 +38,7 @@ class Findings:
     trials: Sequence[Trial]
     winner: Winner | None
     best: Trial | None = None
+    gain: float | None = None
     why: str = ""
     seconds: float = 0.0
     interrupted: bool = False
@@ -87,7 +89,7 @@ def _unproven(findings: Findings) -> list[str]:
         searched = any(trial.phase is Phase.SEARCH for trial in findings.trials)
         tried = "no trial was faster than the script as written" if searched else "nothing else was tried"
         return [f"keep your config: {tried}"]
-    gain = gain_text(_rate(best) / _rate(baseline))
+    gain = gain_text(findings.gain if findings.gain is not None else _rate(best) / _rate(baseline))
     return [
         "not proven: the study ended before its finals did",
         f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the one as written",
@@ -115,7 +117,7 @@ def _break_even(before: Measurement, after: Measurement) -> list[str]:
         return []
     samples = extra_s / (1 / before.samples_per_s - 1 / after.samples_per_s)
     seconds = samples / after.samples_per_s + after.first_step_s
-    return [f"its later start is made up for after {number_text(samples)} {before.unit}, {seconds_text(seconds)}"]
+    return [f"its slower start is made up for after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
 
 
 def _evidence(winner: Winner) -> list[str]:

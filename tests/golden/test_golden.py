@@ -1,0 +1,157 @@
+"""What people and programs read, compared with the files beside: for one made-up study, letter by letter.
+
+``AUTOTUNE_GOLDEN=write pytest tests/golden`` writes the files anew; the difference is then read in the commit.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import made_up
+import pytest
+from rich.console import Console
+
+from tuner.cli.tables import WIDE, table
+from tuner.cli.trials import document, gain, rows
+from tuner.events import Event, StudyStarted
+from tuner.export.profile import Found, merged, profile_of, read
+from tuner.model import Phase
+from tuner.progress.live import draw
+from tuner.progress.plain import PlainView
+from tuner.progress.state import State
+from tuner.report.text import Findings, summary
+
+HERE = Path(__file__).parent
+
+
+def check(name: str, text: str) -> None:
+    """Compares a text with its golden file."""
+    path = HERE / name
+    if os.environ.get("AUTOTUNE_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert path.is_file(), f"there is no {name} yet: AUTOTUNE_GOLDEN=write pytest tests/golden"
+    assert text == path.read_text(encoding="utf-8")
+
+
+SUMMARIES: dict[str, Findings] = {
+    "improved": made_up.FINDINGS,
+    "keep": replace(made_up.FINDINGS, winner=made_up.KEEP),
+    "unproven": replace(made_up.FINDINGS, winner=None, why="stopped on request", interrupted=True),
+    "nothing_faster": replace(
+        made_up.FINDINGS, trials=(made_up.BASELINE, made_up.SEARCHED[5]), winner=None, best=made_up.BASELINE
+    ),
+    "nothing_tried": replace(
+        made_up.FINDINGS, trials=(made_up.BASELINE,), winner=None, best=made_up.BASELINE, left_out={}
+    ),
+    "nothing_known": replace(
+        made_up.FINDINGS, trials=(), winner=None, best=None, why="stopped on request", interrupted=True, left_out={},
+        profile="",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SUMMARIES)
+def test_the_summary(case: str) -> None:
+    check(f"summary_{case}.txt", summary(SUMMARIES[case]))
+
+
+def test_plain_lines() -> None:
+    written = io.StringIO()
+    view = PlainView(Console(file=written, width=80))
+    for event in made_up.events():
+        view(event)
+    check("progress.txt", written.getvalue())
+
+
+def test_a_resumed_study_says_so() -> None:
+    written = io.StringIO()
+    started = made_up.events()[0]
+    assert isinstance(started, StudyStarted)
+    PlainView(Console(file=written, width=80))(replace(started, done=1, resumed=True))
+    assert written.getvalue().splitlines()[-1] == "resuming after 1 trial"
+
+
+def screen(events: list[Event], columns: int, lines: int, *, stopping: bool = False) -> str:
+    """The live view after the events, each of which took a second and a half."""
+    state = State()
+    for number, event in enumerate(events):
+        state.see(event, 1.5 * number)
+    state.stopping = stopping
+    written = io.StringIO()
+    console = Console(file=written, width=columns, height=lines, force_terminal=True, color_system=None)
+    console.print(draw(state, 1.5 * len(events), console))
+    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
+
+
+def test_the_live_view() -> None:
+    told = made_up.events()
+    finals = next(i for i, event in enumerate(told) if getattr(event, "rounds", 0) and hasattr(event, "candidates"))
+    moments = {
+        "in its baseline": screen(told[:2], 80, 24),
+        "searching": screen(told[:11], 80, 24),
+        "told to stop": screen(told[:9], 80, 24, stopping=True),
+        "in its finals": screen(told[: finals + 7], 120, 30),
+        "done": screen(told, 120, 30),
+        "of many trials on a small screen": screen(made_up.long_configs(40), 60, 16),
+    }
+    check("live.txt", "".join(f"--- {moment}\n{text}" for moment, text in moments.items()))
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize("lines", [16, 24, 50])
+def test_the_live_view_fits_the_screen(columns: int, lines: int) -> None:
+    text = screen(made_up.long_configs(40), columns, lines)
+    assert all(len(line) <= columns for line in text.splitlines())
+    assert "trial 41:" in text
+    if columns >= 60:
+        assert len(text.splitlines()) <= lines
+        assert text.count("1.00x") > 2, "the gains were pushed off the screen"
+
+
+def test_an_anchor_counts_as_no_trial_of_the_search() -> None:
+    state = State()
+    for event in made_up.events():
+        state.see(event, 0.0)
+    searched = [t for t in made_up.TRIALS if t.phase in (Phase.BASELINE, Phase.SEARCH)]
+    assert state.search_done == len(searched)
+
+
+def test_the_table_of_trials() -> None:
+    written = io.StringIO()
+    columns = ["trial", "phase", "config", "result", "gain", "took"]
+    shown = table(columns, rows(made_up.TRIALS), right=["trial", "gain", "took"])
+    Console(file=written, width=WIDE).print(shown)
+    check("trials.txt", "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines()))
+
+
+def test_the_trials_as_json() -> None:
+    known = replace(made_up.BEST, outcome=replace(made_up.BEST.outcome, measurement=made_up.FASTER))  # type: ignore[type-var]
+    documents = [document(trial, gain(trial, made_up.TRIALS)) for trial in (*made_up.TRIALS[:3], known)]
+    check("trials.json", json.dumps(documents, indent=2) + "\n")
+
+
+PROFILES: dict[str, Found] = {
+    "improved": made_up.FOUND,
+    "keep": replace(made_up.FOUND, winner=made_up.KEEP),
+    "unproven": replace(made_up.FOUND, winner=None),
+}
+
+
+@pytest.mark.parametrize("case", PROFILES)
+def test_best_json(case: str) -> None:
+    content = merged(None, profile_of(PROFILES[case]), "best.json")
+    check(f"best_{case}.json", content.decode())
+    [profile] = read(content, "best.json")
+    assert profile.config == (made_up.CONFIG if case == "improved" else {})
+    assert profile.device == made_up.DEVICE
+
+
+def test_a_gain_in_the_finals_is_that_of_its_own_round() -> None:
+    """Held against the first baseline, a machine that has become slower would show every candidate as slow."""
+    for trial in made_up.FINALS:
+        own = gain(trial, made_up.TRIALS)
+        assert own == pytest.approx(1.0 if not trial.config else trial.outcome.measurement.samples_per_s / 1190.0)  # type: ignore[union-attr]
