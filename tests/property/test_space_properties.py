@@ -203,6 +203,15 @@ def test_ordered_values_are_in_order_and_written_ones_among_them() -> None:
     assert axis.as_written == 1
 
 
+def test_a_value_that_no_axis_has_has_no_index() -> None:
+    space = SearchSpace("one", "none", (Knob("a", lambda k: [1, 2], ""),))
+    resolved = resolve(space, Known(CPU, 4, facts={"as_written": {"a": 1}}))
+    assert resolved.indices_of({"a": 2}) == {"a": 1}
+    for stranger in (3, 2.0, True):
+        with pytest.raises(ValueError, match="none of"):
+            resolved.indices_of({"a": stranger})
+
+
 def test_a_knob_is_declared_once() -> None:
     with pytest.raises(SpaceError, match="twice"):
         SearchSpace("one", "none", (Knob("a", lambda k: [], ""), Knob("a", lambda k: [], "")))

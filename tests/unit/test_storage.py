@@ -52,6 +52,16 @@ def test_a_study_comes_back_after_reopening(tmp_path: Path, repository: Reposito
     again.close()
 
 
+def test_who_meets_in_the_finals_is_kept(repository: Repository, study: int) -> None:
+    other = repository.create_study("other", {}).id
+    assert repository.finals(study) == {}
+    repository.save_finals(study, {"candidates": [3, 7], "rounds": 5})
+    assert repository.finals(study) == {"candidates": [3, 7], "rounds": 5}
+    assert repository.finals(other) == {}
+    with pytest.raises(StorageError, match=r"study\.db"):
+        repository.finals(99)
+
+
 def test_a_name_is_taken_once(repository: Repository, study: int) -> None:
     with pytest.raises(StorageError, match=r"study\.db") as caught:
         repository.create_study("train", {})
