@@ -300,3 +300,20 @@ def test_an_implementation_that_the_optimizer_lacks_is_not_applicable(begin: Beg
     assert trial.evidence("optimizer") == ("not applicable", "Adadelta has no fused implementation")
     if not torch.cuda.is_available():
         assert trial.evidence("pin_memory") == ("not applicable", "there is no GPU to pin batches for")
+
+
+@pytest.mark.parametrize("ended_badly", [False, True])
+def test_a_crash_is_not_told_as_a_knob_without_effect(begin: Begin, ended_badly: bool) -> None:
+    """A contradiction would hide that memory ran out, or that a compilation failed."""
+    trial = begin({"compile": "default"})
+    _fit(*_model(), [(torch.randn(4, 5), torch.randn(4, 1))])
+    trial.session.ended_badly = ended_badly
+    trial.end()
+    assert trial.evidence("compile")[0] == ("unverifiable" if ended_badly else "contradicted")
+
+
+def test_a_script_without_a_step_contradicts_nothing(begin: Begin) -> None:
+    config = {"grad_accumulation": 2, "compile": "default", "precision": "bf16"}
+    trial = begin(config)
+    trial.end()
+    assert {trial.evidence(knob)[0] for knob in config} == {"unverifiable"}

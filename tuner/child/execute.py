@@ -33,6 +33,7 @@ def main() -> None:
     if current.measuring:
         files.install(current)
     code = _run(current)
+    current.ended_badly = code != 0
     if code == 0 and not current.stopped:
         current.on_quiet_end()
     current.finish(complete=False)

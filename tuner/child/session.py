@@ -33,6 +33,7 @@ class Session:
         self.started = float(request.get("spawned_monotonic") or time.monotonic())
         self.stopped = False
         self.finished = False
+        self.ended_badly = False
         self.window_reason = ""
         self.pid = os.getpid()
         self.thread = threading.get_ident()
@@ -176,6 +177,9 @@ class Session:
         """Reports what observation says of one requested knob."""
         if name in self.refused:
             evidence, changed, reason = "not applicable", 0, self.refused[name]
+        elif evidence == "contradicted" and (self.ended_badly or not self.clock.total_steps):
+            # What ended the script so early is the news, not that a knob had no time to show.
+            evidence, reason = "unverifiable", "the script ended before it could show"
         if name in self.config:
             self.recorder.emit(
                 "knob", knob=name, requested=self.config[name], sites_seen=sites, sites_changed=changed,

@@ -254,10 +254,10 @@ class TorchAdapter:
         unreached = "fewer than 90% of the backwards follow a call of a torch module"
         if "precision" in session.config:
             wanted = DTYPES.get(session.config["precision"], "float32")
-            if not modules.observed_dtype:
-                session.knob("precision", "unverifiable", reason="no linear or convolutional layer was seen")
-            elif not reached and session.wants("precision"):
+            if not reached and session.wants("precision"):
                 session.knob("precision", "contradicted", reason=unreached)
+            elif not modules.observed_dtype:
+                session.knob("precision", "unverifiable", reason="no linear or convolutional layer was seen")
             else:
                 same = modules.observed_dtype == wanted
                 session.knob(
