@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 FINALS_SHARE = 0.2
 LARGEST_FINALS_SHARE = 0.5
+FEWEST_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,26 @@ class Budget:
         """Seconds left for everything, never negative."""
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed(now))
 
-    def reserved_s(self, trial_s: float, rounds: int = 3) -> float:
+    def reserved_s(self, trial_s: float, rounds: int = FEWEST_ROUNDS) -> float:
         """Seconds kept for the finals: the share, or more where one pair of configs needs more."""
         if self.seconds is None:
             return 0.0
         pair = min(2 * rounds * trial_s, LARGEST_FINALS_SHARE * self.seconds)
         return max(self.finals_share * self.seconds, pair)
 
-    def search_seconds_left(self, now: float, trial_s: float) -> float | None:
-        """Seconds left before the finals' share begins, never negative."""
+    def search_seconds_left(self, now: float, trial_s: float, screens: int = 0) -> float | None:
+        """Seconds left before the share of screens and finals begins, never negative."""
         left = self.seconds_left(now)
-        return None if left is None else max(0.0, left - self.reserved_s(trial_s))
+        return None if left is None else max(0.0, left - self.reserved_s(trial_s, FEWEST_ROUNDS + screens))
 
-    def search_is_over(self, now: float, trials_done: int, trial_s: float) -> str:
-        """Why no further search trial may start, or "". ``trial_s`` is what one typically takes."""
+    def search_is_over(self, now: float, trials_done: int, trial_s: float, screens: int = 0) -> str:
+        """Why no further search trial may start, or "".
+
+        ``trial_s`` is what one typically takes, ``screens`` how many pairs of runs a screen has.
+        """
         if self.trials is not None and trials_done >= self.trials:
             return f"{self.trials} trials are done"
-        left = self.search_seconds_left(now, trial_s)
+        left = self.search_seconds_left(now, trial_s, screens)
         if left is not None and left < trial_s:
             return f"the time for searching is used up ({self.seconds:.0f} s in all)"
         return ""

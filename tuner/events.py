@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tuner.accuracy import Screened
 from tuner.model import Config, Device, Phase, Ratio, Script, Trial, Winner
 
 
@@ -63,6 +64,14 @@ class TrialFinished:
 
 
 @dataclass(frozen=True)
+class Screening:
+    """A candidate has learned beside the baseline; what came of it."""
+
+    trial: Trial
+    result: Screened
+
+
+@dataclass(frozen=True)
 class FinalsStarted:
     """The candidates meet the baseline in ``rounds`` rounds of fresh processes."""
 
@@ -105,6 +114,7 @@ Event = (
     | SpaceResolved
     | TrialStarted
     | TrialFinished
+    | Screening
     | FinalsStarted
     | PairFinished
     | StudyFinished

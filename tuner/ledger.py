@@ -20,7 +20,7 @@ from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.noise import contamination
 from tuner.placeholders import render
 from tuner.plan import StudyPlan
-from tuner.runner.base import Interrupted, Runner, TrialRequest
+from tuner.runner.base import Interrupted, Runner, TrialRequest, screen_window
 from tuner.storage import Repository, TrialRecord
 
 TRIALS = "trials"
@@ -77,12 +77,14 @@ class Ledger:
         """A new trial; its number is its place in the study."""
         return self._repository.start_trial(self._study_id, phase, config, why, self._owner)
 
-    def conduct(self, trial: Trial, knowledge: Mapping[str, Any]) -> Trial:
+    def conduct(self, trial: Trial, knowledge: Mapping[str, Any], screen_samples: int = 0) -> Trial:
         """Runs the trial and stores its outcome. Raises ``Interrupted``, ``StorageError``, ``InfrastructureError``.
 
-        The outcome lies on disk before the database learns of it, so that a death in between loses nothing.
+        ``screen_samples`` is how far a screen trains. The outcome lies on disk before the database learns of it, so
+        that a death in between loses nothing.
         """
-        outcome = self._undisturbed(trial, knowledge)
+        request = self._request(trial, knowledge, screen_samples)
+        outcome = self._run(trial, request) if trial.phase is Phase.SCREEN else self._undisturbed(trial, request)
         outcome = within_device_limit(outcome, self._plan.limits.max_device_bytes, trial)
         write_durably(self._folder(trial) / OUTCOME, codec.encode_outcome(outcome).encode())
         return self._store(replace(trial, outcome=outcome))
@@ -92,13 +94,13 @@ class Ledger:
         self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
         self.trials = [kept for kept in self.trials if kept.number != trial.number]
 
-    def _undisturbed(self, trial: Trial, knowledge: Mapping[str, Any]) -> Outcome:
+    def _undisturbed(self, trial: Trial, request: TrialRequest) -> Outcome:
         """The trial's outcome, of a second run where other processes disturbed the first one.
 
         A disturbed run is not averaged in: the calmer of the two counts, and the other one's records are kept
         beside it. A machine that is always busy isn't asked again and again.
         """
-        first = self._run(trial, knowledge)
+        first = self._run(trial, request)
         disturbed = contamination(first, self._plan.device, self._plan.cores)
         if not disturbed or self._patience_with_noise <= 0:
             return first
@@ -107,7 +109,7 @@ class Ledger:
         aside = folder.with_name(f"{folder.name}.disturbed")
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
-        second = self._run(trial, knowledge)
+        second = self._run(trial, request)
         if contamination(second, self._plan.device, self._plan.cores):
             self._patience_with_noise -= 1
             if self._patience_with_noise == 0:
@@ -119,10 +121,10 @@ class Ledger:
             return first
         return second
 
-    def _run(self, trial: Trial, knowledge: Mapping[str, Any]) -> Outcome:
+    def _run(self, trial: Trial, request: TrialRequest) -> Outcome:
         """One run. A fault of the machine gets more attempts; then it is told."""
         for attempt in range(1, ATTEMPTS + 1):
-            outcome = self._attempt(trial, knowledge)
+            outcome = self._attempt(trial, request)
             if outcome.kind is not OutcomeKind.INFRASTRUCTURE:
                 return outcome
             if outcome.reason in _DISK_FAULTS or attempt == ATTEMPTS:
@@ -130,19 +132,23 @@ class Ledger:
         self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
         raise _fault(outcome, self._plan.folder)
 
-    def _attempt(self, trial: Trial, knowledge: Mapping[str, Any]) -> Outcome:
-        folder = self._folder(trial)
-        shutil.rmtree(folder, ignore_errors=True)
-        plan = self._plan
-        request = TrialRequest(
-            folder, replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device, trial.config,
-            knowledge, plan.window, plan.limits,
-        )  # fmt: skip
+    def _attempt(self, trial: Trial, request: TrialRequest) -> Outcome:
+        shutil.rmtree(request.folder, ignore_errors=True)
         try:
             return self._runner.run(request, self._stop)
         except Interrupted:
             self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
             raise
+
+    def _request(self, trial: Trial, knowledge: Mapping[str, Any], screen_samples: int) -> TrialRequest:
+        plan = self._plan
+        request = TrialRequest(
+            self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
+            trial.config, knowledge, plan.window, plan.limits,
+        )  # fmt: skip
+        if trial.phase is not Phase.SCREEN:
+            return request
+        return replace(request, window=screen_window(screen_samples), seed=int(trial.why.rpartition(" ")[2]))
 
     def _store(self, trial: Trial) -> Trial:
         assert trial.outcome is not None

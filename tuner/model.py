@@ -107,6 +107,7 @@ class Phase(StrEnum):
     BASELINE = "baseline"
     SEARCH = "search"
     ANCHOR = "anchor"
+    SCREEN = "screen"
     FINALS = "finals"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tuner.errors import ObjectiveError
 from tuner.model import Measurement
 
 
@@ -16,3 +17,21 @@ class Objective:
     unit: str
     maximize: bool
     score: Callable[[Measurement], float]
+
+
+def amortised(objective: Objective, planned_samples: int) -> Objective:
+    """The rate over a whole training of so many samples: its start, compilation included, is charged to it.
+
+    Raises ``ObjectiveError`` for an objective that isn't a rate.
+    """
+    if not objective.maximize or not objective.unit.endswith("/s"):
+        raise ObjectiveError(
+            f"{objective.name} is in {objective.unit}: only a rate can be charged with its start",
+            hint="leave out --planned-samples, or choose another objective",
+        )
+
+    def score(measurement: Measurement) -> float:
+        rate = objective.score(measurement)
+        return planned_samples / (measurement.first_step_s + planned_samples / rate)
+
+    return Objective(f"{objective.name} over {planned_samples} samples", objective.unit, True, score)

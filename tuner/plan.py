@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tuner.accuracy import AccuracyLimits
 from tuner.model import Config, Device, Script
 from tuner.objective import Objective
 from tuner.runner.base import Limits, Window
@@ -34,6 +35,7 @@ class StudyPlan:
     pinned: Config = field(default_factory=dict)
     trials: int | None = None
     budget_s: float | None = None
+    accuracy: AccuracyLimits = field(default_factory=AccuracyLimits)
     limits: Limits = field(default_factory=Limits)
     window: Window = field(default_factory=Window)
     seed: int = 0

@@ -37,6 +37,17 @@ def parse_bytes(text: str, total: int) -> int:
     return size
 
 
+def parse_fraction(text: str) -> float:
+    """A fraction written as ``0.01`` or ``1%``, from 0 up to 1. Raises ``UsageError``."""
+    match = re.fullmatch(rf"{_NUMBER}\s*(%?)", text.strip())
+    if match is None:
+        raise _refused("fraction", text, "write a fraction such as 1% or 0.01")
+    fraction = float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= fraction <= 1:
+        raise _refused("fraction", text, "a fraction lies between 0 and 1 (100%)")
+    return fraction
+
+
 def parse_seconds(text: str) -> float:
     """Seconds of a duration: ``90``, ``90s``, ``30m``, ``1h30m``, ``250ms``. Raises ``UsageError``."""
     hint = "write a duration such as 90s, 30m, 1h30m or 2d"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,19 +207,20 @@ def non_inferior(differences: Sequence[float], margin: float, confidence: float 
         return Verdict.FAIL
     if len(values) < 2:
         return Verdict.INCONCLUSIVE
-    mean = float(values.mean())
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    reach = student_t_quantile(confidence, len(values) - 1.0) * error
-    if mean + reach <= margin:
+    low, high = one_sided_bounds(differences, confidence)
+    if high <= margin:
         return Verdict.PASS
-    return Verdict.FAIL if mean - reach > margin else Verdict.INCONCLUSIVE
+    return Verdict.FAIL if low > margin else Verdict.INCONCLUSIVE
 
 
-def median_and_mad(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and the median absolute deviation from it (unscaled). Raises ValueError as `trend` does."""
-    series = [float(value) for value in _finite(values)]
-    middle = median(series)
-    return middle, median(abs(value - middle) for value in series)
+def one_sided_bounds(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The lower and the upper t bound on the values' mean, each at `confidence`; infinite without two values."""
+    if len(values) < 2 or not all(math.isfinite(value) for value in values):
+        return -math.inf, math.inf
+    series = _finite(values)
+    error = float(series.std(ddof=1)) / math.sqrt(len(series))
+    reach = student_t_quantile(confidence, len(series) - 1.0) * error
+    return float(series.mean()) - reach, float(series.mean()) + reach
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from tuner.accuracy import Screened
 from tuner.model import Config, Device, Ratio, Script, Value
 
 AS_WRITTEN = "as written"
@@ -52,6 +55,20 @@ def gain_text(gain: float) -> str:
 def count_text(number: int, noun: str) -> str:
     """A number of things."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def screened_text(screened: Screened) -> str:
+    """What a screen showed, with its figures."""
+    said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown"}
+    parts = [
+        f"{check.name} {number_text(check.candidate)} against {number_text(check.baseline)}"
+        f" ({check.worse:+.2%} worse, at most {check.high:+.2%}; {check.margin:.2%} allowed)"
+        if math.isfinite(check.worse)
+        else f"{check.name} was not seen"
+        for check in screened.checks
+    ]
+    basis = f"{screened.seeds} seeds, {number_text(screened.samples)} samples each"
+    return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
 
 
 def share_text(share: float) -> str:

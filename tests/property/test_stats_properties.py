@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tuner.stats import (
     Verdict,
     mean_ratio_interval,
-    median_and_mad,
     non_inferior,
     pocock_level,
     rate_interval,
@@ -94,9 +93,3 @@ def test_a_look_has_more_than_bonferronis_level(alpha: float, looks: int) -> Non
     assert alpha / looks <= pocock_level(alpha, looks) < alpha
 
 
-@settings(deadline=None)
-@given(SERIES)
-def test_a_median_lies_inside_and_its_deviation_is_no_more_than_the_range(values: list[float]) -> None:
-    middle, deviation = median_and_mad(values)
-    assert min(values) <= middle <= max(values)
-    assert 0 <= deviation <= max(values) - min(values)

@@ -12,7 +12,6 @@ from tuner.stats import (
     Verdict,
     is_steady,
     mean_ratio_interval,
-    median_and_mad,
     non_inferior,
     pocock_level,
     rate_interval,
@@ -208,8 +207,3 @@ def test_a_margin_is_finite_and_not_negative(margin: float) -> None:
         non_inferior([0.0, 0.0], margin)
 
 
-def test_median_and_its_deviation() -> None:
-    assert median_and_mad([1, 1, 2, 2, 4, 6, 9]) == (2, 1)
-    assert median_and_mad([1, 3]) == (2, 1)
-    with pytest.raises(ValueError):
-        median_and_mad([])

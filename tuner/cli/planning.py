@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 from tuner import environment
+from tuner.accuracy import AccuracyLimits
 from tuner.cli.settings import Settings
 from tuner.cli.target import find_script, stem
 from tuner.errors import StorageError
+from tuner.objective import amortised
 from tuner.placeholders import extend_space, parse
 from tuner.plan import DATABASE, StudyPlan
 from tuner.quantities import parse_bytes
@@ -23,6 +25,8 @@ def make_plan(settings: Settings) -> StudyPlan:
     device = environment.resolve_device(settings.device)
     space = load_space(settings.space)
     objective = load_objective(settings.objective)
+    if settings.planned_samples is not None:
+        objective = amortised(objective, settings.planned_samples)
     extended = extend_space(space, parse(script.argv))
     for name in [*settings.pinned, *(entry.lstrip("-") for entry in settings.knobs)]:
         extended.knob(name)
@@ -51,6 +55,7 @@ def make_plan(settings: Settings) -> StudyPlan:
         cores=environment.usable_cores(),
         software=environment.software(),
         effective_batch=settings.effective_batch,
+        accuracy=settings.accuracy,
     )
 
 
@@ -68,12 +73,19 @@ def described(plan: StudyPlan, settings: Settings) -> list[str]:
         ("selected", ", ".join(plan.selection)),
         ("pinned", config_text(plan.pinned) if plan.pinned else ""),
         ("effective batch", plan.effective_batch),
+        ("accuracy", _accuracy_text(plan.accuracy)),
         ("objective", f"{plan.objective.name} ({plan.objective.unit})"),
         ("settings from", str(settings.source or "")),
     ]
     if plan.limits.max_device_bytes:
         rows.insert(7, ("device memory", f"at most {bytes_text(plan.limits.max_device_bytes)}"))
     return [f"{name:<16}{value}" for name, value in rows if value]
+
+
+def _accuracy_text(limits: AccuracyLimits) -> str:
+    parts = [] if limits.max_loss_increase is None else [f"training loss at most {limits.max_loss_increase:.2%} worse"]
+    parts += [f"{name} at most {drop:.2%} lower" for name, drop in limits.max_metric_drop.items()]
+    return ", ".join(parts) or "not screened"
 
 
 def check_writable(folder: Path) -> None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tuner.accuracy import AccuracyLimits
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.model import Config, Value
 from tuner.placeholders import typed_value
-from tuner.quantities import parse_bytes, parse_seconds
+from tuner.quantities import parse_bytes, parse_fraction, parse_seconds
 
 FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": "torch", "objective": "throughput", "seed": 0,
-    "effective_batch": "keep",
+    "effective_batch": "keep", "max_loss_increase": 0.01, "max_metric_drop": {}, "metric": {}, "screen_samples": None,
+    "planned_samples": None,
 }  # fmt: skip
 
 
@@ -43,6 +46,8 @@ class Settings:
     objective: str
     seed: int
     effective_batch: str
+    accuracy: AccuracyLimits = field(default_factory=AccuracyLimits)
+    planned_samples: int | None = None
     source: Path | None = None
 
 
@@ -59,14 +64,17 @@ def gather(arguments: argparse.Namespace) -> Settings:
         source, declared = None, {}
     if command.get("script") or command.get("module"):
         declared = {key: value for key, value in declared.items() if key not in ("script", "module")}
-    pinned = {**declared.get("set", {}), **command.get("set", {})}
-    merged = {**DEFAULTS, **declared, **command, "set": pinned}
+    tables = {key: {**declared.get(key, {}), **command.get(key, {})} for key in _TABLES}
+    merged = {**DEFAULTS, **declared, **command, **tables}
     return Settings(
         script=merged["script"], module=merged["module"], args=merged["args"], device=merged["device"],
         trials=merged["trials"], budget_s=merged["budget"], trial_timeout_s=merged["trial_timeout"],
         folder=merged["study"], knobs=merged["knobs"], pinned=merged["set"], max_memory=merged["max_memory"],
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
-        effective_batch=merged["effective_batch"], source=source,
+        effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
+        accuracy=AccuracyLimits(
+            merged["max_loss_increase"], merged["max_metric_drop"], merged["metric"], merged["screen_samples"]
+        ),
     )  # fmt: skip
 
 
@@ -106,7 +114,7 @@ def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:
         if value is None:
             continue
         try:
-            given[key] = reader(_assignments(value) if key == "set" else value)
+            given[key] = reader(_assignments(value, _TABLES[key]) if key in _TABLES else value)
         except (ValueError, UsageError) as error:
             hint = error.hint if isinstance(error, UsageError) else ""
             option = "SCRIPT" if key == "script" else f"--{key.replace('_', '-')}"
@@ -116,14 +124,14 @@ def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _assignments(texts: list[str]) -> dict[str, Value]:
-    pinned: dict[str, Value] = {}
+def _assignments(texts: list[str], hint: str) -> dict[str, Value]:
+    assigned: dict[str, Value] = {}
     for text in texts:
-        knob, equals, value = text.partition("=")
-        if not (knob and equals and value):
-            raise UsageError(f"{text!r} is not knob=value", hint="as in: --set num_workers=4")
-        pinned[knob] = typed_value(value)
-    return pinned
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{text!r} is not NAME=VALUE", hint=hint)
+        assigned[name] = typed_value(value)
+    return assigned
 
 
 def _find_file(command: Mapping[str, Any]) -> Path | None:
@@ -210,8 +218,40 @@ def _arguments(value: Any) -> tuple[str, ...]:
     return tuple(str(v) for v in value)
 
 
+def _fraction(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError("expected a fraction such as 1%")
+    return parse_fraction(str(value))
+
+
+def _fraction_or_off(value: Any) -> float | None:
+    return None if value == "off" or value is False else _fraction(value)
+
+
+def _fractions(value: Any) -> dict[str, float]:
+    return {name: _fraction(fraction) for name, fraction in _values(value).items()}
+
+
+def _patterns(value: Any) -> dict[str, str]:
+    patterns = {name: str(pattern) for name, pattern in _values(value).items()}
+    for name, pattern in patterns.items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{name}: {pattern!r} is no regular expression: {error}") from error
+    return patterns
+
+
+_TABLES: Mapping[str, str] = {
+    "set": "as in: --set num_workers=4",
+    "max_metric_drop": "as in: --max-metric-drop accuracy=0.5%",
+    "metric": "as in: --metric accuracy='val acc: ([0-9.]+)'",
+}
+"""Keys that hold a table; on the command line an option for each entry."""
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "script": _text, "module": _text, "args": _arguments, "device": _text, "trials": _whole(1), "budget": _seconds,
     "trial_timeout": _seconds, "study": _text, "knobs": _names, "set": _values, "max_memory": _amount, "space": _text,
     "objective": _text, "seed": _whole(0), "effective_batch": _keep_or_free,
+    "max_loss_increase": _fraction_or_off, "max_metric_drop": _fractions, "metric": _patterns,
+    "screen_samples": _whole(1), "planned_samples": _whole(1),
 }  # fmt: skip

@@ -52,6 +52,19 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument(
         "--effective-batch", metavar="keep|free", help="samples per optimizer step: keep (default), or free to search"
     )
+    parser.add_argument(
+        "--max-loss-increase", metavar="SHARE", help="how much worse the training loss may get (default 1%%), or off"
+    )
+    parser.add_argument(
+        "--max-metric-drop", action="append", metavar="NAME=SHARE", help="how far a metric may drop; may be repeated"
+    )
+    parser.add_argument(
+        "--metric", action="append", metavar="NAME=REGEX", help="finds a metric in what the script prints"
+    )
+    parser.add_argument("--screen-samples", metavar="N", help="samples to compare learning on (default: 10 s of them)")
+    parser.add_argument(
+        "--planned-samples", metavar="N", help="length of the real training: start-up and compilation are charged to it"
+    )
     parser.add_argument("--new", action="store_true", help="begin anew: the folder's earlier study is set aside")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and create nothing")
     parser.set_defaults(run=run)
@@ -84,13 +97,15 @@ def _write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
         limits={
             "max_host_bytes": plan.limits.max_host_bytes, "max_device_bytes": plan.limits.max_device_bytes,
             "trial_timeout_s": plan.limits.trial_timeout_s, "effective_batch": plan.effective_batch,
+            "max_loss_increase": plan.accuracy.max_loss_increase,
+            "max_metric_drop": dict(plan.accuracy.max_metric_drop),
         },
         environment=plan.software,
         study={
             "name": plan.name, "folder": str(plan.folder), "trials": len(result.trials), "seconds": result.seconds,
             "ended": result.why, "interrupted": result.interrupted,
         },
-        tiers=_tiers(result), knowledge=result.facts,
+        tiers=_tiers(result), knowledge=result.facts, screened=result.screened,
     )  # fmt: skip
     existing = path.read_bytes() if path.is_file() else None
     write_durably(path, profiles.merged(existing, profiles.profile_of(found), str(path)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tuner.accuracy import Screened
 from tuner.errors import ProfileError
 from tuner.model import Config, Device, KnobReport, Measurement, Script, Trial, Verdict, Winner
 
@@ -33,6 +34,7 @@ class Found:
     study: Mapping[str, Any]
     tiers: Mapping[str, int] = field(default_factory=dict)
     knowledge: Mapping[str, Any] = field(default_factory=dict)
+    screened: Sequence[Screened] = ()
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def profile_of(found: Found) -> dict[str, Any]:
         "baseline": _measured(winner.baseline) if winner is not None else None,
         "winner": _measured(winner.winner) if winner is not None and improved else None,
         "candidate": _candidate(found, improved=improved),
-        "accuracy": {"verdict": "not-screened", "tier": tier},
+        "accuracy": _accuracy(found.screened, config, tier),
         "knobs": [_evidence(report) for report in winner.winner.knobs] if winner is not None and improved else [],
         "limits": dict(found.limits),
         "environment": dict(found.environment),
@@ -136,6 +138,18 @@ def _candidate(found: Found, *, improved: bool) -> dict[str, Any] | None:
     if found.best is None or not found.best.config or found.gain is None:
         return None
     return {"config": dict(found.best.config), "single_trial_gain": found.gain, "proven": False}
+
+
+def _accuracy(screened: Sequence[Screened], config: Config, tier: int) -> dict[str, Any]:
+    """What is known of how the config learns. Knobs of tier 1 change nothing that it could learn from."""
+    for screen in screened:
+        if config and dict(screen.config) == dict(config):
+            checks = [{**asdict(check), "verdict": str(check.verdict)} for check in screen.checks]
+            return {
+                "verdict": str(screen.verdict), "tier": tier, "seeds": screen.seeds, "samples": screen.samples,
+                "checks": _plain(checks),
+            }  # fmt: skip
+    return {"verdict": "not-needed" if tier == 1 else "not-screened", "tier": tier}
 
 
 def _measured(measurement: Measurement) -> dict[str, Any]:

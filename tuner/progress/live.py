@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.events import Event, SpaceResolved, TrialStarted
-from tuner.model import Phase
 from tuner.progress.plain import STOPPING, started_lines
-from tuner.progress.state import State, pair_text, trial_name
+from tuner.progress.state import BEHIND, State, pair_text, trial_name
 from tuner.wording import count_text, gain_text, seconds_text, share_text
 
 ROWS = 12
@@ -131,6 +130,6 @@ def _status_lines(state: State, now: float) -> list[str]:
 
 def _running(trial: TrialStarted) -> str:
     config = trial_name(trial.config)
-    if trial.phase is Phase.FINALS:
+    if trial.phase in BEHIND:
         return f"finals, {trial.why.rpartition(', ')[2]}: {config}"
     return f"trial {trial.number}: {config}" + (f" ({trial.why})" if trial.why else "")

@@ -13,6 +13,7 @@ from tuner.events import (
     FinalsStarted,
     Noted,
     PairFinished,
+    Screening,
     SpaceResolved,
     StudyFinished,
     StudyStarted,
@@ -20,7 +21,7 @@ from tuner.events import (
     TrialStarted,
 )
 from tuner.model import Phase
-from tuner.progress.state import State, pair_text, trial_name
+from tuner.progress.state import BEHIND, State, pair_text, screening_text, trial_name
 from tuner.wording import count_text, device_text, script_text, seconds_text, value_text
 
 STOPPING = "stopping: finishing with the best so far (Ctrl-C again quits at once)"
@@ -63,13 +64,13 @@ def lines_of(event: Event, state: State) -> list[str]:
             return started_lines(event)
         case SpaceResolved():
             return space_lines(event)
-        case TrialStarted(phase=Phase.FINALS):
+        case TrialStarted(phase=Phase.FINALS | Phase.SCREEN):
             return []
         case TrialStarted():
             why = f" ({event.why})" if event.why else ""
             return [f"trial {event.number}: {trial_name(event.config)}{why}"]
         case TrialFinished(trial=trial):
-            if trial.phase is Phase.FINALS:
+            if trial.phase in BEHIND:
                 return []
             row = state.rows[-1]
             gain = f", {row.gain}" if row.gain and trial.phase is Phase.SEARCH else ""
@@ -77,6 +78,8 @@ def lines_of(event: Event, state: State) -> list[str]:
             told_later = row.good or trial.outcome is None or trial.phase is Phase.BASELINE
             detail = "" if told_later or trial.outcome is None else trial.outcome.detail
             return [f"  {row.result}{gain}{', the best so far' if row.best else ''}", *([f"  {detail}"] * bool(detail))]
+        case Screening():
+            return [f"screen: {screening_text(event)}"]
         case FinalsStarted():
             candidates, rounds = count_text(len(event.candidates), "candidate"), count_text(event.rounds, "round")
             return [f"finals: {candidates} against the script as written, {rounds} in fresh processes"]

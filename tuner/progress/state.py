@@ -9,6 +9,7 @@ from tuner.events import (
     FinalsStarted,
     Noted,
     PairFinished,
+    Screening,
     SpaceResolved,
     StudyFinished,
     StudyStarted,
@@ -16,7 +17,19 @@ from tuner.events import (
     TrialStarted,
 )
 from tuner.model import Config, OutcomeKind, Phase, Trial
-from tuner.wording import AS_WRITTEN, config_text, gain_text, rate_text, ratio_text, seconds_text, share_text
+from tuner.wording import (
+    AS_WRITTEN,
+    config_text,
+    gain_text,
+    rate_text,
+    ratio_text,
+    screened_text,
+    seconds_text,
+    share_text,
+)
+
+BEHIND = (Phase.SCREEN, Phase.FINALS)
+"""Phases whose runs are told together, not one by one."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class State:
     running: TrialStarted | None = None
     best: Trial | None = None
     best_gain: float | None = None
+    screens: list[Screening] = field(default_factory=list)
     finals: FinalsStarted | None = None
     pairs: dict[str, PairFinished] = field(default_factory=dict)
     finished: StudyFinished | None = None
@@ -65,6 +79,8 @@ class State:
                 self.deadline = None if event.seconds_left is None else now + event.seconds_left
             case TrialFinished():
                 self._finish(event)
+            case Screening():
+                self.screens.append(event)
             case FinalsStarted():
                 self.finals = event
             case PairFinished():
@@ -99,7 +115,7 @@ class State:
     def _finish(self, event: TrialFinished) -> None:
         trial = event.trial
         self.running = None
-        if trial.phase is Phase.FINALS:
+        if trial.phase in BEHIND:
             return
         self.search_done += trial.phase in (Phase.BASELINE, Phase.SEARCH)
         improved = event.best is not None and event.best.number == trial.number and trial.phase is Phase.SEARCH
@@ -141,3 +157,8 @@ def pair_text(pair: PairFinished) -> str:
     """A finalist's ratio so far."""
     so_far = ratio_text(pair.so_far) if pair.so_far is not None else gain_text(pair.gain)
     return f"{trial_name(pair.config)}: {so_far} after round {pair.round} of {pair.rounds}"
+
+
+def screening_text(event: Screening) -> str:
+    """What a screen showed of a candidate."""
+    return f"{trial_name(event.trial.config)}: {screened_text(event.result)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,10 @@ from tuner.model import Config, Device, Outcome, Script
 
 @dataclass(frozen=True)
 class Window:
-    """When a trial's steady window starts and ends. The child reads these as JSON."""
+    """When a trial's steady window starts and ends. The child reads these as JSON.
+
+    With ``until_samples`` it ends there, and not for the sake of precision.
+    """
 
     warmup_steps: int = 10
     warmup_s: float = 3.0
@@ -22,6 +26,15 @@ class Window:
     min_s: float = 3.0
     max_s: float = 20.0
     target_half_width: float = 0.02
+    until_samples: float = 0.0
+
+
+def screen_window(samples: int) -> Window:
+    """Every step is a block of its own, until so many samples have been trained on: a look at losses, not at rates."""
+    return Window(
+        warmup_steps=0, warmup_s=0.0, block_s=0.0, min_blocks=3, min_s=0.0, max_s=math.inf, target_half_width=0.0,
+        until_samples=samples,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class TrialRequest:
     """One trial to run. ``folder`` is the trial's own and holds log, records and diverted files.
 
     ``knowledge`` is what the baseline taught of the script, in the child's own words: which loaders
-    train, which of the script's options a knob is bound to.
+    train, which of the script's options a knob is bound to. ``seed`` shifts every seed that the script sets.
     """
 
     folder: Path
@@ -49,6 +62,7 @@ class TrialRequest:
     knowledge: Mapping[str, Any] = field(default_factory=dict)
     window: Window = Window()
     limits: Limits = Limits()
+    seed: int | None = None
 
 
 class Runner(Protocol):

@@ -1,0 +1,99 @@
+"""Runs the finals: what the schedule lacks, more rounds while those may decide more, then the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.bench import Bench
+from tuner.events import FinalsStarted, PairFinished
+from tuner.finals import Schedule, decide, failed_in, is_decided, pairs_of
+from tuner.model import Phase, Trial, Winner
+from tuner.scoring import key_of
+
+MORE_ROUNDS = 2
+"""So many rounds are added to undecided finals at a time."""
+
+
+def hold_finals(bench: Bench, candidates: Sequence[Trial]) -> Winner | None:
+    """The verdict of the finals; None where there is no candidate or no time for any. Raises as ``Bench.conduct``."""
+    schedule = _schedule(bench, candidates)
+    if schedule is None:
+        return None
+    bench.tell(FinalsStarted(schedule.candidates, schedule.rounds))
+    while True:
+        _play(bench, schedule)
+        winner = decide(schedule, bench.trials, bench.plan.objective)
+        longer = _longer(bench, schedule, winner)
+        if longer is None:
+            return winner
+        schedule = longer
+
+
+def _play(bench: Bench, schedule: Schedule) -> None:
+    while True:
+        trial = bench.waiting()
+        if trial is not None:
+            _tell_pairs(bench, schedule, bench.conduct(trial))
+            continue
+        run = schedule.next_run(bench.trials, failed_in(schedule, bench.trials, bench.plan.objective))
+        if run is None:
+            return
+        _tell_pairs(bench, schedule, bench.run(Phase.FINALS, run[1], schedule.why(run[0])))
+
+
+def _longer(bench: Bench, schedule: Schedule, winner: Winner | None) -> Schedule | None:
+    """The schedule with more rounds; None where it is decided, or where there is no time or look left."""
+    rounds = min(schedule.rounds + MORE_ROUNDS, bench.plan.most_rounds)
+    if schedule.looks == 1 or is_decided(winner) or rounds <= schedule.rounds:
+        return None
+    if not bench.time_for((rounds - schedule.rounds) * (1 + len(schedule.candidates))):
+        return None
+    longer = replace(schedule, rounds=rounds)
+    _save(bench, longer)
+    bench.note(f"still undecided: {rounds - schedule.rounds} more rounds")
+    return longer
+
+
+def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
+    """As many candidates and rounds as the time left allows; those of finals that have begun already."""
+    plan = bench.plan
+    stored = bench.repository.finals(bench.study_id)
+    if stored and stored["after"] == len(bench.searched()):
+        by_number = {trial.number: trial for trial in bench.searched()}
+        begun = tuple(by_number[number] for number in stored["candidates"])
+        return Schedule(begun, stored["rounds"], plan.seed, stored["looks"])
+    if not candidates:
+        return None
+    count, rounds = bench.budget.finals_fit(time.monotonic(), bench.trial_s(), len(candidates), plan.finals_rounds)
+    if not count:
+        return None
+    # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
+    looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks)
+    _save(bench, schedule)
+    return schedule
+
+
+def _save(bench: Bench, schedule: Schedule) -> None:
+    document = {
+        "after": len(bench.searched()), "candidates": [trial.number for trial in schedule.candidates],
+        "rounds": schedule.rounds, "looks": schedule.looks,
+    }  # fmt: skip
+    bench.repository.save_finals(bench.study_id, document)
+
+
+def _tell_pairs(bench: Bench, schedule: Schedule, trial: Trial) -> None:
+    """Tells of each candidate whose pair this run completed."""
+    if trial.phase is not Phase.FINALS or trial.outcome is None or not trial.outcome.complete:
+        return
+    round_number = int(trial.why.rpartition(" ")[2])
+    for candidate in schedule.candidates:
+        if trial.config and key_of(trial.config) != key_of(candidate.config):
+            continue
+        pairs = pairs_of(schedule, candidate.config, bench.trials, bench.plan.objective)
+        if len(pairs.gains) != round_number:
+            continue
+        so_far = pairs.ratio(schedule.confidence, bench.plan.objective) if round_number > 2 else None
+        bench.tell(PairFinished(round_number, schedule.rounds, candidate.config, pairs.gains[-1], so_far))

@@ -1,0 +1,92 @@
+"""Runs the screens: a config that changes more than speed learns beside the script as written, on the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, judge, metrics_in
+from tuner.bench import Bench
+from tuner.events import Screening
+from tuner.ledger import TRIALS
+from tuner.model import Config, Phase, Trial
+from tuner.scoring import key_of
+from tuner.space import ResolvedSpace
+from tuner.stats import Verdict
+
+
+def screen(bench: Bench, space: ResolvedSpace, candidates: Sequence[Trial]) -> list[Screened]:
+    """The screens of the candidates that need one, until as many pass as the finals take.
+
+    Raises as ``Bench.conduct``. A candidate for which there was no time isn't in the list.
+    """
+    screened: list[Screened] = []
+    fit = 0
+    for trial in candidates:
+        if fit >= bench.plan.finalists:
+            break
+        if not needs_screen(space, trial.config):
+            fit += 1
+            continue
+        if not bench.plan.accuracy.any:
+            fit += 1
+            continue
+        # The first is screened whatever the time: an unscreened winner is none.
+        if screened and not bench.time_for(SEEDS * 2):
+            continue
+        result = _screen(bench, trial)
+        screened.append(result)
+        fit += result.verdict is Verdict.PASS
+        bench.tell(Screening(trial, result))
+    return screened
+
+
+def needs_screen(space: ResolvedSpace, config: Config) -> bool:
+    """Whether a config turns a knob that changes more than speed."""
+    return any(knob.tier > 1 for knob in space.space.knobs if knob.name in config)
+
+
+def _screen(bench: Bench, candidate: Trial) -> Screened:
+    samples = bench.screen_samples()
+    pairs: list[Pair] = []
+    result = None
+    for count in (SEEDS, MOST_SEEDS):
+        for seed in range(len(pairs) + 1, count + 1):
+            pairs.append(_pair(bench, candidate, seed))
+            if not pairs[-1].candidate.complete:
+                break
+        result = judge(candidate.config, pairs, bench.plan.accuracy, samples)
+        if result.verdict is not Verdict.INCONCLUSIVE or not bench.time_for(2 * SEEDS):
+            break
+    assert result is not None
+    return result
+
+
+def _pair(bench: Bench, candidate: Trial, seed: int) -> Pair:
+    length = f"over {bench.screen_samples()} samples, seed {seed}"
+    before = _run(bench, {}, f"screen {length}")
+    after = _run(bench, candidate.config, f"screen of trial {candidate.number} {length}")
+    assert before.outcome is not None and after.outcome is not None
+    return Pair(seed, before.outcome, after.outcome, _metrics(bench, before), _metrics(bench, after))
+
+
+def _run(bench: Bench, config: Config, why: str) -> Trial:
+    """The run, from the study's record where it was done before."""
+    while (trial := bench.waiting()) is not None:
+        bench.conduct(trial)
+    for trial in bench.trials:
+        if trial.phase is Phase.SCREEN and trial.why == why and key_of(trial.config) == key_of(config):
+            return trial
+    return bench.run(Phase.SCREEN, config, why)
+
+
+def _metrics(bench: Bench, trial: Trial) -> dict[str, float]:
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    reported = dict(measurement.metrics) if measurement is not None else {}
+    if not bench.plan.accuracy.patterns:
+        return reported
+    log = bench.plan.folder / TRIALS / f"{trial.number:04d}" / "log.txt"
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return reported
+    return {**reported, **metrics_in(text, bench.plan.accuracy.patterns)}
