@@ -24,7 +24,8 @@ from tuner.plan import StudyPlan
 from tuner.runner.base import Interrupted, Runner
 from tuner.scoring import WORTH_HAVING, key_of, score_of
 from tuner.screens import needs_screen, screen
-from tuner.search.history import History, Sampler
+from tuner.search.history import History, Proposal, Sampler
+from tuner.search.memory import MemoryLimits
 from tuner.space import Known, ResolvedSpace, resolve
 from tuner.stats import Verdict
 from tuner.storage import Repository, StudyRecord
@@ -167,10 +168,12 @@ class _Study:
                 bench.run(Phase.ANCHOR, {}, "whether the machine drifts")
                 self._note_drift()
                 continue
-            proposal = self._sampler.propose(History(space, self._plan.objective, bench.trials))
+            limits = MemoryLimits(self._plan.limits.max_device_bytes, self._plan.limits.max_host_bytes)
+            history = History(space, self._plan.objective, bench.trials, limits)
+            proposal = self._sampler.propose(history)
             if proposal is None:
                 return "every config worth a trial has been tried"
-            bench.run(Phase.SEARCH, proposal.config, proposal.why)
+            bench.run(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan))
 
     def _anchor_is_due(self) -> bool:
         """Whether the baseline was measured too long ago to hold the next trials against it."""
@@ -227,6 +230,15 @@ class _Study:
             if not plan.accuracy.any or not needs_screen(space, trial.config) or key_of(trial.config) in passed
         ]
         return hold_finals(bench, fit[: plan.finalists])
+
+
+def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:
+    """What the trial is for, with the memory that it is expected to take: what came of that can be looked up."""
+    expected = history.forecast(proposal.config)
+    if expected is None:
+        return proposal.why
+    forecast = expected.device_bytes if plan.device.kind == "cuda" else expected.host_bytes
+    return f"{proposal.why}; forecast: {forecast / 2**20:,.0f} MiB"
 
 
 def _refusal(outcome: Outcome, plan: StudyPlan) -> UserScriptError | UntunableError:

@@ -9,8 +9,10 @@ from typing import Protocol
 from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value
 from tuner.objective import Objective
 from tuner.scoring import Key, Yardstick, key_of
+from tuner.search.memory import Forecast, MemoryLimits, forecast
 from tuner.space import Axis, ResolvedSpace, same_value
 
+NO_LIMITS = MemoryLimits()
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
 
 
@@ -36,8 +38,15 @@ class History:
     Where knobs are pinned, the baseline isn't one of them: it ran without.
     """
 
-    def __init__(self, space: ResolvedSpace, objective: Objective, trials: Iterable[Trial]) -> None:
+    def __init__(
+        self,
+        space: ResolvedSpace,
+        objective: Objective,
+        trials: Iterable[Trial],
+        memory: MemoryLimits = NO_LIMITS,
+    ) -> None:
         self.space = space
+        self._memory = memory
         self.objective = objective
         every = tuple(trials)
         self._yardstick = Yardstick(every, objective)
@@ -70,7 +79,16 @@ class History:
             or any(name in self.without_effect for name in canonical if name not in self.space.pinned)
             or any(same_value(canonical.get(name), value) for name, value in self._bad_values)
             or any(self._is_at_least_as_heavy(canonical, failed) for failed in self._too_large)
+            or self._is_forecast_to_be_too_large(canonical)
         )
+
+    def forecast(self, config: Config) -> Forecast | None:
+        """The config's peak memory, None where too little is known."""
+        return forecast(self.space, config, self.trials)
+
+    def _is_forecast_to_be_too_large(self, config: Config) -> bool:
+        expected = self.forecast(config)
+        return expected is not None and expected.exceeds(self._memory)
 
     def turned(self, config: Config) -> dict[str, Value]:
         """The knobs that the config turns by itself: not the pinned ones, nor those that follow from others."""
