@@ -227,8 +227,7 @@ def one_sided_bounds(values: Sequence[float], confidence: float = 0.95) -> tuple
 def pocock_level(alpha: float, looks: int) -> float:
     """The two-sided level for each of `looks` equally spaced looks that keeps the whole at `alpha`.
 
-    Pocock (Biometrika 64, 1977), by the recursive integration of Armitage, McPherson and Rowe (JRSS A 132, 1969). For
-    example 0.0294 for two looks at 0.05. Raises ValueError on alpha outside (0, 1) or fewer than one look.
+    Pocock (Biometrika 64, 1977), as in JRSS A 132 (1969). Raises ValueError on alpha outside (0, 1) or no look.
     """
     if looks < 1:
         raise ValueError(f"there is at least one look, not {looks}")

@@ -159,13 +159,26 @@ def test_nothing_to_tune_is_told(here: Path) -> None:
         ("--module", ""), ("--space", ""), ("--objective", ""), ("--knobs", ""), ("--knobs", "a,,b"), ("--knobs", "-"),
         ("--set", "num_workers"), ("--set", "=4"), ("--set", "num_workers="), ("--max-memory", "20GX"),
         ("--max-memory", "0"), ("--max-memory", "120%"), ("--max-memory", ""), ("--max-memory", "-1GiB"),
-        ("--effective-batch", "half"),
+        ("--effective-batch", "half"), ("--planned-samples", "0"), ("--screen-samples", "x"),
+        ("--max-loss-increase", "much"), ("--max-metric-drop", "accuracy"), ("--max-metric-drop", "accuracy=some"),
+        ("--metric", "accuracy=(["),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_its_option(option: str, value: str) -> None:
     with pytest.raises(UsageError) as caught:
         _gather("train.py", f"{option}={value}")
     assert caught.value.message.startswith(f"{option}: ")
+
+
+def test_limits_of_accuracy_are_read(declare: Callable[..., Path]) -> None:
+    declare('max_loss_increase = false\nmax_metric_drop = { accuracy = "0.5%", f1 = 0.01 }\nscreen_samples = 100')
+    limits = _gather("train.py").accuracy
+    assert (limits.max_loss_increase, limits.max_metric_drop) == (None, {"accuracy": 0.005, "f1": 0.01})
+    assert limits.samples == 100
+    options = ("--max-loss-increase=2%", "--max-metric-drop=f1=2%", "--metric=f1=f1 ([0-9.]+)")
+    given = _gather("train.py", *options).accuracy
+    assert (given.max_loss_increase, given.max_metric_drop) == (0.02, {"accuracy": 0.005, "f1": 0.02})
+    assert given.patterns == {"f1": "f1 ([0-9.]+)"}
 
 
 def test_the_smallest_values_are_taken(declare: Callable[..., Path]) -> None:
@@ -191,6 +204,8 @@ def test_an_empty_script_is_told_by_its_name_in_the_usage() -> None:
         ("args", "[1979-05-27]"), ("knobs", "3"), ("knobs", "[1]"), ("knobs", '["-"]'), ("set", "[]"),
         ("set", "{ a = [1] }"), ("max_memory", "true"), ("max_memory", "[]"), ("max_memory", '"20GX"'),
         ("max_memory", "-1"), ("max_memory", "nan"), ("effective_batch", "true"), ("effective_batch", '"half"'),
+        ("planned_samples", "0"), ("screen_samples", "1.5"), ("max_loss_increase", "true"), ("max_metric_drop", "1"),
+        ("max_metric_drop", "{ accuracy = true }"), ("metric", '{ accuracy = "([" }'),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_the_file_and_its_key(declare: Callable[..., Path], key: str, value: str) -> None:
