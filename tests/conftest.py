@@ -72,6 +72,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         window: Mapping[str, float] | None = None,
         module: str = "",
         mode: str = "trial",
+        seed: int | None = None,
         timeout: float = 120.0,
     ) -> ChildRun:
         folder = tmp_path / "trial"
@@ -79,7 +80,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         request = {
             "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
             "argv": list(argv), "device": "cpu", "config": dict(config or {}), "knowledge": dict(knowledge or {}),
-            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})},
+            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed,
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
         reader, writer = os.pipe()

@@ -46,6 +46,11 @@ SPACE = SearchSpace(
 )  # fmt: skip
 
 
+def device(uuid: str) -> Device:
+    """A made-up card of its own: nothing else locks it."""
+    return Device("cuda", 0, "made up", uuid, 16 * 2**30)
+
+
 def measured(rate: float, wait: float = 0.0, *, knobs: tuple[KnobReport, ...] = ()) -> Outcome:
     """A complete outcome with that rate."""
     blocks = tuple(Block(rate / 4, 4, 0.25, wait / 4) for _ in range(12))

@@ -49,11 +49,20 @@ def _call_after_exec(loader: Any, adapter: Callable[[ModuleType], None]) -> None
     loader.exec_module = exec_module
 
 
+def _seed_numpy(session: Session, numpy: ModuleType) -> None:
+    from . import seeds
+
+    seeds.install_numpy(session.seed or 0, numpy)
+
+
 def install(session: Session) -> None:
     """Registers every adapter. One whose framework is never imported costs nothing."""
-    from . import torch_adapter, trainers
+    from . import seeds, torch_adapter, trainers
 
     adapters: dict[str, Adapter] = {"torch": torch_adapter.install, **trainers.ADAPTERS}
+    if session.seed is not None:
+        seeds.install(session.seed)
+        adapters["numpy"] = _seed_numpy
 
     def guarded(adapter: Adapter) -> Callable[[ModuleType], None]:
         def call(module: ModuleType) -> None:

@@ -209,7 +209,15 @@ class StepClock:
         self._phase_steps = 0
         self._blocks = []
 
+    @property
+    def progress(self) -> float:
+        """Samples trained on, steps where samples can't be counted."""
+        return self.total_samples or float(self.total_steps)
+
     def _is_complete(self, elapsed: float) -> bool:
+        until = self._window.get("until_samples") or 0
+        if until:
+            return self.progress >= until
         if elapsed >= self._window["max_s"] and len(self._blocks) >= 3:
             return self._phase_steps >= self.min_window_steps or elapsed >= 2 * self._window["max_s"]
         if len(self._blocks) < self._window["min_blocks"] or elapsed < self._window["min_s"]:

@@ -29,6 +29,7 @@ class Session:
         self.knowledge: dict[str, Any] = dict(request.get("knowledge") or {})
         self.device: str = request.get("device", "cpu")
         self.folder: str = request.get("folder", "")
+        self.seed: int | None = request.get("seed")
         self.clock = StepClock(recorder, request.get("window") or {})
         self.started = float(request.get("spawned_monotonic") or time.monotonic())
         self.stopped = False

@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from . import files
+from . import files, seeds
 from .session import Session
 from .torch_loader import LoaderWatch
 from .torch_modules import DTYPES, ModuleWatch
@@ -41,6 +41,9 @@ class TorchAdapter:
         """Settings first, patches next; nothing of the script's has run yet."""
         session, torch = self.session, self.torch
         session.recorder.emit("framework", name="torch", version=torch.__version__, device=session.device)
+        if session.seed is not None:
+            seeds.install_torch(session.seed, torch)
+        self._cap_memory()
         if session.wants("threads"):
             torch.set_num_threads(int(session.config["threads"]))
         if session.wants("cudnn_benchmark"):
@@ -59,6 +62,13 @@ class TorchAdapter:
             files.install_torch(session, torch)
             ProcessWatch(session, torch).install()
 
+    def _cap_memory(self) -> None:
+        """The allocator's own cap: a config that takes too much fails here, and no neighbour on the card does."""
+        limit = self.session.request.get("max_device_bytes")
+        if self.cuda and limit and self.session.config and self.torch.cuda.is_available():
+            total = self.torch.cuda.get_device_properties(0).total_memory
+            self.torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), 0)
+
     def _backward_ran(self) -> None:
         self.loaders.backward_ran()
         self.modules.backward_ran()
@@ -76,7 +86,7 @@ class TorchAdapter:
         loss = self.steps.take_loss()
         if loss is None:
             return
-        self.session.recorder.emit("loss", samples=self.session.clock.total_samples, value=loss)
+        self.session.recorder.emit("loss", samples=self.session.clock.progress, value=loss)
         if not math.isfinite(loss):
             self.session.fail("nan", f"the training loss became {loss}")
             self.session.stop("the loss is not finite", complete=False)

@@ -33,6 +33,7 @@ class StepWatch:
         self.reduction = ""
         self.loss_sites: list[str] = []
         self.pending_loss: Any = None
+        self.losses_of_step: list[Any] = []
         self.in_optimizer = False
         self.in_backward = False
         self.factor = int(session.config.get("grad_accumulation", 1)) if session.wants("grad_accumulation") else 1
@@ -141,12 +142,20 @@ class StepWatch:
                 self.loss_sites.append(site)
             if site == self.loss_sites[0] or self.pending_loss is None:
                 self.pending_loss = loss.detach()
+                if self.session.seed is not None:
+                    self.losses_of_step.append(self.pending_loss)
         if not self.optimizers and not self.in_optimizer:
             self.session.step()
 
     def take_loss(self) -> float | None:
-        """The newest training loss; waits for the device, so it is called once a block."""
+        """The newest training loss; waits for the device, so it is called once a block.
+
+        In a screen, where every step is a block, the mean over its micro-batches.
+        """
         loss, self.pending_loss = self.pending_loss, None
+        several, self.losses_of_step = self.losses_of_step, []
+        if several:
+            return sum(float(loss) for loss in several) / len(several)
         return None if loss is None else float(loss)
 
     # optimizer
