@@ -8,9 +8,10 @@ PIP_ARGS ?=
 # The study of `make study`, and options for it.
 STUDY ?= studies/digits
 STUDY_ARGS ?=
+STUDY_FOLDER ?= autotune-$(notdir $(STUDY))
 BIN = $(VENV)/bin
 
-.PHONY: env study test lint types clean
+.PHONY: env study test golden lint types clean
 
 env: $(VENV)/.installed
 
@@ -21,10 +22,17 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 study: env
-	$(BIN)/autotune study $(STUDY) $(STUDY_ARGS)
+	$(BIN)/autotune study $(STUDY) --study $(STUDY_FOLDER) $(STUDY_ARGS)
+	@echo
+	@echo "$(STUDY_FOLDER)/best.json:"
+	@cat $(STUDY_FOLDER)/best.json
 
 test: env lint types
 	$(BIN)/python -m pytest -m "not slow"
+
+# AUTOTUNE_GOLDEN=write make golden  writes the golden files anew
+golden: env
+	$(BIN)/python -m pytest -q tests/golden
 
 lint: env
 	$(BIN)/ruff check .

@@ -61,13 +61,13 @@ def screened_text(screened: Screened) -> str:
     """What a screen showed, with its figures."""
     said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown"}
     parts = [
-        f"{check.name} {number_text(check.candidate)} against {number_text(check.baseline)}"
+        f"{check.name} {check.candidate:.4g} against {check.baseline:.4g}"
         f" ({check.worse:+.2%} worse, at most {check.high:+.2%}; {check.margin:.2%} allowed)"
         if math.isfinite(check.worse)
         else f"{check.name} was not seen"
         for check in screened.checks
     ]
-    basis = f"{screened.seeds} seeds, {number_text(screened.samples)} samples each"
+    basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} samples each"
     return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
 
 

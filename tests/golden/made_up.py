@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tuner import stats
+from tuner.accuracy import Check, Screened
 from tuner.cli.trials import RATE
 from tuner.events import (
     Event,
     FinalsStarted,
     Noted,
     PairFinished,
+    Screening,
     SpaceResolved,
     StudyFinished,
     StudyStarted,
@@ -98,6 +101,14 @@ WINNER = Winner(
 )
 KEEP = replace(WINNER, verdict=Verdict.KEEP_BASELINE, speedup=Ratio(1.012, 0.981, 1.044), winner=measured(1218.0))
 
+SCREENED = (
+    Screened(
+        CONFIG, stats.Verdict.PASS,
+        (Check("training loss", 0.5204, 0.5211, 0.0013, -0.0021, 0.0047, 0.01, stats.Verdict.PASS),), 3, 12800,
+    ),
+    Screened({"precision": "fp16"}, stats.Verdict.FAIL, (), 1, 12800, "seed 1: the loss is not a number"),
+)  # fmt: skip
+
 FINDINGS = Findings(
     script=SCRIPT, folder=FOLDER, trials=TRIALS, winner=WINNER, best=BEST, gain=1.38, why=WHY, seconds=312.0,
     left_out=LEFT_OUT, tiers=TIERS, profile=f"{FOLDER}/best.json",
@@ -131,6 +142,7 @@ def events() -> list[Event]:
         if trial is BASELINE:
             told.append(_space())
     told.append(Noted("the baseline moved by 12% since trial 0: gains are rough"))
+    told += [Screening(BEST, SCREENED[0]), Screening(SEARCHED[0], SCREENED[1])]
     told.append(FinalsStarted((BEST,), 3))
     for trial in FINALS:
         told.append(TrialStarted(trial.number, trial.phase, trial.config, trial.why, 7, 400.0))

@@ -39,7 +39,8 @@ def check(name: str, text: str) -> None:
 
 SUMMARIES: dict[str, Findings] = {
     "improved": made_up.FINDINGS,
-    "keep": replace(made_up.FINDINGS, winner=made_up.KEEP),
+    "screened": replace(made_up.FINDINGS, screened=made_up.SCREENED),
+    "keep": replace(made_up.FINDINGS, winner=made_up.KEEP, screened=made_up.SCREENED),
     "unproven": replace(made_up.FINDINGS, winner=None, why="stopped on request", interrupted=True),
     "nothing_faster": replace(
         made_up.FINDINGS, trials=(made_up.BASELINE, made_up.SEARCHED[5]), winner=None, best=made_up.BASELINE
@@ -136,6 +137,7 @@ def test_the_trials_as_json() -> None:
 
 PROFILES: dict[str, Found] = {
     "improved": made_up.FOUND,
+    "screened": replace(made_up.FOUND, screened=made_up.SCREENED),
     "keep": replace(made_up.FOUND, winner=made_up.KEEP),
     "unproven": replace(made_up.FOUND, winner=None),
 }
@@ -146,7 +148,7 @@ def test_best_json(case: str) -> None:
     content = merged(None, profile_of(PROFILES[case]), "best.json")
     check(f"best_{case}.json", content.decode())
     [profile] = read(content, "best.json")
-    assert profile.config == (made_up.CONFIG if case == "improved" else {})
+    assert profile.config == (made_up.CONFIG if case in ("improved", "screened") else {})
     assert profile.device == made_up.DEVICE
 
 

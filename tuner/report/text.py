@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tuner.accuracy import Screened
 from tuner.model import Config, KnobReport, Measurement, OutcomeKind, Phase, Script, Trial, Verdict, Winner
 from tuner.wording import (
     bytes_text,
@@ -13,6 +14,7 @@ from tuner.wording import (
     count_text,
     gain_text,
     number_text,
+    screened_text,
     seconds_text,
     share_text,
     value_text,
@@ -29,7 +31,8 @@ _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 class Findings:
     """What a study found. ``profile`` is the path of best.json, "" when none was written.
 
-    ``gain`` is the best single trial's ratio to the script as written, which proves nothing.
+    ``gain`` is the best single trial's ratio to the script as written, which proves nothing. ``screened`` says how
+    candidates learned.
     ``tiers`` tells of each knob what it may change: 1 nothing but speed, 2 numerics, 3 the optimisation.
     """
 
@@ -44,6 +47,7 @@ class Findings:
     interrupted: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
     tiers: Mapping[str, int] = field(default_factory=dict)
+    screened: Sequence[Screened] = ()
     profile: str = ""
 
 
@@ -55,8 +59,9 @@ def summary(findings: Findings) -> str:
         parts.append(_comparison(findings.winner, "winner" if improved else "candidate"))
     if findings.winner is not None and improved:
         parts.append(_evidence(findings.winner))
-        parts.append(_cautions(findings.winner, findings.tiers))
-    parts += [_left_out(findings.left_out), _failures(findings.trials), _next(findings, improved=improved)]
+        parts.append(_cautions(findings.winner, findings.tiers, findings.screened))
+    parts += [_accuracy(findings.screened), _left_out(findings.left_out), _failures(findings.trials)]
+    parts.append(_next(findings, improved=improved))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -136,7 +141,18 @@ def _seen(report: KnobReport) -> str:
     return f"{text}: {report.reason}" if report.reason else text
 
 
-def _cautions(winner: Winner, tiers: Mapping[str, int]) -> list[str]:
+def _accuracy(screened: Sequence[Screened]) -> list[str]:
+    """How the candidates that change more than speed learned."""
+    if not screened:
+        return []
+    rows = [(f"  {config_text(screen.config)}", screened_text(screen)) for screen in screened]
+    return ["learning, held against the script as written on the same seeds", *_columns(rows)]
+
+
+def _cautions(winner: Winner, tiers: Mapping[str, int], screened: Sequence[Screened]) -> list[str]:
+    """What nobody has compared: knobs that change more than speed, without a screen."""
+    if any(dict(screen.config) == dict(winner.config) for screen in screened):
+        return []
     lines = []
     for tier, effect in _TIERS.items():
         knobs = [knob for knob in winner.config if tiers.get(knob, 1) == tier]

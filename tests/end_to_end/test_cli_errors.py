@@ -1,0 +1,167 @@
+"""The real command with everything that can be wrong: one error line, a hint, the documented status, nothing made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tuner import errors
+from tuner.cli import main
+
+AUTOTUNE = Path(sys.executable).with_name("autotune")
+README = Path(__file__).parents[2] / "README.md"
+PROFILE = {
+    "device": {"kind": "cuda", "index": 0, "name": "Imaginary GPU", "uuid": "GPU-0", "memory_bytes": 1},
+    "config": {}, "verdict": "keep-baseline", "speedup": None, "environment": {},
+    "script": {"path": "train.py", "module": "", "sha256": "", "argv": []},
+}  # fmt: skip
+FILES = {
+    "train.py": "print('never started')\n",
+    "space.py": "SPACE = 3\n",
+    "broken_space.py": "import nosuchpackage\n",
+    "typo/train.py": "",
+    "typo/study.toml": '[study]\nscript = "train.py"\nbugdet = "5m"\n',
+    "value/study.toml": '[study]\nscript = "train.py"\nbudget = "soon"\n',
+    "torn/study.toml": '[study]\nscript = "train.py\n',
+    "nameless/study.toml": '[study]\nbudget = "5m"\n',
+    "lost/study.toml": '[study]\nscript = "gone.py"\n',
+    "no.json": "{",
+    "newer.json": '{"schema": 99, "profiles": []}',
+    "empty.json": '{"schema": 1, "profiles": []}',
+    "hollow.json": '{"schema": 1, "profiles": [{}]}',
+    "other.json": json.dumps({"schema": 1, "profiles": [PROFILE]}),
+}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A command line, and what is to be said of it."""
+
+    line: str
+    slug: str
+    says: str
+    hint: str
+    code: int = 2
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Tells the cases apart."""
+        return " ".join([*(f"{name}={value}" for name, value in self.environment.items()), "autotune", self.line])
+
+
+CASES = (
+    Wrong("", "usage", "no verb is given", "study, run, trials, studies, devices"),
+    Wrong("stduy train.py", "usage", "there is no verb 'stduy'", "did you mean study?"),
+    Wrong("train.py", "usage", "there is no verb 'train.py'", "autotune study train.py"),
+    Wrong("study", "usage", "no script is given", "autotune study train.py"),
+    Wrong("study gone.py", "script-not-found", "there is no script gone.py", "current folder"),
+    Wrong("study train", "script-not-found", "there is no script train", "did you mean train.py?"),
+    Wrong("study --module nosuch.train", "script-not-found", "nosuch.train", "nosuch"),
+    Wrong("study train.py --module json", "usage", "both a script", "one of them"),
+    Wrong("study train.py --device cuda:99", "device", "cuda:99", "devices here:", 4),
+    Wrong("study train.py --device tpu", "device", "there is no tpu on this machine", "devices here:", 4),
+    Wrong("study train.py --device gpu", "device", "unknown device 'gpu'", "auto, cpu, cuda", 4),
+    Wrong("study train.py --knobs nosuch", "unknown-knob", "unknown knob 'nosuch'", "batch_size"),
+    Wrong("study train.py --knobs -nosuch", "unknown-knob", "unknown knob 'nosuch'", "batch_size"),
+    Wrong("study train.py --set nosuch=1", "unknown-knob", "unknown knob 'nosuch'", "batch_size"),
+    Wrong("study train.py --set batch_size", "usage", "--set: 'batch_size' is not knob=value", "num_workers=4"),
+    Wrong("study train.py --budget 5x", "usage", "--budget: invalid duration '5x'", "30m"),
+    Wrong("study train.py --trial-timeout 0", "usage", "--trial-timeout: invalid duration '0'", "30m"),
+    Wrong("study train.py --max-memory 20QB", "usage", "--max-memory: invalid size '20QB'", "20GiB"),
+    Wrong("study train.py --trials none", "usage", "--trials: expected a whole number", ""),
+    Wrong("study train.py --seed -1", "usage", "--seed: expected a whole number", ""),
+    Wrong("study train.py --effective-batch lose", "usage", "--effective-batch: expected keep or free", ""),
+    Wrong("study train.py --space nosuch", "search-space", "no search space 'nosuch'", "torch"),
+    Wrong("study train.py --space ./gone.py", "search-space", "there is no file gone.py", "current folder"),
+    Wrong("study train.py --space ./space.py", "search-space", "declares a int", "SearchSpace"),
+    Wrong("study train.py --space ./broken_space.py", "search-space", "No module named 'nosuchpackage'", "import"),
+    Wrong("study train.py --objective nosuch", "objective", "no objective 'nosuch'", "throughput"),
+    Wrong("study train.py --lr 0.1", "usage", "unrecognized arguments: --lr 0.1", "study train.py -- --lr 0.1"),
+    Wrong("study train.py --study train.py", "storage", "train.py is not a folder", "--study DIR", 6),
+    Wrong("study torchrun -- train.py", "usage", "torchrun starts several processes", "autotune study train.py"),
+    Wrong("study train.py", "usage", "WORLD_SIZE is 2", "not under a launcher", environment={"WORLD_SIZE": "2"}),
+    Wrong("study train.py -- --x={nosuch}", "usage", "{nosuch} in the script's arguments is no knob", "{nosuch=1|2|4}"),
+    Wrong("study typo", "usage", "unknown key 'bugdet'", "did you mean 'budget'?"),
+    Wrong("study value", "usage", "study.toml: budget = 'soon'", "30m"),
+    Wrong("study torn", "usage", "can't read torn/study.toml", ""),
+    Wrong("study nameless", "usage", "nameless/study.toml names no script", "[study]"),
+    Wrong("study lost", "script-not-found", "there is no script lost/gone.py", ""),
+    Wrong("run train.py", "usage", "--config", "autotune run --help"),
+    Wrong("run --config gone.json train.py", "profile", "can't read gone.json", "best.json"),
+    Wrong("run --config no.json --device cpu train.py", "profile", "no.json is no best.json", "autotune study"),
+    Wrong("run --config newer.json --device cpu train.py", "profile", "has schema 99", "upgrade"),
+    Wrong("run --config empty.json --device cpu train.py", "profile", "no profile for cpu", "autotune study"),
+    Wrong("run --config hollow.json --device cpu train.py", "profile", "profiles[0]", "anew"),
+    Wrong("run --config other.json --device cpu train.py", "profile", "it has: cuda:0 (Imaginary GPU)", "autotune"),
+    Wrong("run --config other.json train.py --lr 1", "usage", "arguments: --lr 1", "run train.py -- --lr 1"),
+    Wrong("trials", "storage", "there is no study in .", "autotune studies", 6),
+    Wrong("trials gone", "storage", "there is no folder gone", "", 6),
+    Wrong("studies gone", "storage", "there is no folder gone", "", 6),
+    Wrong("devices -- x", "usage", "takes nothing behind --", ""),
+)
+
+
+def tree(folder: Path) -> set[str]:
+    """All that lies below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wrong")
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("wrong", CASES, ids=lambda wrong: wrong.name)
+def test_one_error_a_hint_and_the_documented_status(
+    place: Path, wrong: Wrong, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    for name, value in wrong.environment.items():
+        monkeypatch.setenv(name, value)
+    before = tree(place)
+    code = main(wrong.line.split())
+    said = capsys.readouterr()
+    assert tree(place) == before, "something was made"
+    check(wrong, code, said.out, said.err)
+
+
+@pytest.mark.parametrize("wrong", CASES[::9], ids=lambda wrong: wrong.name)
+def test_the_command_itself_says_and_returns_the_same(place: Path, wrong: Wrong) -> None:
+    command, environment = [str(AUTOTUNE), *wrong.line.split()], {**os.environ, **wrong.environment}
+    answer = subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    check(wrong, answer.returncode, answer.stdout, answer.stderr)
+
+
+def check(wrong: Wrong, code: int, output: str, errors_text: str) -> None:
+    """One error line, at most one hint, nothing else."""
+    assert output == ""
+    error, *rest = errors_text.splitlines()
+    assert error.startswith("error: ") and error.endswith(f" [{wrong.slug}]"), errors_text
+    assert wrong.says in error
+    assert len(rest) <= 1 and all(line.startswith("hint: ") for line in rest), errors_text
+    assert wrong.hint in "".join(rest)
+    assert code == wrong.code
+
+
+def test_the_readme_lists_every_slug_and_status() -> None:
+    """A program that reads our errors relies on the list."""
+    readme = README.read_text(encoding="utf-8")
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.AutotuneError)]
+    for kind in kinds:
+        if kind is not errors.AutotuneError:
+            assert f"| `{kind.slug}` | {int(kind.exit_code)} |" in readme, kind.slug
