@@ -12,15 +12,15 @@ from tuner import identity
 from tuner.accuracy import SEEDS, Screened
 from tuner.bench import Bench
 from tuner.contest import hold_finals
-from tuner.errors import UntunableError, UserScriptError
 from tuner.events import Listener, Noted, SpaceResolved, StudyFinished, StudyStarted
 from tuner.finals import choose_candidates
-from tuner.ledger import Ledger
+from tuner.ledger import TRIALS, Ledger
 from tuner.lock import DeviceLock, FolderLock
-from tuner.model import Outcome, OutcomeKind, Phase, Trial, Winner
+from tuner.model import Phase, Trial, Winner
 from tuner.noise import MOVED
 from tuner.placeholders import extend_facts, extend_space, parse
 from tuner.plan import StudyPlan
+from tuner.refusal import refusal
 from tuner.runner.base import Interrupted, Runner
 from tuner.scoring import WORTH_HAVING, key_of, score_of
 from tuner.screens import needs_screen, screen
@@ -132,7 +132,7 @@ class _Study:
         if not baseline.outcome.complete:
             # What is wrong may be mended outside of the script, so it is run again next time.
             bench.ledger.forget(baseline)
-            raise _refusal(baseline.outcome, self._plan)
+            raise refusal(baseline.outcome, self._plan.folder / TRIALS / "0000" / "log.txt")
         facts = {**baseline.outcome.facts, "effective_batch": self._plan.effective_batch}
         bench.knowledge = extend_facts(facts, self._placeholders)
 
@@ -239,28 +239,3 @@ def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:
         return proposal.why
     forecast = expected.device_bytes if plan.device.kind == "cuda" else expected.host_bytes
     return f"{proposal.why}; forecast: {forecast / 2**20:,.0f} MiB"
-
-
-def _refusal(outcome: Outcome, plan: StudyPlan) -> UserScriptError | UntunableError:
-    """Why a baseline without a figure ends the study."""
-    log = plan.folder / "trials" / "0000" / "log.txt"
-    if outcome.kind is OutcomeKind.USER_ERROR and outcome.reason in ("script-raised", "script-failed"):
-        return UserScriptError(
-            f"the script fails by itself: {outcome.detail}",
-            hint=f"all that it printed is in {log}; mend it and run the same command again",
-            traceback_text=outcome.traceback_text,
-        )
-    return UntunableError(
-        outcome.detail or f"{outcome.kind}: {outcome.reason}", hint=_HINTS.get(outcome.reason, f"see {log}")
-    )
-
-
-_HINTS = {
-    "no-step": "a step is an optimizer's step(); a script that has none can tell of its own with tuner.report(step=n)",
-    "too-short": "let it train longer: more epochs or more data",
-    "deadline": "give a trial more time with --trial-timeout",
-    "no-progress": "the script stands still; does it wait for something, such as a download or an answer?",
-    "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",
-    "host-oom": "the script as written doesn't fit the machine's memory: use fewer workers or raise --max-memory",
-    "nan": "its loss is not a number as written: tune it once it trains",
-}

@@ -30,6 +30,7 @@ class Session:
         self.device: str = request.get("device", "cpu")
         self.folder: str = request.get("folder", "")
         self.seed: int | None = request.get("seed")
+        self.probe: str = request.get("probe") or ""
         self.clock = StepClock(recorder, request.get("window") or {})
         self.started = float(request.get("spawned_monotonic") or time.monotonic())
         self.stopped = False

@@ -53,6 +53,8 @@ class LoaderWatch:
         self.changes_of_primary = 0
         self._of_object: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self._loader_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._kept: dict[str, tuple[Any, int]] = {}
         known = session.knowledge.get("training_loaders")
         self.known: set[str] | None = set(known) if known else None
 
@@ -184,6 +186,7 @@ class LoaderWatch:
 
     def _look_at(self, entry: Loader, loader: Any, iterator: Any) -> None:
         self._of_object[iterator] = entry.key
+        self._loader_of[iterator] = loader
         workers = getattr(iterator, "_workers", None) or []
         entry.live_workers = sum(1 for worker in workers if worker.is_alive())
         entry.live.update(
@@ -210,6 +213,8 @@ class LoaderWatch:
                 clock.fetch_begins()
             elif key is not None and self.primary is not None and not self._trains(key):
                 clock.validation_begins(key)
+            if key is not None and self.session.probe and key in (self.known or ()):
+                return self._probe(original, iterator, self.loaders[key])
             began = time.perf_counter()
             batch = original(iterator)
             wait_s = time.perf_counter() - began
@@ -218,6 +223,29 @@ class LoaderWatch:
             return batch
 
         return __next__
+
+    def _probe(self, original: Any, iterator: Any, entry: Loader) -> Any:
+        """One side of the loop by itself: the first batch again and again, or batches that nobody trains on."""
+        if self.session.probe == "compute":
+            if entry.key not in self._kept:
+                batch = original(iterator)
+                queue = self._queues.get(iterator)
+                self._kept[entry.key] = batch, (queue.pop(0) if queue else 0) or _leading_dimension(self.torch, batch)
+            batch, count = self._kept[entry.key]
+            self.session.clock.add_samples(count, 0.0)
+            self.gap[entry.key] = None
+            entry.fetches += 1
+            entry.sizes[count] = entry.sizes.get(count, 0) + 1
+            return batch
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                iterator = iter(self._loader_of[iterator])
+                continue
+            self._count(entry, iterator, batch, time.perf_counter() - began)
+            self.session.step()
 
     def _trains(self, key: str) -> bool:
         return self.gap_share(key) >= 0.5

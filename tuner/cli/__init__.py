@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from tuner import __version__
 from tuner.errors import AutotuneError, ExitCode, UsageError, UserScriptError
 
-VERBS = ("study", "run", "trials", "studies", "devices")
+VERBS = ("study", "run", "probe", "trials", "studies", "devices")
 """Each is a module of this package, loaded when it is asked for: a training needs no database to start."""
 BROKEN_PIPE = 141
 """What a shell reports for a program that died of SIGPIPE."""
@@ -77,7 +77,7 @@ def _dispatch(arguments: list[str]) -> int:
         return int(done.code or 0)
     if unknown:
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=_place_for(unknown, parsed.verb))
-    if script_args is not None and parsed.verb not in ("study", "run"):
+    if script_args is not None and parsed.verb not in ("study", "run", "probe"):
         raise UsageError(f"autotune {parsed.verb} takes nothing behind --")
     parsed.script_args = script_args
     code: int = parsed.run(parsed)
@@ -103,7 +103,7 @@ def _verbs_of(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def _place_for(unknown: Sequence[str], verb: str) -> str:
-    if verb in ("study", "run"):
+    if verb in ("study", "run", "probe"):
         return f"the script's own arguments go behind --, as in: autotune {verb} train.py -- {' '.join(unknown)}"
     return f"see: autotune {verb} --help"
 

@@ -53,6 +53,7 @@ class TrialRequest:
 
     ``knowledge`` is what the baseline taught of the script, in the child's own words: which loaders
     train, which of the script's options a knob is bound to. ``seed`` shifts every seed that the script sets.
+    ``probe`` runs one side of the loop by itself: ``compute`` on one kept batch, or the ``loader`` without training.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class TrialRequest:
     window: Window = Window()
     limits: Limits = Limits()
     seed: int | None = None
+    probe: str = ""
 
 
 class Runner(Protocol):

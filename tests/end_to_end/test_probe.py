@@ -1,0 +1,75 @@
+"""``autotune probe`` on scripts whose bottleneck is known."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch isn't installed")
+
+TRAIN = """
+    import time
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Slow(Dataset):
+        def __len__(self): return 4096
+        def __getitem__(self, index):
+            time.sleep(LOAD_S / 8)
+            return torch.randn(8), torch.randn(1)
+
+    class Busy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 1)
+        def forward(self, x):
+            time.sleep(STEP_S + SAMPLE_S * len(x))
+            return self.linear(x)
+
+    model = Busy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(1000):
+        for x, y in DataLoader(Slow(), batch_size=8):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+"""
+
+
+@pytest.fixture
+def probed(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """The document of a probe. Times are seconds a step of 8 samples."""
+
+    def run(*, load_s: float, step_s: float, sample_s: float) -> dict[str, Any]:
+        text = TRAIN.replace("LOAD_S", str(load_s)).replace("STEP_S", str(step_s)).replace("SAMPLE_S", str(sample_s))
+        script = write_script(text)
+        command = [sys.executable, "-m", "tuner", "probe", str(script), "--study", str(tmp_path / "out"), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        assert done.returncode == 0, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    return run
+
+
+def test_a_slow_loader_is_input_bound(probed: Callable[..., dict[str, Any]]) -> None:
+    found = probed(load_s=0.02, step_s=0.0, sample_s=0.005 / 8)
+    assert found["bound"] == "input-bound"
+    assert found["wait_share"] == pytest.approx(0.8, abs=0.12)
+    assert found["compute"] / found["real"] == pytest.approx(5, rel=0.35)
+    assert found["loader"] / found["real"] == pytest.approx(1.25, rel=0.25)
+    assert "num_workers" in found["knobs"]
+    assert found["headroom_bytes"] > 0
+
+
+def test_what_a_step_costs_besides_is_overhead(probed: Callable[..., dict[str, Any]]) -> None:
+    found = probed(load_s=0.0, step_s=0.016, sample_s=0.004 / 8)
+    assert found["bound"] == "overhead-bound"
+    assert found["overhead_share"] == pytest.approx(0.8, abs=0.15)
+    assert "num_workers" not in found["knobs"]

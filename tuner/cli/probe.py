@@ -1,0 +1,76 @@
+"""``autotune probe``: what holds a script's training loop up, before anything is tuned."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+
+from tuner.bottleneck import Bottleneck
+from tuner.cli.planning import check_writable, make_plan
+from tuner.cli.settings import gather
+from tuner.cli.signals import stopping_on_signals
+from tuner.cli.tables import Subparsers
+from tuner.errors import ExitCode
+from tuner.model import Outcome
+from tuner.plan import StudyPlan
+from tuner.probing import FOLDER, probe
+from tuner.report.bottleneck import bottleneck_lines
+from tuner.runner.base import Interrupted
+from tuner.runner.process import ProcessRunner
+from tuner.wording import rate_text
+
+STOPPING = "stopping"
+
+
+def add_parser(verbs: Subparsers) -> None:
+    """Declares the verb."""
+    parser = verbs.add_parser(
+        "probe", help="say what holds a training loop up",
+        usage="autotune probe [SCRIPT | --module NAME | DIR] [options] [-- the script's own arguments]",
+        description="Measures the real loop, then computing alone on one kept batch, the loader alone, and computing on"
+        " half a batch; says whether the loop is input-bound, compute-bound or overhead-bound, and which knobs are"
+        " worth turning.",
+    )  # fmt: skip
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script, or a folder with a study.toml")
+    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script, as python -m runs it")
+    parser.add_argument("--device", help="auto (default), cpu, cuda, cuda:1 or tpu")
+    parser.add_argument("--study", metavar="DIR", help="where the records go (default ./autotune-SCRIPT-DEVICE)")
+    parser.add_argument("--max-memory", metavar="SIZE", help="limit that the headroom is measured to (default 0.9)")
+    parser.add_argument("--trial-timeout", metavar="TIME", help="time for one run (default 2m)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Probes the script."""
+    plan = make_plan(gather(arguments))
+    check_writable(plan.folder)
+    stop = threading.Event()
+    try:
+        with stopping_on_signals(stop, lambda: print(STOPPING, file=sys.stderr)):
+            found, space = probe(plan, ProcessRunner(), _teller(quiet=arguments.json), stop)
+    except Interrupted:
+        return ExitCode.INTERRUPTED
+    if arguments.json:
+        print(json.dumps(_document(found, plan), indent=2))
+    else:
+        print("\n".join(bottleneck_lines(found, space.left_out, str(plan.folder / FOLDER))))
+    return ExitCode.OK
+
+
+def _teller(*, quiet: bool) -> Callable[[str, Outcome], None]:
+    def tell(name: str, outcome: Outcome) -> None:
+        measured = outcome.measurement if outcome.complete else None
+        text = rate_text(measured.samples_per_s, measured.unit) if measured else outcome.detail or str(outcome.kind)
+        if not quiet:
+            print(f"{name}: {text}", flush=True)
+
+    return tell
+
+
+def _document(found: Bottleneck, plan: StudyPlan) -> dict[str, object]:
+    return {**asdict(found), "bound": str(found.bound), "records": str(plan.folder / FOLDER)}

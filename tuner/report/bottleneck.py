@@ -1,0 +1,31 @@
+"""A bottleneck in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.bottleneck import Bottleneck, Bound
+from tuner.wording import bytes_text, gain_text, share_text
+
+_MEANING = {
+    Bound.INPUT: "the loop waits for its loader",
+    Bound.COMPUTE: "computing takes the time",
+    Bound.OVERHEAD: "what each step costs besides its samples takes the time",
+}
+
+
+def bottleneck_lines(found: Bottleneck, left_out: Mapping[str, str], records: str) -> list[str]:
+    """What holds the loop up, by how much, and what to turn."""
+    lines = ["", f"{found.bound}: {_MEANING[found.bound]}"]
+    lines.append(f"waiting for the loader: {share_text(found.wait_share)} of the time")
+    if found.most_from_input is not None:
+        lines.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
+    if found.compute is not None and found.loader is not None:
+        lines.append(f"the loader alone is {gain_text(found.loader / found.compute)} as fast as computing alone")
+    if found.overhead_share is not None:
+        lines.append(f"of a step, {share_text(found.overhead_share)} doesn't grow with the batch")
+    if found.headroom_bytes is not None:
+        lines.append(f"memory left below the limit: {bytes_text(max(0, found.headroom_bytes))}")
+    lines.append(f"worth turning: {', '.join(found.knobs) or 'nothing that can be turned here'}")
+    lines += [f"left out: {knob}: {reason}" for knob, reason in left_out.items()]
+    return [*lines, f"records: {records}"]
