@@ -24,19 +24,21 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "errors model",
-        "space stats accuracy budget objective events noise wording quantities codec durable",
+        "space stats accuracy bottleneck budget objective events noise wording quantities codec durable",
         "environment lock measurement placeholders registry scoring storage",
         "search runner",
         "plan identity",
-        "finals ledger bench contest screens study",
+        "finals ledger bench contest screens refusal study probing",
         "progress report export",
-        "cli",
+        "cli __main__",
     )
 )
 ISLANDS = frozenset({"__init__", "child"})
 # Receive data and never fetch it: values, and the words for them, are all that they may know.
 RECEIVERS = frozenset({"progress", "report", "export"})
-VALUES = frozenset({"errors", "model", "stats", "accuracy", "events", "codec", "objective", "quantities", "wording"})
+VALUES = frozenset(
+    ["errors", "model", "stats", "accuracy", "bottleneck", "events", "codec", "objective", "quantities", "wording"]
+)  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
 WIRE = "tuner.child.wire"
 SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage.py"}

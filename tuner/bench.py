@@ -6,6 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.budget import Budget
@@ -13,13 +14,15 @@ from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.ledger import Ledger
 from tuner.model import Config, Phase, Trial
 from tuner.plan import StudyPlan
-from tuner.runner.base import Interrupted
+from tuner.runner.base import Interrupted, Window, screen_window
 from tuner.scoring import Yardstick
 from tuner.storage import Repository
 
 SCREEN_S = 10.0
 """A screen trains for as many samples as the script as written takes in this time."""
 FEWEST_SCREEN_STEPS = 60
+HOPELESS = 0.6
+"""A trial ends early where its rate is sure to stay below this share of the best one's."""
 FIRST_TRIAL_S = 30.0
 """A guess of what a trial takes, before any has been run."""
 
@@ -70,11 +73,22 @@ class Bench:
         """Runs a trial to its outcome and tells of it."""
         left = self.budget.seconds_left(time.monotonic())
         self.tell(TrialStarted(trial.number, trial.phase, trial.config, trial.why, len(self.searched()), left))
-        finished = self.ledger.conduct(trial, self.knowledge, self.screen_samples())
+        seed = int(trial.why.rpartition(" ")[2]) if trial.phase is Phase.SCREEN else None
+        finished = self.ledger.conduct(trial, self.knowledge, self._window(trial), seed)
         best = self.best()
         yardstick = self.yardstick
         self.tell(TrialFinished(finished, yardstick.gain(finished), best, yardstick.gain(best)))
         return finished
+
+    def _window(self, trial: Trial) -> Window:
+        """A search trial may end once it is hopeless; an anchor or a final never, a screen by its samples."""
+        if trial.phase is Phase.SCREEN:
+            return screen_window(self.screen_samples())
+        best = self.best()
+        measurement = best.outcome.measurement if best is not None and best.outcome is not None else None
+        if trial.phase is not Phase.SEARCH or measurement is None or not self.plan.objective.is_rate:
+            return self.plan.window
+        return replace(self.plan.window, hopeless_below=HOPELESS * measurement.samples_per_s)
 
     def screen_samples(self) -> int:
         """How many samples each run of a screen trains on; the same for all of a study, 0 before the baseline."""

@@ -20,7 +20,7 @@ from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.noise import contamination
 from tuner.placeholders import render
 from tuner.plan import StudyPlan
-from tuner.runner.base import Interrupted, Runner, TrialRequest, screen_window
+from tuner.runner.base import Interrupted, Runner, TrialRequest, Window
 from tuner.storage import Repository, TrialRecord
 
 TRIALS = "trials"
@@ -77,13 +77,16 @@ class Ledger:
         """A new trial; its number is its place in the study."""
         return self._repository.start_trial(self._study_id, phase, config, why, self._owner)
 
-    def conduct(self, trial: Trial, knowledge: Mapping[str, Any], screen_samples: int = 0) -> Trial:
+    def conduct(self, trial: Trial, knowledge: Mapping[str, Any], window: Window, seed: int | None) -> Trial:
         """Runs the trial and stores its outcome. Raises ``Interrupted``, ``StorageError``, ``InfrastructureError``.
 
-        ``screen_samples`` is how far a screen trains. The outcome lies on disk before the database learns of it, so
-        that a death in between loses nothing.
+        The outcome lies on disk before the database learns of it, so that a death in between loses nothing.
         """
-        request = self._request(trial, knowledge, screen_samples)
+        plan = self._plan
+        request = TrialRequest(
+            self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
+            trial.config, knowledge, window, plan.limits, seed,
+        )  # fmt: skip
         outcome = self._run(trial, request) if trial.phase is Phase.SCREEN else self._undisturbed(trial, request)
         outcome = within_device_limit(outcome, self._plan.limits.max_device_bytes, trial)
         write_durably(self._folder(trial) / OUTCOME, codec.encode_outcome(outcome).encode())
@@ -139,16 +142,6 @@ class Ledger:
         except Interrupted:
             self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
             raise
-
-    def _request(self, trial: Trial, knowledge: Mapping[str, Any], screen_samples: int) -> TrialRequest:
-        plan = self._plan
-        request = TrialRequest(
-            self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
-            trial.config, knowledge, plan.window, plan.limits,
-        )  # fmt: skip
-        if trial.phase is not Phase.SCREEN:
-            return request
-        return replace(request, window=screen_window(screen_samples), seed=int(trial.why.rpartition(" ")[2]))
 
     def _store(self, trial: Trial) -> Trial:
         assert trial.outcome is not None

@@ -18,13 +18,18 @@ class Objective:
     maximize: bool
     score: Callable[[Measurement], float]
 
+    @property
+    def is_rate(self) -> bool:
+        """Whether it follows the rate of samples, and may be judged by it in advance."""
+        return self.maximize and self.unit.endswith("/s")
+
 
 def amortised(objective: Objective, planned_samples: int) -> Objective:
     """The rate over a whole training of so many samples: its start, compilation included, is charged to it.
 
     Raises ``ObjectiveError`` for an objective that isn't a rate.
     """
-    if not objective.maximize or not objective.unit.endswith("/s"):
+    if not objective.is_rate:
         raise ObjectiveError(
             f"{objective.name} is in {objective.unit}: only a rate can be charged with its start",
             hint="leave out --planned-samples, or choose another objective",

@@ -161,3 +161,22 @@ def test_a_forked_worker_records_nothing() -> None:
     os.close(writer)
     assert os.read(reader, 1000) == b""
     os.close(reader)
+
+
+def test_a_hopeless_rate_ends_the_window_early() -> None:
+    def blocks_until_the_end(below: float) -> int:
+        recorder, now = Log(), [0.0]
+        window = {"warmup_steps": 0, "warmup_s": 0, "block_s": 0.1, "min_blocks": 12, "min_s": 0, "max_s": 60}
+        clock = StepClock(
+            recorder, {**window, "target_half_width": -1, "hopeless_below": below}, clock=lambda: now[0]
+        )
+        for number in range(400):
+            now[0] += 0.1 if number % 2 else 0.11
+            clock.add_samples(10, 0.0)
+            if clock.step():
+                return number
+        return 400
+
+    assert blocks_until_the_end(below=0.0) == 400
+    assert blocks_until_the_end(below=90.0) == 400  # 95 samples/s are not below it
+    assert blocks_until_the_end(below=120.0) < 20

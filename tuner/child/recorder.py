@@ -209,6 +209,13 @@ class StepClock:
         self._phase_steps = 0
         self._blocks = []
 
+    def _is_hopeless(self) -> bool:
+        """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
+        below = self._window.get("hopeless_below") or 0
+        if not below or len(self._blocks) < 6:
+            return False
+        return rate_of(self._blocks) * (1 + relative_half_width(self._blocks)) < below
+
     @property
     def progress(self) -> float:
         """Samples trained on, steps where samples can't be counted."""
@@ -218,6 +225,8 @@ class StepClock:
         until = self._window.get("until_samples") or 0
         if until:
             return self.progress >= until
+        if self._is_hopeless():
+            return True
         if elapsed >= self._window["max_s"] and len(self._blocks) >= 3:
             return self._phase_steps >= self.min_window_steps or elapsed >= 2 * self._window["max_s"]
         if len(self._blocks) < self._window["min_blocks"] or elapsed < self._window["min_s"]:
@@ -225,6 +234,11 @@ class StepClock:
         if self._phase_steps < self.min_window_steps:
             return False
         return relative_half_width(self._blocks) <= self._window["target_half_width"]
+
+
+def rate_of(blocks: list[tuple[float, float]]) -> float:
+    """Σsamples ÷ Σseconds."""
+    return sum(amount for amount, _ in blocks) / sum(seconds for _, seconds in blocks)
 
 
 def relative_half_width(blocks: list[tuple[float, float]]) -> float:

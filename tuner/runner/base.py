@@ -16,7 +16,8 @@ from tuner.model import Config, Device, Outcome, Script
 class Window:
     """When a trial's steady window starts and ends. The child reads these as JSON.
 
-    With ``until_samples`` it ends there, and not for the sake of precision.
+    With ``until_samples`` it ends there, and not for the sake of precision; it ends early where the rate is sure to
+    stay below ``hopeless_below`` samples per second.
     """
 
     warmup_steps: int = 10
@@ -27,6 +28,7 @@ class Window:
     max_s: float = 20.0
     target_half_width: float = 0.02
     until_samples: float = 0.0
+    hopeless_below: float = 0.0
 
 
 def screen_window(samples: int) -> Window:
