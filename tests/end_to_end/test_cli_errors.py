@@ -58,7 +58,7 @@ class Wrong:
 
 
 CASES = (
-    Wrong("", "usage", "no verb is given", "study, run, trials, studies, devices"),
+    Wrong("", "usage", "no verb is given", "the verbs are: study, "),
     Wrong("stduy train.py", "usage", "there is no verb 'stduy'", "did you mean study?"),
     Wrong("train.py", "usage", "there is no verb 'train.py'", "autotune study train.py"),
     Wrong("study", "usage", "no script is given", "autotune study train.py"),

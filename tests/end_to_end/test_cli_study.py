@@ -17,7 +17,7 @@ import pytest
 
 AUTOTUNE = str(Path(sys.executable).with_name("autotune"))
 # Loading a batch and training on it are sleeps of one length, so that a worker doubles the speed whatever else the
-# machine does. The script ends soon after the warm-up, so that a trial is short.
+# machine does. The script ends by itself before a whole window is measured, so that a trial is short.
 SCRIPT = """
     import argparse
     import time
@@ -34,7 +34,7 @@ SCRIPT = """
             return torch.full((8,), index / 400), torch.ones(1)
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=4.2)
+    parser.add_argument("--seconds", type=float, default=2.5)
     options = parser.parse_args()
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -56,7 +56,7 @@ SCRIPT = """
         torch.save(model.state_dict(), "model.pt")
         print(f"workers={loader.num_workers} batch={loader.batch_size}")
 """
-STUDY = ["study", "train.py", "--knobs", "num_workers", "--trials", "2", "--budget", "90s", "--device", "cpu"]
+STUDY = ["study", "train.py", "--knobs", "num_workers", "--trials", "2", "--budget", "75s", "--device", "cpu"]
 FOLDER_SUFFIX = "train-cpu"
 
 
