@@ -194,8 +194,9 @@ def test_the_tables_and_their_json(studied: Studied) -> None:
     assert json.loads(studied.place.run("devices", "--json").stdout)[0]["device"]
 
 
-def test_whoever_stops_reading_ends_it_quietly(studied: Studied) -> None:
-    process = studied.place.start("trials", "--json")
+@pytest.mark.parametrize("arguments", [["trials"], ["trials", "--json"], STUDY])
+def test_whoever_stops_reading_ends_it_quietly(studied: Studied, arguments: list[str]) -> None:
+    process = studied.place.start(*arguments)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     errors = process.stderr.read()

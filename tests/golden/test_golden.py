@@ -42,6 +42,9 @@ SUMMARIES: dict[str, Findings] = {
     "screened": replace(made_up.FINDINGS, screened=made_up.SCREENED),
     "keep": replace(made_up.FINDINGS, winner=made_up.KEEP, screened=made_up.SCREENED),
     "unproven": replace(made_up.FINDINGS, winner=None, why="stopped on request", interrupted=True),
+    "learns_worse": replace(
+        made_up.FINDINGS, winner=None, screened=(replace(made_up.SCREENED[1], config=made_up.CONFIG),)
+    ),
     "nothing_faster": replace(
         made_up.FINDINGS, trials=(made_up.BASELINE, made_up.SEARCHED[5]), winner=None, best=made_up.BASELINE
     ),

@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has enough of it; the interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except SystemExit:
+        return BROKEN_PIPE  # that is how rich tells it, after the same redirection
     except Exception:
         traceback.print_exc()
         print(f"error: this is a bug in autotune {__version__} [internal]", file=sys.stderr)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tuner.accuracy import Screened
 from tuner.model import Config, KnobReport, Measurement, OutcomeKind, Phase, Script, Trial, Verdict, Winner
+from tuner.stats import Verdict as Learned
 from tuner.wording import (
     bytes_text,
     config_text,
@@ -95,8 +96,11 @@ def _unproven(findings: Findings) -> list[str]:
         tried = "no trial was faster than the script as written" if searched else "nothing else was tried"
         return [f"keep your config: {tried}"]
     gain = gain_text(findings.gain if findings.gain is not None else _rate(best) / _rate(baseline))
+    rejected = any(dict(s.config) == dict(best.config) and s.verdict is not Learned.PASS for s in findings.screened)
+    unfinished = "the study ended before its finals did"
+    ended = "it was not shown to learn as well as the script as written" if rejected else unfinished
     return [
-        "not proven: the study ended before its finals did",
+        f"not proven: {ended}",
         f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the one as written",
     ]
 
