@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "environment lock measurement placeholders registry scoring storage",
         "search runner",
         "plan identity",
-        "finals ledger bench contest screens refusal study probing",
+        "finals ledger bench contest screens refusal study probing rederive",
         "progress report export",
         "cli __main__",
     )

@@ -7,14 +7,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.cli.stored import open_study
+from tuner.cli.stored import StoredStudy, open_study
 from tuner.cli.tables import Subparsers, show, table
-from tuner.errors import ExitCode
+from tuner.errors import ExitCode, StorageError
 from tuner.model import Measurement, Phase, Trial
 from tuner.objective import Objective
 from tuner.progress.state import result_text
+from tuner.rederive import disagreements
 from tuner.scoring import Yardstick
-from tuner.wording import config_text, gain_text, seconds_text
+from tuner.wording import config_text, count_text, gain_text, seconds_text
 
 RATE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
 
@@ -22,18 +23,21 @@ RATE = Objective("throughput", "samples/s", True, lambda measurement: measuremen
 def add_parser(verbs: Subparsers) -> None:
     """Declares the verb."""
     parser = verbs.add_parser(
-        "trials", help="list the trials of a study", usage="autotune trials [DIR] [--json]",
+        "trials", help="list the trials of a study", usage="autotune trials [DIR] [--json | --check]",
         description="Lists the trials of the study in DIR. Without DIR, the study in the current folder, or the only"
         " one below it.",
     )  # fmt: skip
     parser.add_argument("dir", nargs="?", metavar="DIR", help="the study's folder")
     parser.add_argument("--json", action="store_true", help="print JSON, with what was observed of every knob")
+    parser.add_argument("--check", action="store_true", help="derive every figure from the raw records again")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the trials."""
     stored = open_study(arguments.dir)
+    if arguments.check:
+        return check(stored)
     if arguments.json:
         documents = [document(trial, gain(trial, stored.trials)) for trial in stored.trials]
         print(json.dumps(documents, indent=2))
@@ -43,6 +47,20 @@ def run(arguments: argparse.Namespace) -> int:
     for trial in stored.trials:
         if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
             print(f"trial {trial.number}: {trial.outcome.detail}")
+    return ExitCode.OK
+
+
+def check(stored: StoredStudy) -> int:
+    """Says whether the stored figures follow from the raw records; raises ``StorageError`` where they don't."""
+    different = disagreements(stored.folder, stored.trials)
+    if different:
+        raise StorageError(
+            f"{count_text(len(different), 'figure')} of {stored.folder} can't be derived again:\n  "
+            + "\n  ".join(different),
+            hint="records were changed or removed since, or another version of autotune wrote them",
+        )
+    measured = sum(trial.outcome is not None and trial.outcome.complete for trial in stored.trials)
+    print(f"all figures of {count_text(measured, 'trial')} follow from the raw records")
     return ExitCode.OK
 
 

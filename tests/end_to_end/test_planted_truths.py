@@ -1,0 +1,108 @@
+"""Scripts whose answer is known, studied by the real command: a campaign of some ten minutes.
+
+    pytest -m slow tests/end_to_end/test_planted_truths.py
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch isn't installed")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TRAIN = """
+    import sys, time
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    OPTIONS
+
+    class Data(Dataset):
+        def __len__(self): return 4096
+        def __getitem__(self, index):
+            time.sleep(LOAD_S / 8)
+            x = torch.randn(8, generator=torch.Generator().manual_seed(index))
+            return x, x.sum(0, keepdim=True)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 1)
+        def forward(self, x):
+            time.sleep(COMPUTE)
+            return FORWARD
+
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    for epoch in range(1000):
+        for x, y in DataLoader(Data(), batch_size=8, shuffle=True):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+"""
+DEFAULTS = {"OPTIONS": "", "LOAD_S": "0.0", "COMPUTE": "0.006", "FORWARD": "self.linear(x)", "LR": "0.01"}
+
+
+@pytest.fixture
+def studied(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str]]:
+    """The profile of a study and what it printed."""
+
+    def study(*arguments: str, script_args: tuple[str, ...] = (), **planted: str) -> tuple[dict[str, Any], str]:
+        text = TRAIN
+        for name, value in {**DEFAULTS, **planted}.items():
+            text = text.replace(name, value)
+        script, folder = write_script(text), tmp_path / "study"
+        command = [sys.executable, "-m", "tuner", "study", str(script), "--device", "cpu", "--study", str(folder)]
+        tail = ["--", *script_args] if script_args else []
+        done = subprocess.run(
+            [*command, "--budget", "8m", *arguments, *tail], capture_output=True, text=True, timeout=800, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads((folder / "best.json").read_text())["profiles"][0], done.stdout
+
+    return study
+
+
+def test_a_threefold_loader_win_is_found_and_its_interval_holds_the_truth(studied: Callable[..., Any]) -> None:
+    profile, _ = studied("--trials", "4", "--knobs", "num_workers", LOAD_S="0.018", COMPUTE="0.009")
+    assert profile["verdict"] == "improved"
+    assert profile["config"]["num_workers"] == 2
+    # 18 + 9 ms a step by turns, 9 ms with two workers; sleeping and collating cost a little more than that.
+    assert profile["speedup"]["low"] < 2.9
+    assert profile["speedup"]["high"] > 2.4
+
+
+def test_nothing_helps_is_the_answer_where_nothing_does(studied: Callable[..., Any]) -> None:
+    profile, printed = studied("--trials", "4", "--knobs", "threads,optimizer")
+    assert profile["verdict"] == "keep-baseline"
+    assert profile["config"] == {}
+    assert "keep your config" in printed
+
+
+def test_a_config_that_is_fast_but_learns_worse_is_not_exported(studied: Callable[..., Any]) -> None:
+    profile, printed = studied(
+        "--trials", "3", "--knobs", "lazy", script_args=("{lazy=0|1}",),
+        OPTIONS="lazy = int(sys.argv[1])", COMPUTE="0.002 if lazy else 0.008", LR="0.0001 if lazy else 0.01",
+    )  # fmt: skip
+    assert profile["verdict"] == "keep-baseline"
+    assert profile["config"] == {}
+    assert "learns worse" in printed
+
+
+def test_a_number_format_that_overflows_is_not_exported(studied: Callable[..., Any]) -> None:
+    # 3.395e38 is finite in float32 and above what bfloat16 can hold.
+    forward = "self.linear(x) * (3.395e38 / 3.395e38 if self.linear(x).dtype == torch.float32 else float('inf'))"
+    profile, printed = studied(
+        "--trials", "3", "--knobs", "precision", FORWARD=forward,
+        COMPUTE="0.002 if torch.is_autocast_enabled('cpu') else 0.008",
+    )  # fmt: skip
+    assert profile["verdict"] == "keep-baseline"
+    assert "nan" in printed.lower()
