@@ -260,6 +260,7 @@ def test_ctrl_c_ends_a_study_with_what_there_is(place: Place, times: int) -> Non
         deadline = time.monotonic() + 60
         while not (log.is_file() and "trains" in log.read_text()) and time.monotonic() < deadline:
             time.sleep(0.05)
+        assert json.loads(place.run("studies", "--json").stdout)[0]["state"] == "running"
         for _ in range(times):
             process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
