@@ -93,7 +93,7 @@ def _unproven(findings: Findings) -> list[str]:
         return ["nothing is known yet: the script as written was not measured to the end"]
     if best is None or not best.config:
         searched = any(trial.phase is Phase.SEARCH for trial in findings.trials)
-        tried = "no trial was faster than the script as written" if searched else "nothing else was tried"
+        tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
         return [f"keep your config: {tried}"]
     gain = gain_text(findings.gain if findings.gain is not None else _rate(best) / _rate(baseline))
     rejected = any(dict(s.config) == dict(best.config) and s.verdict is not Learned.PASS for s in findings.screened)
