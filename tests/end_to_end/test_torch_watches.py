@@ -317,3 +317,64 @@ def test_a_script_without_a_step_contradicts_nothing(begin: Begin) -> None:
     trial = begin(config)
     trial.end()
     assert {trial.evidence(knob)[0] for knob in config} == {"unverifiable"}
+
+
+# a batch size that is bound to an argument, without a DataLoader
+
+
+def _by_hand(batches: int, micro: int = 1, second_loss: bool = False) -> None:
+    """Trains on batches that no DataLoader gives, in ``micro`` backwards a step."""
+    model, optimizer = _model()
+    for _ in range(batches):
+        for _ in range(micro):
+            model(torch.randn(8, 5)).square().mean().backward()
+        if second_loss:
+            model(torch.randn(8, 5)).abs().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(("micro", "second_loss"), [(1, False), (4, False), (1, True)])
+def test_a_bound_batch_size_counts_the_samples(begin: Begin, micro: int, second_loss: bool) -> None:
+    """In steps, twice the batch would look half as fast. A GAN's second loss is no second batch."""
+    trial = begin({"batch_size": 24}, placeholders=["batch_size"], as_written={"batch_size": 12}, unit="samples")
+    _by_hand(5, micro, second_loss)
+    facts = trial.end()
+    assert (facts["unit"], facts["samples"]) == ("samples", 5 * 24 * micro)
+
+
+def test_a_baseline_is_counted_by_what_the_argument_says(begin: Begin) -> None:
+    trial = begin(placeholders=["batch_size"], as_written={"batch_size": 12})
+    _by_hand(5)
+    facts = trial.end()
+    assert (facts["unit"], facts["samples"]) == ("samples", 60)
+
+
+@pytest.mark.parametrize("knowledge", [{"unit": "steps", "placeholders": ["batch_size"]}, {}])
+def test_samples_are_counted_only_where_the_baseline_was(begin: Begin, knowledge: dict[str, Any]) -> None:
+    trial = begin({"batch_size": 24}, as_written={"batch_size": 12}, **knowledge)
+    _by_hand(5)
+    facts = trial.end()
+    assert (facts["unit"], facts["samples"]) == ("steps", 0)
+
+
+@pytest.mark.parametrize("flag", ["--batch_size", "--batch-size", "--bs"])
+def test_a_bare_placeholder_is_what_argparse_holds(begin: Begin, flag: str) -> None:
+    trial = begin(placeholders=["batch_size", "width"])
+    options.install(trial.session)
+    parser = argparse.ArgumentParser()
+    parser.add_argument(flag, type=int, default=20)
+    parser.add_argument("--width", default="wide")
+    parser.add_argument("--token", default="secret")
+    parser.parse_args([])
+    _by_hand(5)
+    facts = trial.end()
+    assert facts["arguments"] == {"batch_size": 20, "width": "wide"}
+    assert (facts["unit"], facts["samples"]) == ("samples", 100)
+
+
+def test_a_question_of_the_script_counts_the_samples_too(begin: Begin) -> None:
+    trial = begin({"batch_size": 6}, as_written={"batch_size": 3}, unit="samples")
+    assert trial.session.suggest("batch_size", 3) == 6
+    _by_hand(5)
+    assert trial.end()["samples"] == 30

@@ -42,20 +42,31 @@ def install(session: Session) -> None:
     if session.measuring or bound:
         patch(argparse.ArgumentParser, "parse_known_args", make)
     session.bound_elsewhere.update(bound)
+    session.option = lambda knob: _value(seen, knob)
     session.read_options = lambda: _report(session, seen)
+
+
+def _is_named(dest: str, knob: str) -> bool:
+    plain, names = dest.lower().replace("-", "_"), (knob, *NAMES.get(knob, ()))
+    return plain in names or plain.replace("_", "") in {name.replace("_", "") for name in names}
+
+
+def _value(seen: dict[str, dict[str, Any]], knob: str) -> Any:
+    """What argparse holds for the option of the knob's name, None where it knows of none."""
+    return next((option["value"] for dest, option in seen.items() if _is_named(dest, knob)), None)
 
 
 def _report(session: Session, seen: dict[str, dict[str, Any]]) -> None:
     """A knob has an option where one of its usual names holds the value that was observed in the loader."""
     found: dict[str, str] = {}
-    for knob, names in NAMES.items():
+    for knob in NAMES:
         written = session.as_written.get(knob)
         for dest, option in seen.items():
-            plain = dest.lower().replace("-", "_")
-            named = plain in names or plain.replace("_", "") in {n.replace("_", "") for n in names}
-            if named and type(option["value"]) is int and option["value"] == written:
+            if _is_named(dest, knob) and type(option["value"]) is int and option["value"] == written:
                 found[knob] = dest
     for knob in {"batch_size", "grad_accumulation"} & set(found):
         session.left_out.pop(knob, None)  # what the patches can't do the script can
     session.facts["options"] = found
+    values = {knob: _value(seen, knob) for knob in session.knowledge.get("placeholders") or ()}
+    session.facts["arguments"] = {knob: value for knob, value in values.items() if value is not None}
     session.facts["option_flags"] = {knob: seen[dest]["flag"] for knob, dest in found.items()}

@@ -52,6 +52,7 @@ class Session:
         self.refused: dict[str, str] = {}
         self.on_hand_over: list[Callable[[str], None]] = []
         self.read_options: Callable[[], None] = lambda: None
+        self.option: Callable[[str], Any] = lambda knob: None
         self.on_quiet_end: Callable[[], None] = lambda: None
         self.failed: set[str] = set()
         self.bound_elsewhere: set[str] = set(self.knowledge.get("placeholders") or ())
@@ -90,6 +91,18 @@ class Session:
         self.suggestions[name] = default
         self.hand_over(name)
         return self.config.get(name, default)
+
+    def told_batch_size(self) -> int:
+        """Samples in one forward pass, as far as an argument or a question of the script tells; 0 where none does.
+
+        Only where the baseline was counted in samples too: its rate is what the others are held against.
+        """
+        bound = "batch_size" in self.suggestions or "batch_size" in (self.knowledge.get("placeholders") or ())
+        if not bound or self._reported_step or self.knowledge.get("unit", "samples") != "samples":
+            return 0
+        written = (self.knowledge.get("as_written") or {}).get("batch_size")
+        told = (self.config.get("batch_size"), written, self.suggestions.get("batch_size"), self.option("batch_size"))
+        return next((size for size in told if type(size) is int), 0)
 
     def report(self, metrics: dict[str, float]) -> None:
         """For ``tuner.report``."""

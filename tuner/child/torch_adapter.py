@@ -36,6 +36,7 @@ class TorchAdapter:
         self.modules = ModuleWatch(session, torch)
         self.steps = StepWatch(session, torch, self._backward_ran)
         self.cuda = session.device.startswith("cuda")
+        self.samples_told = False
 
     def install(self) -> None:
         """Settings first, patches next; nothing of the script's has run yet."""
@@ -69,9 +70,13 @@ class TorchAdapter:
             total = self.torch.cuda.get_device_properties(0).total_memory
             self.torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), 0)
 
-    def _backward_ran(self) -> None:
+    def _backward_ran(self, leads: bool) -> None:
         self.loaders.backward_ran()
         self.modules.backward_ran()
+        size = self.session.told_batch_size() if leads and self.loaders.primary is None else 0
+        if size:
+            self.samples_told = True
+            self.session.clock.add_samples(size, 0.0)
 
     def _synchronize(self) -> None:
         if self.cuda and self.torch.cuda.is_initialized():
@@ -125,7 +130,7 @@ class TorchAdapter:
     def _observe_script(self) -> None:
         session, steps, modules = self.session, self.steps, self.modules
         primary = self.loaders.loaders.get(self.loaders.primary or "")
-        countable = primary is not None and primary.fetches > 1
+        countable = primary.fetches > 1 if primary is not None else self.samples_told
         session.facts.update(
             framework="torch", version=self.torch.__version__, unit="samples" if countable else "steps",
             training_loaders=self._training_loaders(), dataset_len=primary.dataset_len if primary else None,

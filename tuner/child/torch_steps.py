@@ -12,7 +12,8 @@ from .patches import patch
 from .session import Session
 from .torch_optimizers import Stepped, describe, implementations
 
-BackwardListener = Callable[[], None]
+BackwardListener = Callable[[bool], None]
+"""Is told whether it is the first loss of a step: a GAN has several."""
 
 
 class StepWatch:
@@ -134,16 +135,16 @@ class StepWatch:
 
     def _observe_backward(self, tensors: Any) -> None:
         self.backwards += 1
-        self.backward_ran()
         loss = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
-        if loss.numel() == 1:
-            site = _call_site()
-            if site not in self.loss_sites and len(self.loss_sites) < 16:
-                self.loss_sites.append(site)
-            if site == self.loss_sites[0] or self.pending_loss is None:
-                self.pending_loss = loss.detach()
-                if self.session.seed is not None:
-                    self.losses_of_step.append(self.pending_loss)
+        site = _call_site()
+        if site not in self.loss_sites and len(self.loss_sites) < 16:
+            self.loss_sites.append(site)
+        leads = site == self.loss_sites[0]
+        self.backward_ran(leads)
+        if loss.numel() == 1 and (leads or self.pending_loss is None):
+            self.pending_loss = loss.detach()
+            if self.session.seed is not None:
+                self.losses_of_step.append(self.pending_loss)
         if not self.optimizers and not self.in_optimizer:
             self.session.step()
 
