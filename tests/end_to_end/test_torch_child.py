@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,9 +116,11 @@ def test_every_knob_is_verified_by_observation(
 ) -> None:
     run = trained(config, knowledge={**KNOWN, "options": options})
     assert {k: run.evidence(k) for k in config} == dict.fromkeys(config, "verified"), run.output
-    changed = {record["knob"]: record["sites_changed"] for record in run.of("knob")}
-    assert changed["batch_size"] == (0 if options else 1)
-    assert changed["num_workers"] == 1
+    places = {record["knob"]: (record["sites_changed"], record["sites_seen"]) for record in run.of("knob")}
+    assert places["batch_size"] == ((0, 0) if options else (1, 1))
+    assert places["num_workers"] == places["optimizer"] == (1, 1)
+    reasons = {record["knob"]: record["reason"] for record in run.of("knob")}
+    assert ("by an option" in reasons["batch_size"]) == bool(options)
 
 
 @pytest.mark.parametrize("argv", [(), ("--epochs", "1")])
@@ -180,9 +185,6 @@ def test_a_script_that_catches_everything_is_still_ended(
 def test_checkpoints_are_diverted_and_old_ones_survive(
     tmp_path: Path, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
-    import os
-    import time
-
     old = tmp_path / "model.pt"
     old.write_bytes(b"the user's own")
     log = tmp_path / "log.txt"
@@ -210,6 +212,42 @@ def test_checkpoints_are_diverted_and_old_ones_survive(
     assert log.read_text() == "first line\n"
     assert not (tmp_path / "new.pt").exists()
     assert any("diverted" in note["text"] for note in run.of("note"))
+
+
+def test_what_an_argument_names_is_the_users_wherever_it_lies(
+    tmp_path_factory: pytest.TempPathFactory, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """The temporary folder holds caches, which may be overwritten, but also projects."""
+    results, caches = tmp_path_factory.mktemp("results"), tmp_path_factory.mktemp("caches")
+    for folder in (results, caches):
+        (folder / "loss.txt").write_text("of a training")
+        os.utime(folder / "loss.txt", (time.time() - 100, time.time() - 100))
+    script = write_script(
+        f"""
+        import torch, sys
+        for folder in (sys.argv[2], {str(caches)!r}):
+            with open(folder + "/loss.txt", "w") as f:
+                f.write("of a trial")
+            assert open(folder + "/loss.txt").read() == "of a trial"
+        print("fine")
+        """
+    )
+    run = run_child(script, argv=("--out", str(results)))
+    assert run.output.strip() == "fine"
+    assert (results / "loss.txt").read_text() == "of a training"
+    assert (caches / "loss.txt").read_text() == "of a trial"
+
+
+def test_workers_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Each makes a folder for its sockets, which only a process that ends by itself removes."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        text = TRAIN.replace("shuffle=True", "shuffle=True, num_workers=2, persistent_workers=True")
+        run = run_child(write_script(text), window=BRIEF)
+        assert run.of("window")[0]["complete"]
+        assert not list(Path(folder).glob("pymp-*"))
 
 
 def test_apply_mode_changes_knobs_and_nothing_else(

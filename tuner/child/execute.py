@@ -40,6 +40,7 @@ def main() -> None:
     recorder.emit("exit", code=code)
     if current.stopped:
         # The window is complete; the script's own exit handlers must not hold the device any longer.
+        current.on_leave()
         _flush()
         os._exit(0)
     sys.exit(code)

@@ -13,6 +13,7 @@ import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +34,7 @@ class Overlay:
         self.began = time.time()
         caches = (os.path.expanduser("~/.cache"), tempfile.gettempdir(), session.folder, "/dev", "/proc", "/sys")
         self.exempt = tuple(os.path.realpath(path) + os.sep for path in caches if path)
+        self.named = tuple(path for path in _folders_of(session.request) if path + os.sep not in self.exempt)
         self.stat = os.stat
         self.open: Any = builtins.open
 
@@ -57,8 +59,9 @@ class Overlay:
 
     def _under_user_folder(self, real: str) -> bool:
         """A project that lies in the temporary folder is still the user's; only the trial's own folder isn't."""
-        home = os.path.realpath(os.getcwd()) + os.sep
-        return real.startswith(home) and not real.startswith(os.path.realpath(self.session.folder) + os.sep)
+        homes = (os.path.realpath(os.getcwd()), *self.named)
+        users = any(real == home or real.startswith(home + os.sep) for home in homes)
+        return users and not real.startswith(os.path.realpath(self.session.folder) + os.sep)
 
     def target(self, path: str) -> str:
         """Where the trial's version of the path lies from now on."""
@@ -99,6 +102,16 @@ class Overlay:
             return path
         name = self.absolute(path)
         return path if name is None else self.diverted.get(name, path)
+
+
+def _folders_of(request: dict[str, Any]) -> Iterator[str]:
+    """Where the script lies, and every path that its arguments name."""
+    if request.get("script"):
+        yield os.path.dirname(os.path.realpath(request["script"]))
+    for argument in request.get("argv") or ():
+        value = argument.rpartition("=")[2]
+        if os.sep in value:
+            yield os.path.realpath(value)
 
 
 def install(session: Session) -> None:

@@ -54,6 +54,7 @@ class Session:
         self.read_options: Callable[[], None] = lambda: None
         self.option: Callable[[str], Any] = lambda knob: None
         self.on_quiet_end: Callable[[], None] = lambda: None
+        self.on_leave: Callable[[], None] = lambda: None
         self.failed: set[str] = set()
         self.bound_elsewhere: set[str] = set(self.knowledge.get("placeholders") or ())
         os.register_at_fork(after_in_child=self._forked)

@@ -232,6 +232,8 @@ class TorchAdapter:
         requested = self.session.config[knob]
         same = observed == requested
         reason = "" if same else why or f"observed {observed}: something in the script set it back"
+        if same and not self.session.wants(knob):
+            sites, changed, reason = 0, 0, "by an option of the script or of its trainer"
         self.session.knob(
             knob, "verified" if same else "contradicted", sites=sites, changed=changed, observed=observed, reason=reason
         )
@@ -254,7 +256,9 @@ class TorchAdapter:
             if knob == "pin_memory" and not self.torch.cuda.is_available():
                 session.knob(knob, "not applicable", changed=0, reason="there is no GPU to pin batches for")
                 continue
-            self._compare(knob, self._seen_of_loader(entry, knob), sites=entry.made, changed=int(knob in entry.changed))
+            trains = [self.loaders.loaders[key] for key in {self.loaders.primary or "", *self._training_loaders()}]
+            changed = sum(knob in loader.changed for loader in trains)
+            self._compare(knob, self._seen_of_loader(entry, knob), sites=len(trains), changed=changed)
 
     def _seen_of_loader(self, entry: Any, knob: str) -> Any:
         if knob == "batch_size":
@@ -311,7 +315,8 @@ class TorchAdapter:
             self.session.knob("optimizer", "not applicable", sites=len(stepped), changed=0, reason=reason)
             return
         observed = ", ".join(sorted({x.implementation for x in stepped}))
-        self._compare("optimizer", observed, sites=len(stepped), changed=self.steps.implementation_changed)
+        changed = sum(x.implementation == chosen for x in stepped)
+        self._compare("optimizer", observed, sites=len(stepped), changed=changed)
 
 
 def _counters() -> tuple[int, float, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import weakref
-from multiprocessing.process import BaseProcess
+from multiprocessing import util
+from multiprocessing.process import BaseProcess, current_process
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +26,7 @@ class ProcessWatch:
     def install(self) -> None:
         """Patches the start of a process and the waiting for its end."""
         self.session.on_quiet_end = self._explain_missing_steps
+        self.session.on_leave = self._remove_sockets
         patch(BaseProcess, "start", self._start)
         patch(BaseProcess, "join", self._join)
         spawning = sys.modules.get("torch.multiprocessing.spawn")
@@ -37,9 +40,17 @@ class ProcessWatch:
                 if any(self._is_trainable(argument) for argument in arguments):
                     self.trainers.add(process)
                 self.started.append(getattr(process._target, "__name__", type(process).__name__))
+            if self.session.here:
+                # Each worker would make a folder of its own for sockets, and leave it behind when the trial ends.
+                process._config.setdefault("tempdir", util.get_temp_dir())
             return original(process)
 
         return start
+
+    def _remove_sockets(self) -> None:
+        folder = current_process()._config.get("tempdir")  # type: ignore[attr-defined]
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _is_trainable(self, value: Any) -> bool:
         return isinstance(value, self.torch.nn.Module) and any(p.requires_grad for p in value.parameters())

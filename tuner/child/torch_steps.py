@@ -46,7 +46,6 @@ class StepWatch:
         self.scaler_used = False
         self.unscaled: weakref.WeakSet[Any] = weakref.WeakSet()
         self.skipped_steps = 0
-        self.implementation_changed = 0
         self.precision = session.config.get("precision") if session.wants("precision") else None
 
     def _handed_over(self, knob: str) -> None:
@@ -326,7 +325,6 @@ class StepWatch:
         optimizer.defaults.update(fused=group["fused"], foreach=group["foreach"])
         if chosen == "fused":
             optimizer._step_supports_amp_scaling = True
-        self.implementation_changed += 1
 
 
 def loss_reduction(loss: Any) -> str:
