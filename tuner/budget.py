@@ -30,26 +30,29 @@ class Budget:
         """Seconds left for everything, never negative."""
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed(now))
 
-    def reserved_s(self, trial_s: float, rounds: int = FEWEST_ROUNDS) -> float:
-        """Seconds kept for the finals: the share, or more where one pair of configs needs more."""
+    def reserved_s(self, trial_s: float, pairs: int = FEWEST_ROUNDS) -> float:
+        """Seconds kept for the proof: the finals' share, or more where ``pairs`` of runs need more.
+
+        A single pair stands for a search that has nothing to prove yet: no share is kept for it.
+        """
         if self.seconds is None:
             return 0.0
-        pair = min(2 * rounds * trial_s, LARGEST_FINALS_SHARE * self.seconds)
-        return max(self.finals_share * self.seconds, pair)
+        needed = min(2 * pairs * trial_s, LARGEST_FINALS_SHARE * self.seconds)
+        return needed if pairs == 1 else max(self.finals_share * self.seconds, needed)
 
-    def search_seconds_left(self, now: float, trial_s: float, screens: int = 0) -> float | None:
-        """Seconds left before the share of screens and finals begins, never negative."""
+    def search_seconds_left(self, now: float, trial_s: float, pairs: int = FEWEST_ROUNDS) -> float | None:
+        """Seconds left before the proof's share begins, never negative."""
         left = self.seconds_left(now)
-        return None if left is None else max(0.0, left - self.reserved_s(trial_s, FEWEST_ROUNDS + screens))
+        return None if left is None else max(0.0, left - self.reserved_s(trial_s, pairs))
 
-    def search_is_over(self, now: float, trials_done: int, trial_s: float, screens: int = 0) -> str:
+    def search_is_over(self, now: float, trials_done: int, trial_s: float, pairs: int = FEWEST_ROUNDS) -> str:
         """Why no further search trial may start, or "".
 
-        ``trial_s`` is what one typically takes, ``screens`` how many pairs of runs a screen has.
+        ``trial_s`` is what one typically takes, ``pairs`` how many pairs of runs the proof has, screens included.
         """
         if self.trials is not None and trials_done >= self.trials:
-            return f"{self.trials} trials are done"
-        left = self.search_seconds_left(now, trial_s, screens)
+            return f"all {self.trials} trials are done" if self.trials > 1 else "its one trial is done"
+        left = self.search_seconds_left(now, trial_s, pairs)
         if left is not None and left < trial_s:
             return f"the time for searching is used up ({self.seconds:.0f} s in all)"
         return ""
@@ -65,8 +68,8 @@ class Budget:
         if left is None:
             return finalists, rounds
         # A finals of fewer than three rounds proves nothing, so the fewest that may are tried in any case.
-        for candidates in range(finalists, 0, -1):
-            for count in range(rounds, 2, -1):
-                if (candidates + 1) * count * trial_s <= left:
-                    return candidates, count
+        choices = [(count, rounds) for count in range(finalists, 1, -1)] + [(1, count) for count in range(rounds, 2, -1)]
+        for candidates, count in choices:
+            if (candidates + 1) * count * trial_s <= left:
+                return candidates, count
         return (1, min(3, rounds)) if left >= 2 * trial_s else (0, 0)

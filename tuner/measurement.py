@@ -118,18 +118,34 @@ def merged_facts(records: Iterable[Record]) -> dict[str, Any]:
     return facts
 
 
-def peak_host_bytes(resources: Iterable[Record]) -> int:
+def peak_host_bytes(resources: Sequence[Record]) -> int:
     """The largest memory of the tree, shared pages counted once.
 
-    Those are told apart only in some samples; in the others RSS is scaled by the last ratio seen.
+    Those are told apart only in some samples; in the others RSS is scaled by the ratio last seen of as many
+    processes, or first seen later: workers that were forked meanwhile share what one process had for itself. Samples
+    of which nothing is known say nothing.
     """
-    peak, ratio = 0.0, 1.0
-    for sample in resources:
-        rss, pss = _number(sample, "rss"), sample.get("pss")
-        if pss is not None and rss > 0:
-            ratio = min(1.0, float(pss) / rss)
-        peak = max(peak, rss * ratio)
+    ratios = _shared_ratios(resources)
+    backwards = _shared_ratios(list(reversed(resources)))
+    peak = 0.0
+    for sample, before, after in zip(resources, ratios, reversed(backwards), strict=True):
+        ratio = before if before is not None else after
+        if ratio is None:
+            ratio = 0.0 if any(known is not None for known in ratios) else 1.0
+        peak = max(peak, _number(sample, "rss") * ratio)
     return int(peak)
+
+
+def _shared_ratios(resources: Iterable[Record]) -> list[float | None]:
+    """For each sample the last ratio of PSS to RSS that was read of as many processes; None before the first."""
+    seen: dict[float, float] = {}
+    found: list[float | None] = []
+    for sample in resources:
+        rss, pss, processes = _number(sample, "rss"), sample.get("pss"), _number(sample, "processes")
+        if pss is not None and rss > 0:
+            seen[processes] = min(1.0, float(pss) / rss)
+        found.append(seen.get(processes))
+    return found
 
 
 def _chosen_blocks(records: Sequence[Record]) -> tuple[list[Record], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from tuner.errors import ObjectiveError
 from tuner.model import Config, Outcome, Phase, Trial, Value
 from tuner.objective import Objective
 
@@ -21,10 +22,16 @@ def key_of(config: Config) -> Key:
 
 
 def score_of(outcome: Outcome | None, objective: Objective) -> float | None:
-    """The objective's figure, None where the trial can't be judged by it."""
+    """The objective's figure, None where the trial can't be judged by it. Raises ``ObjectiveError`` where it fails."""
     if outcome is None or not outcome.complete or outcome.measurement is None:
         return None
-    score = float(objective.score(outcome.measurement))
+    try:
+        score = float(objective.score(outcome.measurement))
+    except Exception as error:  # a third party's function may raise anything
+        raise ObjectiveError(
+            f"the objective {objective.name} fails on a measurement: {type(error).__name__}: {error}",
+            hint="mend it; where a measurement lacks the figure it may return math.nan",
+        ) from error
     # A ratio needs a positive finite figure; anything else is a measurement that failed.
     return score if math.isfinite(score) and score > 0 else None
 

@@ -78,7 +78,7 @@ def test_finals_fit_what_is_left(budget: Budget, after: float, trial_s: float, f
 
 
 @pytest.mark.parametrize(
-    ("left", "fits"), [(1000, (3, 5)), (200, (3, 5)), (199, (3, 4)), (120, (3, 3)), (119, (2, 3)), (89, (1, 4)),
+    ("left", "fits"), [(1000, (3, 5)), (200, (3, 5)), (199, (2, 5)), (149, (1, 5)), (99, (1, 4)), (79, (1, 3)),
                        (60, (1, 3)), (20, (1, 3)), (19, (0, 0)), (0, (0, 0))],
 )  # fmt: skip
 def test_finalists_go_before_rounds(left: float, fits: tuple[int, int]) -> None:

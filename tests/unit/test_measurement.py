@@ -144,6 +144,17 @@ def test_the_memory_peak_counts_shared_pages_once() -> None:
     assert peak_host_bytes([]) == 0
 
 
+def test_workers_that_share_their_parents_memory_are_no_peak_before_that_is_read() -> None:
+    def sample(rss: int, pss: int | None, processes: int) -> Record:
+        return {"rss": rss, "pss": pss, "processes": processes}
+
+    forked = [sample(200, 200, 1), sample(1800, None, 9), sample(1800, None, 9), sample(1800, 250, 9)]
+    assert peak_host_bytes(forked) == 250
+    assert peak_host_bytes([*forked, sample(3600, None, 9)]) == 500
+    assert peak_host_bytes([*forked, sample(5000, None, 17)]) == 250
+    assert peak_host_bytes([sample(300, None, 1)]) == 300
+
+
 def test_the_last_report_of_a_knob_counts() -> None:
     def knob(name: str, evidence: str, **fields: Any) -> Record:
         return {

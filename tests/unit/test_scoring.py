@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.errors import ObjectiveError
 from tuner.model import Block, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.objective import Objective
 from tuner.scoring import Yardstick, gain, key_of, score_of
@@ -47,6 +48,12 @@ def test_what_can_not_be_judged_has_no_score(outcome: Outcome | None) -> None:
 
 def test_a_measurement_has_the_objectives_figure() -> None:
     assert score_of(_outcome(5.0), MORE) == 5.0
+
+
+def test_an_objective_that_raises_is_told_as_such() -> None:
+    broken = Objective("accuracy", "of 1", True, lambda measurement: measurement.metrics["accuracy"])
+    with pytest.raises(ObjectiveError, match="accuracy fails on a measurement: KeyError"):
+        score_of(_outcome(5.0), broken)
 
 
 def test_better_is_above_one_either_way() -> None:
