@@ -68,7 +68,8 @@ class Budget:
         if left is None:
             return finalists, rounds
         # A finals of fewer than three rounds proves nothing, so the fewest that may are tried in any case.
-        choices = [(count, rounds) for count in range(finalists, 1, -1)] + [(1, count) for count in range(rounds, 2, -1)]
+        choices = [(count, rounds) for count in range(finalists, 1, -1)]
+        choices += [(1, count) for count in range(rounds, 2, -1)]
         for candidates, count in choices:
             if (candidates + 1) * count * trial_s <= left:
                 return candidates, count

@@ -82,11 +82,6 @@ def render(argv: Sequence[str], config: Config) -> tuple[str, ...]:
     return tuple(result)
 
 
-def bound_knobs(argv: Sequence[str]) -> tuple[str, ...]:
-    """The knobs that the arguments bind: the child must not apply them a second time."""
-    return tuple(parse(argv))
-
-
 def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) -> SearchSpace:
     """The space with the arguments' own knobs and choices. Raises ``UsageError`` for a knob without any choice."""
     knobs = [_with_choices(knob, placeholders.get(knob.name)) for knob in space.knobs]

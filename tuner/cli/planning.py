@@ -10,6 +10,7 @@ from tuner.accuracy import AccuracyLimits
 from tuner.cli.settings import Settings
 from tuner.cli.target import find_script, stem
 from tuner.errors import StorageError
+from tuner.lock import FolderLock
 from tuner.objective import amortised
 from tuner.placeholders import extend_space, parse
 from tuner.plan import DATABASE, StudyPlan
@@ -100,13 +101,17 @@ def check_writable(folder: Path) -> None:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Moves an earlier study out of the way, under the next free name; None where there is none."""
+    """Moves an earlier study out of the way, under the next free name; None where there is none.
+
+    Raises ``StorageError`` where it is running: its process would go on writing to the old name.
+    """
     if not (folder / DATABASE).exists():
         return None
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
     try:
-        return folder.rename(aside)
+        with FolderLock(folder):
+            return folder.rename(aside)
     except OSError as error:
         raise StorageError(f"can't move {folder} to {aside}: {error.strerror}", hint="choose another folder") from error

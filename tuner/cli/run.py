@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tuner import environment
 from tuner.cli.tables import Subparsers
 from tuner.cli.target import find_script
 from tuner.errors import ProfileError
 from tuner.export import profile as profiles
-from tuner.model import Verdict
-from tuner.placeholders import render
+from tuner.model import Script, Verdict
+from tuner.placeholders import parse, render
 from tuner.runner.launch import exec_applied
 from tuner.wording import config_text, gain_text
 
@@ -48,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not path and not module:
         path, module = profile.script.path, profile.script.module
     script = find_script(path, module, profile.script.argv if given is None else given)
+    knowledge = knowledge_of(profile, script, place)
     changes = _relevant(profiles.drift(profile, script, environment.software()))
     if changes and arguments.strict:
         raise ProfileError(
@@ -58,7 +61,28 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"autotune: {change}: the config may no longer be the best", file=sys.stderr)
     print(f"autotune: {_says(profile)} on {device.label} ({device.name})", file=sys.stderr)
     rendered = replace(script, argv=render(script.argv, profile.config))
-    exec_applied(rendered, device, profile.config, profile.knowledge)
+    exec_applied(rendered, device, profile.config, knowledge)
+
+
+def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Mapping[str, Any]:
+    """What the study learned of the script, as far as it holds for the script and the arguments of now.
+
+    Raises ``ProfileError`` where a knob of the config was bound to an argument that isn't there any more.
+    """
+    bound = parse(script.argv)
+    proven = profile.knowledge.get("placeholders") or ()
+    lost = [knob for knob in proven if knob in profile.config and knob not in bound]
+    if lost:
+        names = ", ".join(lost)
+        raise ProfileError(
+            f"{place} was proven with {names} as an argument of the script, and the present arguments lack it",
+            hint=f"write {{{lost[0]}}} where its value belongs, as in: {' '.join(profile.script.argv)}",
+        )
+    knowledge = {**profile.knowledge, "placeholders": list(bound)}
+    if script.sha256 != profile.script.sha256:
+        # Loaders are known by the lines that make them; in a script that has changed those mean others, or nothing.
+        knowledge.pop("training_loaders", None)
+    return knowledge
 
 
 def _file(given: str) -> str:

@@ -60,7 +60,7 @@ def profile_of(found: Found) -> dict[str, Any]:
         "device": {**asdict(found.device), "label": found.device.label},
         "config": config,
         "verdict": str(Verdict.IMPROVED if improved else Verdict.KEEP_BASELINE),
-        "speedup": asdict(winner.speedup) if winner is not None else None,
+        "speedup": _plain(asdict(winner.speedup)) if winner is not None else None,
         "runs": winner.runs if winner is not None else 0,
         "baseline": _measured(winner.baseline) if winner is not None else None,
         "winner": _measured(winner.winner) if winner is not None and improved else None,
@@ -134,7 +134,7 @@ def _candidate(found: Found, *, improved: bool) -> dict[str, Any] | None:
     if improved:
         return None
     if found.winner is not None and found.winner.config:
-        return {"config": dict(found.winner.config), "speedup": asdict(found.winner.speedup), "proven": False}
+        return {"config": dict(found.winner.config), "speedup": _plain(asdict(found.winner.speedup)), "proven": False}
     if found.best is None or not found.best.config or found.gain is None:
         return None
     return {"config": dict(found.best.config), "single_trial_gain": found.gain, "proven": False}
@@ -161,7 +161,7 @@ def _measured(measurement: Measurement) -> dict[str, Any]:
 
 
 def _evidence(report: KnobReport) -> dict[str, Any]:
-    return {**asdict(report), "evidence": str(report.evidence)}
+    return {**_plain(asdict(report)), "evidence": str(report.evidence)}
 
 
 def _plain(value: Any) -> Any:
