@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.bench import Bench
+from tuner.budget import FEWEST_ROUNDS
 from tuner.events import FinalsStarted, PairFinished
 from tuner.finals import Schedule, decide, failed_in, is_decided, pairs_of
 from tuner.model import Phase, Trial, Winner
@@ -29,6 +30,15 @@ def hold_finals(bench: Bench, candidates: Sequence[Trial]) -> Winner | None:
         if longer is None:
             return winner
         schedule = longer
+
+
+def verdict_so_far(bench: Bench) -> Winner | None:
+    """What finals that were stopped had proven by then; None where they had not begun or prove nothing yet."""
+    if not bench.repository.finals(bench.study_id):
+        return None
+    schedule = _schedule(bench, ())
+    winner = decide(schedule, bench.trials, bench.plan.objective) if schedule is not None else None
+    return winner if winner is not None and winner.runs >= FEWEST_ROUNDS else None
 
 
 def _play(bench: Bench, schedule: Schedule) -> None:

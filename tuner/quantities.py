@@ -31,6 +31,8 @@ def parse_bytes(text: str, total: int) -> int:
         if total <= 0:
             raise _refused("share", text, "how much there is can't be told here: write a size such as 20GiB")
         return int(share * total)
+    if unit == "":
+        raise _refused("size", text, f"name the unit, as in {match[1]}GiB, or write a share of at most 1")
     size = int(number * _BYTES[unit.removesuffix("B")])
     if size <= 0:
         raise _refused("size", text, "a size is more than zero bytes")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.errors import SpaceError, UnknownKnobError
+from tuner.errors import SpaceError, UnknownKnobError, UsageError
 from tuner.model import Config, Device, Value
 
 
@@ -30,6 +31,7 @@ class Knob:
     ``refuses`` gives the reason to leave the knob out of this study, or "".
     ``late`` knobs (compilers) are tried after the cheap ones. ``loader`` knobs feed the loop, and are judged by the
     whole rate; the others by the rate without the wait for data. More of a ``heavier`` one takes more memory.
+    ``value_type`` and ``least`` are what a value has to be; a knob without a type takes any.
     """
 
     name: str
@@ -43,6 +45,16 @@ class Knob:
     late: bool = False
     loader: bool = False
     heavier: bool = False
+    value_type: type[bool] | type[int] | type[float] | type[str] | None = None
+    least: int | None = None
+
+    def check(self, value: Value) -> None:
+        """Raises ``UsageError`` for a value that no script could take, such as one pinned with a slip."""
+        if self.value_type is not None and type(value) is not self.value_type:
+            wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[self.value_type]
+            raise UsageError(f"{self.name}={value}: {self.name} takes {wanted}", hint=f"it is: {self.meaning}")
+        if self.least is not None and isinstance(value, (int, float)) and value < self.least:
+            raise UsageError(f"{self.name}={value}: {self.name} is at least {self.least}")
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,11 @@ class SearchSpace:
         for knob in self.knobs:
             if knob.name == name:
                 return knob
-        known = ", ".join(sorted(k.name for k in self.knobs))
-        raise UnknownKnobError(f"unknown knob {name!r}", hint=f"the knobs of {self.name!r} are: {known}")
+        names = sorted(k.name for k in self.knobs)
+        close = difflib.get_close_matches(name, names, n=1)
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        hint = f"{meant}the knobs of {self.name!r} are: {', '.join(names)}"
+        raise UnknownKnobError(f"unknown knob {name!r}", hint=hint)
 
 
 @dataclass(frozen=True)

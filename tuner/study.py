@@ -11,7 +11,8 @@ from typing import Any
 from tuner import identity
 from tuner.accuracy import SEEDS, Screened
 from tuner.bench import Bench
-from tuner.contest import hold_finals
+from tuner.budget import FEWEST_ROUNDS
+from tuner.contest import hold_finals, verdict_so_far
 from tuner.events import Listener, Noted, SpaceResolved, StudyFinished, StudyStarted
 from tuner.finals import choose_candidates
 from tuner.ledger import TRIALS, Ledger
@@ -77,6 +78,9 @@ def run_study(
 def _open(plan: StudyPlan, repository: Repository) -> tuple[StudyRecord, bool]:
     present = identity.identity_of(plan)
     record = repository.load_study(plan.name)
+    if record is None and not plan.storage_url:
+        # A folder holds one study: its trials' folders are numbered.
+        record = next(iter(repository.studies()), None)
     if record is None:
         return repository.create_study(plan.name, present), False
     identity.check_identity(record.identity, present, str(plan.folder))
@@ -114,6 +118,7 @@ class _Study:
             bench.repository.save_state(self._record.id, "finished")
         except Interrupted:
             why, interrupted = "stopped on request", True
+            winner = verdict_so_far(bench)
         best = bench.best()
         result = StudyResult(
             winner, best, bench.yardstick.gain(best), tuple(bench.trials), why, bench.budget.elapsed(time.monotonic()),
@@ -196,7 +201,9 @@ class _Study:
         if not space.axes and not space.pinned:
             return "there is nothing to search"
         screens = SEEDS if plan.accuracy.any and any(axis.knob.tier > 1 for axis in space.axes) else 0
-        by_budget = bench.budget.search_is_over(time.monotonic(), len(done), bench.trial_s(), screens)
+        candidate = bench.best() is not bench.baseline()
+        runs = FEWEST_ROUNDS + screens if candidate else 1
+        by_budget = bench.budget.search_is_over(time.monotonic(), len(done), bench.trial_s(), runs)
         if by_budget:
             return by_budget
         if space.pinned and len(done) == 2 and score_of(done[1].outcome, plan.objective) is None:

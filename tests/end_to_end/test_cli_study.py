@@ -241,7 +241,6 @@ def test_a_script_that_can_not_be_tuned_is_told_in_a_line(
     assert hint.startswith("hint: ")
 
 
-@pytest.mark.xfail(strict=True, reason="a folder holds one study by its name only, so another script begins beside it")
 def test_another_script_does_not_get_the_folder(place: Place) -> None:
     place.write("print('one')", "one.py")
     place.write("print('other')", "other.py")

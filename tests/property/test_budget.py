@@ -39,7 +39,7 @@ def test_the_searchs_part_leaves_the_finals_theirs(budget: Budget, after: float,
     assert left is not None and search is not None
     assert 0 <= search <= left
     assert search == 0 or search + reserved == pytest.approx(left)
-    with_screens = budget.search_seconds_left(now, trial_s, screens=3)
+    with_screens = budget.search_seconds_left(now, trial_s, pairs=6)
     assert with_screens is not None and with_screens <= search, "screens take their time from the search"
     assert budget.finals_share * budget.seconds <= reserved <= LARGEST_FINALS_SHARE * budget.seconds
 
@@ -88,6 +88,6 @@ def test_finalists_go_before_rounds(left: float, fits: tuple[int, int]) -> None:
 def test_an_end_has_its_reason() -> None:
     budget = Budget(trials=3, seconds=100.0, started=50.0, spent_s=10.0)
     assert budget.search_is_over(50.0, 2, 5.0) == ""
-    assert budget.search_is_over(50.0, 3, 5.0) == "3 trials are done"
+    assert budget.search_is_over(50.0, 3, 5.0) == "all 3 trials are done"
     assert budget.search_is_over(105.0, 2, 5.0) == ""
     assert "(100 s in all)" in budget.search_is_over(105.0, 2, 5.1)

@@ -236,10 +236,10 @@ def test_a_core_dump_flag_does_not_hide_the_signal() -> None:
     assert judge(STEP, status=int(signal.SIGSEGV) | 0x80) == (OutcomeKind.CRASHED, "signal-segv")
 
 
-@pytest.mark.parametrize("code", [0, 2])
-def test_no_step_is_the_scripts_without_a_config_and_the_configs_with_one(code: int) -> None:
-    assert judge(baseline=True, status=exited(code)) == (OutcomeKind.USER_ERROR, "no-step")
-    assert judge(status=exited(code)) == (OutcomeKind.INFEASIBLE, "no-step")
+@pytest.mark.parametrize(("code", "reason"), [(0, "no-step"), (2, "script-failed")])
+def test_no_step_is_the_scripts_without_a_config_and_the_configs_with_one(code: int, reason: str) -> None:
+    assert judge(baseline=True, status=exited(code)) == (OutcomeKind.USER_ERROR, reason)
+    assert judge(status=exited(code)) == (OutcomeKind.INFEASIBLE, reason)
 
 
 def test_a_child_that_never_spoke_is_our_fault() -> None:

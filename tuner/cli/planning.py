@@ -29,8 +29,10 @@ def make_plan(settings: Settings) -> StudyPlan:
     if settings.planned_samples is not None:
         objective = amortised(objective, settings.planned_samples)
     extended = extend_space(space, parse(script.argv))
-    for name in [*settings.pinned, *(entry.lstrip("-") for entry in settings.knobs)]:
-        extended.knob(name)
+    for entry in settings.knobs:
+        extended.knob(entry.lstrip("-"))
+    for name, value in settings.pinned.items():
+        extended.knob(name).check(value)
     total, _ = environment.host_memory()
     of_device = parse_bytes(settings.max_memory, device.memory_bytes or total)
     share_of_host = int(min(0.9, of_device / total) * total) if device.kind == "cpu" else int(0.9 * total)

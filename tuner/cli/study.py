@@ -117,7 +117,7 @@ def _findings(plan: StudyPlan, result: StudyResult, profile: Path | None) -> Fin
         script=plan.script, folder=str(plan.folder), trials=result.trials, winner=result.winner, best=result.best,
         why=result.why, seconds=result.seconds, interrupted=result.interrupted,
         left_out=result.space.left_out if result.space else {}, tiers=_tiers(result),
-        profile=str(profile) if profile else "",
+        profile=str(profile) if profile else "", screened=result.screened, gain=result.best_gain,
     )  # fmt: skip
 
 

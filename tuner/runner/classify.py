@@ -128,12 +128,11 @@ def _from_end(traces: Traces) -> Judgement:
     matched = match_text(traces.log) if code else ""
     if matched in ("device-oom", "host-oom"):
         return _INFEASIBLE, matched, one_line(last_line(traces.log))
-    if "first_step" not in traces.last:
-        detail = f"the script ended with status {code} without a training step that could be seen"
-        return ours, "no-step", detail
     if code:
         detail = one_line(f"the script ended with status {code}: {last_line(traces.log)}")
         return ours, "script-failed", detail
+    if "first_step" not in traces.last:
+        return ours, "no-step", "the script ended without a training step that could be seen"
     blocks = sum(1 for r in traces.records if r["kind"] == "block" and not r.get("flagged"))
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:
         return OutcomeKind.COMPLETE, "", "the script ended before the window was complete"
