@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner import stats
-from tuner.model import Config, Measurement, Phase, Ratio, Trial, Verdict, Winner
+from tuner.model import Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
 from tuner.scoring import WORTH_HAVING, Yardstick, gain, key_of, score_of
 
@@ -82,15 +82,30 @@ class Pairs:
 
 
 def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int) -> tuple[Trial, ...]:
-    """The best trials of the search that beat the baseline, best first."""
+    """The best trials of the search that beat the baseline, best first.
+
+    One that also turns a knob without effect gives way to the same config without it.
+    """
     yardstick = Yardstick(trials, objective)
+    tried = {key_of(trial.config) for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}
     gains = []
     for trial in trials:
         own = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
         if own is not None and own > 1.0:
+            effective = key_of(_with_effect(trial))
+            if effective != key_of(trial.config) and effective in tried:
+                continue
             gains.append((own, trial))
     gains.sort(key=lambda pair: (-pair[0], pair[1].number))
     return tuple(trial for _, trial in gains[:count])
+
+
+def _with_effect(trial: Trial) -> Config:
+    """The config without the knobs that met nothing to turn."""
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    reports = measurement.knobs if measurement is not None else ()
+    in_vain = {report.knob for report in reports if report.evidence is Evidence.NOT_APPLICABLE}
+    return {knob: value for knob, value in trial.config.items() if knob not in in_vain}
 
 
 def failed_in(schedule: Schedule, trials: Iterable[Trial], objective: Objective) -> list[Config]:

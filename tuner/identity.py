@@ -22,12 +22,14 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "script.argv": list(plan.script.argv),
         "space.name": plan.space.name,
         "space.knobs": [f"{knob.name}:{knob.tier}" for knob in plan.space.knobs],
-        "space.selection": list(plan.selection),
+        "space.selection": sorted(plan.selection),
         "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
         "effective_batch": plan.effective_batch,
         "objective": f"{plan.objective.name} ({plan.objective.unit})",
         "device.kind": plan.device.kind,
         "device.name": plan.device.name,
+        # Beside a card they only feed it; a CPU with other cores is another device.
+        **({"device.cores": plan.cores} if plan.device.kind == "cpu" else {}),
         **{f"software.{name}": version for name, version in sorted(plan.software.items())},
     }
 

@@ -8,7 +8,7 @@ import pytest
 import worlds
 
 from tuner.finals import Schedule, choose_candidates, decide, failed_in, pairs_of, typical
-from tuner.model import Config, Outcome, Phase, Trial, Verdict
+from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Trial, Verdict
 
 FAST: Config = {"workers": 2}
 ALSO_FAST: Config = {"workers": 4}
@@ -46,6 +46,16 @@ def test_candidates_are_those_that_beat_the_baseline_best_first() -> None:
     assert [trial.number for trial in chosen] == [1, 2]
     assert choose_candidates(SEARCH, worlds.OBJECTIVE, 1) == (SEARCH[1],)
     assert choose_candidates(SEARCH[1:], worlds.OBJECTIVE, 3) == ()
+
+
+def test_a_knob_without_effect_makes_no_candidate_of_its_own() -> None:
+    def in_vain(number: int, config: Config, rate: float) -> Trial:
+        report = KnobReport("layout", True, 0, 0, Evidence.NOT_APPLICABLE)
+        return Trial(number, Phase.SEARCH, config, "", worlds.measured(rate, knobs=(report,)))
+
+    trials = [*SEARCH, in_vain(4, {"layout": True}, 170.0), in_vain(5, {**FAST, "layout": True}, 160.0)]
+    only_so = in_vain(6, {"workers": 8, "layout": True}, 165.0)
+    assert [t.number for t in choose_candidates([*trials, only_so], worlds.OBJECTIVE, 3)] == [6, 1, 2]
 
 
 def test_each_round_runs_everyone_once_in_an_order_of_its_own() -> None:

@@ -51,7 +51,7 @@ def test_a_study_is_itself_after_being_stored() -> None:
         lambda plan: replace(plan, pinned=dict(reversed(plan.pinned.items()))),
         lambda plan: replace(plan, software=dict(reversed(plan.software.items()))),
     ],
-    ids=["budget", "place", "another card of the kind", "order of pins", "order of software"],
+    ids=["budget", "place and cores beside a card", "another card of the kind", "order of pins", "order of software"],
 )
 def test_what_no_figure_depends_on_may_change(change: Callable[[StudyPlan], StudyPlan]) -> None:
     check_identity(_stored(PLAN), identity_of(change(PLAN)), "autotune-train")
@@ -89,6 +89,17 @@ def test_what_figures_depend_on_is_shown(change: Callable[[StudyPlan], StudyPlan
     assert "autotune-train" in first
     assert [line.strip() for line in differences] == [difference]
     assert "--new" in caught.value.hint
+
+
+def test_the_order_of_the_selection_is_no_difference() -> None:
+    one, other = (identity_of(replace(PLAN, selection=names)) for names in (("a", "-b"), ("-b", "a")))
+    assert one == other
+
+
+def test_a_cpu_with_other_cores_is_another_device() -> None:
+    plan = replace(PLAN, device=replace(CARD, kind="cpu"), cores=2)
+    with pytest.raises(StudyMismatchError, match=r"device\.cores: 2 → 8"):
+        check_identity(_stored(plan), identity_of(replace(plan, cores=8)), "autotune-train")
 
 
 def _resolved(values: Sequence[Value], *, ordered: bool = True, **pinned: Value) -> ResolvedSpace:
