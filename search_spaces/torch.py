@@ -13,14 +13,24 @@ def _keeps(facts: Mapping[str, Any]) -> bool:
     return bool(facts.get("effective_batch", "keep") == "keep")
 
 
-def _effective(facts: Mapping[str, Any]) -> int:
-    written: Mapping[str, Any] = facts.get("as_written", {})
-    return int(written.get("batch_size") or 1) * int(written.get("grad_accumulation") or 1)
+def _count(config: Mapping[str, Any], knob: str, otherwise: int) -> int:
+    """A knob's whole number; a script may write anything, such as ``auto``."""
+    value = config.get(knob)
+    return value if type(value) is int else otherwise
+
+
+def _effective(config: Mapping[str, Any]) -> int:
+    return _count(config, "batch_size", 1) * _count(config, "grad_accumulation", 1)
+
+
+def _allowed(config: Config, facts: Mapping[str, Any]) -> bool:
+    """The effective batch is kept also where the batch sizes are the user's own."""
+    return not _keeps(facts) or _effective(config) == _effective(facts.get("as_written", {}))
 
 
 def _batch_sizes(known: Known) -> Sequence[Value]:
     if _keeps(known.facts):
-        whole = _effective(known.facts)
+        whole = _effective(known.facts.get("as_written", {}))
         return [whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0]
     written = int(known.as_written or 1)
     largest = int(known.facts.get("dataset_len") or 0) or written * 16
@@ -48,7 +58,7 @@ def _derive(config: Config, facts: Mapping[str, Any]) -> Config:
     batch_size = config.get("batch_size")
     if not _keeps(facts) or not batch_size or batch_size == written.get("batch_size"):
         return {}
-    return {"grad_accumulation": max(1, _effective(facts) // int(batch_size))}
+    return {"grad_accumulation": max(1, _effective(written) // _count(config, "batch_size", 1))}
 
 
 def _accumulations(known: Known) -> Sequence[Value]:
@@ -80,7 +90,7 @@ def _compile_modes(known: Known) -> Sequence[Value]:
 
 
 def _has_workers(config: Config) -> bool:
-    return int(config.get("num_workers", 0)) > 0
+    return _count(config, "num_workers", 0) > 0
 
 
 CUDA = frozenset({"cuda"})
@@ -89,6 +99,7 @@ CPU_AND_CUDA = frozenset({"cpu", "cuda"})
 SPACE = SearchSpace(
     name="torch",
     framework="torch",
+    allowed=_allowed,
     derive=_derive,
     knobs=(
         Knob(

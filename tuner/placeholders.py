@@ -183,7 +183,15 @@ def _is_flag(token: str) -> bool:
 
 
 def _with_choices(knob: Knob, placeholder: Placeholder | None) -> Knob:
-    if placeholder is None or not placeholder.choices:
+    """The knob with the values that the user wrote: counts stay counts, but words are the script's own."""
+    if placeholder is None or placeholder.default is None:
+        return knob
+    if knob.value_type is int:
+        for value in (placeholder.default, *placeholder.choices):
+            knob.check(value)
+    else:
+        knob = replace(knob, value_type=None)
+    if not placeholder.choices:
         return knob
     choices = placeholder.choices
     return replace(knob, choices=lambda known: choices, ordered=knob.ordered and _numbers(choices))

@@ -159,8 +159,10 @@ class ResolvedSpace:
         return complete
 
     def allows(self, config: Config) -> bool:
-        """Whether the constraints between knobs admit the config."""
-        return self.space.allowed(self.complete(config), self.facts)
+        """Whether the constraints between knobs admit the config. What the user's own pins break binds nobody."""
+        return self.space.allowed(self.complete(config), self.facts) or not self.space.allowed(
+            self.complete(self.pinned), self.facts
+        )
 
     def indices_of(self, config: Config) -> dict[str, int]:
         """Axis name → index of the config's value; the inverse of ``config_of`` for canonical configs."""
@@ -178,11 +180,14 @@ def resolve(
     """What can be searched, given the baseline's facts.
 
     ``selection`` holds knob names to search, or ``-name`` to leave one out; empty means all.
-    Raises ``UnknownKnobError`` for names that the space doesn't declare.
+    Raises ``UnknownKnobError`` for names that the space doesn't declare, ``UsageError`` for a pinned word that means
+    nothing here.
     """
     pinned = dict(pinned or {})
     for name in [*pinned, *(entry.removeprefix("-") for entry in selection)]:
         space.knob(name)
+    for name, value in pinned.items():
+        _check_word(space.knob(name), value, known)
     wanted = {entry for entry in selection if not entry.startswith("-")}
     unwanted = {entry[1:] for entry in selection if entry.startswith("-")}
     facts = known.facts
@@ -203,6 +208,17 @@ def resolve(
     return ResolvedSpace(space, tuple(axes), left_out, pinned, facts)
 
 
+def _check_word(knob: Knob, value: Value, known: Known) -> None:
+    """A number may be any; of words there are only those that the knob offers here, or that the script wrote."""
+    if knob.value_type is not str or knob.name in known.facts.get("placeholders", ()):
+        return
+    written = known.facts.get("as_written", {}).get(knob.name)
+    offered = [*knob.choices(_known_for(known, written)), *([] if written is None else [written])]
+    if value not in offered:
+        words = ", ".join(dict.fromkeys(str(word) for word in offered))
+        raise UsageError(f"{knob.name}={value}: that is none of its values here", hint=f"they are: {words}")
+
+
 def _reason_to_leave_out(knob: Knob, known: Known, wanted: set[str], unwanted: set[str], pinned: Config) -> str:
     reasons: Mapping[str, str] = known.facts.get("left_out", {})
     if knob.name in pinned:
@@ -218,7 +234,7 @@ def _reason_to_leave_out(knob: Knob, known: Known, wanted: set[str], unwanted: s
     return knob.refuses(known) if knob.refuses is not None else ""
 
 
-def _known_for(known: Known, written: Value) -> Known:
+def _known_for(known: Known, written: Value | None) -> Known:
     return Known(known.device, known.cores, written, known.facts)
 
 
