@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.bench import Bench
-from tuner.budget import FEWEST_ROUNDS
 from tuner.events import FinalsStarted, PairFinished
 from tuner.finals import Schedule, decide, failed_in, is_decided, pairs_of
 from tuner.model import Phase, Trial, Winner
+from tuner.noise import OVERWHELMING, allowed_foreign_cpus
+from tuner.plan import StudyPlan
 from tuner.scoring import key_of
 
 MORE_ROUNDS = 2
@@ -38,7 +39,7 @@ def verdict_so_far(bench: Bench) -> Winner | None:
         return None
     schedule = _schedule(bench, ())
     winner = decide(schedule, bench.trials, bench.plan.objective) if schedule is not None else None
-    return winner if winner is not None and winner.runs >= FEWEST_ROUNDS else None
+    return winner if winner is not None and not winner.label else None
 
 
 def _play(bench: Bench, schedule: Schedule) -> None:
@@ -73,7 +74,7 @@ def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
     if stored and stored["after"] == len(bench.searched()):
         by_number = {trial.number: trial for trial in bench.searched()}
         begun = tuple(by_number[number] for number in stored["candidates"])
-        return Schedule(begun, stored["rounds"], plan.seed, stored["looks"])
+        return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], _most_foreign_cpus(plan))
     if not candidates:
         return None
     count, rounds = bench.budget.finals_fit(time.monotonic(), bench.trial_s(), len(candidates), plan.finals_rounds)
@@ -81,9 +82,13 @@ def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
         return None
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
-    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks)
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, _most_foreign_cpus(plan))
     _save(bench, schedule)
     return schedule
+
+
+def _most_foreign_cpus(plan: StudyPlan) -> float:
+    return OVERWHELMING * allowed_foreign_cpus(plan.device, plan.cores)
 
 
 def _save(bench: Bench, schedule: Schedule) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Iterable, Sequence
@@ -13,16 +14,21 @@ from tuner.objective import Objective
 from tuner.scoring import WORTH_HAVING, Yardstick, gain, key_of, score_of
 
 CONFIDENCE = 0.95
+FEWEST_PAIRS = 3
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed."""
+    """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed.
+
+    A round in which other processes used more than ``most_foreign_cpus`` cores beside a run is no evidence.
+    """
 
     candidates: tuple[Trial, ...]
     rounds: int
     seed: int
     looks: int = 1
+    most_foreign_cpus: float = math.inf
 
     @property
     def confidence(self) -> float:
@@ -114,8 +120,11 @@ def failed_in(schedule: Schedule, trials: Iterable[Trial], objective: Objective)
     return [t.config for t in trials if t.why in names and t.config and score_of(t.outcome, objective) is None]
 
 
-def pairs_of(schedule: Schedule, config: Config, trials: Iterable[Trial], objective: Objective) -> Pairs:
-    """The rounds of a candidate so far."""
+def pairs_of(
+    schedule: Schedule, config: Config, trials: Iterable[Trial], objective: Objective, *, calm_only: bool = False
+) -> Pairs:
+    """The rounds of a candidate so far; with ``calm_only`` those that other processes left alone."""
+    most = schedule.most_foreign_cpus if calm_only else math.inf
     runs = {(trial.why, key_of(trial.config)): trial for trial in trials if trial.phase is Phase.FINALS}
     found = []
     for number in range(1, schedule.rounds + 1):
@@ -125,7 +134,9 @@ def pairs_of(schedule: Schedule, config: Config, trials: Iterable[Trial], object
             continue
         scores = score_of(before.outcome, objective), score_of(after.outcome, objective)
         measurements = before.outcome.measurement, after.outcome.measurement
-        if scores[0] is not None and scores[1] is not None and measurements[0] and measurements[1]:
+        if scores[0] is None or scores[1] is None or not measurements[0] or not measurements[1]:
+            continue
+        if max(measurements[0].foreign_cpus, measurements[1].foreign_cpus) <= most:
             found.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
     return Pairs(
         config,
@@ -139,36 +150,43 @@ def pairs_of(schedule: Schedule, config: Config, trials: Iterable[Trial], object
 def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) -> Winner | None:
     """What the finals proved; None where no candidate was measured twice beside the baseline.
 
-    The candidate whose interval's lower end is highest is judged.
+    The candidate whose interval's lower end is highest is judged, by its calm rounds. Fewer than three of them prove
+    nothing: the figures of all rounds are told then, and that they are no proof.
     """
-    confidence = schedule.confidence
     failed = {key_of(config) for config in failed_in(schedule, trials, objective)}
-    contests = [
-        pairs
-        for candidate in schedule.candidates
-        if key_of(candidate.config) not in failed
-        and len((pairs := pairs_of(schedule, candidate.config, trials, objective)).rates) >= 2
-    ]
+    contests = []
+    for candidate in schedule.candidates:
+        every = pairs_of(schedule, candidate.config, trials, objective)
+        calm = pairs_of(schedule, candidate.config, trials, objective, calm_only=True)
+        if key_of(candidate.config) not in failed and len(every.rates) >= 2:
+            proof = len(calm.rates) >= FEWEST_PAIRS
+            contests.append((proof, calm if proof else every, len(every.rates) - len(calm.rates)))
     if not contests:
         return None
-    best = max(contests, key=lambda pairs: pairs.ratio(confidence, objective).low)
-    ratio = best.ratio(confidence, objective)
-    improved = ratio.low > 1.0
-    label = "" if len(best.rates) >= 3 else "only two rounds were run"
+    proof, best, disturbed = max(contests, key=lambda c: (c[0], c[1].ratio(schedule.confidence, objective).low))
+    ratio = best.ratio(schedule.confidence, objective)
     return Winner(
-        verdict=Verdict.IMPROVED if improved and not label else Verdict.KEEP_BASELINE,
+        verdict=Verdict.IMPROVED if proof and ratio.low > 1.0 else Verdict.KEEP_BASELINE,
         config=best.config,
         speedup=ratio,
         baseline=typical(best.baseline),
         winner=typical(best.candidate),
         runs=len(best.rates),
-        label=label,
+        label="" if proof else _why_no_proof(len(best.rates), disturbed),
     )
+
+
+def _why_no_proof(rounds: int, disturbed: int) -> str:
+    if disturbed:
+        return f"no proof: other processes kept the machine busy in {disturbed} of {rounds} rounds"
+    return f"no proof: only {rounds} rounds were run"
 
 
 def is_decided(winner: Winner | None) -> bool:
     """Whether more rounds would change little: a gain is proven, or none worth having is left."""
-    return winner is None or winner.speedup.low > 1.0 or winner.speedup.high < WORTH_HAVING
+    if winner is None or winner.label:
+        return winner is None
+    return winner.speedup.low > 1.0 or winner.speedup.high < WORTH_HAVING
 
 
 def typical(runs: Sequence[Measurement]) -> Measurement:

@@ -27,6 +27,7 @@ TRIALS = "trials"
 OUTCOME = "outcome.json"
 ATTEMPTS = 3
 """How often a trial is started before a machine that keeps failing is blamed on it."""
+REPEATS_SHARE = 0.2
 REPEATS = 3
 """After so many repeats in a row that were disturbed as well, the machine is taken as it is."""
 _DISK_FAULTS = frozenset({"disk-full", "unwritable"})
@@ -48,6 +49,7 @@ class Ledger:
         self._plan = plan
         self._note = note
         self._patience_with_noise = REPEATS
+        self._repeats_s = 0.0
         self._repository = repository
         self._study_id = study_id
         self._runner = runner
@@ -105,7 +107,7 @@ class Ledger:
         """
         first = self._run(trial, request)
         disturbed = contamination(first, self._plan.device, self._plan.cores)
-        if not disturbed or self._patience_with_noise <= 0:
+        if not disturbed or self._patience_with_noise <= 0 or not self._time_to_repeat(first):
             return first
         self._note(f"trial {trial.number} is measured again: {disturbed}")
         folder = self._folder(trial)
@@ -113,6 +115,7 @@ class Ledger:
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
         second = self._run(trial, request)
+        self._repeats_s += second.seconds
         if contamination(second, self._plan.device, self._plan.cores):
             self._patience_with_noise -= 1
             if self._patience_with_noise == 0:
@@ -123,6 +126,11 @@ class Ledger:
             swap_folders(folder, aside)
             return first
         return second
+
+    def _time_to_repeat(self, first: Outcome) -> bool:
+        """Repeats take no more than a share of the budget: many rough figures find more than two good ones."""
+        budget_s = self._plan.budget_s
+        return budget_s is None or self._repeats_s + first.seconds <= REPEATS_SHARE * budget_s
 
     def _run(self, trial: Trial, request: TrialRequest) -> Outcome:
         """One run. A fault of the machine gets more attempts; then it is told."""

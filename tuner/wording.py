@@ -62,13 +62,17 @@ def screened_text(screened: Screened) -> str:
     said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown"}
     parts = [
         f"{check.name} {check.candidate:.4g} against {check.baseline:.4g}"
-        f" ({check.worse:+.2%} worse, at most {check.high:+.2%}; {check.margin:.2%} allowed)"
+        f" ({_worse(check.worse)}, at most {_worse(check.high)}; {check.margin:.2%} worse is allowed)"
         if math.isfinite(check.worse)
         else f"{check.name} was not seen"
         for check in screened.checks
     ]
     basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} samples each"
     return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
+
+
+def _worse(share: float) -> str:
+    return f"{abs(share):.2%} {'worse' if share > 0 else 'better'}"
 
 
 def share_text(share: float) -> str:

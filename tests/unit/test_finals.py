@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import worlds
 
-from tuner.finals import Schedule, choose_candidates, decide, failed_in, pairs_of, typical
+from tuner.finals import Schedule, choose_candidates, decide, failed_in, is_decided, pairs_of, typical
 from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Trial, Verdict
 
 FAST: Config = {"workers": 2}
@@ -160,3 +161,35 @@ def test_the_typical_run_tells_of_all() -> None:
     told = typical([run for run in runs if run is not None])
     assert told.samples_per_s == pytest.approx(100.0)
     assert (told.low, told.high) == (80.0, 125.0)
+
+
+def loaded(rate: float, foreign_cpus: float) -> Outcome:
+    outcome = worlds.measured(rate)
+    assert outcome.measurement is not None
+    return replace(outcome, measurement=replace(outcome.measurement, foreign_cpus=foreign_cpus))
+
+
+def test_rounds_under_heavy_load_are_no_evidence() -> None:
+    schedule = Schedule((SEARCH[1],), 5, 0, most_foreign_cpus=0.5)
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [100, loaded(20, 1.4), 101, 99, 100], "2": [110, 111, loaded(30, 1.0), 109, 110],
+    }  # fmt: skip
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.runs == 3
+    assert winner.verdict is Verdict.IMPROVED
+    assert winner.speedup.ratio == pytest.approx(1.1, abs=0.01)
+
+
+def test_a_machine_that_was_busy_throughout_proves_nothing() -> None:
+    schedule = Schedule((SEARCH[1],), 4, 0, most_foreign_cpus=0.5)
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [loaded(20, 1.1), loaded(21, 1.2), loaded(20, 1.4), 25],
+        "2": [loaded(80, 1.1), loaded(82, 1.0), loaded(81, 1.1), 99],
+    }  # fmt: skip
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.speedup.low > 1
+    assert winner.verdict is Verdict.KEEP_BASELINE
+    assert "in 3 of 4 rounds" in winner.label
+    assert not is_decided(winner)
