@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,12 +54,30 @@ def _accumulation_refuses(known: Known) -> str:
 
 
 def _derive(config: Config, facts: Mapping[str, Any]) -> Config:
-    """With the effective batch kept, as many micro-batches make a step as the batch size asks for."""
-    written = facts.get("as_written", {})
+    """With the effective batch kept, as many micro-batches make a step as the batch size asks for.
+
+    Where it is free, the learning rate follows it: linearly for SGD (Goyal et al. 2017), by the square root for
+    optimizers that divide by the gradients' size (Malladi et al. 2022). ``--set lr_scale=1`` leaves it alone.
+    """
+    written: Mapping[str, Any] = facts.get("as_written", {})
+    if not _keeps(facts):
+        return _derived_rate(_effective(config) / _effective(written), facts)
     batch_size = config.get("batch_size")
-    if not _keeps(facts) or not batch_size or batch_size == written.get("batch_size"):
+    if not batch_size or batch_size == written.get("batch_size"):
         return {}
     return {"grad_accumulation": max(1, _effective(written) // _count(config, "batch_size", 1))}
+
+
+def _derived_rate(ratio: float, facts: Mapping[str, Any]) -> Config:
+    known = "lr_scale" in facts.get("as_written", {}) and "lr_scale" not in facts.get("left_out", {})
+    if ratio == 1 or not known or facts.get("loss_reduction") != "mean":
+        return {}
+    linear = all(name == "SGD" for name in facts.get("optimizers", ()))
+    return {"lr_scale": round(ratio if linear else math.sqrt(ratio), 6)}
+
+
+def _rate_refuses(known: Known) -> str:
+    return "follows the effective batch, which is kept" if _keeps(known.facts) else "follows the effective batch"
 
 
 def _accumulations(known: Known) -> Sequence[Value]:
@@ -145,6 +164,10 @@ SPACE = SearchSpace(
         Knob(
             "grad_accumulation", _accumulations, "micro-batches in one optimizer step",
             tier=3, ordered=True, refuses=_accumulation_refuses, value_type=int, least=1,
+        ),
+        Knob(
+            "lr_scale", lambda known: [], "factor on the learning rate, as the effective batch asks for",
+            tier=3, refuses=_rate_refuses, value_type=float,
         ),
         Knob(
             "compile", _compile_modes, "torch.compile and its mode",

@@ -50,7 +50,8 @@ class Knob:
 
     def check(self, value: Value) -> None:
         """Raises ``UsageError`` for a value that no script could take, such as one pinned with a slip."""
-        if self.value_type is not None and type(value) is not self.value_type:
+        whole_for_float = self.value_type is float and type(value) is int
+        if self.value_type is not None and type(value) is not self.value_type and not whole_for_float:
             wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[self.value_type]
             raise UsageError(f"{self.name}={value}: {self.name} takes {wanted}", hint=f"it is: {self.meaning}")
         if self.least is not None and isinstance(value, (int, float)) and value < self.least:

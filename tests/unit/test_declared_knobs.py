@@ -34,3 +34,28 @@ def test_a_misspelled_knob_is_recognised() -> None:
     with pytest.raises(UnknownKnobError) as raised:
         SPACE.knob("batchsize")
     assert raised.value.hint.startswith("did you mean 'batch_size'?")
+
+
+FREE = {
+    "as_written": {"batch_size": 32, "grad_accumulation": 1, "lr_scale": 1.0}, "left_out": {}, "optimizers": ["SGD"],
+    "loss_reduction": "mean", "effective_batch": "free",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "scale"),
+    [
+        ({"batch_size": 128}, {}, 4.0),
+        ({"batch_size": 128}, {"optimizers": ["AdamW"]}, 2.0),
+        ({"batch_size": 16, "grad_accumulation": 2}, {}, None),
+        ({"batch_size": 128}, {"effective_batch": "keep"}, None),
+        ({"batch_size": 128}, {"left_out": {"lr_scale": "the script sets its learning rate itself"}}, None),
+        ({"batch_size": 128}, {"loss_reduction": "sum"}, None),
+    ],
+)
+def test_the_learning_rate_follows_a_freed_batch(
+    config: dict[str, int], changes: dict[str, object], scale: float | None
+) -> None:
+    facts = {**FREE, **changes}
+    complete = {**FREE["as_written"], **config}  # type: ignore[dict-item]
+    assert SPACE.derive(complete, facts).get("lr_scale") == scale

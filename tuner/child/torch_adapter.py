@@ -222,6 +222,7 @@ class TorchAdapter:
         self._loader_evidence()
         self._module_evidence()
         self._step_evidence()
+        self.steps.rates.observe()
         session, torch = self.session, self.torch
         if "threads" in session.config:
             self._compare("threads", torch.get_num_threads())

@@ -11,6 +11,7 @@ from typing import Any
 from .patches import patch
 from .session import Session
 from .torch_optimizers import Stepped, describe, implementations
+from .torch_rates import KNOB, RateWatch
 
 BackwardListener = Callable[[bool], None]
 """Is told whether it is the first loss of a step: a GAN has several."""
@@ -35,6 +36,7 @@ class StepWatch:
         self.loss_sites: list[str] = []
         self.pending_loss: Any = None
         self.losses_of_step: list[Any] = []
+        self.rates = RateWatch(session)
         self.in_optimizer = False
         self.in_backward = False
         self.factor = int(session.config.get("grad_accumulation", 1)) if session.wants("grad_accumulation") else 1
@@ -63,7 +65,7 @@ class StepWatch:
         if self.session.measuring or changes:
             patch(torch.autograd, "backward", self._backward)
             patch(optimizer, "profile_hook_step", self._profile_hook_step)
-        if self.session.measuring or self.session.wants("optimizer"):
+        if self.session.measuring or self.session.wants("optimizer") or self.session.wants(KNOB):
             patch(optimizer, "add_param_group", self._add_param_group)
         if changes:
             patch(torch.nn.utils, "clip_grad_norm_", self._clip)
@@ -204,6 +206,7 @@ class StepWatch:
             self.in_optimizer = False
         self.steps += 1
         if self.session.measuring:
+            self.rates.stepped(optimizer)
             self.session.step()
         return result
 
@@ -312,6 +315,7 @@ class StepWatch:
                     self.optimizers.add(optimizer)
                 if self.session.wants("optimizer"):
                     self._choose_implementation(optimizer)
+                self.rates.group_added(optimizer)
             return result
 
         return add_param_group
