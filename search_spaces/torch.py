@@ -33,7 +33,7 @@ def _batch_sizes(known: Known) -> Sequence[Value]:
     if _keeps(known.facts):
         whole = _effective(known.facts.get("as_written", {}))
         return [whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0]
-    written = int(known.as_written or 1)
+    written = _count(known.facts.get("as_written", {}), "batch_size", 1)
     largest = int(known.facts.get("dataset_len") or 0) or written * 16
     return [b for b in (written * f // 4 for f in (1, 2, 8, 16, 32, 64)) if 1 <= b <= largest]
 

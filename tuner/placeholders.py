@@ -113,7 +113,9 @@ def extend_facts(facts: Mapping[str, Any], placeholders: Mapping[str, Placeholde
         if placeholder.default is not None:
             as_written[knob] = placeholder.default
         elif knob not in as_written and isinstance(arguments.get(knob), (bool, int, float, str)):
-            as_written[knob] = arguments[knob]
+            value = arguments[knob]
+            # An option without a type: its default is a text, also where a number is meant.
+            as_written[knob] = typed_value(value) if isinstance(value, str) else value
         if knob not in as_written:
             raise UsageError(
                 f"{{{knob}}} binds a knob whose value in the script can't be seen",

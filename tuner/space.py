@@ -232,6 +232,9 @@ def _reason_to_leave_out(knob: Knob, known: Known, wanted: set[str], unwanted: s
         return reasons[knob.name]
     if knob.name not in known.facts.get("as_written", {}):
         return "nothing in the script that it could turn"
+    written = known.facts["as_written"][knob.name]
+    if knob.value_type is int and type(written) is not int:
+        return f"the script's own value is {written}, which is no whole number"
     return knob.refuses(known) if knob.refuses is not None else ""
 
 

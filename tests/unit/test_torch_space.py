@@ -48,6 +48,14 @@ def test_a_count_that_is_no_number_is_refused_where_it_is_bound_and_borne_where_
             extend_space(SPACE, parse([f"--x={argument}"]))
     odd = space(num_workers="auto", batch_size="auto")
     assert odd.canonical({"precision": "bf16"}) == {"precision": "bf16"}
+    assert odd.left_out["batch_size"] == "the script's own value is auto, which is no whole number"
+    assert "auto" in space(num_workers="auto", batch_size="auto", free=True).left_out["num_workers"]
+
+
+def test_an_options_text_is_the_number_that_it_means() -> None:
+    facts = {"as_written": {}, "left_out": {}, "arguments": {"batch_size": "64", "act": "relu"}}
+    written = extend_facts(facts, parse(["--b={batch_size}", "--act={act}"]))["as_written"]
+    assert written == {"batch_size": 64, "act": "relu"}
 
 
 def test_words_are_the_scripts_own_where_they_are_bound() -> None:
