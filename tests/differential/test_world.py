@@ -52,15 +52,25 @@ def test_a_users_own_tuner_module_stays_theirs(
     assert run_child(script).output.strip() == "the user wrote this"
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("def f():\n    raise KeyError('gone')\nf()", "KeyError"),
+        ("open('nowhere.txt')", "FileNotFoundError"),
+        ("try:\n    open('nowhere.txt')\nexcept OSError as error:\n    raise ValueError('x') from error", "ValueError"),
+        ("try:\n    open('nowhere.txt')\nexcept OSError as error:\n    open('elsewhere.txt')", "FileNotFoundError"),
+    ],
+    ids=["their own frames", "through a patch", "its cause", "its context"],
+)
 def test_traceback_and_exit_status_are_the_scripts_own(
-    write_script: Callable[..., Path], run_child: Callable[..., Any]
+    write_script: Callable[..., Path], run_child: Callable[..., Any], text: str, name: str
 ) -> None:
-    script = write_script("def f():\n    raise KeyError('gone')\nf()")
+    script = write_script(text)
     run = run_child(script)
     plain = _plain(script)
     assert run.output == plain.stderr
     assert run.returncode == plain.returncode == 1
-    assert run.of("exception")[0]["type"] == "KeyError"
+    assert run.of("exception")[0]["type"] == name
 
 
 @pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit('a message')", "sys.exit()", "raise SystemExit(0)"])

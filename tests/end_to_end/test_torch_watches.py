@@ -302,6 +302,20 @@ def test_an_implementation_that_the_optimizer_lacks_is_not_applicable(begin: Beg
         assert trial.evidence("pin_memory") == ("not applicable", "there is no GPU to pin batches for")
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_why_nothing_was_compiled_is_told(begin: Begin) -> None:
+    """The compiler leaves recurrent networks alone."""
+    trial = begin({"compile": "default"})
+    model = torch.nn.LSTM(5, 1)
+    for _ in range(3):
+        model(torch.randn(4, 5))[0].mean().backward()
+    trial.end()
+    evidence, reason = trial.evidence("compile")
+    assert evidence == "contradicted"
+    assert reason.startswith("nothing was compiled: ")
+    assert "LSTM" in reason
+
+
 @pytest.mark.parametrize("ended_badly", [False, True])
 def test_a_crash_is_not_told_as_a_knob_without_effect(begin: Begin, ended_badly: bool) -> None:
     """A contradiction would hide that memory ran out, or that a compilation failed."""

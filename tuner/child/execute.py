@@ -147,8 +147,11 @@ def _exit_code(stop: SystemExit) -> int:
 
 
 def _report_exception(current: Session, error: BaseException) -> int:
-    own = _without_our_frames(error.__traceback__)
-    error.__traceback__ = own  # excepthook prints the exception's own trace, not its third argument
+    chain: list[BaseException] = [error]
+    for link in chain:
+        link.__traceback__ = _without_our_frames(link.__traceback__)  # excepthook prints the exception's own trace
+        chain += [other for other in (link.__cause__, link.__context__) if other is not None and other not in chain]
+    own = error.__traceback__
     text = "".join(traceback.format_exception(type(error), error, own))
     current.recorder.emit(
         "exception", type=type(error).__name__, text=str(error)[:2000], traceback=text[-20000:], origin="script"
@@ -158,7 +161,16 @@ def _report_exception(current: Session, error: BaseException) -> int:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Peels our frames off the top, so that users see exactly the traceback that plain Python prints."""
+    """Takes our frames out, on top and in between: users see exactly the traceback that plain Python prints."""
+    trace = _next_of_theirs(trace)
+    last = trace
+    while last is not None:
+        last.tb_next = _next_of_theirs(last.tb_next)
+        last = last.tb_next
+    return trace
+
+
+def _next_of_theirs(trace: TracebackType | None) -> TracebackType | None:
     here = os.path.dirname(os.path.abspath(__file__))
     while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == here:
         trace = trace.tb_next

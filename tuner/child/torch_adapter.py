@@ -64,11 +64,18 @@ class TorchAdapter:
             ProcessWatch(session, torch).install()
 
     def _cap_memory(self) -> None:
-        """The allocator's own cap: a config that takes too much fails here, and no neighbour on the card does."""
-        limit = self.session.request.get("max_device_bytes")
-        if self.cuda and limit and self.session.config and self.torch.cuda.is_available():
-            total = self.torch.cuda.get_device_properties(0).total_memory
-            self.torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), 0)
+        """The allocator's own cap: a config that takes too much fails here, and no neighbour on the card does.
+
+        Set when the script first touches the GPU: to do so now would fix what it may still choose.
+        """
+        cuda, limit = self.torch.cuda, self.session.request.get("max_device_bytes")
+        if not (self.cuda and limit and self.session.config):
+            return
+
+        def cap() -> None:
+            cuda.set_per_process_memory_fraction(min(1.0, limit / cuda.get_device_properties(0).total_memory), 0)
+
+        cuda._lazy_call(cap)
 
     def _backward_ran(self, leads: bool) -> None:
         self.loaders.backward_ran()
@@ -292,7 +299,7 @@ class TorchAdapter:
         if "compile" in session.config:
             graphs, _, breaks = _counters()
             good = graphs > 0 and reached
-            reason = f"{graphs} graphs, {breaks} breaks" if good else (unreached if graphs else "nothing was compiled")
+            reason = f"{graphs} graphs, {breaks} breaks" if good else (unreached if graphs else _why_not_compiled())
             session.knob(
                 "compile", "verified" if good else "contradicted", sites=modules.compiled_roots, reason=reason,
                 observed=graphs,
@@ -318,6 +325,13 @@ class TorchAdapter:
         observed = ", ".join(sorted({x.implementation for x in stepped}))
         changed = sum(x.implementation == chosen for x in stepped)
         self._compare("optimizer", observed, sites=len(stepped), changed=changed)
+
+
+def _why_not_compiled() -> str:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    breaks = list(dynamo.counters["graph_break"]) if dynamo is not None else []
+    told = str(breaks[0]).strip().splitlines() if breaks else []
+    return f"nothing was compiled: {told[0]}" if told else "nothing was compiled"
 
 
 def _counters() -> tuple[int, float, int]:
