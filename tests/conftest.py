@@ -73,14 +73,17 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         module: str = "",
         mode: str = "trial",
         seed: int | None = None,
+        device: str = "cpu",
+        max_device_bytes: int | None = None,
         timeout: float = 120.0,
     ) -> ChildRun:
         folder = tmp_path / "trial"
         folder.mkdir(exist_ok=True)
         request = {
             "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
-            "argv": list(argv), "device": "cpu", "config": dict(config or {}), "knowledge": dict(knowledge or {}),
+            "argv": list(argv), "device": device, "config": dict(config or {}), "knowledge": dict(knowledge or {}),
             "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed,
+            "max_device_bytes": max_device_bytes,
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
         reader, writer = os.pipe()

@@ -1,0 +1,76 @@
+"""The child on a real CUDA device: memory, its cap, number formats, pinned batches, fused updates, compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch isn't installed")
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+
+TRAIN = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    WIDTH = 512
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 64, WIDTH),
+        torch.nn.Linear(WIDTH, 10),
+    ).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    data = TensorDataset(torch.randn(2048, 4, 8, 8), torch.randint(0, 10, (2048,)))
+    loader = DataLoader(data, batch_size=64, shuffle=True)
+    for epoch in range(10_000):
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x.cuda(non_blocking=True)), y.cuda(non_blocking=True))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+LOADER = {"training_loaders": ["train.py:11#0"]}
+
+
+@pytest.fixture
+def trained(run_child: Callable[..., Any], write_script: Callable[..., Path]) -> Callable[..., Any]:
+    """A trial on the GPU."""
+
+    def run(config: dict[str, Any] | None = None, text: str = TRAIN, **options: Any) -> Any:
+        return run_child(write_script(text), config, device="cuda:0", knowledge=LOADER, **options)
+
+    return run
+
+
+def test_memory_is_reported_and_formats_are_offered(trained: Callable[..., Any]) -> None:
+    ran = trained()
+    memory = ran.of("memory")[-1]
+    assert memory["reserved"] > 0
+    assert memory["overhead"] > 0
+    assert memory["total"] == torch.cuda.get_device_properties(0).total_memory
+    assert {"fp32", "fp16"} <= set(ran.facts["precisions"])
+    assert ran.facts["unit"] == "samples"
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        ("precision", "tf32"), ("precision", "bf16"), ("precision", "fp16"), ("pin_memory", True),
+        ("channels_last", True), ("optimizer", "fused"), ("optimizer", "foreach"), ("cudnn_benchmark", True),
+        ("num_workers", 2), ("compile", "default"), ("compile", "reduce-overhead"),
+    ],
+)  # fmt: skip
+def test_every_knob_takes_effect(trained: Callable[..., Any], knob: str, value: Any) -> None:
+    ran = trained({knob: value}, window={"max_s": 5.0})
+    assert ran.of("window")[0]["complete"]
+    assert ran.evidence(knob) == "verified"
+
+
+def test_the_cap_is_the_allocators_own(trained: Callable[..., Any]) -> None:
+    hungry = TRAIN.replace("WIDTH = 512", "WIDTH = 2**18")  # half a GiB of weights, and as much again thrice
+    ran = trained({"precision": "fp32"}, hungry, max_device_bytes=256 * 2**20)
+    text = ran.of("exception")[-1]["text"] if ran.of("exception") else str(ran.of("failure"))
+    assert "out of memory" in text.lower() or "device-oom" in text
