@@ -119,7 +119,8 @@ def _check(
     if len(known) < len(values) or not known:
         return Check(name, math.nan, math.nan, math.nan, math.nan, math.nan, margin, stats.Verdict.INCONCLUSIVE)
     sign = -1 if higher_is_better else 1
-    worse = [sign * (after - before) / abs(before) if before else math.inf for before, after in known]
+    # Relative to a baseline of 0 nothing could be said; there the difference itself is held to the margin.
+    worse = [sign * (after - before) / (abs(before) or 1.0) for before, after in known]
     low, high = stats.one_sided_bounds(worse, _confidence())
     return Check(
         name, _mean(before for before, _ in known), _mean(after for _, after in known), _mean(worse), low, high,

@@ -99,7 +99,10 @@ class Bench:
         if measurement is None:
             return 0
         per_step = measurement.samples_per_s / measurement.steps_per_s
-        return int(max(measurement.samples_per_s * SCREEN_S, FEWEST_SCREEN_STEPS * per_step))
+        wanted = max(measurement.samples_per_s * SCREEN_S, FEWEST_SCREEN_STEPS * per_step)
+        # A config may be half as fast, and has to come through in time all the same.
+        most_s = max(1.0, self.plan.limits.trial_timeout_s / 2 - measurement.first_step_s)
+        return int(min(wanted, measurement.samples_per_s * most_s))
 
     def note(self, text: str) -> None:
         """Tells people something."""

@@ -19,7 +19,10 @@ MORE_ROUNDS = 2
 
 
 def hold_finals(bench: Bench, candidates: Sequence[Trial]) -> Winner | None:
-    """The verdict of the finals; None where there is no candidate or no time for any. Raises as ``Bench.conduct``."""
+    """The verdict of the finals; None where there is no candidate or no time for any. Raises as ``Bench.conduct``.
+
+    ``candidates`` are those fit to win, best first; as many of them meet the baseline as the plan has finalists.
+    """
     schedule = _schedule(bench, candidates)
     if schedule is None:
         return None
@@ -33,11 +36,9 @@ def hold_finals(bench: Bench, candidates: Sequence[Trial]) -> Winner | None:
         schedule = longer
 
 
-def verdict_so_far(bench: Bench) -> Winner | None:
+def verdict_so_far(bench: Bench, candidates: Sequence[Trial]) -> Winner | None:
     """What finals that were stopped had proven by then; None where they had not begun or prove nothing yet."""
-    if not bench.repository.finals(bench.study_id):
-        return None
-    schedule = _schedule(bench, ())
+    schedule = _begun(bench, candidates)
     winner = decide(schedule, bench.trials, bench.plan.objective) if schedule is not None else None
     return winner if winner is not None and not winner.label else None
 
@@ -67,14 +68,24 @@ def _longer(bench: Bench, schedule: Schedule, winner: Winner | None) -> Schedule
     return longer
 
 
-def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
-    """As many candidates and rounds as the time left allows; those of finals that have begun already."""
+def _begun(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
+    """Finals that an earlier process began, where nothing has been searched since and all in them are still fit."""
     plan = bench.plan
     stored = bench.repository.finals(bench.study_id)
-    if stored and stored["after"] == len(bench.searched()):
-        by_number = {trial.number: trial for trial in bench.searched()}
-        begun = tuple(by_number[number] for number in stored["candidates"])
-        return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], _most_foreign_cpus(plan))
+    fit = {trial.number: trial for trial in candidates}
+    if not stored or stored["after"] != len(bench.searched()) or not set(stored["candidates"]) <= set(fit):
+        return None
+    begun = tuple(fit[number] for number in stored["candidates"])
+    return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], _most_foreign_cpus(plan))
+
+
+def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
+    """Finals that have begun already; else as many candidates and rounds as the time left allows."""
+    plan = bench.plan
+    begun = _begun(bench, candidates)
+    if begun is not None:
+        return begun
+    candidates = candidates[: plan.finalists]
     if not candidates:
         return None
     count, rounds = bench.budget.finals_fit(time.monotonic(), bench.trial_s(), len(candidates), plan.finals_rounds)
@@ -88,7 +99,8 @@ def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
 
 
 def _most_foreign_cpus(plan: StudyPlan) -> float:
-    return OVERWHELMING * allowed_foreign_cpus(plan.device, plan.cores)
+    own = allowed_foreign_cpus(plan.device, plan.cores)
+    return plan.spare_cores + OVERWHELMING * own
 
 
 def _save(bench: Bench, schedule: Schedule) -> None:
@@ -103,12 +115,12 @@ def _tell_pairs(bench: Bench, schedule: Schedule, trial: Trial) -> None:
     """Tells of each candidate whose pair this run completed."""
     if trial.phase is not Phase.FINALS or trial.outcome is None or not trial.outcome.complete:
         return
-    round_number = int(trial.why.rpartition(" ")[2])
+    measured = {key_of(t.config) for t in bench.trials if t.why == trial.why and t.outcome and t.outcome.complete}
     for candidate in schedule.candidates:
-        if trial.config and key_of(trial.config) != key_of(candidate.config):
+        other = {} if trial.config else candidate.config
+        concerned = not trial.config or key_of(trial.config) == key_of(candidate.config)
+        if not concerned or key_of(other) not in measured:
             continue
         pairs = pairs_of(schedule, candidate.config, bench.trials, bench.plan.objective)
-        if len(pairs.gains) != round_number:
-            continue
-        so_far = pairs.ratio(schedule.confidence, bench.plan.objective) if round_number > 2 else None
-        bench.tell(PairFinished(round_number, schedule.rounds, candidate.config, pairs.gains[-1], so_far))
+        so_far = pairs.ratio(schedule.confidence, bench.plan.objective) if len(pairs.gains) > 2 else None
+        bench.tell(PairFinished(len(pairs.gains), schedule.rounds, candidate.config, pairs.gains[-1], so_far))

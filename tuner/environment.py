@@ -63,6 +63,12 @@ def usable_cores() -> int:
     return max(1, min(cores, math.ceil(_cpu_quota())) if math.isfinite(_cpu_quota()) else cores)
 
 
+def spare_cores() -> int:
+    """Cores of this process's affinity that a container's CPU quota keeps from it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(0, cores - usable_cores())
+
+
 def host_memory() -> tuple[int, int]:
     """Total and available bytes, of the container where that is smaller than the machine."""
     values: dict[str, int] = {}

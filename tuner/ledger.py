@@ -20,7 +20,7 @@ from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.noise import contamination
 from tuner.placeholders import render
 from tuner.plan import StudyPlan
-from tuner.runner.base import Interrupted, Runner, TrialRequest, Window
+from tuner.runner.base import Interrupted, Limits, Runner, TrialRequest, Window
 from tuner.storage import Repository, TrialRecord
 
 TRIALS = "trials"
@@ -55,21 +55,25 @@ class Ledger:
         self._runner = runner
         self._stop = stop
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
-        self.trials: list[Trial] = list(repository.trials(study_id))
+        self.trials: list[Trial] = [self._judged(trial) for trial in repository.trials(study_id)]
 
     def recover(self) -> None:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
         # Whoever ran them is dead: the folder's lock is ours.
         for record in self._repository.orphans(self._study_id, lambda owner: False):
             outcome = self._outcome_on_disk(record)
+            if outcome is None and record.attempts >= ATTEMPTS:
+                detail = f"the study died with it {record.attempts} times"
+                outcome = Outcome(OutcomeKind.CRASHED, "took-the-study-down", detail)
             if outcome is not None:
                 self._store(replace(record.trial, outcome=outcome))
             else:
                 self._repository.requeue_trial(self._study_id, record.trial.number)
 
     def seconds(self) -> float:
-        """What the finished trials took, in all runs of the study."""
-        return sum(trial.outcome.seconds for trial in self.trials if trial.outcome is not None)
+        """What the finished trials took from start to end, repeats included, in all runs of the study."""
+        records = self._repository.records(self._study_id)
+        return sum(r.finished - r.started for r in records if r.finished is not None and r.started is not None)
 
     def waiting(self) -> Trial | None:
         """A trial that was interrupted, to be run before any new one."""
@@ -90,9 +94,10 @@ class Ledger:
             trial.config, knowledge, window, plan.limits, seed,
         )  # fmt: skip
         outcome = self._run(trial, request) if trial.phase is Phase.SCREEN else self._undisturbed(trial, request)
-        outcome = within_device_limit(outcome, self._plan.limits.max_device_bytes, trial)
-        write_durably(self._folder(trial) / OUTCOME, codec.encode_outcome(outcome).encode())
-        return self._store(replace(trial, outcome=outcome))
+        judged = self._judged(replace(trial, outcome=outcome))
+        assert judged.outcome is not None
+        write_durably(self._folder(trial) / OUTCOME, codec.encode_outcome(judged.outcome).encode())
+        return self._store(judged)
 
     def forget(self, trial: Trial) -> None:
         """Lets the trial be run again when the study is resumed."""
@@ -106,7 +111,7 @@ class Ledger:
         beside it. A machine that is always busy isn't asked again and again.
         """
         first = self._run(trial, request)
-        disturbed = contamination(first, self._plan.device, self._plan.cores)
+        disturbed = contamination(first, self._plan.device, self._plan.cores, self._plan.spare_cores)
         if not disturbed or self._patience_with_noise <= 0 or not self._time_to_repeat(first):
             return first
         self._note(f"trial {trial.number} is measured again: {disturbed}")
@@ -116,7 +121,7 @@ class Ledger:
         folder.rename(aside)
         second = self._run(trial, request)
         self._repeats_s += second.seconds
-        if contamination(second, self._plan.device, self._plan.cores):
+        if contamination(second, self._plan.device, self._plan.cores, self._plan.spare_cores):
             self._patience_with_noise -= 1
             if self._patience_with_noise == 0:
                 self._note("the machine stays busy: trials aren't repeated any more, and their figures are rougher")
@@ -151,6 +156,12 @@ class Ledger:
             self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
             raise
 
+    def _judged(self, trial: Trial) -> Trial:
+        """The trial under the limits of now: a study may be resumed with tighter ones."""
+        if trial.outcome is None:
+            return trial
+        return replace(trial, outcome=within_limits(trial.outcome, self._plan.limits, trial.config))
+
     def _store(self, trial: Trial) -> Trial:
         assert trial.outcome is not None
         self._repository.finish_trial(self._study_id, trial.number, trial.outcome)
@@ -168,16 +179,22 @@ class Ledger:
             return None
 
 
-def within_device_limit(outcome: Outcome, limit_bytes: int | None, trial: Trial) -> Outcome:
-    """The outcome, infeasible where its config took more of the device than allowed.
+def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
+    """The outcome, infeasible where its config took more memory than allowed.
 
     The script as written is what it is: a limit can't forbid it.
     """
     measurement = outcome.measurement
-    if measurement is None or limit_bytes is None or not trial.config or measurement.peak_device_bytes <= limit_bytes:
+    if measurement is None or not outcome.complete or not config:
         return outcome
-    detail = f"it took {measurement.peak_device_bytes:,} bytes of the device, of {limit_bytes:,} allowed"
-    return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason="device-oom", detail=detail)
+    for reason, what, peak, most in (
+        ("device-oom", "the device", measurement.peak_device_bytes, limits.max_device_bytes),
+        ("host-oom", "the host", measurement.peak_host_bytes, limits.max_host_bytes),
+    ):
+        if most is not None and peak > most:
+            detail = f"it took {peak:,} bytes of {what}, of {most:,} allowed"
+            return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail)
+    return outcome
 
 
 def swap_folders(one: Path, other: Path) -> None:

@@ -14,16 +14,19 @@ MOVED = 1.1
 """A baseline that moved by more than this ratio between two anchors says that the machine changed in between."""
 
 
-def allowed_foreign_cpus(device: Device, cores: int) -> float:
-    """Cores that other processes may use beside a measurement."""
-    return cores * (FOREIGN_SHARE if device.kind == "cpu" else FOREIGN_SHARE_BESIDE_A_DEVICE)
+def allowed_foreign_cpus(device: Device, cores: int, spare_cores: int = 0) -> float:
+    """Cores that other processes may use beside a measurement.
+
+    ``spare_cores`` are those that a quota keeps from us: whoever uses them takes nothing from us.
+    """
+    return spare_cores + cores * (FOREIGN_SHARE if device.kind == "cpu" else FOREIGN_SHARE_BESIDE_A_DEVICE)
 
 
-def contamination(outcome: Outcome, device: Device, cores: int) -> str:
+def contamination(outcome: Outcome, device: Device, cores: int, spare_cores: int = 0) -> str:
     """What disturbed the measurement, in a few words; "" where nothing much did."""
     measurement = outcome.measurement
     if measurement is None or not outcome.complete:
         return ""
-    if measurement.foreign_cpus <= allowed_foreign_cpus(device, cores):
+    if measurement.foreign_cpus <= allowed_foreign_cpus(device, cores, spare_cores):
         return ""
-    return f"other processes used {measurement.foreign_cpus:.1f} of {cores} cores"
+    return f"other processes used {measurement.foreign_cpus:.1f} of {cores + spare_cores} cores"

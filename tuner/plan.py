@@ -40,6 +40,7 @@ class StudyPlan:
     window: Window = field(default_factory=Window)
     seed: int = 0
     cores: int = 1
+    spare_cores: int = 0
     software: Mapping[str, str] = field(default_factory=dict)
     finals_rounds: int = 5
     most_rounds: int = 11

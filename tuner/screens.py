@@ -24,14 +24,11 @@ def screen(bench: Bench, space: ResolvedSpace, candidates: Sequence[Trial]) -> l
     for trial in candidates:
         if fit >= bench.plan.finalists:
             break
-        if not needs_screen(space, trial.config):
-            fit += 1
-            continue
-        if not bench.plan.accuracy.any:
+        if not needs_screen(space, trial.config) or not bench.plan.accuracy.any:
             fit += 1
             continue
         # The first is screened whatever the time: an unscreened winner is none.
-        if screened and not bench.time_for(SEEDS * 2):
+        if screened and not bench.time_for(_missing(bench, trial, SEEDS)):
             continue
         result = _screen(bench, trial)
         screened.append(result)
@@ -48,23 +45,32 @@ def needs_screen(space: ResolvedSpace, config: Config) -> bool:
 def _screen(bench: Bench, candidate: Trial) -> Screened:
     samples = bench.screen_samples()
     pairs: list[Pair] = []
-    result = None
     for count in (SEEDS, MOST_SEEDS):
+        if pairs and not bench.time_for(_missing(bench, candidate, count)):
+            break
         for seed in range(len(pairs) + 1, count + 1):
             pairs.append(_pair(bench, candidate, seed))
-            if not pairs[-1].candidate.complete:
-                break
-        result = judge(candidate.config, pairs, bench.plan.accuracy, samples)
-        if result.verdict is not Verdict.INCONCLUSIVE or not bench.time_for(2 * SEEDS):
+            if not pairs[-1].candidate.complete or not pairs[-1].baseline.complete:
+                return judge(candidate.config, pairs, bench.plan.accuracy, samples)
+        if judge(candidate.config, pairs, bench.plan.accuracy, samples).verdict is not Verdict.INCONCLUSIVE:
             break
-    assert result is not None
-    return result
+    return judge(candidate.config, pairs, bench.plan.accuracy, samples)
+
+
+def _missing(bench: Bench, candidate: Trial, seeds: int) -> int:
+    """How many runs of so many seeds haven't been done yet."""
+    wanted = [run for seed in range(1, seeds + 1) for run in _runs(bench, candidate, seed)]
+    return sum(_recorded(bench, config, why) is None for config, why in wanted)
+
+
+def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[tuple[Config, str], tuple[Config, str]]:
+    """The configs of a pair, each with the words that its trial is stored under."""
+    length = f"over {bench.screen_samples()} samples, seed {seed}"
+    return ({}, f"screen {length}"), (candidate.config, f"screen of trial {candidate.number} {length}")
 
 
 def _pair(bench: Bench, candidate: Trial, seed: int) -> Pair:
-    length = f"over {bench.screen_samples()} samples, seed {seed}"
-    before = _run(bench, {}, f"screen {length}")
-    after = _run(bench, candidate.config, f"screen of trial {candidate.number} {length}")
+    before, after = (_run(bench, config, why) for config, why in _runs(bench, candidate, seed))
     assert before.outcome is not None and after.outcome is not None
     return Pair(seed, before.outcome, after.outcome, _metrics(bench, before), _metrics(bench, after))
 
@@ -73,10 +79,14 @@ def _run(bench: Bench, config: Config, why: str) -> Trial:
     """The run, from the study's record where it was done before."""
     while (trial := bench.waiting()) is not None:
         bench.conduct(trial)
+    return _recorded(bench, config, why) or bench.run(Phase.SCREEN, config, why)
+
+
+def _recorded(bench: Bench, config: Config, why: str) -> Trial | None:
     for trial in bench.trials:
         if trial.phase is Phase.SCREEN and trial.why == why and key_of(trial.config) == key_of(config):
             return trial
-    return bench.run(Phase.SCREEN, config, why)
+    return None
 
 
 def _metrics(bench: Bench, trial: Trial) -> dict[str, float]:

@@ -97,6 +97,8 @@ class _Study:
         bench.knowledge = {"placeholders": list(self._placeholders)}
         self._space: ResolvedSpace | None = None
         self._screened: tuple[Screened, ...] = ()
+        self._fit: list[Trial] = []
+        self._paused = False
 
     def run(self, *, resumed: bool) -> StudyResult:
         """Baseline, search, screens, finals; each part carries on where an earlier process left it."""
@@ -108,6 +110,7 @@ class _Study:
             )
         )  # fmt: skip
         bench.repository.save_state(self._record.id, "running")
+        self._paused = bench.baseline() is not None
         winner: Winner | None = None
         interrupted = False
         try:
@@ -118,7 +121,7 @@ class _Study:
             bench.repository.save_state(self._record.id, "finished")
         except Interrupted:
             why, interrupted = "stopped on request", True
-            winner = verdict_so_far(bench)
+            winner = verdict_so_far(bench, self._fit)
         best = bench.best()
         result = StudyResult(
             winner, best, bench.yardstick.gain(best), tuple(bench.trials), why, bench.budget.elapsed(time.monotonic()),
@@ -169,19 +172,22 @@ class _Study:
             over = self._search_is_over(space)
             if over:
                 return over
-            if self._anchor_is_due():
-                bench.run(Phase.ANCHOR, {}, "whether the machine drifts")
-                self._note_drift()
-                continue
             limits = MemoryLimits(self._plan.limits.max_device_bytes, self._plan.limits.max_host_bytes)
             history = History(space, self._plan.objective, bench.trials, limits)
             proposal = self._sampler.propose(history)
             if proposal is None:
                 return "every config worth a trial has been tried"
+            if self._anchor_is_due():
+                bench.run(Phase.ANCHOR, {}, "whether the machine drifts")
+                self._note_drift()
+                continue
             bench.run(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan))
 
     def _anchor_is_due(self) -> bool:
-        """Whether the baseline was measured too long ago to hold the next trials against it."""
+        """Whether the baseline was measured too long ago to hold the next trials against it, or by another process."""
+        if self._paused:
+            self._paused = False
+            return True
         since = 0
         for trial in reversed(self._bench.trials):
             if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
@@ -231,12 +237,12 @@ class _Study:
         candidates = choose_candidates(bench.trials, plan.objective, CANDIDATES * plan.finalists)
         self._screened = tuple(screen(bench, space, candidates))
         passed = [key_of(s.config) for s in self._screened if s.verdict is Verdict.PASS]
-        fit = [
+        self._fit = [
             trial
             for trial in candidates
             if not plan.accuracy.any or not needs_screen(space, trial.config) or key_of(trial.config) in passed
         ]
-        return hold_finals(bench, fit[: plan.finalists])
+        return hold_finals(bench, self._fit)
 
 
 def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import worlds
+
 from tuner.accuracy import AccuracyLimits
 from tuner.model import Config, Outcome, Verdict
 from tuner.runner.replay import ReplayRunner

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tuner.child.torch_losses import loss_reduction
 
 pytest.importorskip("torch", reason="PyTorch isn't installed")
 
@@ -19,28 +22,47 @@ TRAIN = """
     x = torch.randn(512, 16)
     y = (x.sum(1) + numpy.random.rand(512).astype("float32") + random.random()).unsqueeze(1).float()
     model = torch.nn.Linear(16, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    loss_of = torch.nn.functional.mse_loss
     loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+"""
+LOOP = """
     for epoch in range(10_000):
         for a, b in loader:
             optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(a), b).backward()
+            loss_of(model(a), b).backward()
+            optimizer.step()
+"""
+SUMMED = LOOP.replace("b).backward", "b, reduction='sum').backward")
+SCALED = LOOP.replace("loss_of(model(a), b).backward()", "scaler.scale(loss_of(model(a), b)).backward()").replace(
+    "optimizer.step()", "scaler.step(optimizer); scaler.update()"
+)
+SCALED = "scaler = torch.amp.GradScaler('cpu')\n" + textwrap.dedent(SCALED)
+IN_PARTS = """
+    for epoch in range(10_000):
+        for a, b in loader:
+            optimizer.zero_grad()
+            for i in range(0, 32, 8):
+                (loss_of(model(a[i:i + 8]), b[i:i + 8])DIVIDED).backward()
             optimizer.step()
 """
 SEEDED = "torch.manual_seed(7); numpy.random.seed(7); random.seed(7)"
 SAMPLES = 640
+Losses = Callable[..., list[tuple[float, float]]]
 
 
 @pytest.fixture
-def losses(run_child: Callable[..., Any], write_script: Callable[..., Path]) -> Callable[..., list[tuple[float, float]]]:
+def losses(run_child: Callable[..., Any], write_script: Callable[..., Path]) -> Losses:
     """The losses of a screen."""
 
-    def run(seed: int, config: dict[str, Any] | None = None, seeding: str = SEEDED) -> list[tuple[float, float]]:
-        script = write_script(TRAIN.replace("SEEDING", seeding))
+    def run(
+        seed: int, config: dict[str, Any] | None = None, seeding: str = SEEDED, loop: str = LOOP
+    ) -> list[tuple[float, float]]:
+        text = textwrap.dedent(TRAIN).replace("SEEDING", seeding) + textwrap.dedent(loop)
         window = {"warmup_steps": 0, "warmup_s": 0, "block_s": 0, "min_blocks": 3, "min_s": 0, "max_s": 60}
         window |= {"target_half_width": 0, "until_samples": SAMPLES}
-        knowledge = {"training_loaders": ["train.py:11#0"]}
-        ran = run_child(script, config, window=window, seed=seed, knowledge=knowledge)
+        knowledge = {"training_loaders": ["train.py:12#0"]}
+        ran = run_child(write_script(text), config, window=window, seed=seed, knowledge=knowledge)
         assert ran.of("window")[0]["complete"]
         return [(record["samples"], record["value"]) for record in ran.of("loss")]
 
@@ -48,17 +70,46 @@ def losses(run_child: Callable[..., Any], write_script: Callable[..., Path]) -> 
 
 
 @pytest.mark.parametrize("seeding", [SEEDED, ""], ids=["script seeds", "script does not seed"])
-def test_one_seed_is_one_training_and_another_is_another(losses: Callable[..., Any], seeding: str) -> None:
+def test_one_seed_is_one_training_and_another_is_another(losses: Losses, seeding: str) -> None:
     first, again, other = losses(1, seeding=seeding), losses(1, seeding=seeding), losses(2, seeding=seeding)
     assert first == again
     assert first != other
     assert first[-1][0] == SAMPLES
 
 
-def test_micro_batches_give_the_loss_of_the_whole_step(losses: Callable[..., Any]) -> None:
-    whole = losses(3)
-    parts = losses(3, {"batch_size": 8, "grad_accumulation": 4})
-    assert len(parts) == len(whole)
-    for (samples, loss), (samples_of_parts, loss_of_parts) in zip(whole, parts, strict=True):
-        assert samples == samples_of_parts
-        assert loss_of_parts == pytest.approx(loss, rel=1e-3)
+@pytest.mark.parametrize("loop", [LOOP, SUMMED, SCALED], ids=["mean", "sum", "gradient scaler"])
+def test_micro_batches_give_the_loss_of_the_whole_step(losses: Losses, loop: str) -> None:
+    whole = losses(3, loop=loop)
+    parts = losses(3, {"batch_size": 8, "grad_accumulation": 4}, loop=loop)
+    assert [samples for samples, _ in parts] == [samples for samples, _ in whole]
+    assert [loss for _, loss in parts] == pytest.approx([loss for _, loss in whole], rel=1e-3)
+
+
+def test_a_gradient_scaler_does_not_scale_the_loss(losses: Losses) -> None:
+    """Else a trainer's fp16 would be told to learn 65536 times worse."""
+    assert losses(3, loop=SCALED)[0][1] == pytest.approx(losses(3)[0][1], rel=1e-3)
+
+
+@pytest.mark.parametrize("divided", ["/ 4", ""], ids=["as trainers do", "not divided"])
+def test_parts_of_the_scripts_own_give_the_loss_of_the_whole_step(losses: Losses, divided: str) -> None:
+    """Lightning and accelerate divide each part's loss: twice the parts must not look twice as good."""
+    whole, parts = losses(3), losses(3, loop=IN_PARTS.replace("DIVIDED", divided))
+    assert parts[0][1] == pytest.approx(whole[0][1], rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "reduction"),
+    [
+        ("loss_of(model(a), b)", "mean"),
+        ("loss_of(model(a), b, reduction='sum') + 0.1 * model(a).square().sum()", "sum"),
+        ("loss_of(model(a), b, reduction='sum') / len(a)", "count"),
+        ("(model(a) - b).square().mean() / 2", "mean"),
+        ("(model(a) - b).abs().max()", "unknown"),
+    ],
+)
+def test_how_the_loss_depends_on_the_batch_is_read_from_its_graph(loss: str, reduction: str) -> None:
+    import torch
+
+    model, a, b = torch.nn.Linear(4, 1), torch.randn(8, 4), torch.randn(8, 1)
+    names = {"model": model, "a": a, "b": b, "loss_of": torch.nn.functional.mse_loss}
+    assert loss_reduction(eval(loss, names)) == reduction

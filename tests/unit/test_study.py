@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import worlds
+from ran import SEARCHED, Ran, of
 
-from tuner.accuracy import AccuracyLimits
 from tuner.errors import InfrastructureError, StudyMismatchError, UnknownKnobError, UntunableError, UserScriptError
 from tuner.events import (
-    Event,
     FinalsStarted,
     Noted,
     PairFinished,
@@ -25,39 +22,8 @@ from tuner.events import (
     TrialStarted,
 )
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Script, Verdict
-from tuner.plan import StudyPlan
 from tuner.runner.base import Limits
-from tuner.runner.replay import ReplayRunner
 from tuner.scoring import key_of
-from tuner.search.sequence import Sequence
-from tuner.search.structured import StructuredSampler
-from tuner.search.tpe import TpeSampler
-from tuner.stats import Verdict as Accuracy
-from tuner.study import StudyResult, run_study
-
-SEARCHED = (Phase.BASELINE, Phase.SEARCH)
-
-
-class Ran:
-    """A study that was run: what it gave, told and asked of its runner."""
-
-    def __init__(
-        self, plan: StudyPlan, outcome_of: Callable[[Config], Outcome], stop: threading.Event | None = None
-    ) -> None:
-        self.events: list[Event] = []
-        self.runner = ReplayRunner(outcome_of)
-        sampler = Sequence(StructuredSampler(), TpeSampler(plan.seed))
-        self.result: StudyResult = run_study(
-            plan, self.runner, sampler, self.events.append, stop or threading.Event()
-        )
-
-    @property
-    def configs(self) -> list[Config]:
-        return [request.config for request in self.runner.requests]
-
-
-def of(events: list[Event], kind: type[Any]) -> list[Any]:
-    return [event for event in events if isinstance(event, kind)]
 
 
 def test_a_study_finds_and_proves_the_gain(tmp_path: Path) -> None:
@@ -102,7 +68,8 @@ def test_more_trials_continue_a_study_and_hold_new_finals(tmp_path: Path) -> Non
     Ran(worlds.plan(tmp_path, trials=3), worlds.World().outcome)
     more = Ran(worlds.plan(tmp_path, trials=10), worlds.World().outcome)
     assert sum(t.phase in SEARCHED for t in more.result.trials) == 10
-    assert more.configs[0] != {}
+    resumed = next(trial for trial in more.result.trials if trial.phase is Phase.ANCHOR)
+    assert more.configs[0] == resumed.config == {}, "what comes after a pause is held against a baseline of its own"
     names = {trial.why.partition(", round")[0] for trial in more.result.trials if trial.phase is Phase.FINALS}
     assert more.result.winner is not None
     assert len(names) == 2
@@ -330,59 +297,3 @@ def test_undecided_finals_get_more_rounds(tmp_path: Path) -> None:
     again = Ran(plan, close)
     assert again.configs == []
     assert again.result.winner == ran.result.winner
-
-
-def learns(config: Config, seed: int | None, *, harm: float) -> Outcome:
-    """bf16 is fast, and learns worse by ``harm``; workers are faster and harmless."""
-    outcome = worlds.measured(100.0 * (2.0 if "precision" in config else 1.0) * (1.2 if "workers" in config else 1.0))
-    assert outcome.measurement is not None
-    loss = (1.0 + 0.01 * (seed or 0)) * (1 + (harm if "precision" in config else 0.0))
-    losses = tuple((64.0 * step, loss) for step in range(1, 9))
-    return replace(outcome, measurement=replace(outcome.measurement, losses=losses, data_wait_share=0.3))
-
-
-class Learning(ReplayRunner):
-    """A replay that knows of seeds."""
-
-    def __init__(self, harm: float) -> None:
-        super().__init__(lambda config: learns(config, self.requests[-1].seed, harm=harm))
-
-
-def proven(tmp_path: Path, harm: float, **changes: Any) -> tuple[StudyResult, Learning]:
-    runner = Learning(harm)
-    plan = worlds.plan(tmp_path, trials=8, selection=("workers", "precision"), **changes)
-    return run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event()), runner
-
-
-def test_a_config_that_learns_worse_is_not_exported(tmp_path: Path) -> None:
-    result, _ = proven(tmp_path, harm=0.05)
-    assert result.best is not None and "precision" in result.best.config
-    assert result.winner is not None
-    assert "precision" not in result.winner.config
-    assert "workers" in result.winner.config
-    assert {screened.verdict for screened in result.screened} == {Accuracy.FAIL}
-
-
-def test_a_config_that_learns_as_well_is_exported_with_its_screen(tmp_path: Path) -> None:
-    result, runner = proven(tmp_path, harm=0.0001)
-    assert result.winner is not None
-    assert "precision" in result.winner.config
-    assert result.screened[0].verdict is Accuracy.PASS
-    screens = [request for request in runner.requests if request.seed is not None]
-    assert {request.seed for request in screens} == {1, 2, 3}
-    assert all(request.window.until_samples == result.screened[0].samples for request in screens)
-    baselines = [request.seed for request in screens if not request.config]
-    assert sorted(baselines, key=str) == [1, 2, 3]
-
-
-def test_screens_are_not_run_again(tmp_path: Path) -> None:
-    first, _ = proven(tmp_path, harm=0.0001)
-    again, runner = proven(tmp_path, harm=0.5)
-    assert runner.requests == []
-    assert again.screened == first.screened
-
-
-def test_without_a_limit_nothing_is_screened(tmp_path: Path) -> None:
-    result, runner = proven(tmp_path, harm=0.5, accuracy=AccuracyLimits(max_loss_increase=None))
-    assert result.winner is not None and "precision" in result.winner.config
-    assert all(request.seed is None for request in runner.requests)

@@ -10,6 +10,7 @@ from typing import Any
 from .patches import patch
 from .session import Session
 
+NOT_COMPILED = ("off", False)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -25,7 +26,8 @@ class ModuleWatch:
         self.inside = False
         self.precision = session.config.get("precision") if session.wants("precision") else None
         self.channels_last = session.config.get("channels_last") if session.wants("channels_last") else None
-        self.compile_mode = session.config.get("compile") if session.wants("compile") else None
+        mode = session.config.get("compile") if session.wants("compile") else None
+        self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.split(":")[0]
         self.roots: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0

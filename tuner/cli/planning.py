@@ -56,6 +56,7 @@ def make_plan(settings: Settings) -> StudyPlan:
         ),
         seed=settings.seed,
         cores=environment.usable_cores(),
+        spare_cores=environment.spare_cores(),
         software=environment.software(),
         effective_batch=settings.effective_batch,
         accuracy=settings.accuracy,

@@ -108,7 +108,9 @@ def _write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
         tiers=_tiers(result), knowledge=result.facts, screened=result.screened,
     )  # fmt: skip
     existing = path.read_bytes() if path.is_file() else None
-    write_durably(path, profiles.merged(existing, profiles.profile_of(found), str(path)))
+    profile = profiles.profile_of(found)
+    if existing is None or not profiles.still_proven(existing, profile, str(path)):
+        write_durably(path, profiles.merged(existing, profile, str(path)))
     return path
 
 

@@ -87,6 +87,19 @@ def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> by
     return (json.dumps(document, indent=2, allow_nan=False, default=str) + "\n").encode()
 
 
+def still_proven(existing: bytes, profile: Mapping[str, Any], place: str) -> bool:
+    """Whether the file holds a proof for this very device, script and arguments that ``profile`` has nothing against.
+
+    Finals decide; a study that ended before its own didn't.
+    """
+    same = ("path", "module", "sha256", "argv")
+    for other in _documents(existing, place):
+        if _key(other) == _key(profile) and other.get("verdict") == str(Verdict.IMPROVED):
+            alike = all(other["script"].get(name) == profile["script"].get(name) for name in same)
+            return alike and other.get("environment") == profile.get("environment") and profile["runs"] == 0
+    return False
+
+
 def read(content: bytes, place: str) -> list[Profile]:
     """The profiles of a best.json. Raises ``ProfileError`` naming the place and what is wrong there."""
     profiles = []

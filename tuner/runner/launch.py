@@ -60,8 +60,11 @@ class Launched:
         os.close(self.records)
 
 
-def launch(request: TrialRequest, python: str, child: Path) -> Launched:
-    """Starts the trial's process under a guard. Raises ``OSError`` when folder or program can't be used."""
+def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: int | None = None) -> Launched:
+    """Starts the trial's process under a guard. Raises ``OSError`` when folder or program can't be used.
+
+    ``used_device_bytes`` is what others hold of the device: the child must not count it as its own.
+    """
     request.folder.mkdir(parents=True, exist_ok=True)
     path = request.folder.absolute() / "request.json"
     started = time.monotonic()
@@ -82,6 +85,7 @@ def launch(request: TrialRequest, python: str, child: Path) -> Launched:
     launched = Launched(process, reader)
     try:
         document = request_document(request, parent_pid=process.pid, started=started)
+        document["used_device_bytes"] = used_device_bytes or 0
         path.write_text(json.dumps(document, indent=1, default=str), encoding="utf-8")
         launched.begin()
     except BaseException:

@@ -46,7 +46,7 @@ class ProcessRunner:
         kills = oom_kills()
         try:
             with contextlib.ExitStack() as resources:
-                launched = launch(request, self._python, self._child)
+                launched = launch(request, self._python, self._child, device_bytes)
                 resources.callback(launched.close)
                 watch = _Watch(request, launched, started)
                 resources.callback(watch.close)
