@@ -95,7 +95,7 @@ class TorchAdapter:
 
     def _on_block(self) -> None:
         self.session.clock.min_window_steps = 3 * self._prefetch_capacity()
-        loss = self.steps.take_loss()
+        loss = self.steps.losses.take()
         if loss is None:
             return
         self.session.recorder.emit("loss", samples=self.session.clock.progress, value=loss)
@@ -142,7 +142,7 @@ class TorchAdapter:
             framework="torch", version=self.torch.__version__, unit="samples" if countable else "steps",
             training_loaders=self._training_loaders(), dataset_len=primary.dataset_len if primary else None,
             optimizers=[x.name for x in steps.stepped], backwards=steps.backwards, optimizer_steps=steps.steps,
-            precisions=self._precisions(), loss_reduction=steps.reduction, batch_norm=modules.has_batch_norm,
+            precisions=self._precisions(), loss_reduction=steps.losses.reduction, batch_norm=modules.has_batch_norm,
             loaders=[{"key": x.key, "fetches": x.fetches, "made": x.made} for x in self.loaders.loaders.values()],
         )  # fmt: skip
         self._written_loader(primary)
@@ -204,7 +204,7 @@ class TorchAdapter:
         elif accumulated > 1 and steps.factor == 1:
             written["grad_accumulation"] = accumulated
             reason = "the script accumulates gradients itself"
-        elif steps.reduction == "unknown":
+        elif steps.losses.reduction in ("unknown", "count"):
             reason = "how the loss depends on the batch can't be read from its graph"
         if reason:
             left_out["grad_accumulation"] = reason

@@ -10,6 +10,7 @@ from typing import Any
 
 from .patches import patch
 from .session import Session
+from .torch_losses import LossWatch, remember_plain
 from .torch_optimizers import Stepped, describe, implementations
 from .torch_rates import KNOB, RateWatch
 
@@ -32,10 +33,7 @@ class StepWatch:
         self.steps = 0
         self.closures = 0
         self.scaled_by_script = False
-        self.reduction = ""
-        self.loss_sites: list[str] = []
-        self.pending_loss: Any = None
-        self.losses_of_step: list[Any] = []
+        self.losses = LossWatch(session)
         self.rates = RateWatch(session)
         self.in_optimizer = False
         self.in_backward = False
@@ -91,23 +89,22 @@ class StepWatch:
             self.session.check_stop()
             self.in_backward = True
             try:
-                scaled = self._scale(tensors, grad_tensors)
+                losses = [tensors] if isinstance(tensors, self.torch.Tensor) else list(tensors)
+                leads = self.losses.see(losses[0], alone=len(losses) == 1 and _all_none(grad_tensors))
+                scaled = self._scale(losses, grad_tensors)
                 result = original(tensors, scaled, *args, **kwargs)
             finally:
                 self.in_backward = False
             if self.session.measuring:
-                self._observe_backward(tensors)
+                self._observe_backward(leads)
             return result
 
         return backward
 
-    def _scale(self, tensors: Any, grad_tensors: Any) -> Any:
+    def _scale(self, losses: list[Any], grad_tensors: Any) -> Any:
         """The gradients to start from: 1/k under accumulation of a mean loss, times the scaler's scale under fp16."""
-        losses = [tensors] if isinstance(tensors, self.torch.Tensor) else list(tensors)
         scalar = len(losses) == 1 and losses[0].numel() == 1 and _all_none(grad_tensors)
-        if not self.reduction:
-            self.reduction = loss_reduction(losses[0]) if scalar else "unknown"
-        factor = 1.0 if self.reduction == "sum" or not scalar else 1.0 / self.factor
+        factor = 1.0 if self.losses.reduction == "sum" or not scalar else 1.0 / self.factor
         if self.factor > 1:
             self._check_kept_gradients()
         # Without an optimizer nobody would divide by the scale again.
@@ -134,31 +131,12 @@ class StepWatch:
                         self.boundaries += 1
                         return
 
-    def _observe_backward(self, tensors: Any) -> None:
+    def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
-        loss = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
-        site = _call_site()
-        if site not in self.loss_sites and len(self.loss_sites) < 16:
-            self.loss_sites.append(site)
-        leads = site == self.loss_sites[0]
         self.backward_ran(leads)
-        if loss.numel() == 1 and (leads or self.pending_loss is None):
-            self.pending_loss = loss.detach()
-            if self.session.seed is not None:
-                self.losses_of_step.append(self.pending_loss)
         if not self.optimizers and not self.in_optimizer:
+            self.losses.step_ends()
             self.session.step()
-
-    def take_loss(self) -> float | None:
-        """The newest training loss; waits for the device, so it is called once a block.
-
-        In a screen, where every step is a block, the mean over its micro-batches.
-        """
-        loss, self.pending_loss = self.pending_loss, None
-        several, self.losses_of_step = self.losses_of_step, []
-        if several:
-            return sum(float(loss) for loss in several) / len(several)
-        return None if loss is None else float(loss)
 
     # optimizer
 
@@ -205,6 +183,7 @@ class StepWatch:
         finally:
             self.in_optimizer = False
         self.steps += 1
+        self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)
             self.session.step()
@@ -283,9 +262,12 @@ class StepWatch:
 
     def _note_scaler(self, original: Any) -> Any:
         def scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, *args, **kwargs)
             if scaler is not self.scaler and scaler.is_enabled():
                 self.scaled_by_script = True
-            return original(scaler, *args, **kwargs)
+                if args and isinstance(result, self.torch.Tensor):
+                    remember_plain(result, args[0])
+            return result
 
         return scale
 
@@ -331,44 +313,12 @@ class StepWatch:
             optimizer._step_supports_amp_scaling = True
 
 
-def loss_reduction(loss: Any) -> str:
-    """ "mean", "sum" or "unknown": how the loss depends on the number of samples, read from its graph.
-
-    Gradients of a summed loss add up over micro-batches as they are; those of a mean must be divided.
-    """
-    node, depth = loss.grad_fn, 0
-    while node is not None and depth < 12:
-        name = type(node).__name__
-        saved = getattr(node, "_saved_reduction", None)
-        if saved in (1, 2):
-            return "mean" if saved == 1 else "sum"
-        if name.startswith("Mean"):
-            return "mean"
-        if name.startswith("Sum"):
-            return "sum"
-        following = [n for n, _ in node.next_functions if n is not None]
-        node, depth = (following[0] if following else None), depth + 1
-    return "unknown"
-
-
 def _all_none(gradients: Any) -> bool:
     return gradients is None or (isinstance(gradients, (list, tuple)) and all(g is None for g in gradients))
 
 
 def _as_list(torch: ModuleType, gradients: Any) -> list[Any]:
     return [gradients] if isinstance(gradients, torch.Tensor) else list(gradients)
-
-
-def _call_site() -> str:
-    """File and line of the script's own call, to keep a GAN's losses apart."""
-    frame: Any = sys._getframe(2)
-    here = __file__.rsplit("/", 1)[0]
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(here) and "/torch/" not in name:
-            return f"{name.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
 
 
 def _wearing(function: Any, original: Any) -> Any:
