@@ -10,7 +10,7 @@ from typing import Any
 from . import files, seeds
 from .session import Session
 from .torch_loader import LoaderWatch
-from .torch_modules import DTYPES, ModuleWatch
+from .torch_modules import DTYPES, NOT_COMPILED, ModuleWatch
 from .torch_processes import ProcessWatch
 from .torch_steps import StepWatch
 
@@ -128,9 +128,10 @@ class TorchAdapter:
             free, total = cuda.mem_get_info()
             stats = cuda.memory_stats()
             reserved = cuda.max_memory_reserved()
+            others = int(self.session.request.get("used_device_bytes") or 0)
             self.session.recorder.emit(
                 "memory", reserved=reserved, allocated=cuda.max_memory_allocated(), total=total,
-                overhead=max(0, total - free - cuda.memory_reserved()),
+                overhead=max(0, total - free - cuda.memory_reserved() - others),
                 retries=stats.get("num_alloc_retries", 0), ooms=stats.get("num_ooms", 0),
             )  # fmt: skip
 
@@ -242,9 +243,14 @@ class TorchAdapter:
         reason = "" if same else why or f"observed {observed}: something in the script set it back"
         if same and not self.session.wants(knob):
             sites, changed, reason = 0, 0, "by an option of the script or of its trainer"
-        self.session.knob(
-            knob, "verified" if same else "contradicted", sites=sites, changed=changed, observed=observed, reason=reason
-        )
+        evidence = "verified" if same else "contradicted"
+        if not same and self._is_argument(knob):
+            evidence, reason = "unverifiable", f"observed {observed}; what the script makes of its argument is its own"
+        self.session.knob(knob, evidence, sites=sites, changed=changed, observed=observed, reason=reason)
+
+    def _is_argument(self, knob: str) -> bool:
+        """Whether the user bound the knob to an argument, whose words and meaning are the script's."""
+        return knob in (self.session.knowledge.get("placeholders") or ())
 
     def _loader_evidence(self) -> None:
         session = self.session
@@ -287,8 +293,9 @@ class TorchAdapter:
                 session.knob("precision", "unverifiable", reason="no linear or convolutional layer was seen")
             else:
                 same = modules.observed_dtype == wanted
+                different = "unverifiable" if self._is_argument("precision") else "contradicted"
                 session.knob(
-                    "precision", "verified" if same else "contradicted", observed=modules.observed_dtype,
+                    "precision", "verified" if same else different, observed=modules.observed_dtype,
                     reason="" if same else f"the first layer gave {modules.observed_dtype}",
                 )  # fmt: skip
         if "channels_last" in session.config:
@@ -296,7 +303,9 @@ class TorchAdapter:
                 session.knob("channels_last", "unverifiable", reason="no convolution with several input channels ran")
             else:
                 self._compare("channels_last", modules.observed_layout)
-        if "compile" in session.config:
+        if session.config.get("compile") in NOT_COMPILED:
+            self._compare("compile", session.config["compile"] if not _counters()[0] else "on")
+        elif "compile" in session.config:
             graphs, _, breaks = _counters()
             good = graphs > 0 and reached
             reason = f"{graphs} graphs, {breaks} breaks" if good else (unreached if graphs else _why_not_compiled())

@@ -1,0 +1,60 @@
+"""Knobs that the user bound to the script's arguments: their words are the script's, and evidence respects that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch isn't installed")
+
+TRAIN = """
+    import sys
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    dtype, parts = getattr(torch, sys.argv[1]), int(sys.argv[2])
+    model = torch.nn.Linear(8, 1).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.randn(512, 8, dtype=dtype), torch.randn(512, 1, dtype=dtype)), 64 // parts)
+    while True:
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+"""
+
+
+@pytest.fixture
+def evidence(run_child: Callable[..., Any], write_script: Callable[..., Path]) -> Callable[..., dict[str, Any]]:
+    """The evidence of one knob, in a trial whose arguments are already filled in."""
+
+    def run(knob: str, value: Any, *argv: str, bound: bool = True) -> dict[str, Any]:
+        knowledge = {"placeholders": [knob] if bound else [], "training_loaders": ["train.py:8#0"]}
+        ran = run_child(write_script(TRAIN), {knob: value}, argv=argv, knowledge=knowledge)
+        assert ran.of("window")[0]["complete"], ran.output
+        return next(record for record in ran.of("knob") if record["knob"] == knob)
+
+    return run
+
+
+def test_a_scripts_own_word_for_a_format_is_no_contradiction(evidence: Callable[..., dict[str, Any]]) -> None:
+    record = evidence("precision", "bfloat16", "bfloat16", "1")
+    assert record["evidence"] == "unverifiable"
+    assert record["observed"] == "bfloat16"
+
+
+def test_a_batch_that_the_script_divides_is_no_contradiction(evidence: Callable[..., dict[str, Any]]) -> None:
+    record = evidence("batch_size", 64, "float32", "4")
+    assert record["evidence"] == "unverifiable"
+    assert record["observed"] == 16
+
+
+def test_a_batch_that_arrives_is_verified(evidence: Callable[..., dict[str, Any]]) -> None:
+    assert evidence("batch_size", 64, "float32", "1")["evidence"] == "verified"
+
+
+@pytest.mark.parametrize("value", ["off", False])
+def test_not_compiling_is_an_answer(evidence: Callable[..., dict[str, Any]], value: str | bool) -> None:
+    assert evidence("compile", value, "float32", "1", bound=False)["evidence"] == "verified"
