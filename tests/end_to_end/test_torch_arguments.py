@@ -39,10 +39,21 @@ def evidence(run_child: Callable[..., Any], write_script: Callable[..., Path]) -
     return run
 
 
-def test_a_scripts_own_word_for_a_format_is_no_contradiction(evidence: Callable[..., dict[str, Any]]) -> None:
-    record = evidence("precision", "bfloat16", "bfloat16", "1")
-    assert record["evidence"] == "unverifiable"
-    assert record["observed"] == "bfloat16"
+@pytest.mark.parametrize(
+    ("word", "used", "found"),
+    [
+        ("bfloat16", "bfloat16", "verified"),
+        ("bfloat16", "float32", "unverifiable"),
+        ("float32", "bfloat16", "unverifiable"),
+        ("mixed", "bfloat16", "unverifiable"),
+    ],
+)
+def test_a_scripts_own_word_for_a_format_is_held_against_what_is_seen(
+    evidence: Callable[..., dict[str, Any]], word: str, used: str, found: str
+) -> None:
+    """A script that ignores its option on a CPU trains in float32 whatever it was told: nothing verifies that."""
+    record = evidence("precision", word, used, "1")
+    assert (record["evidence"], record["observed"]) == (found, used)
 
 
 def test_a_batch_that_the_script_divides_is_no_contradiction(evidence: Callable[..., dict[str, Any]]) -> None:

@@ -10,11 +10,16 @@ from typing import Any
 from . import files, seeds
 from .session import Session
 from .torch_loader import LoaderWatch
-from .torch_modules import DTYPES, NOT_COMPILED, ModuleWatch
+from .torch_modules import NOT_COMPILED, ModuleWatch
 from .torch_processes import ProcessWatch
 from .torch_steps import StepWatch
 
 SUPPORTED = (2, 4)
+DTYPE_WORDS = {
+    "float32": ("fp32", "tf32", "float32", "float", "single", "32", "no"),
+    "bfloat16": ("bf16", "bfloat16"),
+    "float16": ("fp16", "float16", "half", "16"),
+}
 NO_LOADER = "no DataLoader feeds the training steps"
 
 
@@ -286,11 +291,12 @@ class TorchAdapter:
         reached = modules.covered_backwards >= 0.9 * max(1, self.steps.backwards)
         unreached = "fewer than 90% of the backwards follow a call of a torch module"
         if "precision" in session.config:
-            wanted = DTYPES.get(session.config["precision"], "float32")
+            wanted = _dtype_of(session.config["precision"])
             if not reached and session.wants("precision"):
                 session.knob("precision", "contradicted", reason=unreached)
-            elif not modules.observed_dtype:
-                session.knob("precision", "unverifiable", reason="no linear or convolutional layer was seen")
+            elif not modules.observed_dtype or not wanted:
+                seen = modules.observed_dtype or "no linear or convolutional layer"
+                session.knob("precision", "unverifiable", reason=f"{seen} was seen", observed=modules.observed_dtype)
             else:
                 same = modules.observed_dtype == wanted
                 different = "unverifiable" if self._is_argument("precision") else "contradicted"
@@ -334,6 +340,12 @@ class TorchAdapter:
         observed = ", ".join(sorted({x.implementation for x in stepped}))
         changed = sum(x.implementation == chosen for x in stepped)
         self._compare("optimizer", observed, sites=len(stepped), changed=changed)
+
+
+def _dtype_of(word: Any) -> str:
+    """The dtype that a precision means, in our words or in a script's own; "" for words that nobody knows."""
+    plain = str(word).lower().removeprefix("torch.").removesuffix("-mixed").removesuffix("-true")
+    return next((dtype for dtype, words in DTYPE_WORDS.items() if plain in words), "")
 
 
 def _why_not_compiled() -> str:
