@@ -97,6 +97,20 @@ def test_parts_of_the_scripts_own_give_the_loss_of_the_whole_step(losses: Losses
     assert parts[0][1] == pytest.approx(whole[0][1], rel=1e-2)
 
 
+def test_a_screen_counts_steps_where_the_baseline_did(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    """All data come as one batch, whose samples would end the screen at once."""
+    once = "a, b = next(iter(loader))\nfor epoch in range(10_000):\n"
+    loop = "    optimizer.zero_grad(); loss_of(model(a), b).backward(); optimizer.step()\n"
+    text = textwrap.dedent(TRAIN).replace("SEEDING", SEEDED) + once + loop
+    window = {"warmup_steps": 0, "warmup_s": 0, "block_s": 0, "min_blocks": 3, "min_s": 0, "max_s": 60}
+    window |= {"target_half_width": 0, "until_samples": 20}
+    ran = run_child(write_script(text), window=window, seed=1, knowledge={"unit": "steps"})
+    assert ran.of("window")[0]["complete"]
+    assert ran.of("loss")[-1]["samples"] == 20
+
+
 @pytest.mark.parametrize(
     ("loss", "reduction"),
     [

@@ -66,6 +66,7 @@ class StepClock:
         self.total_steps = 0
         self.total_samples = 0.0
         self.min_window_steps = 0
+        self.counts_samples = True
         self.on_block: Callable[[], None] = lambda: None
         self._validating = False
         self._last_seen: dict[object, int] = {}
@@ -100,7 +101,8 @@ class StepClock:
             # No step followed: the script validates on its training data, too.
             self._fetched_samples = self._fetched_wait_s = 0.0
             self._was_validated_on = False
-        self._fetched_samples += samples
+        if self.counts_samples:
+            self._fetched_samples += samples
         self._fetched_wait_s += wait_s
 
     @property

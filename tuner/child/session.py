@@ -32,6 +32,8 @@ class Session:
         self.seed: int | None = request.get("seed")
         self.probe: str = request.get("probe") or ""
         self.clock = StepClock(recorder, request.get("window") or {})
+        # Data that are fetched once and trained on again and again were no measure of the baseline.
+        self.clock.counts_samples = self.knowledge.get("unit") != "steps"
         self.started = float(request.get("spawned_monotonic") or time.monotonic())
         self.stopped = False
         self.finished = False
