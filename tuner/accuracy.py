@@ -13,11 +13,13 @@ from tuner.model import Config, Outcome
 SEEDS = 3
 MOST_SEEDS = 6
 LOSS = "training loss"
+FIRST_STEPS = 5
 
 
 @dataclass(frozen=True)
 class AccuracyLimits:
-    """Margins, as fractions of the baseline's value. ``max_loss_increase`` of None leaves the loss alone.
+    """Margins, as fractions of the baseline's value. ``max_loss_increase`` of None leaves the loss alone; it is a
+    fraction of the loss, or of the way that it has come down where that is more.
 
     ``max_metric_drop`` bounds metrics that are better when higher; ``patterns`` gives the regular expression that
     finds a metric in what the script prints. ``samples`` is how far a screen trains, None for a share of a trial.
@@ -61,7 +63,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Screened:
-    """What a screen showed of a config."""
+    """What a screen showed of a config. ``samples`` counts steps where the script's samples can't be counted."""
 
     config: Config
     verdict: stats.Verdict
@@ -69,10 +71,12 @@ class Screened:
     seeds: int
     samples: int
     reason: str = ""
+    unit: str = "samples"
 
 
 def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples: int) -> Screened:
     """The verdict over all figures: the worst of theirs. A run that failed, or a loss that isn't finite, fails."""
+    unit = next((p.baseline.measurement.unit for p in pairs if p.baseline.measurement is not None), "samples")
     for pair in pairs:
         if not pair.candidate.complete:
             reason = pair.candidate.detail or f"{pair.candidate.kind}: {pair.candidate.reason}"
@@ -83,11 +87,15 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     checks = []
     if limits.max_loss_increase is not None:
         losses = [(_late_loss(p.baseline), _late_loss(p.candidate)) for p in pairs]
-        checks.append(_check(LOSS, losses, limits.max_loss_increase, higher_is_better=False))
+        scales = [_loss_scale(p.baseline) for p in pairs]
+        checks.append(_check(LOSS, losses, scales, limits.max_loss_increase, higher_is_better=False))
     for name, margin in limits.max_metric_drop.items():
         values = [(p.baseline_metrics.get(name), p.candidate_metrics.get(name)) for p in pairs]
-        checks.append(_check(name, values, margin, higher_is_better=True))
-    return Screened(config, _worst(check.verdict for check in checks), tuple(checks), len(pairs), samples)
+        # Of a baseline of 0 there is no share; there the difference itself is held to the margin.
+        scales = [abs(before or 0.0) or 1.0 for before, _ in values]
+        checks.append(_check(name, values, scales, margin, higher_is_better=True))
+    verdict = _worst(check.verdict for check in checks)
+    return Screened(config, verdict, tuple(checks), len(pairs), samples, unit=unit)
 
 
 def metrics_in(text: str, patterns: Mapping[str, str]) -> dict[str, float]:
@@ -112,18 +120,39 @@ def _late_loss(outcome: Outcome) -> float | None:
     return sum(late) / len(late) if late else None
 
 
+def _loss_scale(baseline: Outcome) -> float:
+    """What a difference of losses is held against: the late loss, or how far it has come down, whichever is more.
+
+    A loss that has come from 2.3 to 0.01 doubles by chance; as a share of the way it came that is nothing.
+    """
+    losses = baseline.measurement.losses if baseline.measurement is not None else ()
+    late = _late_loss(baseline)
+    if late is None:
+        return 1.0
+    first = _mean(loss for _, loss in losses[:FIRST_STEPS])
+    return max(abs(late), first - late) or 1.0
+
+
 def _check(
-    name: str, values: Sequence[tuple[float | None, float | None]], margin: float, *, higher_is_better: bool
+    name: str,
+    values: Sequence[tuple[float | None, float | None]],
+    scales: Sequence[float],
+    margin: float,
+    *,
+    higher_is_better: bool,
 ) -> Check:
-    known = [(before, after) for before, after in values if before is not None and after is not None]
+    sign = -1 if higher_is_better else 1
+    known = [
+        (before, after, sign * (after - before) / scale)
+        for (before, after), scale in zip(values, scales, strict=True)
+        if before is not None and after is not None
+    ]
     if len(known) < len(values) or not known:
         return Check(name, math.nan, math.nan, math.nan, math.nan, math.nan, margin, stats.Verdict.INCONCLUSIVE)
-    sign = -1 if higher_is_better else 1
-    # Relative to a baseline of 0 nothing could be said; there the difference itself is held to the margin.
-    worse = [sign * (after - before) / (abs(before) or 1.0) for before, after in known]
+    worse = [share for _, _, share in known]
     low, high = stats.one_sided_bounds(worse, _confidence())
     return Check(
-        name, _mean(before for before, _ in known), _mean(after for _, after in known), _mean(worse), low, high,
+        name, _mean(before for before, _, _ in known), _mean(after for _, after, _ in known), _mean(worse), low, high,
         margin, stats.non_inferior(worse, margin, _confidence()),
     )  # fmt: skip
 

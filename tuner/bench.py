@@ -81,14 +81,20 @@ class Bench:
         return finished
 
     def _window(self, trial: Trial) -> Window:
-        """A search trial may end once it is hopeless; an anchor or a final never, a screen by its samples."""
+        """A search trial only ranks: it gets half the time, and may end once it is hopeless.
+
+        An anchor or a final never does; a screen ends by its samples.
+        """
         if trial.phase is Phase.SCREEN:
             return screen_window(self.screen_samples())
+        if trial.phase is not Phase.SEARCH:
+            return self.plan.window
+        window = replace(self.plan.window, max_s=self.plan.window.max_s / 2)
         best = self.best()
         measurement = best.outcome.measurement if best is not None and best.outcome is not None else None
-        if trial.phase is not Phase.SEARCH or measurement is None or not self.plan.objective.is_rate:
-            return self.plan.window
-        return replace(self.plan.window, hopeless_below=HOPELESS * measurement.samples_per_s)
+        if measurement is None or not self.plan.objective.is_rate:
+            return window
+        return replace(window, hopeless_below=HOPELESS * measurement.samples_per_s)
 
     def screen_samples(self) -> int:
         """How many samples each run of a screen trains on; the same for all of a study, 0 before the baseline."""

@@ -33,12 +33,12 @@ class Budget:
     def reserved_s(self, trial_s: float, pairs: int = FEWEST_ROUNDS) -> float:
         """Seconds kept for the proof: the finals' share, or more where ``pairs`` of runs need more.
 
-        A single pair stands for a search that has nothing to prove yet: no share is kept for it.
+        Fewer than two pairs stand for a search that has nothing to prove yet: no share is kept for it.
         """
         if self.seconds is None:
             return 0.0
         needed = min(2 * pairs * trial_s, LARGEST_FINALS_SHARE * self.seconds)
-        return needed if pairs == 1 else max(self.finals_share * self.seconds, needed)
+        return needed if pairs < 2 else max(self.finals_share * self.seconds, needed)
 
     def search_seconds_left(self, now: float, trial_s: float, pairs: int = FEWEST_ROUNDS) -> float | None:
         """Seconds left before the proof's share begins, never negative."""

@@ -112,7 +112,10 @@ class Ledger:
         """
         first = self._run(trial, request)
         disturbed = contamination(first, self._plan.device, self._plan.cores, self._plan.spare_cores)
-        if not disturbed or self._patience_with_noise <= 0 or not self._time_to_repeat(first):
+        if not disturbed:
+            return first
+        if self._patience_with_noise <= 0 or not self._time_to_repeat(first):
+            self._note(f"trial {trial.number} was disturbed: {disturbed}")
             return first
         self._note(f"trial {trial.number} is measured again: {disturbed}")
         folder = self._folder(trial)

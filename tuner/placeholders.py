@@ -100,6 +100,12 @@ def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) ->
     return replace(space, knobs=tuple(knobs))
 
 
+def first_knowledge(placeholders: Mapping[str, Placeholder]) -> dict[str, Any]:
+    """What is known before the baseline has run: the bound knobs, and the values that the arguments give them."""
+    given = {knob: p.default for knob, p in placeholders.items() if p.default is not None}
+    return {"placeholders": list(placeholders), "as_written": given}
+
+
 def extend_facts(facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder]) -> dict[str, Any]:
     """The baseline's facts with what the arguments say of the bound knobs.
 

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.bottleneck import Bottleneck, find_bottleneck
 from tuner.lock import DeviceLock, FolderLock
 from tuner.model import Config, Measurement, Outcome
-from tuner.placeholders import extend_facts, extend_space, parse, render
+from tuner.placeholders import extend_facts, extend_space, first_knowledge, parse, render
 from tuner.plan import StudyPlan
 from tuner.refusal import refusal
 from tuner.runner.base import Runner, TrialRequest
@@ -29,7 +29,7 @@ def probe(
     """
     placeholders = parse(plan.script.argv)
     with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
-        knowledge: Mapping[str, Any] = {"placeholders": list(placeholders)}
+        knowledge: Mapping[str, Any] = first_knowledge(placeholders)
 
         def run(name: str, side: str, config: Config) -> Outcome:
             script = replace(plan.script, argv=render(plan.script.argv, config))

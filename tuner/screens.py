@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tuner.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, judge, metrics_in
 from tuner.bench import Bench
+from tuner.budget import FEWEST_ROUNDS
 from tuner.events import Screening
 from tuner.ledger import TRIALS
 from tuner.model import Config, Phase, Trial
@@ -27,8 +28,8 @@ def screen(bench: Bench, space: ResolvedSpace, candidates: Sequence[Trial]) -> l
         if not needs_screen(space, trial.config) or not bench.plan.accuracy.any:
             fit += 1
             continue
-        # The first is screened whatever the time: an unscreened winner is none.
-        if screened and not bench.time_for(_missing(bench, trial, SEEDS)):
+        # The first is screened whatever the time: an unscreened winner is none. Others leave the finals theirs.
+        if (screened or fit) and not bench.time_for(_missing(bench, trial, SEEDS) + 2 * FEWEST_ROUNDS):
             continue
         result = _screen(bench, trial)
         screened.append(result)

@@ -19,7 +19,7 @@ from tuner.ledger import TRIALS, Ledger
 from tuner.lock import DeviceLock, FolderLock
 from tuner.model import Phase, Trial, Winner
 from tuner.noise import MOVED
-from tuner.placeholders import extend_facts, extend_space, parse
+from tuner.placeholders import extend_facts, extend_space, first_knowledge, parse
 from tuner.plan import StudyPlan
 from tuner.refusal import refusal
 from tuner.runner.base import Interrupted, Runner
@@ -94,7 +94,7 @@ class _Study:
         self._record = record
         self._sampler = sampler
         self._placeholders = parse(self._plan.script.argv)
-        bench.knowledge = {"placeholders": list(self._placeholders)}
+        bench.knowledge = first_knowledge(self._placeholders)
         self._space: ResolvedSpace | None = None
         self._screened: tuple[Screened, ...] = ()
         self._fit: list[Trial] = []
@@ -159,6 +159,14 @@ class _Study:
                 dict(resolved.left_out), resolved.pinned, resolved.size,
             )
         )  # fmt: skip
+        excluded = [
+            f"{axis.knob.name}={value}"
+            for axis in resolved.axes
+            for value in axis.values
+            if not resolved.allows(resolved.canonical({axis.knob.name: value}))
+        ]
+        if excluded:
+            self._bench.note(f"not tried, since the effective batch is kept (--effective-batch): {', '.join(excluded)}")
         return resolved
 
     def _search(self, space: ResolvedSpace) -> str:
@@ -208,7 +216,8 @@ class _Study:
             return "there is nothing to search"
         screens = SEEDS if plan.accuracy.any and any(axis.knob.tier > 1 for axis in space.axes) else 0
         candidate = bench.best() is not bench.baseline()
-        runs = FEWEST_ROUNDS + screens if candidate else 1
+        # One config at least is tried where there is any time for it, even if none is left to prove it.
+        runs = FEWEST_ROUNDS + screens if candidate else min(1, len(done) - 1)
         by_budget = bench.budget.search_is_over(time.monotonic(), len(done), bench.trial_s(), runs)
         if by_budget:
             return by_budget

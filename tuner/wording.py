@@ -67,7 +67,7 @@ def screened_text(screened: Screened) -> str:
         else f"{check.name} was not seen"
         for check in screened.checks
     ]
-    basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} samples each"
+    basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} {screened.unit} each"
     return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
 
 

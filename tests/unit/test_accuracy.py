@@ -22,9 +22,9 @@ def learned(*losses: float) -> Outcome:
 
 
 def pairs(*late: tuple[float, float]) -> list[Pair]:
-    """Pairs with these losses in the second half, and wild ones in the first."""
+    """Pairs with these losses in the second half, and in the first a baseline that learns no more."""
     return [
-        Pair(seed, learned(9.0, 8.0, before, before), learned(1.0, 50.0, after, after))
+        Pair(seed, learned(*[before] * 6, before, before), learned(*[50.0] * 3, *[after] * 5))
         for seed, (before, after) in enumerate(late, start=1)
     ]
 
@@ -108,3 +108,18 @@ def test_patterns_find_the_last_value() -> None:
     assert metrics_in(text, {"accuracy": r"acc=(\S+)"}) == {"accuracy": 0.93}
     assert metrics_in(text, {"epoch": r"(?<=epoch )\d+"}) == {"epoch": 2.0}
     assert metrics_in(text, {"loss": r"loss=(\S+)"}) == {}
+
+
+def test_a_loss_that_has_come_far_is_held_against_its_way() -> None:
+    """From 2.3 to 0.01: that it is 0.012 with another format says nothing."""
+    came_down = [2.3] * 5 + [0.5] * 3
+    far = [
+        Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.010 + more] * 8))
+        for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
+    ]
+    assert judge({}, far, LIMITS, 1024).verdict is Verdict.PASS
+    worse = [
+        Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.110 + more] * 8))
+        for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
+    ]
+    assert judge({}, worse, LIMITS, 1024).verdict is Verdict.FAIL

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import worlds
-from ran import Ran
+from ran import Ran, of
 
 from tuner.accuracy import AccuracyLimits
-from tuner.model import Config, Outcome
+from tuner.events import Noted
+from tuner.model import Config, Outcome, Script
 from tuner.runner.base import Limits
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
@@ -124,3 +125,34 @@ def test_a_screen_fits_into_a_trials_time(tmp_path: Path) -> None:
     run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event())
     screens = [request for request in runner.requests if request.seed is not None]
     assert all(request.window.until_samples / 10.0 <= 60.0 for request in screens)
+
+
+def test_a_runner_up_is_not_screened_with_the_finals_time(tmp_path: Path) -> None:
+    """The best config needs no screen; once it is found, the time that is left is the finals'."""
+
+    def outcome(config: Config) -> Outcome:
+        return worlds.measured(300.0 if "layout" in config else 100.5 if config else 100.0)
+
+    runner = ReplayRunner(outcome)
+    # A trial is told as 10 s: the budget has room for the finals, and for nothing else.
+    plan = worlds.plan(tmp_path, trials=4, selection=("precision", "layout"), budget_s=100.0)
+    result = run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event())
+    assert any("precision" in trial.config for trial in result.trials)
+    assert all(request.seed is None for request in runner.requests)
+    assert result.winner is not None
+
+
+def test_bound_values_are_known_to_the_baseline(tmp_path: Path) -> None:
+    script = Script("train.py", ("--batch_size={batch_size=64|256}", "--layout={layout}"), sha256="0" * 64)
+    ran = Ran(worlds.plan(tmp_path, trials=2, script=script), worlds.World().outcome)
+    known = {"placeholders": ["batch_size", "layout"], "as_written": {"batch_size": 64}}
+    assert ran.runner.requests[0].knowledge == known
+
+
+def test_values_that_the_constraints_exclude_are_named(tmp_path: Path) -> None:
+    only_small = replace(worlds.SPACE, allowed=lambda config, facts: int(config["batch_size"]) <= 64)
+    ran = Ran(worlds.plan(tmp_path, trials=12, space=only_small), worlds.World().outcome)
+    notes = [event.text for event in of(ran.events, Noted) if event.text.startswith("not tried")]
+    assert len(notes) == 1
+    assert notes[0].endswith("batch_size=128, batch_size=256, batch_size=512")
+    assert all(int(config.get("batch_size", 64)) <= 64 for config in ran.configs)

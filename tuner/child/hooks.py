@@ -57,9 +57,9 @@ def _seed_numpy(session: Session, numpy: ModuleType) -> None:
 
 def install(session: Session) -> None:
     """Registers every adapter. One whose framework is never imported costs nothing."""
-    from . import seeds, torch_adapter, trainers
+    from . import seeds, torch_adapter, trackers, trainers
 
-    adapters: dict[str, Adapter] = {"torch": torch_adapter.install, **trainers.ADAPTERS}
+    adapters: dict[str, Adapter] = {"torch": torch_adapter.install, **trainers.ADAPTERS, **trackers.ADAPTERS}
     if session.seed is not None:
         seeds.install(session.seed)
         adapters["numpy"] = _seed_numpy

@@ -219,7 +219,10 @@ def last_line(text: str) -> str:
     return ""
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
 def one_line(text: str) -> str:
-    """The text on one line of bearable length."""
-    joined = " ".join(text.split())
+    """The text on one line of bearable length, without a terminal's colours."""
+    joined = " ".join(_COLOURS.sub("", text).split())
     return joined if len(joined) <= DETAIL_LENGTH else joined[: DETAIL_LENGTH - 1] + "…"
