@@ -81,18 +81,19 @@ class Bench:
         return finished
 
     def _window(self, trial: Trial) -> Window:
-        """A search trial only ranks: it gets half the time, and may end once it is hopeless.
+        """Baseline and anchors get all the time; a screen ends by its samples.
 
-        An anchor or a final never does; a screen ends by its samples.
+        Others get half of it: a search trial only ranks, and may end once it is hopeless, and in the finals what
+        differs from run to run is more than what differs within one, so that more runs say more than longer ones.
         """
         if trial.phase is Phase.SCREEN:
             return screen_window(self.screen_samples())
-        if trial.phase is not Phase.SEARCH:
+        if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
             return self.plan.window
         window = replace(self.plan.window, max_s=self.plan.window.max_s / 2)
         best = self.best()
         measurement = best.outcome.measurement if best is not None and best.outcome is not None else None
-        if measurement is None or not self.plan.objective.is_rate:
+        if trial.phase is Phase.FINALS or measurement is None or not self.plan.objective.is_rate:
             return window
         return replace(window, hopeless_below=HOPELESS * measurement.samples_per_s)
 
