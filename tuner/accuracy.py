@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner import stats
 from tuner.model import Config, Outcome
@@ -49,7 +49,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Check:
-    """One figure held to its margin. ``worse`` is the mean relative worsening, with one-sided 95% bounds."""
+    """One figure held to its margin. ``worse`` is the mean relative worsening, with one-sided 95% bounds.
+
+    ``start`` is where the baseline's figure began, where the share is one of the way from there.
+    """
 
     name: str
     baseline: float
@@ -59,6 +62,7 @@ class Check:
     high: float
     margin: float
     verdict: stats.Verdict
+    start: float | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     if limits.max_loss_increase is not None:
         losses = [(_late_loss(p.baseline), _late_loss(p.candidate)) for p in pairs]
         scales = [_loss_scale(p.baseline) for p in pairs]
-        checks.append(_check(LOSS, losses, scales, limits.max_loss_increase, higher_is_better=False))
+        check = _check(LOSS, losses, scales, limits.max_loss_increase, higher_is_better=False)
+        firsts = [first for p in pairs if (first := _first_loss(p.baseline)) is not None]
+        checks.append(replace(check, start=_mean(firsts) if firsts else None))
     for name, margin in limits.max_metric_drop.items():
         values = [(p.baseline_metrics.get(name), p.candidate_metrics.get(name)) for p in pairs]
         # Of a baseline of 0 there is no share; there the difference itself is held to the margin.
@@ -125,12 +131,15 @@ def _loss_scale(baseline: Outcome) -> float:
 
     A loss that has come from 2.3 to 0.01 doubles by chance; as a share of the way it came that is nothing.
     """
-    losses = baseline.measurement.losses if baseline.measurement is not None else ()
-    late = _late_loss(baseline)
-    if late is None:
+    first, late = _first_loss(baseline), _late_loss(baseline)
+    if first is None or late is None:
         return 1.0
-    first = _mean(loss for _, loss in losses[:FIRST_STEPS])
     return max(abs(late), first - late) or 1.0
+
+
+def _first_loss(outcome: Outcome) -> float | None:
+    losses = outcome.measurement.losses if outcome.measurement is not None else ()
+    return _mean(loss for _, loss in losses[:FIRST_STEPS]) if losses else None
 
 
 def _check(

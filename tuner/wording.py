@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tuner.accuracy import Screened
+from tuner.accuracy import Check, Screened
 from tuner.model import Config, Device, Ratio, Script, Value
 
 AS_WRITTEN = "as written"
@@ -69,6 +69,10 @@ def screened_text(screened: Screened) -> str:
     ]
     basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} {screened.unit} each"
     return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
+
+
+def _start(check: Check) -> str:
+    return f", coming from {number_text(check.start)}" if check.start is not None else ""
 
 
 def _worse(share: float) -> str:
