@@ -137,3 +137,13 @@ def test_the_structured_start_comes_close_to_the_best_there_is(feed: float) -> N
         for w in (0, 4, 8) for c in ("off", "default", "max") for b in (64, 128, 256)
     )  # fmt: skip
     assert world.truth(best.config)[0] > 0.93 * optimum
+
+
+def test_a_first_worker_that_costs_does_not_hide_what_two_bring() -> None:
+    rates = {0: 100.0, 1: 80.0, 2: 160.0, 4: 170.0, 8: 165.0}
+    space = worlds.resolved("workers")
+    trials = [Trial(0, Phase.BASELINE, {}, "", worlds.measured(rates[0], wait=0.6))]
+    while (proposal := StructuredSampler().propose(History(space, worlds.OBJECTIVE, trials))) is not None:
+        rate = rates[int(proposal.config["workers"])]
+        trials.append(Trial(len(trials), Phase.SEARCH, proposal.config, "", worlds.measured(rate, wait=0.3)))
+    assert [trial.config.get("workers", 0) for trial in trials] == [0, 1, 2, 4, 8]

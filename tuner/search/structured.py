@@ -57,12 +57,19 @@ class _Walk:
         before = self._incumbent
         for values in (axis.values[start + 1 :], axis.values[:start][::-1]):
             reference = self._incumbent
+            losses = 0
             for value in values:
                 yield from self._attempt(axis, value)
                 trial = self._history.find(self._with(axis, value))
-                if trial is None or self._gain(axis, trial, reference) < CLIMB_ON:
+                if trial is None:
                     break
-                reference = trial
+                if self._gain(axis, trial, reference) >= CLIMB_ON:
+                    reference = trial
+                    continue
+                losses += 1
+                # One worker may cost more than it brings, and two pay for both.
+                if losses > axis.knob.loader:
+                    break
             if self._incumbent is not before:
                 return
 
