@@ -180,3 +180,18 @@ def test_a_hopeless_rate_ends_the_window_early() -> None:
     assert blocks_until_the_end(below=0.0) == 400
     assert blocks_until_the_end(below=90.0) == 400  # 95 samples/s are not below it
     assert blocks_until_the_end(below=120.0) < 20
+
+
+def test_epochs_shorter_than_a_block_still_complete_the_window(log: Log, time: Time) -> None:
+    window = {**WINDOW, "warmup_steps": 3, "warmup_s": 0.1, "min_blocks": 6, "min_s": 0.3, "target_half_width": 1e9}
+    clock = StepClock(log, window, clock=time)
+    for _epoch in range(400):
+        for _step in range(8):
+            clock.fetch_begins()
+            clock.add_samples(16, 0.0)
+            time.now += 0.005
+            if clock.step():
+                return
+        clock.validation_begins("val")
+        time.now += 0.002
+    raise AssertionError("the window never ended")

@@ -146,7 +146,8 @@ class StepClock:
         """One step ended, or ``count`` since the last time. Returns True when the window is complete."""
         is_first = not self.total_steps
         self.total_steps += count
-        if self._may_have_resumed is not None:
+        validated = self._may_have_resumed is not None
+        if validated:
             self.training_resumes()
         self._samples += self._fetched_samples
         self._wait_s += self._fetched_wait_s
@@ -161,6 +162,9 @@ class StepClock:
         if self._validating or self._clock() - self._block_started >= self._window["block_s"]:
             self._close_block(flagged=self._validating)
             self._training_again()
+            self._advance()
+        elif validated:
+            # Epochs shorter than a block end every block by their validation.
             self._advance()
         return self.complete
 
