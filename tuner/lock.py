@@ -70,13 +70,25 @@ def _holder(descriptor: int) -> str:
         return "another process"
 
 
-class DeviceLock:
+class _Holder:
+    """Gives back at the end of a ``with`` what was taken at its start."""
+
+    _lock: _FileLock | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+class DeviceLock(_Holder):
     """Holds a device for one study on this machine. Raises ``DeviceBusyError`` saying who has it."""
 
     def __init__(self, device: Device, study: str) -> None:
         self._device = device
         self._study = study
-        self._lock: _FileLock | None = None
 
     def __enter__(self) -> DeviceLock:
         lock = _FileLock(_lock_folder() / f"{_device_key(self._device)}.lock", f"study {self._study}")
@@ -95,20 +107,12 @@ class DeviceLock:
         self._lock = lock
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
-
-class FolderLock:
+class FolderLock(_Holder):
     """Holds a study's folder for one process. Raises ``StorageError`` saying who has it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock: _FileLock | None = None
 
     def __enter__(self) -> FolderLock:
         lock = _FileLock(self._folder / ".lock", str(self._folder))
@@ -127,13 +131,6 @@ class FolderLock:
             )
         self._lock = lock
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
 
 def _device_key(device: Device) -> str:
