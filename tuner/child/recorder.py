@@ -86,6 +86,7 @@ class StepClock:
 
     def start(self) -> None:
         """Called at the first step's end: what came before is start-up."""
+        self.synchronize()
         self._phase_started = self._block_started = self._clock()
         self._samples = self._wait_s = 0.0
         self._last_activity = self.activity()
@@ -104,6 +105,13 @@ class StepClock:
         if self.counts_samples:
             self._fetched_samples += samples
         self._fetched_wait_s += wait_s
+
+    def settle(self, samples: float, wait_s: float) -> None:
+        """What a graph has counted by itself since the last time; called by ``synchronize``, before a block is closed."""
+        if self.counts_samples:
+            self._samples += samples
+            self.total_samples += samples
+        self._wait_s += wait_s
 
     @property
     def holds_samples(self) -> bool:

@@ -58,6 +58,8 @@ class Session:
         self.on_quiet_end: Callable[[], None] = lambda: None
         self.on_leave: Callable[[], None] = lambda: None
         self.failed: set[str] = set()
+        framework = self.knowledge.get("framework")
+        self.trained_by: str = framework if isinstance(framework, str) else ""
         self.bound_elsewhere: set[str] = set(self.knowledge.get("placeholders") or ())
         os.register_at_fork(after_in_child=self._forked)
 
@@ -70,6 +72,10 @@ class Session:
     def here(self) -> bool:
         """Whether this is the process that the trial measures."""
         return os.getpid() == self.pid
+
+    def may_be_of(self, framework: str) -> bool:
+        """Whether no other framework trains here. A script may import several: one trains, others load or log."""
+        return self.trained_by in ("", framework)
 
     def wants(self, knob: str) -> bool:
         """Whether the config turns the knob by instrumentation (and not by a placeholder or the script's option)."""
@@ -138,10 +144,14 @@ class Session:
             self.failed.add(text)
             self.recorder.emit("note", text=text)
 
-    def step(self) -> None:
-        """One step ended; called by the adapter, outside of the script's own locks."""
-        if not self._reported_step:
-            self._step()
+    def step(self, framework: str, count: int = 1) -> None:
+        """So many steps ended; called by the framework's adapter, outside of the script's own locks.
+
+        The first framework that is seen to take one is the one that trains.
+        """
+        self.trained_by = self.trained_by or framework
+        if self.may_be_of(framework) and not self._reported_step:
+            self._step(count)
 
     def _step(self, count: int = 1) -> None:
         if self.stopped:

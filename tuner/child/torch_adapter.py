@@ -49,6 +49,10 @@ class TorchAdapter:
         session.recorder.emit("framework", name="torch", version=torch.__version__, device=session.device)
         if session.seed is not None:
             seeds.install_torch(session.seed, torch)
+        if session.measuring:
+            files.install_torch(session, torch)
+        if not session.may_be_of("torch"):
+            return  # Keras has layers that are modules of torch, too: what is asked for there is asked of Keras
         self._cap_memory()
         if session.wants("threads"):
             torch.set_num_threads(int(session.config["threads"]))
@@ -65,7 +69,6 @@ class TorchAdapter:
             session.clock.activity = self._activity
             session.clock.on_block = self._on_block
             session.observers.append(self._observe)
-            files.install_torch(session, torch)
             ProcessWatch(session, torch).install()
 
     def _cap_memory(self) -> None:
@@ -83,6 +86,8 @@ class TorchAdapter:
         cuda._lazy_call(cap)
 
     def _backward_ran(self, leads: bool) -> None:
+        if not self.session.may_be_of("torch"):
+            return
         self.loaders.backward_ran()
         self.modules.backward_ran()
         size = self.session.told_batch_size() if leads and self.loaders.primary is None else 0
@@ -118,6 +123,8 @@ class TorchAdapter:
     # what was seen
 
     def _observe(self) -> None:
+        if not self.session.may_be_of("torch"):
+            return
         for observe in (self._observe_device, self._observe_script, self._observe_knobs):
             try:
                 observe()

@@ -245,7 +245,7 @@ class LoaderWatch:
                 iterator = iter(self._loader_of[iterator])
                 continue
             self._count(entry, iterator, batch, time.perf_counter() - began)
-            self.session.step()
+            self.session.step("torch")
 
     def _trains(self, key: str) -> bool:
         return self.gap_share(key) >= 0.5
@@ -267,7 +267,7 @@ class LoaderWatch:
             entry.live["pinned"] = _is_pinned(self.torch, batch)
         self.gap.pop(entry.key, None)
         self.gap[entry.key] = None  # the last one fetched comes last
-        if self.primary is None or entry.key == self.primary:
+        if (self.primary is None or entry.key == self.primary) and self.session.may_be_of("torch"):
             self.session.clock.add_samples(count, wait_s)
 
     def gap_share(self, key: str) -> float:

@@ -136,7 +136,7 @@ class StepWatch:
         self.backward_ran(leads)
         if not self.optimizers and not self.in_optimizer:
             self.losses.step_ends()
-            self.session.step()
+            self.session.step("torch")
 
     # optimizer
 
@@ -186,7 +186,7 @@ class StepWatch:
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)
-            self.session.step()
+            self.session.step("torch")
         return result
 
     def _counted(self, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -197,7 +197,7 @@ class StepWatch:
             nonlocal evaluations
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
-                self.session.step()
+                self.session.step("torch")
             return closure()
 
         return evaluate
