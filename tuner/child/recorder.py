@@ -107,7 +107,7 @@ class StepClock:
         self._fetched_wait_s += wait_s
 
     def settle(self, samples: float, wait_s: float) -> None:
-        """What a graph has counted by itself since the last time; called by ``synchronize``, before a block is closed."""
+        """What a graph has counted by itself since the last time; ``synchronize`` calls it before a block is closed."""
         if self.counts_samples:
             self._samples += samples
             self.total_samples += samples

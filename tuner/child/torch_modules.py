@@ -78,7 +78,8 @@ class ModuleWatch:
 
     def _outermost(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch = self.torch
-        if not (self.session.here and self.session.may_be_of("torch")) or torch.jit.is_scripting() or torch.compiler.is_compiling():
+        ours = self.session.here and self.session.may_be_of("torch")
+        if not ours or torch.jit.is_scripting() or torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
         if not torch.is_grad_enabled():
             clock = self.session.clock
