@@ -2,86 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from search_spaces import batches
 from tuner.model import Config, Value
 from tuner.space import Knob, Known, SearchSpace
-
-
-def _keeps(facts: Mapping[str, Any]) -> bool:
-    return bool(facts.get("effective_batch", "keep") == "keep")
-
-
-def _count(config: Mapping[str, Any], knob: str, otherwise: int) -> int:
-    """A knob's whole number; a script may write anything, such as ``auto``."""
-    value = config.get(knob)
-    return value if type(value) is int else otherwise
-
-
-def _effective(config: Mapping[str, Any]) -> int:
-    return _count(config, "batch_size", 1) * _count(config, "grad_accumulation", 1)
-
-
-def _allowed(config: Config, facts: Mapping[str, Any]) -> bool:
-    """The effective batch is kept also where the batch sizes are the user's own."""
-    return not _keeps(facts) or _effective(config) == _effective(facts.get("as_written", {}))
-
-
-def _batch_sizes(known: Known) -> Sequence[Value]:
-    if _keeps(known.facts):
-        whole = _effective(known.facts.get("as_written", {}))
-        return [whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0]
-    written = _count(known.facts.get("as_written", {}), "batch_size", 1)
-    largest = int(known.facts.get("dataset_len") or 0) or written * 16
-    return [b for b in (written * f // 4 for f in (1, 2, 8, 16, 32, 64)) if 1 <= b <= largest]
-
-
-def _batch_refuses(known: Known) -> str:
-    if not _keeps(known.facts):
-        return ""
-    accumulation = known.facts.get("left_out", {}).get("grad_accumulation", "")
-    if accumulation:
-        return f"it would change the effective batch (see --effective-batch), since {accumulation}"
-    if known.facts.get("batch_norm"):
-        return "BatchNorm would see smaller batches (see --effective-batch)"
-    return ""
-
-
-def _accumulation_refuses(known: Known) -> str:
-    return "follows batch_size, so that the effective batch is kept" if _keeps(known.facts) else ""
-
-
-def _derive(config: Config, facts: Mapping[str, Any]) -> Config:
-    """With the effective batch kept, as many micro-batches make a step as the batch size asks for.
-
-    Where it is free, the learning rate follows it: linearly for SGD (Goyal et al. 2017), by the square root for
-    optimizers that divide by the gradients' size (Malladi et al. 2022). ``--set lr_scale=1`` leaves it alone.
-    """
-    written: Mapping[str, Any] = facts.get("as_written", {})
-    if not _keeps(facts):
-        return _derived_rate(_effective(config) / _effective(written), facts)
-    batch_size = config.get("batch_size")
-    if not batch_size or batch_size == written.get("batch_size"):
-        return {}
-    return {"grad_accumulation": max(1, _effective(written) // _count(config, "batch_size", 1))}
-
-
-def _derived_rate(ratio: float, facts: Mapping[str, Any]) -> Config:
-    known = "lr_scale" in facts.get("as_written", {}) and "lr_scale" not in facts.get("left_out", {})
-    if ratio == 1 or not known or facts.get("loss_reduction") != "mean":
-        return {}
-    linear = all(name == "SGD" for name in facts.get("optimizers", ()))
-    return {"lr_scale": round(ratio if linear else math.sqrt(ratio), 6)}
-
-
-def _rate_refuses(known: Known) -> str:
-    return "follows the effective batch, which is kept" if _keeps(known.facts) else "follows the effective batch"
-
-
-def _accumulations(known: Known) -> Sequence[Value]:
-    return [2, 4, 8]
 
 
 def _workers(known: Known) -> Sequence[Value]:
@@ -109,7 +34,7 @@ def _compile_modes(known: Known) -> Sequence[Value]:
 
 
 def _has_workers(config: Config) -> bool:
-    return _count(config, "num_workers", 0) > 0
+    return batches.count(config, "num_workers", 0) > 0
 
 
 CUDA = frozenset({"cuda"})
@@ -118,8 +43,8 @@ CPU_AND_CUDA = frozenset({"cpu", "cuda"})
 SPACE = SearchSpace(
     name="torch",
     framework="torch",
-    allowed=_allowed,
-    derive=_derive,
+    allowed=batches.allowed,
+    derive=batches.derive,
     knobs=(
         Knob(
             "num_workers", _workers, "DataLoader worker processes",
@@ -142,8 +67,8 @@ SPACE = SearchSpace(
             tier=2, devices=CPU_AND_CUDA, value_type=str,
         ),
         Knob(
-            "batch_size", _batch_sizes, "samples in one forward pass",
-            tier=3, ordered=True, heavier=True, refuses=_batch_refuses, value_type=int, least=1,
+            "batch_size", batches.batch_sizes, "samples in one forward pass",
+            tier=3, ordered=True, heavier=True, refuses=batches.batch_refuses, value_type=int, least=1,
         ),
         Knob(
             "prefetch_factor", lambda known: [2, 4, 8], "batches that each worker keeps ready",
@@ -162,12 +87,12 @@ SPACE = SearchSpace(
             devices=CUDA, value_type=bool,
         ),
         Knob(
-            "grad_accumulation", _accumulations, "micro-batches in one optimizer step",
-            tier=3, ordered=True, refuses=_accumulation_refuses, value_type=int, least=1,
+            "grad_accumulation", batches.accumulations, "micro-batches in one optimizer step",
+            tier=3, ordered=True, refuses=batches.accumulation_refuses, value_type=int, least=1,
         ),
         Knob(
             "lr_scale", lambda known: [], "factor on the learning rate, as the effective batch asks for",
-            tier=3, refuses=_rate_refuses, value_type=float,
+            tier=3, refuses=batches.rate_refuses, value_type=float,
         ),
         Knob(
             "compile", _compile_modes, "torch.compile and its mode",

@@ -297,7 +297,8 @@ def test_stop_ends_the_trial_at_once(tmp_path: Path) -> None:
 def test_nothing_outlives_the_study(tmp_path: Path, number: signal.Signals) -> None:
     child = write_program(tmp_path, 'remember("pid", os.getpid())\n' + DAEMON + "time.sleep(600)")
     study = f"""
-import sys, threading
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
 from pathlib import Path
 from test_process_runner import request_for

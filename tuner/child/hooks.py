@@ -57,9 +57,11 @@ def _seed_numpy(session: Session, numpy: ModuleType) -> None:
 
 def install(session: Session) -> None:
     """Registers every adapter. One whose framework is never imported costs nothing."""
-    from . import seeds, torch_adapter, trackers, trainers
+    from . import keras_adapter, seeds, torch_adapter, trackers, trainers
 
-    adapters: dict[str, Adapter] = {"torch": torch_adapter.install, **trainers.ADAPTERS, **trackers.ADAPTERS}
+    adapters: dict[str, Adapter] = {
+        "torch": torch_adapter.install, **keras_adapter.ADAPTERS, **trainers.ADAPTERS, **trackers.ADAPTERS,
+    }  # fmt: skip
     if session.seed is not None:
         seeds.install(session.seed)
         adapters["numpy"] = _seed_numpy

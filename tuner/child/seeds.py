@@ -36,6 +36,12 @@ def install_torch(shift: int, torch: ModuleType) -> None:
     patch(torch.cuda, "manual_seed_all", _shifted(shift))
 
 
+def install_tensorflow(shift: int, tf: ModuleType) -> None:
+    """Called right after ``import tensorflow``. Keras seeds itself from the standard library's generator."""
+    tf.random.set_seed(shift)
+    patch(tf.random, "set_seed", _shifted(shift))
+
+
 def _shifted(shift: int) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def seeded(seed: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -49,6 +49,7 @@ class Session:
         self._reported_samples = 0.0
         self.observers: list[Callable[[], None]] = []
         self.overlay: Any = None
+        self.keras: Any = None
         self.trainer_options: dict[str, Any] = {}
         self.trainer_left_out: dict[str, str] = {}
         self.refused: dict[str, str] = {}

@@ -1,0 +1,110 @@
+"""What can be turned in a TensorFlow or Keras training script, with no edits to it. Declarations only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from search_spaces import batches
+from tuner.model import Config, Value
+from tuner.space import Knob, Known, SearchSpace
+
+AUTO = "auto"
+"""tf.data's AUTOTUNE: TensorFlow chooses while it runs."""
+
+
+def _parallel_calls(known: Known) -> Sequence[Value]:
+    return [AUTO, known.cores]
+
+
+def _caches(known: Known) -> Sequence[Value]:
+    """In memory, where what would be kept fits beside what the script takes."""
+    needed, free = known.facts.get("cache_bytes"), known.facts.get("free_host_bytes")
+    fits = needed is None or free is None or needed <= free
+    return [True, False] if fits else [False]
+
+
+def _private_threads(known: Known) -> Sequence[Value]:
+    return sorted({0, 1, max(1, known.cores // 2), known.cores})
+
+
+def _workers(known: Known) -> Sequence[Value]:
+    return sorted({1, *(n for n in (2, 4, 8, 16) if n <= known.cores), known.cores})
+
+
+def _threads(known: Known) -> Sequence[Value]:
+    return sorted({1, max(1, known.cores // 2), max(1, known.cores - 1), known.cores})
+
+
+def _precisions(known: Known) -> Sequence[Value]:
+    supported: Sequence[str] = known.facts.get("precisions", ())
+    return [p for p in ("fp32", "bf16", "fp16") if p in supported]
+
+
+def _runs_graphs(config: Config) -> bool:
+    return not config.get("run_eagerly", False)
+
+
+CUDA = frozenset({"cuda"})
+CPU = frozenset({"cpu"})
+
+SPACE = SearchSpace(
+    name="keras",
+    framework="keras",
+    allowed=batches.allowed,
+    derive=batches.derive,
+    knobs=(
+        Knob(
+            "run_eagerly", lambda known: [True, False], "Python runs every operation of a step",
+            value_type=bool,
+        ),
+        Knob("parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True),
+        Knob(
+            "cache", _caches, "tf.data keeps prepared elements in memory",
+            loader=True, heavier=True, value_type=bool,
+        ),
+        Knob(
+            "workers", _workers, "threads or processes that prepare the batches of a PyDataset",
+            ordered=True, loader=True, value_type=int, least=1,
+        ),
+        Knob("deterministic", lambda known: [True, False], "tf.data keeps the order of elements",
+             loader=True, value_type=bool),
+        Knob("prefetch", lambda known: [AUTO, 1, 4], "batches that tf.data keeps ready", loader=True),
+        Knob(
+            "private_threads", _private_threads, "threads of tf.data's own, 0 for the runtime's",
+            ordered=True, loader=True, value_type=int, least=0,
+        ),
+        Knob(
+            "threads", _threads, "intra-op threads of the training process",
+            ordered=True, devices=CPU, value_type=int, least=1,
+        ),
+        Knob(
+            "inter_op_threads", _threads, "operations that run at once",
+            ordered=True, devices=CPU, value_type=int, least=1,
+        ),
+        Knob("precision", _precisions, "dtype policy of the layers", tier=2, value_type=str),
+        Knob(
+            "batch_size", batches.batch_sizes, "samples in one forward pass",
+            tier=3, ordered=True, heavier=True, refuses=batches.batch_refuses, value_type=int, least=1,
+        ),
+        Knob(
+            "grad_accumulation", batches.accumulations, "micro-batches in one optimizer step",
+            tier=3, ordered=True, refuses=batches.accumulation_refuses, value_type=int, least=1,
+        ),
+        Knob(
+            "lr_scale", lambda known: [], "factor on the learning rate, as the effective batch asks for",
+            tier=3, refuses=batches.rate_refuses, value_type=float,
+        ),
+        Knob(
+            "steps_per_execution", lambda known: [1, 4, 16, 64], "steps in one call of the training function",
+            ordered=True, needs=_runs_graphs, value_type=int, least=1,
+        ),
+        Knob(
+            "memory_growth", lambda known: [True, False], "TensorFlow takes the card's memory as it needs it",
+            devices=CUDA, value_type=bool,
+        ),
+        Knob(
+            "jit_compile", lambda known: [True, False], "XLA compiles the training step",
+            tier=2, late=True, needs=_runs_graphs, value_type=bool,
+        ),
+    ),
+)  # fmt: skip

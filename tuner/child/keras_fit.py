@@ -1,0 +1,318 @@
+"""Keras' ``Model.fit``, whatever the backend: what it was given, its knobs at its entry, its steps, its metrics."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .keras_meter import BatchMeter, GraphMeter
+from .patches import patch
+from .session import Session
+
+FRAMEWORK = "keras"
+DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing
+MODEL_KNOBS = ("run_eagerly", "jit_compile", "steps_per_execution")
+_STEPPING = "_autotune_stepping"
+
+
+class FitWatch:
+    """Patches the trainer's ``fit``, ``evaluate``, ``predict`` and the function that a training step is."""
+
+    def __init__(self, session: Session, keras: ModuleType, datasets: Any) -> None:
+        self.session = session
+        self.keras = keras
+        self.datasets = datasets
+        self.backend: str = keras.backend.backend()
+        self.graph: GraphMeter | None = None
+        self.batches = BatchMeter(session, sys.modules["keras.src.trainers.epoch_iterator"])
+        self.depth = 0
+        self.evaluating = 0
+        self.calls = 0  # of the training function
+        self.micro = 0
+        self.model: Any = None
+        self.logs: Any = None
+        self.kind = ""
+        self.given: dict[str, Any] = {}
+        self.written: dict[str, Any] = {}
+        self.step_function: Any = None
+        self.sets_rate = False
+        self.custom_step = False
+        self.on_entry: Callable[[], None] = lambda: None
+        self.on_epoch: Callable[[], None] = lambda: None
+        self._making = False
+        self._awaits_iterator = False
+
+    @property
+    def active(self) -> bool:
+        """Whether a method of a model runs: what happens meanwhile is Keras' own, not the script's loop."""
+        return self.depth > 0 or self.evaluating > 0
+
+    def install(self) -> None:
+        """Patches the class that defines ``fit``: every model inherits from it."""
+        trainer = next(cls for cls in self.keras.Model.__mro__ if "fit" in cls.__dict__)
+        patch(trainer, "fit", self._fit)
+        if not self.session.measuring:
+            return
+        patch(trainer, "evaluate", self._evaluate)
+        patch(trainer, "predict", self._evaluate)
+        patch(trainer, "make_train_function", self._make_train_function)
+        if self.backend == "tensorflow":
+            tf = sys.modules["tensorflow"]
+            self.graph = GraphMeter(self.session, tf)
+            self.graph.install()
+            patch(trainer, "_autoconvert_optionals", self._count_in_graph)
+            patch(sys.modules[trainer.__module__].TFEpochIterator, "__init__", self._epoch_iterator)
+        else:
+            self.batches.install()
+
+    # entry
+
+    def _fit(self, original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.active or not self.session.here:
+                return original(model, *args, **kwargs)
+            try:
+                bound = signature.bind(model, *args, **kwargs)
+            except TypeError:
+                return original(model, *args, **kwargs)  # raises the script's own TypeError
+            self.on_entry()
+            self._meet(model, bound.arguments)
+            self._turn(model, bound.arguments)
+            if self.session.measuring:
+                self._watch(bound.arguments)
+            self.depth += 1
+            self._awaits_iterator = True
+            try:
+                return original(*bound.args, **bound.kwargs)
+            finally:
+                self.depth -= 1
+
+        return fit
+
+    def _meet(self, model: Any, given: dict[str, Any]) -> None:
+        """What the script wrote, as it stands before anything is turned."""
+        self.model, x = model, given.get("x")
+        self.kind = self._kind_of(x)
+        self.given = {name: given.get(name) for name in ("batch_size", "steps_per_epoch", "validation_batch_size")}
+        self.custom_step = type(model).train_step is not _base_step(model)
+        self.written = {
+            "run_eagerly": bool(model.run_eagerly),
+            "jit_compile": bool(model.jit_compile),
+            "steps_per_execution": int(model.steps_per_execution),
+        }
+        if self.kind == "arrays":
+            self.written["batch_size"] = given.get("batch_size") or DEFAULT_BATCH_SIZE
+            self.written["dataset_len"] = self._rows(given)
+        elif self.kind == "dataset" and self.datasets is not None:
+            self.datasets.meet(x)
+        elif self.kind == "pydataset":
+            self.written["workers"] = int(x.workers)
+        callbacks = given.get("callbacks")
+        listed = getattr(callbacks, "callbacks", callbacks) or ()
+        self.sets_rate = any("LearningRateScheduler" in type(c).__name__ for c in _as_list(listed))
+
+    def _kind_of(self, x: Any) -> str:
+        if self.datasets is not None and self.datasets.is_dataset(x):
+            return "dataset"
+        if isinstance(x, self.keras.utils.PyDataset):
+            return "pydataset"
+        if hasattr(x, "__next__"):
+            return "generator"
+        return "loader" if type(x).__module__.startswith("torch.utils.data") else "arrays"
+
+    def _rows(self, given: dict[str, Any]) -> int | None:
+        flat = self.keras.tree.flatten(given.get("x"))
+        rows = next((len(x) for x in flat if hasattr(x, "shape") and len(x.shape)), None)
+        share = given.get("validation_split") or 0.0
+        return None if rows is None else int(rows * (1 - share)) if given.get("validation_data") is None else rows
+
+    def _turn(self, model: Any, given: dict[str, Any]) -> None:
+        session, config = self.session, self.session.config
+        turned = [knob for knob in MODEL_KNOBS if session.wants(knob)]
+        for knob in turned:
+            setattr(model, knob, config[knob])
+        if turned or session.measuring:
+            model.train_function = None  # a model that was fit before has one that knows nothing of this
+        if session.wants("workers") and self.kind == "pydataset":
+            given["x"].workers = int(config["workers"])
+        factor = 1.0
+        if self.kind == "dataset" and self.datasets is not None:
+            given["x"] = self.datasets.adapt(given["x"])
+            factor = self.datasets.factor(given["x"])
+        elif self.kind == "arrays" and session.wants("batch_size"):
+            factor = config["batch_size"] / self.written["batch_size"]
+            # What validates does so by the batch size of training, unless the script says otherwise.
+            given["validation_batch_size"] = given.get("validation_batch_size") or self.written["batch_size"]
+            given["batch_size"] = int(config["batch_size"])
+        if factor != 1.0 and given.get("steps_per_epoch"):
+            given["steps_per_epoch"] = max(1, round(given["steps_per_epoch"] / factor))
+
+    def _watch(self, given: dict[str, Any]) -> None:
+        watch = self
+
+        class Metrics(self.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                if not watch.calls:  # a model of the script's own may do without the usual training function
+                    watch.session.step(FRAMEWORK)
+
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                watch.on_epoch()
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                numbers = {name: float(value) for name, value in (logs or {}).items() if _is_number(value)}
+                watch.session.report(numbers)
+
+        callbacks = given.get("callbacks")
+        if hasattr(callbacks, "append") and not isinstance(callbacks, list):
+            callbacks.append(Metrics())  # a CallbackList
+        else:
+            given["callbacks"] = [*_as_list(callbacks or ()), Metrics()]
+        if self.graph is not None:
+            self.graph.prepare()
+
+    def _evaluate(self, original: Any) -> Any:
+        def evaluate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.session.here:
+                return original(model, *args, **kwargs)
+            if not self.evaluating:
+                self.session.check_stop()
+                self.session.clock.validation_begins(original.__name__)
+            self.evaluating += 1
+            counting, self.batches.counting = self.batches.counting, False
+            try:
+                return original(model, *args, **kwargs)
+            finally:
+                self.evaluating -= 1
+                self.batches.counting = counting
+
+        return evaluate
+
+    # steps
+
+    def _make_train_function(self, original: Any) -> Any:
+        def make_train_function(model: Any, *args: Any, **kwargs: Any) -> Any:
+            self._making = True
+            try:
+                result = original(model, *args, **kwargs)
+            finally:
+                self._making = False
+            function = model.train_function
+            if self.depth and function is not None and not hasattr(function, _STEPPING):
+                model.train_function = self._stepping(model, function)
+            self.batches.counting = bool(self.depth)
+            return result
+
+        return make_train_function
+
+    def _stepping(self, model: Any, function: Any) -> Any:
+        per_call = int(model.steps_per_execution)
+
+        def train_function(*args: Any) -> Any:
+            self.session.check_stop()
+            if self.session.clock.validating:
+                self.session.clock.training_resumes()
+            result = self._run(function, args, timed=per_call == 1)
+            self.logs = result[0] if isinstance(result, tuple) else result
+            self.calls += 1
+            self._stepped(model, per_call)
+            return result
+
+        setattr(train_function, _STEPPING, True)
+        return train_function
+
+    def _run(self, function: Any, args: tuple[Any, ...], *, timed: bool) -> Any:
+        if self.datasets is not None and self.calls % 64 == 1 and self.graph is not None:
+            self.datasets.fed_by(args[-1])
+        if self.graph is None:
+            return function(*args)
+        # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
+        self.graph.timing = timed
+        try:
+            return self._fetch_only(args[-1]) if self.session.probe == "loader" else function(*args)
+        finally:
+            self.graph.timing = False
+
+    def _fetch_only(self, iterator: Any) -> dict[str, Any]:
+        """The probe's loader side: a batch that nobody trains on."""
+        assert self.graph is not None
+        tf = sys.modules["tensorflow"]
+        try:
+            self.graph.count(iterator.get_next(), tf.distribute.get_strategy())
+        except tf.errors.OutOfRangeError as error:
+            raise StopIteration from error
+        return {}
+
+    def _stepped(self, model: Any, per_call: int) -> None:
+        accumulated = accumulation_of(model.optimizer)
+        before = self.micro // accumulated
+        self.micro += per_call
+        updates = self.micro // accumulated - before
+        if updates:
+            self.session.step(FRAMEWORK, updates)
+
+    def _count_in_graph(self, original: Any) -> Any:
+        def _autoconvert_optionals(model: Any, step_function: Any) -> Any:
+            run = original(model, step_function)
+            if not self._making or self.graph is None:
+                return run
+            self.step_function = step_function
+            graph = self.graph
+
+            def counted(data: Any) -> Any:
+                graph.count(data, model.distribute_strategy)
+                return run(data)
+
+            return sys.modules["tensorflow"].autograph.experimental.do_not_convert(counted)
+
+        return _autoconvert_optionals
+
+    def _epoch_iterator(self, original: Any) -> Any:
+        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            original(iterator, *args, **kwargs)
+            trains, self._awaits_iterator = self._awaits_iterator, False
+            if trains and self.session.probe == "compute":
+                dataset = iterator._distributed_dataset
+                iterator._distributed_dataset = dataset.take(1).cache().repeat()
+
+        return __init__
+
+    # what it shows
+
+    @property
+    def largest_batch(self) -> int:
+        """Rows of the largest batch that a step was given."""
+        return self.graph.largest if self.graph is not None else self.batches.largest
+
+    def traces(self) -> int:
+        """How often the step function was traced; 0 where that can't be told."""
+        count = getattr(self.step_function, "experimental_get_tracing_count", None)
+        return int(count()) if count is not None else 0
+
+
+def accumulation_of(optimizer: Any) -> int:
+    """Micro-batches in one update, as the optimizer was made."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return int(getattr(inner, "gradient_accumulation_steps", None) or 1)
+
+
+def _base_step(model: Any) -> Any:
+    """Keras' own training step for the backend."""
+    own = (cls for cls in type(model).__mro__ if cls.__module__.startswith("keras.src.backend."))
+    return next((cls.__dict__["train_step"] for cls in own if "train_step" in cls.__dict__), None)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
