@@ -1,28 +1,29 @@
-"""What the trial's process says of the script as a whole."""
+"""Which of the frameworks that a script imports is the one that trains."""
 
 from __future__ import annotations
-
-import pytest
 
 from tuner.child.recorder import Recorder
 from tuner.child.session import Session
 
+WINDOW = {"block_s": 1.0, "warmup_s": 1.0, "warmup_steps": 1, "min_s": 1.0, "max_s": 9.0, "min_blocks": 3}
 
-@pytest.mark.parametrize(
-    ("said", "framework"),
-    [
-        ([("torch", 0)], "torch"),
-        ([("torch", 0), ("keras", 9)], "keras"),
-        ([("keras", 9), ("torch", 0)], "keras"),
-        ([("torch", 9), ("keras", 0)], "torch"),
-        ([("torch", 9), ("keras", 9)], "keras"),
-    ],
-    ids=["nobody steps", "imported first", "imported later", "keras was only imported", "keras on torch"],
-)
-def test_the_framework_that_trains_is_the_one_whose_steps_were_seen(
-    said: list[tuple[str, int]], framework: str
-) -> None:
-    session = Session({}, Recorder(None))
-    for name, steps in said:
-        session.trains_with(name, f"{name}'s version", steps=steps)
-    assert session.facts == {"framework": framework, "framework_version": f"{framework}'s version"}
+
+def test_the_first_framework_that_takes_a_step_is_the_one_that_trains() -> None:
+    session = Session({"window": WINDOW}, Recorder(None))
+    assert session.may_be_of("torch")
+    assert session.may_be_of("keras")
+    session.step("keras")
+    assert session.may_be_of("keras")
+    assert not session.may_be_of("torch")
+
+
+def test_steps_of_a_framework_that_does_not_train_count_for_nothing() -> None:
+    session = Session({"window": WINDOW}, Recorder(None))
+    session.step("keras", 3)
+    session.step("torch", 5)
+    assert session.clock.total_steps == 3
+
+
+def test_what_the_baseline_saw_training_trains_in_every_trial() -> None:
+    session = Session({"window": WINDOW, "knowledge": {"framework": "keras"}}, Recorder(None))
+    assert not session.may_be_of("torch")

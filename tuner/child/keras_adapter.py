@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -149,7 +148,7 @@ class KerasAdapter:
         session, fits = self.session, self.fits
         clock = session.clock
         session.facts.update(
-            framework=FRAMEWORK, version=self.keras.__version__ if self.keras else self.tf.__version__,
+            framework=FRAMEWORK, framework_version=(self.keras or self.tf).__version__,
             unit="samples" if clock.total_samples else "steps", precisions=self._precisions(),
         )  # fmt: skip
         session.as_written["threads"] = self._threads()

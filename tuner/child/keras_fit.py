@@ -96,7 +96,8 @@ class FitWatch:
 
     def _meet(self, model: Any, given: dict[str, Any]) -> None:
         """What the script wrote, as it stands before anything is turned."""
-        self.model, x = model, given.get("x")
+        self.model = model
+        x: Any = given.get("x")
         self.kind = self._kind_of(x)
         self.given = {name: given.get(name) for name in ("batch_size", "steps_per_epoch", "validation_batch_size")}
         self.custom_step = type(model).train_step is not _base_step(model)
@@ -167,7 +168,7 @@ class FitWatch:
                 numbers = {name: float(value) for name, value in (logs or {}).items() if _is_number(value)}
                 watch.session.report(numbers)
 
-        callbacks = given.get("callbacks")
+        callbacks: Any = given.get("callbacks")
         if hasattr(callbacks, "append") and not isinstance(callbacks, list):
             callbacks.append(Metrics())  # a CallbackList
         else:

@@ -56,7 +56,6 @@ class GraphMeter:
     def _get_next(self, original: Any) -> Any:
         tf = self.tf
 
-        @tf.autograph.experimental.do_not_convert
         def get_next(iterator: Any) -> Any:
             if not self.timing:
                 return original(iterator)
@@ -69,7 +68,7 @@ class GraphMeter:
                 self._wait_s.assign_add(tf.timestamp() - began)
             return element
 
-        return get_next
+        return tf.autograph.experimental.do_not_convert(get_next)
 
     @property
     def largest(self) -> int:
@@ -130,5 +129,5 @@ def leading_dimension(batch: Any) -> int:
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):
         return next((size for size in map(leading_dimension, batch) if size), 0)
-    shape = getattr(batch, "shape", ())
-    return int(shape[0]) if len(shape) else 0
+    shape: tuple[int, ...] = tuple(getattr(batch, "shape", ()))
+    return int(shape[0]) if shape else 0

@@ -200,14 +200,6 @@ class Session:
         )  # fmt: skip
         self.recorder.emit("window", complete=complete, why=self.window_reason)
 
-    def trains_with(self, framework: str, version: str, *, steps: int) -> None:
-        """For observers: one that saw no steps of its framework gives way to any other, for it was only imported.
-
-        Of several that saw steps the last one counts: a library trains through the one that it is built on.
-        """
-        if steps or "framework" not in self.facts:
-            self.facts.update(framework=framework, framework_version=version)
-
     def knob(
         self, name: str, evidence: str, *, sites: int = 1, changed: int = 1, reason: str = "", observed: Any = None
     ) -> None:

@@ -151,9 +151,8 @@ class TorchAdapter:
         session, steps, modules = self.session, self.steps, self.modules
         primary = self.loaders.loaders.get(self.loaders.primary or "")
         countable = primary.fetches > 1 if primary is not None else self.samples_told
-        session.trains_with("torch", self.torch.__version__, steps=steps.steps)
         session.facts.update(
-            unit="samples" if countable else "steps",
+            framework="torch", framework_version=self.torch.__version__, unit="samples" if countable else "steps",
             training_loaders=self._training_loaders(), dataset_len=primary.dataset_len if primary else None,
             optimizers=[x.name for x in steps.stepped], backwards=steps.backwards, optimizer_steps=steps.steps,
             precisions=self._precisions(), loss_reduction=steps.losses.reduction, batch_norm=modules.has_batch_norm,
