@@ -180,18 +180,17 @@ class KerasAdapter:
         if rows is not None:
             session.facts["dataset_len"] = rows
         session.as_written.update(fits.written)
-        session.as_written.update(grad_accumulation=accumulation_of(model.optimizer), lr_scale=1.0)
+        by_script = self.optimizers.accumulated_by_script if self.optimizers is not None else 0
+        session.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
         self._leave_out(fits)
         self._note_retracing(fits)
 
     def _leave_out(self, fits: FitWatch) -> None:
         session, left_out = self.session, self.session.left_out
-        written_policy = self.policy.chosen_by_script
-        session.as_written["precision"] = PRECISION_OF.get(fits.model.dtype_policy.name, "fp32")
-        if self.policy.forced is not None:
-            session.as_written["precision"] = "fp32"
-        if written_policy:
-            left_out["precision"] = f"the script chooses the policy {written_policy} itself"
+        policy = self.policy.chosen_by_script
+        session.as_written["precision"] = PRECISION_OF.get(policy, "fp32")
+        if policy:
+            left_out["precision"] = f"the script chooses the policy {policy} itself"
         if fits.kind in BATCH_REASONS:
             left_out["batch_size"] = BATCH_REASONS[fits.kind]
         if fits.sets_rate:
@@ -200,7 +199,7 @@ class KerasAdapter:
             left_out["grad_accumulation"] = "how the loss of the model's own train_step depends on the batch is unknown"
         elif session.facts["loss_reduction"] != "mean":
             left_out["grad_accumulation"] = f"the loss is no mean over the batch ({session.facts['loss_reduction']})"
-        if self.optimizers is not None and self.optimizers.accumulated_by_script:
+        if session.as_written["grad_accumulation"] > 1:
             left_out["grad_accumulation"] = "the script accumulates gradients itself"
         if fits.backend == "torch":
             left_out["steps_per_execution"] = "Keras has it on TensorFlow and JAX only"
@@ -230,7 +229,7 @@ class KerasAdapter:
             if knob in session.config:
                 self._compare(knob, getattr(fits.model, knob))
         if "workers" in session.config:
-            self._compare("workers", fits.written.get("workers"))
+            self._compare("workers", fits.workers)
         if "batch_size" in session.config:
             self._compare("batch_size", fits.largest_batch)
         if "grad_accumulation" in session.config:

@@ -37,6 +37,7 @@ class FitWatch:
         self.kind = ""
         self.given: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
+        self.workers = 0  # that prepare the batches of a PyDataset
         self.step_function: Any = None
         self.sets_rate = False
         self.custom_step = False
@@ -112,7 +113,7 @@ class FitWatch:
         elif self.kind == "dataset" and self.datasets is not None:
             self.datasets.meet(x)
         elif self.kind == "pydataset":
-            self.written["workers"] = int(x.workers)
+            self.workers = self.written["workers"] = int(x.workers)
         callbacks = given.get("callbacks")
         listed = getattr(callbacks, "callbacks", callbacks) or ()
         self.sets_rate = any("LearningRateScheduler" in type(c).__name__ for c in _as_list(listed))
@@ -140,7 +141,7 @@ class FitWatch:
         if turned or session.measuring:
             model.train_function = None  # a model that was fit before has one that knows nothing of this
         if session.wants("workers") and self.kind == "pydataset":
-            given["x"].workers = int(config["workers"])
+            given["x"].workers = self.workers = int(config["workers"])
         factor = 1.0
         if self.kind == "dataset" and self.datasets is not None:
             given["x"] = self.datasets.adapt(given["x"])
