@@ -54,7 +54,7 @@ SPACE = SearchSpace(
     derive=batches.derive,
     knobs=(
         Knob(
-            "run_eagerly", lambda known: [True, False], "Python runs every operation of a step",
+            "run_eagerly", lambda known: [False], "Python runs every operation of a step",
             value_type=bool,
         ),
         Knob("parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True),

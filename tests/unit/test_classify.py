@@ -161,6 +161,36 @@ def test_a_compile_failure_is_the_configs_or_the_scripts_own() -> None:
     assert judge(record, baseline=True, status=exited(1))[0] is OutcomeKind.USER_ERROR
 
 
+def test_xla_failures_are_told_in_tensorflows_own_sentence() -> None:
+    text = """Graph execution error:
+
+Detected at node sequential_1/l_1/AsString defined at (most recent call last):
+<stack traces unavailable>
+Detected unsupported operations when trying to compile graph __inference_step_215[] on XLA_CPU_JIT: AsString (No \
+registered 'AsString' OpKernel for XLA_CPU_JIT devices compatible with node {{node l_1/AsString}}){{node l_1/AsString}}
+The op is created at:
+File "train.py", line 10, in <module>
+\ttf2xla conversion failed while converting __inference_step_215[].
+\t [[StatefulPartitionedCall]] [Op:__inference_multi_step_on_iterator_231]"""
+    judgement = classify(Traces([HELLO, raised("InvalidArgumentError", text)], False, status=exited(1)))
+    assert judgement[:2] == (OutcomeKind.INFEASIBLE, "compile-failure")
+    assert judgement[2] == (
+        "InvalidArgumentError: XLA can't compile AsString:"
+        " No registered 'AsString' OpKernel for XLA_CPU_JIT devices"
+    )
+
+
+def test_an_error_of_a_graph_is_told_without_the_story_of_its_nodes() -> None:
+    text = """Graph execution error:
+
+Detected at node dense/MatMul defined at (most recent call last):
+  File "train.py", line 4, in <module>
+Matrix size-incompatible: In[0]: [32,4], In[1]: [5,1]
+\t [[{{node dense/MatMul}}]] [Op:__inference_step_77]"""
+    judgement = classify(Traces([HELLO, raised("InvalidArgumentError", text)], False, status=exited(1)))
+    assert judgement[2] == "InvalidArgumentError: Matrix size-incompatible: In[0]: [32,4], In[1]: [5,1]"
+
+
 def test_a_full_disk_is_the_machines() -> None:
     record = raised("OSError", "[Errno 28] No space left on device: 'log'")
     assert judge(record, status=exited(1)) == (OutcomeKind.INFRASTRUCTURE, "disk-full")

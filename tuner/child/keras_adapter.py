@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import seeds
+from . import seeds, tf_files
 from .keras_fit import FRAMEWORK, FitWatch, accumulation_of
 from .keras_model import POLICIES, OptimizerWatch, PolicyWatch, compute_dtypes, has_batch_norm, reduction_of
 from .session import Session
@@ -55,6 +55,8 @@ class KerasAdapter:
         if session.wants("inter_op_threads"):
             tf.config.threading.set_inter_op_parallelism_threads(int(session.config["inter_op_threads"]))
         self._cap_memory(tf)
+        if session.measuring:
+            tf_files.install(session, tf)
 
     def _cap_memory(self, tf: ModuleType) -> None:
         """A config that takes too much fails here, and no neighbour on the card does."""
@@ -319,4 +321,8 @@ def keras(session: Session, module: ModuleType) -> None:
     _adapter(session).meet_keras(module)
 
 
-ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {"tensorflow": tensorflow, "keras": keras}
+ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {
+    "tensorflow": tensorflow,
+    "keras": keras,
+    "h5py": tf_files.install_h5py,
+}

@@ -90,7 +90,7 @@ def _from_exception(traces: Traces) -> Judgement | None:
     if record is None or record.get("origin", "script") != "script":
         return None
     name, text = str(record.get("type", "")), str(record.get("text", ""))
-    line = one_line(f"{name}: {text}" if text else name)
+    line = one_line(f"{name}: {_essence(text)}" if text else name)
     matched = match_text(f"{name}: {text}\n{record.get('traceback', '')}")
     if matched in ("device-oom", "host-oom"):
         return _INFEASIBLE, matched, line
@@ -189,6 +189,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"|torch\._dynamo\.exc\.|torch\._inductor\.exc\.|triton\.compiler\.errors|triton\.runtime\.errors"
             r"|ptxas (?:fatal|error|returned)|PTXASError|`?ptxas`? (?:failed|died)|XLA compilation failed"
             r"|Failed to find C compiler|InvalidCxxCompiler|TritonMissing"
+            r"|Detected unsupported operations when trying to compile graph|tf2xla conversion failed"
         ),
     ),
     (
@@ -209,6 +210,22 @@ def match_text(text: str) -> str:
         if pattern.search(text):
             return reason
     return ""
+
+
+_UNSUPPORTED = re.compile(r"unsupported operations when trying to compile graph \S+ on \S+ (\w+) \(([^{)\n]*)")
+_SURROUNDINGS = ("Graph execution error", "Detected at node", "<stack traces", "The op is created at", "File ", "[[")
+
+
+def _essence(text: str) -> str:
+    """TensorFlow's own sentence, out of its story of where each node of the graph came from."""
+    if not text.startswith("Graph execution error"):
+        return text
+    unsupported = _UNSUPPORTED.search(text)
+    if unsupported:
+        return f"XLA can't compile {unsupported[1]}: {unsupported[2].removesuffix(' compatible with node ')}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(_SURROUNDINGS)]
+    return told[-1] if told else text
 
 
 def last_line(text: str) -> str:
