@@ -324,5 +324,5 @@ def keras(session: Session, module: ModuleType) -> None:
 ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {
     "tensorflow": tensorflow,
     "keras": keras,
-    "h5py": tf_files.install_h5py,
+    **tf_files.ADAPTERS,
 }

@@ -18,15 +18,37 @@ def install(session: Session, tf: ModuleType) -> None:
     overlay = session.overlay
     if overlay is None:
         return
-    patch(tf.saved_model, "save", lambda original: _folder_second(overlay, original))
-    patch(tf.saved_model, "load", lambda original: _read_first(overlay, original))
-    patch(tf.summary, "create_file_writer", lambda original: _folder_first(overlay, original))
-    patch(tf.train, "latest_checkpoint", lambda original: _read_first(overlay, original))
+    for api in (tf, tf.compat.v2):
+        install_saved_model(session, api.saved_model)
+        install_summary(session, api.summary)
+        install_train(session, api.train)
     for name in ("save", "write"):
         patch(tf.train.Checkpoint, name, lambda original: _prefix(overlay, original))
     for name in ("read", "restore"):
         patch(tf.train.Checkpoint, name, lambda original: _restore(overlay, original))
     patch(tf.train.CheckpointManager, "__init__", lambda original: _manager(overlay, original))
+
+
+def install_saved_model(session: Session, module: ModuleType) -> None:
+    """One of the modules under whose names TensorFlow has these functions: each holds them by itself."""
+    overlay = session.overlay
+    if overlay is not None:
+        patch(module, "save", lambda original: _folder_second(overlay, original))
+        patch(module, "load", lambda original: _read_first(overlay, original))
+
+
+def install_summary(session: Session, module: ModuleType) -> None:
+    """As above, for TensorBoard's logs."""
+    overlay = session.overlay
+    if overlay is not None:
+        patch(module, "create_file_writer", lambda original: _folder_first(overlay, original))
+
+
+def install_train(session: Session, module: ModuleType) -> None:
+    """As above, for checkpoints."""
+    overlay = session.overlay
+    if overlay is not None:
+        patch(module, "latest_checkpoint", lambda original: _read_first(overlay, original))
 
 
 def install_h5py(session: Session, module: ModuleType) -> None:
@@ -104,3 +126,11 @@ def _manager(overlay: Overlay, original: Any) -> Any:
         original(manager, checkpoint, _own(overlay, directory), *args, **kwargs)
 
     return __init__
+
+
+ADAPTERS = {
+    "h5py": install_h5py,
+    "tensorflow.saved_model": install_saved_model,
+    "tensorflow.summary": install_summary,
+    "tensorflow.train": install_train,
+}
