@@ -104,6 +104,25 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
     return run
 
 
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes a distribution with one module and its entry points, as pip would leave it on sys.path."""
+
+    def make(module: str, source: str, **points: str) -> None:
+        site = tmp_path / "site"
+        record = site / f"{module}-1.0.dist-info"
+        record.mkdir(parents=True)
+        (site / f"{module}.py").write_text(textwrap.dedent(source))
+        (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (record / "entry_points.txt").write_text(
+            "".join(f"[autotune.{group}]\n{text}\n" for group, text in points.items())
+        )
+        monkeypatch.syspath_prepend(str(site))
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return make
+
+
 @pytest.fixture(autouse=True)
 def locks_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for a study that runs on this machine, nor for another test."""

@@ -27,6 +27,7 @@ from tuner.runner.replay import ReplayRunner
 from tuner.search.sequence import Sequence
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
+from tuner.spaces import Spaces
 from tuner.storage import Repository
 from tuner.study import run_study
 
@@ -56,7 +57,7 @@ def main() -> None:
         content = Path(options.script).read_bytes()
         plan = replace(
             plan, script=Script(options.script, (), sha256=hashlib.sha256(content).hexdigest()), device=cpu_device(),
-            space=load_space("torch"), selection=tuple(options.knobs.split(",")), cores=2, window=QUICK,
+            spaces=Spaces((load_space("torch"),)), selection=tuple(options.knobs.split(",")), cores=2, window=QUICK,
             limits=Limits(trial_timeout_s=60, max_host_bytes=options.max_host_bytes),
         )  # fmt: skip
         runner = ProcessRunner()

@@ -23,6 +23,7 @@ from tuner.objective import Objective
 from tuner.plan import StudyPlan
 from tuner.runner.base import Limits
 from tuner.space import Knob, Known, ResolvedSpace, SearchSpace, resolve
+from tuner.spaces import Spaces
 
 DEVICE = Device("cpu", 0, "made up", "made up", 16 * 2**30)
 OBJECTIVE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
@@ -122,7 +123,7 @@ def plan(folder: Path, **changes: Any) -> StudyPlan:
     """A plan over the made-up space."""
     values: dict[str, Any] = {
         "name": "made-up", "script": Script("train.py", (), sha256="0" * 64), "device": DEVICE, "folder": folder,
-        "space": SPACE, "objective": OBJECTIVE, "trials": 20, "limits": Limits(), "cores": 8,
+        "spaces": Spaces((SPACE,)), "objective": OBJECTIVE, "trials": 20, "limits": Limits(), "cores": 8,
         "software": {"python": "3"}, "finals_rounds": 3, "finalists": 2,
     }  # fmt: skip
     return StudyPlan(**{**values, **changes})

@@ -14,14 +14,15 @@ from tuner.space import ResolvedSpace
 
 
 def identity_of(plan: StudyPlan) -> dict[str, Any]:
-    """Everything that a trial's figures depend on. Budget, seed and time limits may change between runs."""
+    """Everything that a trial's figures depend on. Budget, seed and time limits may change between runs.
+
+    Which space is searched is known after the baseline only: ``check_space`` looks at that.
+    """
     return {
         "script.sha256": plan.script.sha256,
         "script.path": plan.script.path,
         "script.module": plan.script.module,
         "script.argv": list(plan.script.argv),
-        "space.name": plan.space.name,
-        "space.knobs": [f"{knob.name}:{knob.tier}" for knob in plan.space.knobs],
         "space.selection": sorted(plan.selection),
         "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
         "effective_batch": plan.effective_batch,
@@ -62,6 +63,8 @@ def _as_stored(value: Any) -> str:
 def space_document(space: ResolvedSpace) -> dict[str, Any]:
     """What a study searches, for its record."""
     return {
+        "name": space.space.name,
+        "knobs": [f"{knob.name}:{knob.tier}" for knob in space.space.knobs],
         "hash": space_hash(space),
         "values": {axis.knob.name: list(axis.values) for axis in space.axes},
         "as_written": {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
@@ -72,10 +75,15 @@ def space_document(space: ResolvedSpace) -> dict[str, Any]:
 
 def check_space(stored: Mapping[str, Any], present: ResolvedSpace, folder: str) -> None:
     """Raises ``StudyMismatchError`` where a study that has a space would search another one."""
-    if stored and stored.get("hash") != space_hash(present):
-        before, now = stored.get("values", {}), space_document(present)["values"]
-        lines = [
-            f"{k}: {_shown(before, k)} → {_shown(now, k)}" for k in {**before, **now} if before.get(k) != now.get(k)
+    now = space_document(present)
+    own = [name for name in ("name", "knobs") if stored.get(name) != now[name]]
+    if stored and (own or stored.get("hash") != now["hash"]):
+        lines = [f"{name}: {_shown(stored, name)} → {_shown(now, name)}" for name in own]
+        before, after = stored.get("values", {}), now["values"]
+        lines += [
+            f"{knob}: {_shown(before, knob)} → {_shown(after, knob)}"
+            for knob in {**before, **after}
+            if before.get(knob) != after.get(knob)
         ]
         raise StudyMismatchError(
             f"the study in {folder} searches another space:\n  " + "\n  ".join(lines),

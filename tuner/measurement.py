@@ -107,14 +107,14 @@ def knob_reports(records: Iterable[Record]) -> tuple[KnobReport, ...]:
 
 
 def merged_facts(records: Iterable[Record]) -> dict[str, Any]:
-    """Everything the child said of script and framework, later over earlier."""
+    """Everything the child said of the script, later over earlier.
+
+    The ``framework`` is the one that trains: several may have been imported, and a record tells of each.
+    """
     facts: dict[str, Any] = {}
     for record in records:
-        fields = {k: v for k, v in record.items() if k not in ("v", "t", "kind")}
         if record["kind"] == "facts":
-            facts.update(fields)
-        elif record["kind"] == "framework":
-            facts["framework"] = fields
+            facts.update({k: v for k, v in record.items() if k not in ("v", "t", "kind")})
     return facts
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.errors import UsageError
+from tuner.errors import UnknownKnobError, UsageError
 from tuner.model import Config, Value
 from tuner.space import Knob, SearchSpace, same_value
 
@@ -83,7 +83,7 @@ def render(argv: Sequence[str], config: Config) -> tuple[str, ...]:
 
 
 def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) -> SearchSpace:
-    """The space with the arguments' own knobs and choices. Raises ``UsageError`` for a knob without any choice."""
+    """The space with the arguments' own knobs and choices. Raises ``UnknownKnobError`` for one without any choice."""
     knobs = [_with_choices(knob, placeholders.get(knob.name)) for knob in space.knobs]
     declared = {knob.name for knob in space.knobs}
     for placeholder in placeholders.values():
@@ -91,7 +91,7 @@ def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) ->
             continue
         if not placeholder.choices:
             known = ", ".join(sorted(declared))
-            raise UsageError(
+            raise UnknownKnobError(
                 f"{{{placeholder.knob}}} in the script's arguments is no knob of {space.name!r}",
                 hint=f"give its values, as in {{{placeholder.knob}=1|2|4}}, the script's own first; or write"
                 f" {{{{{placeholder.knob}}}}} if the braces are meant literally; the knobs are: {known}",

@@ -10,7 +10,7 @@ from tuner.accuracy import AccuracyLimits
 from tuner.model import Config, Device, Script
 from tuner.objective import Objective
 from tuner.runner.base import Limits, Window
-from tuner.space import SearchSpace
+from tuner.spaces import Spaces
 
 DATABASE = "study.db"
 
@@ -29,7 +29,7 @@ class StudyPlan:
     script: Script
     device: Device
     folder: Path
-    space: SearchSpace
+    spaces: Spaces
     objective: Objective
     selection: tuple[str, ...] = ()
     pinned: Config = field(default_factory=dict)

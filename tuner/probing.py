@@ -10,11 +10,11 @@ from typing import Any
 from tuner.bottleneck import Bottleneck, find_bottleneck
 from tuner.lock import DeviceLock, FolderLock
 from tuner.model import Config, Measurement, Outcome
-from tuner.placeholders import extend_facts, extend_space, first_knowledge, parse, render
+from tuner.placeholders import extend_facts, first_knowledge, parse, render
 from tuner.plan import StudyPlan
 from tuner.refusal import refusal
 from tuner.runner.base import Runner, TrialRequest
-from tuner.space import Known, ResolvedSpace, resolve
+from tuner.space import Known, ResolvedSpace, resolve, selected_names
 
 FOLDER = "probe"
 
@@ -46,7 +46,8 @@ def probe(
             raise refusal(real, plan.folder / FOLDER / "real loop" / "log.txt")
         knowledge = extend_facts({**real.facts, "effective_batch": "free"}, placeholders)
         known = Known(plan.device, plan.cores, facts=knowledge)
-        space = resolve(extend_space(plan.space, placeholders), known, selection=plan.selection, pinned={})
+        chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
+        space = resolve(chosen, known, selection=plan.selection, pinned={})
         compute = loader = half = None
         if knowledge.get("training_loaders"):
             compute = _measured(run("computing alone", "compute", {}))

@@ -16,6 +16,14 @@ SPACES = "autotune.search_spaces"
 OBJECTIVES = "autotune.objectives"
 
 
+AUTO = "auto"
+
+
+def load_spaces(name: str) -> tuple[SearchSpace, ...]:
+    """The space of that name or file; with ``auto`` those of all entry points. Raises ``SpaceError``."""
+    return tuple(load_space(found) for found in (names(SPACES) if name == AUTO else (name,)))
+
+
 def load_space(name: str) -> SearchSpace:
     """The space of an entry point, or ``SPACE`` in a .py file. Raises ``SpaceError``."""
     value = _load(name, SPACES, "SPACE", SpaceError)
@@ -54,7 +62,7 @@ def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[
     except (Exception, SystemExit) as cause:  # a third party's module may raise anything
         raise error(
             f"{name} ({point.value}) can't be loaded: {type(cause).__name__}: {cause}",
-            hint="repair or remove the package that declares it",
+            hint="repair or remove the package that declares it, or name another one",
         ) from cause
 
 

@@ -185,7 +185,7 @@ def resolve(
     nothing here.
     """
     pinned = dict(pinned or {})
-    for name in [*pinned, *(entry.removeprefix("-") for entry in selection)]:
+    for name in [*pinned, *selected_names(selection)]:
         space.knob(name)
     for name, value in pinned.items():
         _check_word(space.knob(name), value, known)
@@ -207,6 +207,11 @@ def resolve(
             continue
         axes.append(Axis(knob, values, _index(values, written)))
     return ResolvedSpace(space, tuple(axes), left_out, pinned, facts)
+
+
+def selected_names(selection: Sequence[str]) -> list[str]:
+    """The knobs that a selection speaks of, also those that it leaves out."""
+    return [entry.removeprefix("-") for entry in selection]
 
 
 def _check_word(knob: Knob, value: Value, known: Known) -> None:

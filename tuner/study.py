@@ -19,7 +19,7 @@ from tuner.ledger import TRIALS, Ledger
 from tuner.lock import DeviceLock, FolderLock
 from tuner.model import Phase, Trial, Winner
 from tuner.noise import MOVED
-from tuner.placeholders import extend_facts, extend_space, first_knowledge, parse
+from tuner.placeholders import extend_facts, first_knowledge, parse
 from tuner.plan import StudyPlan
 from tuner.refusal import refusal
 from tuner.runner.base import Interrupted, Runner
@@ -27,7 +27,7 @@ from tuner.scoring import WORTH_HAVING, key_of, score_of
 from tuner.screens import needs_screen, screen
 from tuner.search.history import History, Proposal, Sampler
 from tuner.search.memory import MemoryLimits
-from tuner.space import Known, ResolvedSpace, resolve
+from tuner.space import Known, ResolvedSpace, resolve, selected_names
 from tuner.stats import Verdict
 from tuner.storage import Repository, StudyRecord
 
@@ -109,7 +109,6 @@ class _Study:
                 bench.budget.finals_share, len(bench.searched()), resumed,
             )
         )  # fmt: skip
-        bench.repository.save_state(self._record.id, "running")
         self._paused = bench.baseline() is not None
         winner: Winner | None = None
         interrupted = False
@@ -146,10 +145,13 @@ class _Study:
 
     def _resolve_space(self) -> ResolvedSpace:
         plan = self._plan
-        space = extend_space(plan.space, self._placeholders)
+        asked = [*selected_names(plan.selection), *plan.pinned]
+        space = plan.spaces.chosen(self._bench.knowledge, self._placeholders, asked)
         known = Known(plan.device, plan.cores, facts=self._bench.knowledge)
         resolved = resolve(space, known, selection=plan.selection, pinned=plan.pinned)
         identity.check_space(self._record.space, resolved, str(plan.folder))
+        # Only now is it sure that the study goes on: one that is refused stays as it was, finished or not.
+        self._bench.repository.save_state(self._record.id, "running")
         self._bench.repository.save_space(self._record.id, identity.space_document(resolved))
         self._space = resolved
         self._bench.tell(

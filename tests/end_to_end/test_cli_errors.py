@@ -90,7 +90,7 @@ CASES = (
     Wrong("study train.py --study train.py", "storage", "train.py is not a folder", "--study DIR", 6),
     Wrong("study torchrun -- train.py", "usage", "torchrun starts several processes", "autotune study train.py"),
     Wrong("study train.py", "usage", "WORLD_SIZE is 2", "not under a launcher", environment={"WORLD_SIZE": "2"}),
-    Wrong("study train.py -- --x={nosuch}", "usage", "{nosuch} in the script's arguments is no knob", "{nosuch=1|2|4}"),
+    Wrong("study train.py -- --x={nosuch}", "unknown-knob", "{nosuch} in the script's arg", "{nosuch=1|2|4}"),
     Wrong("study typo", "usage", "unknown key 'bugdet'", "did you mean 'budget'?"),
     Wrong("study value", "usage", "study.toml: budget = 'soon'", "30m"),
     Wrong("study torn", "usage", "can't read torn/study.toml", ""),

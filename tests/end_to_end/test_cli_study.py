@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -285,3 +285,20 @@ def test_a_dry_run_makes_nothing(place: Place) -> None:
     said = {" ".join(line.split()) for line in answer.stdout.splitlines()}
     assert {"script train.py", "arguments --name first"} <= said
     assert [path.name for path in place.folder.iterdir()] == ["train.py"]
+
+
+def test_a_knob_of_another_framework_is_refused_once_the_baseline_is_known(
+    place: Place, install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+        from tuner.space import Knob, SearchSpace
+        SPACE = SearchSpace("tiny", "other", (Knob("lever", lambda known: [1, 2], "a lever"),))
+    """
+    install("tiny_space", source, search_spaces="tiny = tiny_space:SPACE")
+    monkeypatch.setenv("PYTHONPATH", f"{place.folder / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    place.write(SCRIPT, "train.py")
+    place.write('[study]\nscript = "train.py"\nknobs = ["lever"]\n', "study.toml")
+    for verb in ("study", "probe"):
+        answer = place.run(verb, "--device", "cpu", "--study", verb)
+        assert answer.returncode == 2, answer.stdout + answer.stderr
+        assert "error: lever is a knob of 'tiny', and the script trains with torch 2." in answer.stderr

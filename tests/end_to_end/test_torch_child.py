@@ -71,6 +71,7 @@ def test_baseline_learns_what_the_script_wrote(trained: Callable[..., Any]) -> N
     assert facts["as_written"]["precision"] == "fp32"
     assert facts["options"] == {"batch_size": "batch_size"}
     assert facts["unit"] == "samples"
+    assert facts["framework"] == "torch" and facts["framework_version"].startswith("2.")
     assert run.of("window")[0]["complete"]
     assert run.returncode == 0
     assert all(math.isfinite(record["value"]) for record in run.of("loss"))

@@ -17,6 +17,7 @@ from tuner.objective import Objective
 from tuner.plan import StudyPlan
 from tuner.runner.base import Limits
 from tuner.space import Axis, Knob, ResolvedSpace, SearchSpace
+from tuner.spaces import Spaces
 
 WORKERS = Knob("num_workers", lambda known: [0, 2], "workers", ordered=True)
 SPACE = SearchSpace("torch", "torch", (WORKERS,))
@@ -26,7 +27,7 @@ PLAN = StudyPlan(
     script=Script("train.py", ("--lr", "0.1"), sha256="ab" * 32),
     device=CARD,
     folder=Path("autotune-train"),
-    space=SPACE,
+    spaces=Spaces((SPACE,)),
     objective=Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s),
     pinned={"precision": "bf16", "compile": True},
     software={"torch": "2.13.0", "python": "3.11.7"},
@@ -65,8 +66,6 @@ def test_what_no_figure_depends_on_may_change(change: Callable[[StudyPlan], Stud
         (lambda p: replace(p, script=replace(p.script, module="pkg.train")), "script.module: (none) → pkg.train"),
         (lambda p: replace(p, script=replace(p.script, argv=())), "script.argv: ['--lr', '0.1'] → []"),
         (lambda p: replace(p, selection=("compile",)), "space.selection: [] → ['compile']"),
-        (lambda p: replace(p, space=replace(SPACE, name="keras")), "space.name: torch → keras"),
-        (lambda p: replace(p, space=replace(SPACE, knobs=())), "space.knobs: ['num_workers:1'] → []"),
         (
             lambda p: replace(p, pinned={**p.pinned, "compile": 1}),
             "space.pinned: {'compile': True, 'precision': 'bf16'} → {'compile': 1, 'precision': 'bf16'}",

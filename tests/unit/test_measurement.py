@@ -178,11 +178,12 @@ def test_facts_are_merged_later_over_earlier() -> None:
     records: list[Record] = [
         {"v": 1, "t": 1.0, "kind": "framework", "name": "torch", "version": "2.13"},
         {"v": 1, "t": 1.0, "kind": "facts", "as_written": {"batch_size": 64}, "steps": 1},
+        {"v": 1, "t": 1.5, "kind": "facts", "framework": "keras", "framework_version": "3.15"},
         {"v": 1, "t": 2.0, "kind": "facts", "steps": 90},
     ]
     assert merged_facts(records) == {
-        "framework": {"name": "torch", "version": "2.13"}, "as_written": {"batch_size": 64}, "steps": 90,
-    }  # fmt: skip
+        "framework": "keras", "framework_version": "3.15", "as_written": {"batch_size": 64}, "steps": 90,
+    }, "torch was only imported"  # fmt: skip
 
 
 def test_torn_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:

@@ -29,25 +29,6 @@ GOOD_OBJECTIVE = """
 """
 
 
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes a distribution with one module and its entry points, as pip would leave it on sys.path."""
-
-    def make(module: str, source: str, **points: str) -> None:
-        site = tmp_path / "site"
-        record = site / f"{module}-1.0.dist-info"
-        record.mkdir(parents=True)
-        (site / f"{module}.py").write_text(textwrap.dedent(source))
-        (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        (record / "entry_points.txt").write_text(
-            "".join(f"[autotune.{group}]\n{text}\n" for group, text in points.items())
-        )
-        monkeypatch.syspath_prepend(str(site))
-        monkeypatch.delitem(sys.modules, module, raising=False)
-
-    return make
-
-
 def test_what_comes_along_is_found_as_a_third_partys_would_be() -> None:
     assert load_space("torch").framework == "torch"
     assert load_objective("throughput").maximize

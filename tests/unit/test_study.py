@@ -24,6 +24,7 @@ from tuner.events import (
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Script, Verdict
 from tuner.runner.base import Limits
 from tuner.scoring import key_of
+from tuner.spaces import Spaces
 
 
 def test_a_study_finds_and_proves_the_gain(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_study_of_something_else_is_refused_with_the_difference(tmp_path: Path
 def test_a_space_whose_values_changed_is_refused(tmp_path: Path) -> None:
     Ran(worlds.plan(tmp_path, trials=2), worlds.World().outcome)
     knobs = (replace(worlds.SPACE.knobs[0], choices=lambda known: [0, 3]), *worlds.SPACE.knobs[1:])
-    changed = worlds.plan(tmp_path, trials=2, space=replace(worlds.SPACE, knobs=knobs))
+    changed = worlds.plan(tmp_path, trials=2, spaces=Spaces((replace(worlds.SPACE, knobs=knobs),)))
     with pytest.raises(StudyMismatchError, match="workers"):
         Ran(changed, worlds.World().outcome)
 

@@ -17,6 +17,7 @@ from tuner.model import Config, Outcome, Script
 from tuner.runner.base import Limits
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
+from tuner.spaces import Spaces
 from tuner.stats import Verdict as Accuracy
 from tuner.study import StudyResult, run_study
 
@@ -151,7 +152,7 @@ def test_bound_values_are_known_to_the_baseline(tmp_path: Path) -> None:
 
 def test_values_that_the_constraints_exclude_are_named(tmp_path: Path) -> None:
     only_small = replace(worlds.SPACE, allowed=lambda config, facts: int(config["batch_size"]) <= 64)
-    ran = Ran(worlds.plan(tmp_path, trials=12, space=only_small), worlds.World().outcome)
+    ran = Ran(worlds.plan(tmp_path, trials=12, spaces=Spaces((only_small,))), worlds.World().outcome)
     notes = [event.text for event in of(ran.events, Noted) if event.text.startswith("not tried")]
     assert len(notes) == 1
     assert notes[0].endswith("batch_size=128, batch_size=256, batch_size=512")

@@ -152,7 +152,7 @@ class TorchAdapter:
         primary = self.loaders.loaders.get(self.loaders.primary or "")
         countable = primary.fetches > 1 if primary is not None else self.samples_told
         session.facts.update(
-            framework="torch", version=self.torch.__version__, unit="samples" if countable else "steps",
+            framework="torch", framework_version=self.torch.__version__, unit="samples" if countable else "steps",
             training_loaders=self._training_loaders(), dataset_len=primary.dataset_len if primary else None,
             optimizers=[x.name for x in steps.stepped], backwards=steps.backwards, optimizer_steps=steps.steps,
             precisions=self._precisions(), loss_reduction=steps.losses.reduction, batch_norm=modules.has_batch_norm,

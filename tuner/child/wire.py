@@ -22,7 +22,7 @@ RECORDS_ENV = "AUTOTUNE_RECORDS_FD"
 KINDS = frozenset(
     {
         "hello",  # python, pid, argv as the script sees it
-        "framework",  # name, version, device
+        "framework",  # name, version, device: one that was imported; which one trains is among the facts
         "facts",  # what the script wrote: the baseline's value of every knob, sites, options
         "first_step",  # seconds since the child started
         "compile",  # graphs, seconds

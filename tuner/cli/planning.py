@@ -12,11 +12,12 @@ from tuner.cli.target import find_script, stem
 from tuner.errors import StorageError
 from tuner.lock import FolderLock
 from tuner.objective import amortised
-from tuner.placeholders import extend_space, parse
+from tuner.placeholders import parse
 from tuner.plan import DATABASE, StudyPlan
 from tuner.quantities import parse_bytes
-from tuner.registry import load_objective, load_space
+from tuner.registry import AUTO, load_objective, load_spaces
 from tuner.runner.base import Limits
+from tuner.spaces import Spaces
 from tuner.wording import bytes_text, config_text, device_text, script_text, seconds_text
 
 
@@ -24,15 +25,11 @@ def make_plan(settings: Settings) -> StudyPlan:
     """The plan. Raises the error of whatever can't be: script, device, space, objective, knob, limit."""
     script = find_script(settings.script, settings.module, settings.args)
     device = environment.resolve_device(settings.device)
-    space = load_space(settings.space)
+    spaces = Spaces(load_spaces(settings.space), forced=settings.space != AUTO)
     objective = load_objective(settings.objective)
     if settings.planned_samples is not None:
         objective = amortised(objective, settings.planned_samples)
-    extended = extend_space(space, parse(script.argv))
-    for entry in settings.knobs:
-        extended.knob(entry.lstrip("-"))
-    for name, value in settings.pinned.items():
-        extended.knob(name).check(value)
+    spaces.check(parse(script.argv), settings.knobs, settings.pinned)
     total, _ = environment.host_memory()
     of_device = parse_bytes(settings.max_memory, device.memory_bytes or total)
     share_of_host = int(min(0.9, of_device / total) * total) if device.kind == "cpu" else int(0.9 * total)
@@ -42,7 +39,7 @@ def make_plan(settings: Settings) -> StudyPlan:
         script=script,
         device=device,
         folder=Path(settings.folder or f"autotune-{name}"),
-        space=space,
+        spaces=spaces,
         objective=objective,
         selection=settings.knobs,
         pinned=settings.pinned,
@@ -65,6 +62,7 @@ def make_plan(settings: Settings) -> StudyPlan:
 
 def described(plan: StudyPlan, settings: Settings) -> list[str]:
     """What the study would be, a line a choice."""
+    on_device = plan.limits.max_device_bytes
     rows = [
         ("script", script_text(plan.script)),
         ("arguments", " ".join(plan.script.argv)),
@@ -73,7 +71,8 @@ def described(plan: StudyPlan, settings: Settings) -> list[str]:
         ("bounds", f"{plan.trials} trials, {seconds_text(plan.budget_s or 0)}"),
         ("a trial", f"at most {seconds_text(plan.limits.trial_timeout_s)}"),
         ("host memory", f"at most {bytes_text(plan.limits.max_host_bytes or 0)}"),
-        ("search space", f"{plan.space.name}: {', '.join(knob.name for knob in plan.space.knobs)}"),
+        ("device memory", f"at most {bytes_text(on_device)}" if on_device else ""),
+        *_space_rows(plan.spaces),
         ("selected", ", ".join(plan.selection)),
         ("pinned", config_text(plan.pinned) if plan.pinned else ""),
         ("effective batch", plan.effective_batch),
@@ -81,9 +80,17 @@ def described(plan: StudyPlan, settings: Settings) -> list[str]:
         ("objective", f"{plan.objective.name} ({plan.objective.unit})"),
         ("settings from", str(settings.source or "")),
     ]
-    if plan.limits.max_device_bytes:
-        rows.insert(7, ("device memory", f"at most {bytes_text(plan.limits.max_device_bytes)}"))
     return [f"{name:<16}{value}" for name, value in rows if value]
+
+
+def _space_rows(spaces: Spaces) -> list[tuple[str, str]]:
+    """The space, or each of those that the script's framework will choose from."""
+    rows = []
+    for space in spaces.declared:
+        chosen_by = "" if spaces.forced else f" (if the script trains with {space.framework})"
+        knobs = ", ".join(knob.name for knob in space.knobs)
+        rows.append(("search space", f"{space.name}{chosen_by}: {knobs}"))
+    return rows
 
 
 def _accuracy_text(limits: AccuracyLimits) -> str:

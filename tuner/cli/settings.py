@@ -17,11 +17,12 @@ from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.model import Config, Value
 from tuner.placeholders import typed_value
 from tuner.quantities import parse_bytes, parse_fraction, parse_seconds
+from tuner.registry import AUTO
 
 FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
-    "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": "torch", "objective": "throughput", "seed": 0,
+    "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
     "effective_batch": "keep", "max_loss_increase": 0.01, "max_metric_drop": {}, "metric": {}, "screen_samples": None,
     "planned_samples": None,
 }  # fmt: skip

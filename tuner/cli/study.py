@@ -46,7 +46,7 @@ def add_parser(verbs: Subparsers) -> None:
         "--max-memory", metavar="SIZE", help="limit of the device's memory: 20GiB, or a share of all (default 0.9)"
     )
     parser.add_argument("--trial-timeout", metavar="TIME", help="time for one trial (default 2m)")
-    parser.add_argument("--space", metavar="NAME|FILE", help="search space (default torch)")
+    parser.add_argument("--space", metavar="NAME|FILE", help="search space (default: that of the script's framework)")
     parser.add_argument("--objective", metavar="NAME|FILE", help="what is bought (default throughput)")
     parser.add_argument("--seed", metavar="S", help="seed of the search (default 0)")
     parser.add_argument(
