@@ -65,16 +65,17 @@ class Bench:
             raise Interrupted
         return self.ledger.waiting()
 
-    def run(self, phase: Phase, config: Config, why: str) -> Trial:
+    def run(
+        self, phase: Phase, config: Config, why: str, *, round_number: int | None = None, seed: int | None = None
+    ) -> Trial:
         """A new trial, run to its outcome."""
-        return self.conduct(self.ledger.begin(phase, config, why))
+        return self.conduct(self.ledger.begin(phase, config, why, round_number=round_number, seed=seed))
 
     def conduct(self, trial: Trial) -> Trial:
         """Runs a trial to its outcome and tells of it."""
         left = self.budget.seconds_left(time.monotonic())
-        self.tell(TrialStarted(trial.number, trial.phase, trial.config, trial.why, len(self.searched()), left))
-        seed = int(trial.why.rpartition(" ")[2]) if trial.phase is Phase.SCREEN else None
-        finished = self.ledger.conduct(trial, self.knowledge, self._window(trial), seed)
+        self.tell(TrialStarted(trial, len(self.searched()), left))
+        finished = self.ledger.conduct(trial, self.knowledge, self._window(trial))
         best = self.best()
         yardstick = self.yardstick
         self.tell(TrialFinished(finished, yardstick.gain(finished), best, yardstick.gain(best)))

@@ -52,7 +52,7 @@ def _play(bench: Bench, schedule: Schedule) -> None:
         run = schedule.next_run(bench.trials, failed_in(schedule, bench.trials, bench.plan.objective))
         if run is None:
             return
-        _tell_pairs(bench, schedule, bench.run(Phase.FINALS, run[1], schedule.why(run[0])))
+        _tell_pairs(bench, schedule, bench.run(Phase.FINALS, run[1], schedule.name, round_number=run[0]))
 
 
 def _longer(bench: Bench, schedule: Schedule, winner: Winner | None) -> Schedule | None:
@@ -113,9 +113,10 @@ def _save(bench: Bench, schedule: Schedule) -> None:
 
 def _tell_pairs(bench: Bench, schedule: Schedule, trial: Trial) -> None:
     """Tells of each candidate whose pair this run completed."""
-    if trial.phase is not Phase.FINALS or trial.outcome is None or not trial.outcome.complete:
+    if not schedule.holds(trial) or trial.outcome is None or not trial.outcome.complete:
         return
-    measured = {key_of(t.config) for t in bench.trials if t.why == trial.why and t.outcome and t.outcome.complete}
+    same_round = (t for t in bench.trials if schedule.holds(t) and t.round == trial.round)
+    measured = {key_of(t.config) for t in same_round if t.outcome and t.outcome.complete}
     for candidate in schedule.candidates:
         other = {} if trial.config else candidate.config
         concerned = not trial.config or key_of(trial.config) == key_of(candidate.config)

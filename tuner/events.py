@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tuner.accuracy import Screened
-from tuner.model import Config, Device, Phase, Ratio, Script, Trial, Winner
+from tuner.model import Config, Device, Ratio, Script, Trial, Winner
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,9 @@ class SpaceResolved:
 
 @dataclass(frozen=True)
 class TrialStarted:
-    """A trial's process is about to start."""
+    """A trial's process is about to start; it has no outcome yet."""
 
-    number: int
-    phase: Phase
-    config: Config
-    why: str
+    trial: Trial
     done: int
     seconds_left: float | None
 

@@ -41,25 +41,29 @@ class Schedule:
 
     @property
     def name(self) -> str:
-        """Tells these finals from others of the study, with other candidates."""
+        """Tells these finals from others of the study, with other candidates; stored with each run of theirs."""
         return "finals of " + ", ".join(str(trial.number) for trial in self.candidates)
 
-    def why(self, round_number: int) -> str:
-        """What is stored with each run of a round; rounds count from 1."""
-        return f"{self.name}, round {round_number}"
+    def holds(self, trial: Trial) -> bool:
+        """Whether the trial is one of these finals' runs."""
+        return trial.phase is Phase.FINALS and trial.why == self.name and (trial.round or 0) in self._rounds
 
     def next_run(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> tuple[int, Config] | None:
         """The round and the config of the next run that isn't among the trials, None when all are."""
-        done = {(trial.why, key_of(trial.config)) for trial in trials if trial.phase is Phase.FINALS}
+        done = {(trial.round, key_of(trial.config)) for trial in trials if self.holds(trial)}
         out = {key_of(config) for config in dropped}
         contenders = [t.config for t in self.candidates if key_of(t.config) not in out]
         if not contenders:
             return None
-        for round_number in range(1, self.rounds + 1):
+        for round_number in self._rounds:
             for config in self._order(round_number):
-                if (self.why(round_number), key_of(config)) not in done and key_of(config) not in out:
+                if (round_number, key_of(config)) not in done and key_of(config) not in out:
                     return round_number, config
         return None
+
+    @property
+    def _rounds(self) -> range:
+        return range(1, self.rounds + 1)
 
     def _order(self, round_number: int) -> list[Config]:
         """Random, so that whatever drifts over a round favours nobody."""
@@ -116,8 +120,8 @@ def _with_effect(trial: Trial) -> Config:
 
 def failed_in(schedule: Schedule, trials: Iterable[Trial], objective: Objective) -> list[Config]:
     """Candidates of which a run in the finals gave no figure: what doesn't hold isn't a winner."""
-    names = {schedule.why(number) for number in range(1, schedule.rounds + 1)}
-    return [t.config for t in trials if t.why in names and t.config and score_of(t.outcome, objective) is None]
+    runs = (trial for trial in trials if schedule.holds(trial))
+    return [run.config for run in runs if run.config and score_of(run.outcome, objective) is None]
 
 
 def pairs_of(
@@ -125,11 +129,10 @@ def pairs_of(
 ) -> Pairs:
     """The rounds of a candidate so far; with ``calm_only`` those that other processes left alone."""
     most = schedule.most_foreign_cpus if calm_only else math.inf
-    runs = {(trial.why, key_of(trial.config)): trial for trial in trials if trial.phase is Phase.FINALS}
+    runs = {(trial.round, key_of(trial.config)): trial for trial in trials if schedule.holds(trial)}
     found = []
     for number in range(1, schedule.rounds + 1):
-        why = schedule.why(number)
-        before, after = runs.get((why, key_of({}))), runs.get((why, key_of(config)))
+        before, after = runs.get((number, key_of({}))), runs.get((number, key_of(config)))
         if before is None or after is None or before.outcome is None or after.outcome is None:
             continue
         scores = score_of(before.outcome, objective), score_of(after.outcome, objective)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,4 +98,6 @@ def _shown(identity: Mapping[str, Any], name: str) -> str:
     value = identity[name]
     if name == "script.sha256":
         return str(value)[:12] or "(none)"
+    if name == "script.argv":
+        return shlex.join(value) or "(none)"
     return str(value) if value != "" else "(none)"

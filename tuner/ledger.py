@@ -79,11 +79,15 @@ class Ledger:
         """A trial that was interrupted, to be run before any new one."""
         return self._repository.claim_trial(self._study_id, self._owner)
 
-    def begin(self, phase: Phase, config: Config, why: str) -> Trial:
+    def begin(
+        self, phase: Phase, config: Config, why: str, *, round_number: int | None = None, seed: int | None = None
+    ) -> Trial:
         """A new trial; its number is its place in the study."""
-        return self._repository.start_trial(self._study_id, phase, config, why, self._owner)
+        return self._repository.start_trial(
+            self._study_id, phase, config, why, self._owner, round_number=round_number, seed=seed
+        )
 
-    def conduct(self, trial: Trial, knowledge: Mapping[str, Any], window: Window, seed: int | None) -> Trial:
+    def conduct(self, trial: Trial, knowledge: Mapping[str, Any], window: Window) -> Trial:
         """Runs the trial and stores its outcome. Raises ``Interrupted``, ``StorageError``, ``InfrastructureError``.
 
         The outcome lies on disk before the database learns of it, so that a death in between loses nothing.
@@ -91,7 +95,7 @@ class Ledger:
         plan = self._plan
         request = TrialRequest(
             self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
-            trial.config, knowledge, window, plan.limits, seed,
+            trial.config, knowledge, window, plan.limits, trial.seed,
         )  # fmt: skip
         outcome = self._run(trial, request) if trial.phase is Phase.SCREEN else self._undisturbed(trial, request)
         judged = self._judged(replace(trial, outcome=outcome))

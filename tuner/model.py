@@ -113,13 +113,18 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One config evaluated once. ``why`` says in a few words what the proposal is for."""
+    """One config evaluated once. ``why`` says in a few words what the proposal is for, or which runs it belongs to.
+
+    A run of the finals has its ``round``, from 1; one of a screen the ``seed`` that it trains on.
+    """
 
     number: int
     phase: Phase
     config: Config
     why: str = ""
     outcome: Outcome | None = None
+    round: int | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from tuner.scoring import key_of
 from tuner.space import ResolvedSpace
 from tuner.stats import Verdict
 
+_Run = tuple[Config, str, int]
+"""The config, the words that its trial is stored under, and the seed."""
+
 
 def screen(bench: Bench, space: ResolvedSpace, candidates: Sequence[Trial]) -> list[Screened]:
     """The screens of the candidates that need one, until as many pass as the finals take.
@@ -61,31 +64,34 @@ def _screen(bench: Bench, candidate: Trial) -> Screened:
 def _missing(bench: Bench, candidate: Trial, seeds: int) -> int:
     """How many runs of so many seeds haven't been done yet."""
     wanted = [run for seed in range(1, seeds + 1) for run in _runs(bench, candidate, seed)]
-    return sum(_recorded(bench, config, why) is None for config, why in wanted)
+    return sum(_recorded(bench, run) is None for run in wanted)
 
 
-def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[tuple[Config, str], tuple[Config, str]]:
-    """The configs of a pair, each with the words that its trial is stored under."""
-    length = f"over {bench.screen_samples()} samples, seed {seed}"
-    return ({}, f"screen {length}"), (candidate.config, f"screen of trial {candidate.number} {length}")
+def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[_Run, _Run]:
+    """A pair: the script as written, which all candidates share, and the candidate."""
+    length = f"over {bench.screen_samples()} samples"
+    return ({}, f"screen {length}", seed), (candidate.config, f"screen of trial {candidate.number} {length}", seed)
 
 
 def _pair(bench: Bench, candidate: Trial, seed: int) -> Pair:
-    before, after = (_run(bench, config, why) for config, why in _runs(bench, candidate, seed))
+    before, after = (_run(bench, run) for run in _runs(bench, candidate, seed))
     assert before.outcome is not None and after.outcome is not None
     return Pair(seed, before.outcome, after.outcome, _metrics(bench, before), _metrics(bench, after))
 
 
-def _run(bench: Bench, config: Config, why: str) -> Trial:
+def _run(bench: Bench, run: _Run) -> Trial:
     """The run, from the study's record where it was done before."""
     while (trial := bench.waiting()) is not None:
         bench.conduct(trial)
-    return _recorded(bench, config, why) or bench.run(Phase.SCREEN, config, why)
+    config, why, seed = run
+    return _recorded(bench, run) or bench.run(Phase.SCREEN, config, why, seed=seed)
 
 
-def _recorded(bench: Bench, config: Config, why: str) -> Trial | None:
+def _recorded(bench: Bench, run: _Run) -> Trial | None:
+    config, why, seed = run
     for trial in bench.trials:
-        if trial.phase is Phase.SCREEN and trial.why == why and key_of(trial.config) == key_of(config):
+        same = trial.phase is Phase.SCREEN and (trial.why, trial.seed) == (why, seed)
+        if same and key_of(trial.config) == key_of(config):
             return trial
     return None
 

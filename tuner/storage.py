@@ -21,7 +21,7 @@ from tuner import codec
 from tuner.errors import StorageError
 from tuner.model import Config, Outcome, Phase, Trial
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_MS = 60_000
 
 _metadata = sa.MetaData()
@@ -43,6 +43,8 @@ _trial = sa.Table(
     sa.Column("phase", sa.String(20), nullable=False),
     sa.Column("config", sa.Text, nullable=False),
     sa.Column("why", sa.Text, nullable=False, default=""),
+    sa.Column("round", sa.Integer),
+    sa.Column("seed", sa.Integer),
     sa.Column("state", sa.String(20), nullable=False),
     sa.Column("owner", sa.String(200), nullable=False, default=""),
     sa.Column("attempts", sa.Integer, nullable=False, default=0),
@@ -143,7 +145,17 @@ class Repository:
         """``running`` or ``finished``."""
         self._update_study(study_id, state=state)
 
-    def start_trial(self, study_id: int, phase: Phase, config: Config, why: str, owner: str) -> Trial:
+    def start_trial(
+        self,
+        study_id: int,
+        phase: Phase,
+        config: Config,
+        why: str,
+        owner: str,
+        *,
+        round_number: int | None = None,
+        seed: int | None = None,
+    ) -> Trial:
         """A new trial with the next number, running and owned at once."""
         with self._told(), self._engine.begin() as connection:
             _hold(connection, study_id)
@@ -154,10 +166,11 @@ class Repository:
             connection.execute(
                 _trial.insert().values(
                     study_id=study_id, number=number, phase=phase.value, config=codec.encode_config(config),
-                    why=why, state=TrialState.RUNNING.value, owner=owner, attempts=1, started=time.time(),
+                    why=why, round=round_number, seed=seed,
+                    state=TrialState.RUNNING.value, owner=owner, attempts=1, started=time.time(),
                 )
             )  # fmt: skip
-        return Trial(number, phase, dict(config), why)
+        return Trial(number, phase, dict(config), why, None, round_number, seed)
 
     def claim_trial(self, study_id: int, owner: str) -> Trial | None:
         """The waiting trial with the lowest number, now running and owned; None when nothing waits."""
@@ -228,11 +241,13 @@ class Repository:
             version = connection.execute(sa.select(sa.func.max(_schema.c.version))).scalar()
             if version is None:
                 connection.execute(_schema.insert().values(version=SCHEMA_VERSION))
-            elif version > SCHEMA_VERSION:
+            elif version != SCHEMA_VERSION:
+                newer = version > SCHEMA_VERSION
                 raise StorageError(
-                    f"{self._place} was written by a newer autotune"
+                    f"{self._place} was written by {'a newer' if newer else 'an older'} autotune"
                     f" (schema {version}, this one knows {SCHEMA_VERSION})",
-                    hint="upgrade autotune, or start a new study with --new",
+                    hint=f"{'upgrade autotune, or ' if newer else ''}start a new study with --new: this one is kept"
+                    " beside it, and its best.json stays good",
                 )
 
     @contextmanager
@@ -308,7 +323,8 @@ def _hold(connection: sa.Connection, study_id: int) -> None:
 
 def _record(row: Any) -> TrialRecord:
     outcome = codec.decode_outcome(row.outcome) if row.outcome is not None else None
-    trial = Trial(row.number, Phase(row.phase), codec.decode_config(row.config), row.why, outcome)
+    config = codec.decode_config(row.config)
+    trial = Trial(row.number, Phase(row.phase), config, row.why, outcome, row.round, row.seed)
     return TrialRecord(trial, TrialState(row.state), row.owner, row.attempts, row.started, row.finished)
 
 

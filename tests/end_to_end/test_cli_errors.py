@@ -104,6 +104,10 @@ CASES = (
     Wrong("run --config hollow.json --device cpu train.py", "profile", "profiles[0]", "anew"),
     Wrong("run --config other.json --device cpu train.py", "profile", "it has: cuda:0 (Imaginary GPU)", "autotune"),
     Wrong("run --config other.json train.py --lr 1", "usage", "arguments: --lr 1", "run train.py -- --lr 1"),
+    Wrong(
+        "run --config other.json --device cuda:1", "usage", "WORLD_SIZE is 2: each rank takes the card",
+        "write --device cuda;", environment={"WORLD_SIZE": "2"},
+    ),
     Wrong("trials", "storage", "there is no study in .", "autotune studies", 6),
     Wrong("trials gone", "storage", "there is no folder gone", "", 6),
     Wrong("studies gone", "storage", "there is no folder gone", "", 6),

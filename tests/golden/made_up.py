@@ -91,7 +91,7 @@ SEARCHED = (
     complete(6, Phase.SEARCH, {"threads": 1}, 8.731, "intra-op threads", steady=False),
 )
 FINALS = tuple(
-    complete(7 + i, Phase.FINALS, config, rate, f"finals of 4, round {i // 2 + 1}")
+    replace(complete(7 + i, Phase.FINALS, config, rate, "finals of 4"), round=i // 2 + 1)
     for i, (config, rate) in enumerate([(CONFIG, 1690.0), ({}, 1190.0)] * 3)
 )
 TRIALS = (BASELINE, *SEARCHED, *FINALS)
@@ -134,7 +134,7 @@ def events() -> list[Event]:
     yardstick = Yardstick(TRIALS, RATE)
     for trial in (BASELINE, *SEARCHED):
         left = 600.0 - 9 * trial.number
-        told.append(TrialStarted(trial.number, trial.phase, trial.config, trial.why, trial.number, left))
+        told.append(TrialStarted(replace(trial, outcome=None), trial.number, left))
         gain = yardstick.gain(trial)
         if gain is not None and trial.phase is not Phase.ANCHOR and gain >= (yardstick.gain(best) or 0.0):
             best = trial
@@ -145,10 +145,10 @@ def events() -> list[Event]:
     told += [Screening(BEST, SCREENED[0]), Screening(SEARCHED[0], SCREENED[1])]
     told.append(FinalsStarted((BEST,), 3))
     for trial in FINALS:
-        told.append(TrialStarted(trial.number, trial.phase, trial.config, trial.why, 7, 400.0))
+        told.append(TrialStarted(replace(trial, outcome=None), 7, 400.0))
         told.append(TrialFinished(trial, yardstick.gain(trial), best, 1.38))
         if not trial.config:
-            number = int(trial.why[-1])
+            number = trial.round or 0
             so_far = Ratio(1.42, 1.37, 1.47) if number > 2 else None
             told.append(PairFinished(number, 3, CONFIG, 1.4 + number / 100, so_far))
     return [*told, StudyFinished(WINNER, BEST, len(TRIALS), 312.0, WHY)]
@@ -169,5 +169,6 @@ def long_configs(count: int) -> list[Event]:
         config: Config = {"num_workers": number, "precision": "bf16", "persistent_workers": True, "prefetch_factor": 8}
         trial = complete(number, Phase.SEARCH, config, 1204.0 + number)
         told.append(TrialFinished(trial, 1.0, trial, 1.0))
-    told.append(TrialStarted(count + 1, Phase.SEARCH, {**config, "threads": 1}, "intra-op threads", count, 90.0))
+    running = Trial(count + 1, Phase.SEARCH, {**config, "threads": 1}, "intra-op threads")
+    told.append(TrialStarted(running, count, 90.0))
     return told

@@ -38,7 +38,7 @@ def run_all(schedule: Schedule, rates: dict[str, list[float | Outcome]]) -> list
         given = rates[key][turn[key]]
         turn[key] += 1
         outcome = given if isinstance(given, Outcome) else worlds.measured(given)
-        trials.append(Trial(len(trials), Phase.FINALS, config, schedule.why(number), outcome))
+        trials.append(Trial(len(trials), Phase.FINALS, config, schedule.name, outcome, round=number))
     return trials
 
 
@@ -66,7 +66,7 @@ def test_each_round_runs_everyone_once_in_an_order_of_its_own() -> None:
     assert len(finals) == 24
     orders = set()
     for number in range(1, 9):
-        of_round = [trial.config.get("workers", 0) for trial in finals if trial.why == schedule.why(number)]
+        of_round = [trial.config.get("workers", 0) for trial in finals if trial.round == number]
         assert sorted(of_round) == [0, 2, 4]
         orders.add(tuple(of_round))
     assert len(orders) > 2
@@ -77,7 +77,7 @@ def test_a_schedule_goes_on_where_it_stood() -> None:
     trials = run_all(schedule, {"0": [100.0] * 3, "2": [150.0] * 3})
     for cut in range(len(SEARCH), len(trials)):
         following = trials[cut]
-        assert schedule.next_run(trials[:cut], []) == (int(following.why.rpartition(" ")[2]), following.config)
+        assert schedule.next_run(trials[:cut], []) == (following.round, following.config)
     assert schedule.next_run(trials, []) is None
 
 

@@ -64,7 +64,7 @@ def test_what_no_figure_depends_on_may_change(change: Callable[[StudyPlan], Stud
         (lambda p: replace(p, script=replace(p.script, sha256="cd" * 9)), "script.sha256: abababababab → cdcdcdcdcdcd"),
         (lambda p: replace(p, script=replace(p.script, path="other.py")), "script.path: train.py → other.py"),
         (lambda p: replace(p, script=replace(p.script, module="pkg.train")), "script.module: (none) → pkg.train"),
-        (lambda p: replace(p, script=replace(p.script, argv=())), "script.argv: ['--lr', '0.1'] → []"),
+        (lambda p: replace(p, script=replace(p.script, argv=())), "script.argv: --lr 0.1 → (none)"),
         (lambda p: replace(p, selection=("compile",)), "space.selection: [] → ['compile']"),
         (
             lambda p: replace(p, pinned={**p.pinned, "compile": 1}),

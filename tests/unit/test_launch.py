@@ -10,7 +10,7 @@ import pytest
 from tuner.child import wire
 from tuner.model import Device, Script
 from tuner.runner.base import Limits, TrialRequest
-from tuner.runner.launch import child_environment, request_document
+from tuner.runner.launch import child_environment, device_environment, request_document
 
 CARD = Device("cuda", 3, "NVIDIA H100", "GPU-1234", 80 * 2**30)
 
@@ -31,6 +31,11 @@ def test_a_child_sees_its_card_alone_and_as_the_first(tmp_path: Path) -> None:
 def test_a_card_without_a_uuid_is_named_by_number(tmp_path: Path) -> None:
     card = Device("cuda", 3, "card", "", 0)
     assert child_environment(request(tmp_path, device=card), tmp_path, 9)["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_a_rank_of_several_chooses_its_card_itself() -> None:
+    assert device_environment(CARD, {}, alone=True) == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
+    assert device_environment(CARD, {"threads": 2}, alone=False) == {"OMP_NUM_THREADS": "2"}
 
 
 def test_threads_are_set_only_where_the_config_turns_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.cli import main
 from tuner.cli.planning import set_aside
 from tuner.errors import StorageError
 from tuner.lock import FolderLock
@@ -32,3 +33,30 @@ def test_a_study_that_is_running_is_not_moved(tmp_path: Path) -> None:
     with FolderLock(folder), pytest.raises(StorageError, match="running already"):
         set_aside(folder)
     assert (folder / DATABASE).exists()
+
+
+def test_a_study_in_the_current_folder_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = study_in(tmp_path / "study")
+    (folder / "below").mkdir()
+    for here, given in ((folder, "."), (folder / "below", ".."), (folder, str(folder))):
+        monkeypatch.chdir(here)
+        with pytest.raises(StorageError, match="it is the current folder"):
+            set_aside(Path(given))
+    assert (folder / DATABASE).exists()
+
+
+@pytest.mark.parametrize("option", [[], ["--new"]])
+def test_a_dry_run_says_what_becomes_of_an_earlier_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("", encoding="utf-8")
+    command = ["study", "train.py", "--device", "cpu", "--study", "s", "--dry-run", *option]
+    assert main(command) == 0
+    assert "folder          s (new)\n" in capsys.readouterr().out
+    study_in(Path("s"))
+    Path("s.1").mkdir()
+    assert main(command) == 0
+    said = "new; the earlier study is set aside as s.2" if option else "resumes"
+    assert f"folder          s ({said})\n" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "s.1", "train.py"]

@@ -142,6 +142,16 @@ def test_orphans_are_running_trials_of_the_dead(repository: Repository, study: i
     assert [record.trial.number for record in orphans] == [3]
 
 
+def _older(path: Path) -> None:
+    """As the first version left it: without the columns of rounds and seeds."""
+    Repository(f"sqlite:///{path}").close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE trial DROP COLUMN round")
+        connection.execute("ALTER TABLE trial DROP COLUMN seed")
+        connection.execute("UPDATE autotune_schema SET version = 1")
+    connection.close()
+
+
 def _newer(path: Path) -> None:
     Repository(f"sqlite:///{path}").close()
     with sqlite3.connect(path) as connection:
@@ -154,9 +164,10 @@ def _newer(path: Path) -> None:
     [
         (lambda path: path.write_text("these are notes, not tables\n" * 100), "not a database", "move it away"),
         (_newer, "newer autotune", "upgrade"),
+        (_older, r"older autotune \(schema 1, this one knows 2\)", "start a new study with --new: this one is kept"),
         (lambda path: path.mkdir(), "unable to open", "writable"),
     ],
-    ids=["a text file", "a newer schema", "a folder"],
+    ids=["a text file", "a newer schema", "an older schema", "a folder"],
 )
 def test_what_is_no_database_of_ours_is_told(
     tmp_path: Path, make: Callable[[Path], object], message: str, hint: str
@@ -192,6 +203,18 @@ def test_a_study_that_autotune_did_not_write_is_told(repository: Repository, stu
     connection.close()
     with pytest.raises(StorageError, match=r"study\.db holds something"):
         repository.load_study("train")
+
+
+def test_round_and_seed_are_kept_also_of_a_trial_that_is_run_again(repository: Repository, study: int) -> None:
+    begun = [
+        repository.start_trial(study, Phase.FINALS, {}, "finals of 4", "me", round_number=2),
+        repository.start_trial(study, Phase.SCREEN, {"x": 1}, "screen", "me", seed=3),
+        repository.start_trial(study, Phase.SEARCH, {}, "", "me"),
+    ]
+    assert [(trial.round, trial.seed) for trial in begun] == [(2, None), (None, 3), (None, None)]
+    assert [record.trial for record in repository.records(study)] == begun
+    repository.requeue_trial(study, 1)
+    assert repository.claim_trial(study, "another") == begun[1]
 
 
 @pytest.mark.parametrize(

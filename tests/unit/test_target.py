@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli.target import find_script, stem
+from tuner.cli.target import find_script, ranks, refuse_many_ranks, stem
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.model import Script
 
@@ -122,6 +122,12 @@ def test_what_is_no_training_script_is_refused(path: str, module: str, message: 
     assert not isinstance(caught.value, ScriptNotFoundError)
 
 
+def test_a_launcher_starts_a_run_and_not_the_other_way_round() -> None:
+    with pytest.raises(UsageError, match="it starts autotune run") as caught:
+        find_script("torchrun", "", [], "run")
+    assert "torchrun --nproc-per-node 2 --no-python autotune run" in caught.value.hint
+
+
 def test_a_script_may_be_called_almost_like_a_launcher(here: Path) -> None:
     for name in ("python.py", "torchrun.py", "pythonic"):
         (here / name).write_text(SOURCE)
@@ -131,11 +137,12 @@ def test_a_script_may_be_called_almost_like_a_launcher(here: Path) -> None:
 @pytest.mark.parametrize(("size", "refused"), [("2", True), ("16", True), ("1", False), ("", False), ("many", False)])
 def test_one_of_several_ranks_starts_no_study(monkeypatch: pytest.MonkeyPatch, size: str, refused: bool) -> None:
     monkeypatch.setenv("WORLD_SIZE", size)
+    assert ranks() == (int(size) if refused else 1)
     if not refused:
-        assert find_script("train.py", "", []).path == "train.py"
+        refuse_many_ranks()
         return
     with pytest.raises(UsageError, match=f"WORLD_SIZE is {size}"):
-        find_script("train.py", "", [])
+        refuse_many_ranks()
 
 
 def test_a_script_that_is_a_broken_link_is_told(here: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from tuner import environment
 from tuner.accuracy import AccuracyLimits
 from tuner.cli.settings import Settings
-from tuner.cli.target import find_script, stem
+from tuner.cli.target import find_script, refuse_many_ranks, stem
 from tuner.errors import StorageError
 from tuner.lock import FolderLock
 from tuner.objective import amortised
@@ -23,6 +24,7 @@ from tuner.wording import bytes_text, config_text, device_text, script_text, sec
 
 def make_plan(settings: Settings) -> StudyPlan:
     """The plan. Raises the error of whatever can't be: script, device, space, objective, knob, limit."""
+    refuse_many_ranks()
     script = find_script(settings.script, settings.module, settings.args)
     device = environment.resolve_device(settings.device)
     spaces = Spaces(load_spaces(settings.space), forced=settings.space != AUTO)
@@ -60,14 +62,14 @@ def make_plan(settings: Settings) -> StudyPlan:
     )
 
 
-def described(plan: StudyPlan, settings: Settings) -> list[str]:
-    """What the study would be, a line a choice."""
+def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
+    """What the study would be, a line a choice; ``anew`` sets an earlier one aside."""
     on_device = plan.limits.max_device_bytes
     rows = [
         ("script", script_text(plan.script)),
-        ("arguments", " ".join(plan.script.argv)),
+        ("arguments", shlex.join(plan.script.argv)),
         ("device", device_text(plan.device)),
-        ("folder", f"{plan.folder} ({'resumes' if (plan.folder / DATABASE).exists() else 'new'})"),
+        ("folder", f"{plan.folder} ({_begins(plan.folder, anew=anew)})"),
         ("bounds", f"{plan.trials} trials, {seconds_text(plan.budget_s or 0)}"),
         ("a trial", f"at most {seconds_text(plan.limits.trial_timeout_s)}"),
         ("host memory", f"at most {bytes_text(plan.limits.max_host_bytes or 0)}"),
@@ -81,6 +83,12 @@ def described(plan: StudyPlan, settings: Settings) -> list[str]:
         ("settings from", str(settings.source or "")),
     ]
     return [f"{name:<16}{value}" for name, value in rows if value]
+
+
+def _begins(folder: Path, *, anew: bool) -> str:
+    if not (folder / DATABASE).exists():
+        return "new"
+    return f"new; the earlier study is set aside as {_free_name(folder)}" if anew else "resumes"
 
 
 def _space_rows(spaces: Spaces) -> list[tuple[str, str]]:
@@ -117,11 +125,22 @@ def set_aside(folder: Path) -> Path | None:
     """
     if not (folder / DATABASE).exists():
         return None
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
+    aside = _free_name(folder)
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise StorageError(
+            f"can't move {folder} to {aside}: it is the current folder", hint="run the command from outside of it"
+        )
     try:
         with FolderLock(folder):
             return folder.rename(aside)
     except OSError as error:
         raise StorageError(f"can't move {folder} to {aside}: {error.strerror}", hint="choose another folder") from error
+
+
+def _free_name(folder: Path) -> Path:
+    """The next free name beside a study's folder; ``.`` and ``..`` are none to append to."""
+    folder = folder if folder.name not in ("", "..") else folder.resolve()
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    return aside

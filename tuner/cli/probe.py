@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from tuner.bottleneck import Bottleneck
+from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, make_plan
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
@@ -35,12 +36,7 @@ def add_parser(verbs: Subparsers) -> None:
         " half a batch; says whether the loop is input-bound, compute-bound or overhead-bound, and which knobs are"
         " worth turning.",
     )  # fmt: skip
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script, or a folder with a study.toml")
-    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script, as python -m runs it")
-    parser.add_argument("--device", help="auto (default), cpu, cuda, cuda:1 or tpu")
-    parser.add_argument("--study", metavar="DIR", help="where the records go (default ./autotune-SCRIPT-DEVICE)")
-    parser.add_argument("--max-memory", metavar="SIZE", help="limit that the headroom is measured to (default 0.9)")
-    parser.add_argument("--trial-timeout", metavar="TIME", help="time for one run (default 2m)")
+    declare_script(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

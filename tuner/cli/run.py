@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,13 +13,13 @@ from typing import Any
 
 from tuner import environment
 from tuner.cli.tables import Subparsers
-from tuner.cli.target import find_script
-from tuner.errors import ProfileError
+from tuner.cli.target import find_script, ranks
+from tuner.errors import ProfileError, UsageError
 from tuner.export import profile as profiles
-from tuner.model import Script, Verdict
+from tuner.model import Device, Script, Verdict
 from tuner.placeholders import parse, render
 from tuner.runner.launch import exec_applied
-from tuner.wording import config_text, gain_text
+from tuner.wording import config_text, device_text, gain_text
 
 _NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
 """What a rate hardly depends on: not worth a warning in every production log."""
@@ -29,7 +31,8 @@ def add_parser(verbs: Subparsers) -> None:
         "run", help="run a script with the config that was proven for this device",
         usage="autotune run --config best.json [SCRIPT | --module NAME] [options] [-- the script's own arguments]",
         description="Runs a training to its real end with the profile of the present device, without edits to the"
-        " script and without measuring it. Arguments are those of the study unless others follow --.",
+        " script and without measuring it. Arguments are those of the study unless others follow --. Under a launcher"
+        " (torchrun --no-python autotune run ...) each rank applies the profile by itself.",
     )  # fmt: skip
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
     parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
@@ -43,13 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
     place = _file(arguments.config)
     found = profiles.read(_content(Path(place)), place)
-    device = environment.resolve_device(arguments.device)
+    device = _device(arguments.device)
     profile = profiles.choose(found, device, place)
     given = arguments.script_args
     path, module = arguments.script or "", arguments.module or ""
     if not path and not module:
         path, module = profile.script.path, profile.script.module
-    script = find_script(path, module, profile.script.argv if given is None else given)
+    script = find_script(path, module, profile.script.argv if given is None else given, "run")
     knowledge = knowledge_of(profile, script, place)
     changes = _relevant(profiles.drift(profile, script, environment.software()))
     if changes and arguments.strict:
@@ -57,11 +60,25 @@ def run(arguments: argparse.Namespace) -> int:
             f"{place} was proven under other conditions: {'; '.join(changes)}",
             hint="study again, or leave out --strict",
         )
-    for change in changes:
-        print(f"autotune: {change}: the config may no longer be the best", file=sys.stderr)
-    print(f"autotune: {_says(profile)} on {device.label} ({device.name})", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0":
+        for change in changes:
+            print(f"autotune: {change}: the config may no longer be the best", file=sys.stderr)
+        if ranks() > 1 and profile.config:
+            together = f"it was proven in one process, and each of {ranks()} applies it: batch sizes, workers, threads"
+            print(f"autotune: {together}", file=sys.stderr)
+        print(f"autotune: {_says(profile)} on {device_text(device)}", file=sys.stderr)
     rendered = replace(script, argv=render(script.argv, profile.config))
-    exec_applied(rendered, device, profile.config, knowledge)
+    exec_applied(rendered, device, profile.config, knowledge, alone=ranks() == 1)
+
+
+def _device(given: str) -> Device:
+    """The device whose profile is wanted. Raises ``UsageError`` for one card where each rank takes its own."""
+    if ranks() > 1 and ":" in given:
+        raise UsageError(
+            f"--device {given} is one card, and WORLD_SIZE is {ranks()}: each rank takes the card of its own number",
+            hint=f"write --device {given.partition(':')[0]}; unset WORLD_SIZE if it is a leftover",
+        )
+    return environment.resolve_device(given)
 
 
 def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Mapping[str, Any]:
@@ -76,7 +93,7 @@ def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Mappi
         names = ", ".join(lost)
         raise ProfileError(
             f"{place} was proven with {names} as an argument of the script, and the present arguments lack it",
-            hint=f"write {{{lost[0]}}} where its value belongs, as in: {' '.join(profile.script.argv)}",
+            hint=f"write {{{lost[0]}}} where its value belongs, as in: {shlex.join(profile.script.argv)}",
         )
     knowledge = {**profile.knowledge, "placeholders": list(bound)}
     if script.sha256 != profile.script.sha256:

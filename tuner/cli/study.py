@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, described, make_plan, set_aside
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
@@ -34,19 +35,10 @@ def add_parser(verbs: Subparsers) -> None:
         " written, and writes best.json. The same command again resumes. Without SCRIPT, or with a folder, the"
         " study.toml there says what to do; one beside SCRIPT gives defaults, which the command line overrides.",
     )  # fmt: skip
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script, or a folder with a study.toml")
-    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script, as python -m runs it")
-    parser.add_argument("--device", help="auto (default), cpu, cuda, cuda:1 or tpu")
+    declare_script(parser)
     parser.add_argument("--trials", metavar="N", help="configs to try before the finals at most (default 30)")
     parser.add_argument("--budget", metavar="TIME", help="time for the whole study: 90s, 30m, 1h30m (default 30m)")
-    parser.add_argument("--study", metavar="DIR", help="the study's folder (default ./autotune-SCRIPT-DEVICE)")
-    parser.add_argument("--knobs", metavar="A,B,-C", help="only these knobs; with a minus: all but these")
     parser.add_argument("--set", action="append", metavar="KNOB=VALUE", help="pin a knob; may be repeated")
-    parser.add_argument(
-        "--max-memory", metavar="SIZE", help="limit of the device's memory: 20GiB, or a share of all (default 0.9)"
-    )
-    parser.add_argument("--trial-timeout", metavar="TIME", help="time for one trial (default 2m)")
-    parser.add_argument("--space", metavar="NAME|FILE", help="search space (default: that of the script's framework)")
     parser.add_argument("--objective", metavar="NAME|FILE", help="what is bought (default throughput)")
     parser.add_argument("--seed", metavar="S", help="seed of the search (default 0)")
     parser.add_argument(
@@ -74,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = gather(arguments)
     plan = make_plan(settings)
     if arguments.dry_run:
-        print("\n".join(described(plan, settings)))
+        print("\n".join(described(plan, settings, anew=arguments.new)))
         return ExitCode.OK
     if arguments.new:
         set_aside(plan.folder)

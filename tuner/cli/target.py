@@ -24,20 +24,19 @@ _LAUNCHER_MODULES = frozenset(
 )  # fmt: skip
 
 
-def find_script(path: str, module: str, arguments: Sequence[str]) -> Script:
-    """The script as the child gets it. Raises ``UsageError`` and ``ScriptNotFoundError``."""
-    _refuse_many_ranks()
+def find_script(path: str, module: str, arguments: Sequence[str], verb: str = "study") -> Script:
+    """The script as the child gets it. Raises ``UsageError`` and ``ScriptNotFoundError``, for ``run`` or the others."""
     if path and module:
         raise UsageError(f"both a script ({path}) and a module ({module}) are given", hint="give one of them")
     if module:
-        _refuse_launcher(module, module in _LAUNCHER_MODULES)
+        _refuse_launcher(module, module in _LAUNCHER_MODULES, verb)
         source = _module_source(module)
         return Script(path="", argv=tuple(arguments), module=module, sha256=_sha256(source))
     name = Path(path).name
-    _refuse_launcher(path, name in _LAUNCHERS)
+    _refuse_launcher(path, name in _LAUNCHERS, verb)
     if name.removesuffix(".exe").rstrip("0123456789.") == "python":
         raise UsageError(
-            f"{path} is the interpreter, not a script", hint="leave it out: autotune study train.py -- its arguments"
+            f"{path} is the interpreter, not a script", hint=f"leave it out: autotune {verb} train.py -- its arguments"
         )
     return Script(path=path, argv=tuple(arguments), sha256=_sha256(_script_file(path)))
 
@@ -52,7 +51,12 @@ def stem(script: Script) -> str:
     return f"{parent}-{name}" if name in _EVERYWHERE and parent else name
 
 
-def _refuse_launcher(given: str, launches: bool) -> None:
+def _refuse_launcher(given: str, launches: bool, verb: str) -> None:
+    if launches and verb == "run":
+        raise UsageError(
+            f"{given} starts several processes: it starts autotune run, not the other way round",
+            hint="as in: torchrun --nproc-per-node 2 --no-python autotune run --config best.json train.py",
+        )
     if launches:
         raise UsageError(
             f"{given} starts several processes; a study tunes the script in one process",
@@ -60,12 +64,17 @@ def _refuse_launcher(given: str, launches: bool) -> None:
         )
 
 
-def _refuse_many_ranks() -> None:
-    """Under a launcher every rank would start a study of its own, all on the same devices."""
+def ranks() -> int:
+    """How many processes a launcher has started together; 1 without one."""
     text = os.environ.get("WORLD_SIZE", "1")
-    if text.isdigit() and int(text) > 1:
+    return max(1, int(text)) if text.isdigit() else 1
+
+
+def refuse_many_ranks() -> None:
+    """Raises ``UsageError`` under a launcher: every rank would start a study of its own, all on the same devices."""
+    if ranks() > 1:
         raise UsageError(
-            f"WORLD_SIZE is {text}: this is one of several ranks, and a study tunes one process",
+            f"WORLD_SIZE is {ranks()}: this is one of several ranks, and a study tunes one process",
             hint="start autotune by itself, not under a launcher; unset WORLD_SIZE if it is a leftover",
         )
 

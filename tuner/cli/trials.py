@@ -79,9 +79,14 @@ def gain(trial: Trial, trials: Sequence[Trial]) -> float | None:
     """How many times as fast as the script as written at that time: in the finals, in the same round."""
     if trial.phase is not Phase.FINALS:
         return Yardstick(trials, RATE).gain(trial)
-    same_round = (t for t in trials if t.phase is Phase.FINALS and t.why == trial.why and not t.config)
+    same_round = (t for t in trials if t.phase is Phase.FINALS and _place(t) == _place(trial) and not t.config)
     own, reference = _measured(trial), _measured(next(same_round, None))
     return own.samples_per_s / reference.samples_per_s if own and reference and reference.samples_per_s else None
+
+
+def _place(trial: Trial) -> tuple[str, int | None]:
+    """Which finals a run belongs to, and which round of them."""
+    return trial.why, trial.round
 
 
 def _measured(trial: Trial | None) -> Measurement | None:
@@ -94,7 +99,8 @@ def document(trial: Trial, gain: float | None) -> dict[str, Any]:
     """A trial for programs: SI units, and no raw blocks (those are in the trial's own folder)."""
     outcome, measurement = trial.outcome, _measured(trial)
     told: dict[str, Any] = {
-        "number": trial.number, "phase": str(trial.phase), "config": dict(trial.config), "why": trial.why, "gain": gain,
+        "number": trial.number, "phase": str(trial.phase), "config": dict(trial.config), "why": trial.why,
+        "round": trial.round, "seed": trial.seed, "gain": gain,
         "outcome": str(outcome.kind) if outcome else None, "reason": outcome.reason if outcome else "",
         "detail": outcome.detail if outcome else "", "seconds": outcome.seconds if outcome else None,
         "measurement": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -134,12 +135,16 @@ def drift(profile: Profile, script: Script, environment: Mapping[str, str]) -> l
     if profile.script.sha256 and script.sha256 != profile.script.sha256:
         lines.append("the script has changed")
     if tuple(script.argv) != tuple(profile.script.argv):
-        lines.append(f"its arguments were {list(profile.script.argv)}, now {list(script.argv)}")
+        lines.append(f"its arguments were {_shell(profile.script.argv)}, now {_shell(script.argv)}")
     for name in sorted({*profile.environment, *environment}):
         before, now = profile.environment.get(name, "absent"), environment.get(name, "absent")
         if before != now:
             lines.append(f"{name} was {before}, now {now}")
     return lines
+
+
+def _shell(arguments: Sequence[str]) -> str:
+    return shlex.join(arguments) or "none"
 
 
 def _candidate(found: Found, *, improved: bool) -> dict[str, Any] | None:

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.events import Event, SpaceResolved, TrialStarted
+from tuner.model import Phase
 from tuner.progress.plain import STOPPING, started_lines
-from tuner.progress.state import BEHIND, State, pair_text, trial_name
+from tuner.progress.state import State, pair_text, trial_name
 from tuner.wording import count_text, gain_text, seconds_text, share_text
 
 ROWS = 12
@@ -128,8 +129,11 @@ def _status_lines(state: State, now: float) -> list[str]:
     return lines
 
 
-def _running(trial: TrialStarted) -> str:
+def _running(started: TrialStarted) -> str:
+    trial = started.trial
     config = trial_name(trial.config)
-    if trial.phase in BEHIND:
-        return f"finals, {trial.why.rpartition(', ')[2]}: {config}"
+    if trial.phase is Phase.FINALS:
+        return f"finals, round {trial.round}: {config}"
+    if trial.phase is Phase.SCREEN:
+        return f"screen, seed {trial.seed}: {config}"
     return f"trial {trial.number}: {config}" + (f" ({trial.why})" if trial.why else "")

@@ -64,11 +64,9 @@ def lines_of(event: Event, state: State) -> list[str]:
             return started_lines(event)
         case SpaceResolved():
             return space_lines(event)
-        case TrialStarted(phase=Phase.FINALS | Phase.SCREEN):
-            return []
-        case TrialStarted():
-            why = f" ({event.why})" if event.why else ""
-            return [f"trial {event.number}: {trial_name(event.config)}{why}"]
+        case TrialStarted(trial=trial):
+            why = f" ({trial.why})" if trial.why else ""
+            return [] if trial.phase in BEHIND else [f"trial {trial.number}: {trial_name(trial.config)}{why}"]
         case TrialFinished(trial=trial):
             if trial.phase in BEHIND:
                 return []

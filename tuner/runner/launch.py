@@ -142,7 +142,7 @@ def child_environment(request: TrialRequest, request_path: Path, records: int) -
     folder = request.folder.absolute()
     return {
         **os.environ,
-        **_device_environment(request.device, request.config),
+        **device_environment(request.device, request.config),
         **_silent_trackers(folder),
         "PYTHONUNBUFFERED": "1",
         wire.REQUEST_ENV: str(request_path),
@@ -150,11 +150,12 @@ def child_environment(request: TrialRequest, request_path: Path, records: int) -
     }
 
 
-def _device_environment(device: Device, config: Config) -> dict[str, str]:
+def device_environment(device: Device, config: Config, *, alone: bool = True) -> dict[str, str]:
+    """What shows a process its one device. A rank of several chooses among all cards by its own number."""
     environment: dict[str, str] = {}
     if device.kind == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    elif device.kind == "cuda":
+    elif device.kind == "cuda" and alone:
         named = device.uuid.startswith(("GPU-", "MIG-"))
         environment["CUDA_VISIBLE_DEVICES"] = device.uuid if named else str(device.index)
     if "threads" in config:
@@ -181,18 +182,20 @@ def exec_applied(
     config: Config,
     knowledge: Mapping[str, Any],
     *,
+    alone: bool = True,
     python: str = sys.executable,
     child: Path = CHILD,
 ) -> NoReturn:
     """Replaces this process by the script with the config applied: nothing of ours stays beside it.
 
+    Unless it is ``alone`` it is one of several ranks, each of which takes its own card of all that are visible.
     Its exit status, signals and standard streams are then the caller's own, as under plain Python.
     """
     document = {**_script_part(script, device, config, knowledge), "mode": "apply"}
     descriptor, path = tempfile.mkstemp(prefix="autotune-", suffix=".json")
     with open(descriptor, "w", encoding="utf-8") as file:
         json.dump(document, file, default=str)
-    environment = {**os.environ, **_device_environment(device, config), wire.REQUEST_ENV: path}
+    environment = {**os.environ, **device_environment(device, config, alone=alone), wire.REQUEST_ENV: path}
     environment.pop(wire.RECORDS_ENV, None)
     sys.stdout.flush()
     sys.stderr.flush()

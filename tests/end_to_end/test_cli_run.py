@@ -1,0 +1,80 @@
+"""``autotune run`` as a launcher starts it: every rank gets the config, and what it trains stays one training."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tuner import environment
+
+pytest.importorskip("torch", reason="PyTorch isn't installed")
+BIN = Path(sys.executable).parent
+TRAIN = """
+    import argparse
+    import os
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name")
+    parser.parse_args()
+    dist.init_process_group("gloo")
+    data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+    loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+    linear, seen = torch.nn.Linear(8, 1), set()
+    linear.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    model = DistributedDataParallel(torch.nn.Sequential(linear))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    steps = samples = 0
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        steps, samples = steps + 1, samples + len(inputs)
+    weights = [torch.zeros(1, 8) for _ in range(2)]
+    dist.all_gather(weights, linear.weight.detach())
+    line = f"{dist.get_rank()} {seen} {samples} {len(inputs)} {steps} {loader.num_workers}"
+    os.write(1, f"{line} {torch.equal(*weights)} {torch.get_num_threads()}\\n".encode())
+    dist.destroy_process_group()
+"""
+CONFIG = {"precision": "bf16", "batch_size": 4, "num_workers": 1, "threads": 1}
+
+
+def profile(script: Path, folder: Path) -> Path:
+    """A best.json of this machine's CPU, as a study writes one."""
+    device = environment.cpu_device()
+    document = {
+        "device": {**asdict(device), "label": device.label}, "config": CONFIG, "verdict": "improved",
+        "speedup": {"ratio": 1.5, "low": 1.2, "high": 1.8}, "environment": dict(environment.software()),
+        "script": {"path": str(script), "module": "", "sha256": "", "argv": ["--name", "first try"]},
+        "knowledge": {"as_written": {"batch_size": 8, "num_workers": 0, "precision": "fp32"}},
+    }  # fmt: skip
+    path = folder / "best.json"
+    path.write_text(json.dumps({"schema": 1, "profiles": [document]}))
+    return path
+
+
+def test_each_rank_of_a_launcher_applies_the_profile(write_script: Callable[..., Path], tmp_path: Path) -> None:
+    best = profile(write_script(TRAIN), tmp_path)
+    torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--no-python"]
+    done = subprocess.run(
+        [*torchrun, str(BIN / "autotune"), "run", "--config", str(best), "--device", "cpu", "--", "--name", "new"],
+        capture_output=True, text=True, timeout=150, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # 64 samples, a half for each rank, four a step; and both end with the same weights.
+    rest = "{torch.bfloat16} 32 4 8 1 True 1"
+    assert sorted(done.stdout.splitlines()) == [f"0 {rest}", f"1 {rest}"]
+    said = [line for line in done.stderr.splitlines() if line.startswith("autotune: ")]
+    assert len(said) == 3, "one rank speaks for all"
+    assert said[0].startswith("autotune: its arguments were --name 'first try', now --name new: ")
+    assert "it was proven in one process, and each of 2 applies it" in said[1]
+    assert said[2].startswith("autotune: applying precision=bf16 batch_size=4 num_workers=1 threads=1 (1.50x")
