@@ -5,7 +5,8 @@
 
 Each study is a whole one: search, finals and their rules are the product's, only the windows are short. It tunes an
 argument that its script ignores. In every second study another process burns a core by spells of random length
-(exponential, ``--spell`` seconds on average). Each study is a line of ``--out``; the same command again carries on
+(exponential, ``--spell`` seconds on average). Finals beside strangers' work prove nothing, so a study waits for a calm
+second to begin in, ``--wait`` seconds at most. Each study is a line of ``--out``; the same command again carries on
 after the last of them. Prints shares with their 95% intervals (Wilson).
 """
 
@@ -35,11 +36,14 @@ from tuner import environment
 from tuner.accuracy import AccuracyLimits
 from tuner.errors import AutotuneError
 from tuner.model import Phase, Script
+from tuner.noise import OVERWHELMING, allowed_foreign_cpus
 from tuner.plan import StudyPlan
 from tuner.registry import load_objective, load_space
 from tuner.runner.base import Limits, Window
 from tuner.runner.process import ProcessRunner
+from tuner.runner.tree import busy_seconds
 from tuner.search.structured import StructuredSampler
+from tuner.spaces import Spaces
 from tuner.study import StudyResult, run_study
 
 SCRIPT = """
@@ -91,6 +95,19 @@ def foreign_load(spell_s: float, seed: int) -> Iterator[None]:
         process.wait()
 
 
+def wait_for_calm(at_most_s: float) -> float:
+    """The seconds waited for one in which others use too little to void a round of the finals."""
+    started = time.monotonic()
+    cores, spare = environment.usable_cores(), environment.spare_cores()
+    most_cpus = spare + OVERWHELMING * allowed_foreign_cpus(environment.cpu_device(), cores)
+    while time.monotonic() - started < at_most_s:
+        before = busy_seconds()
+        time.sleep(1.0)
+        if busy_seconds() - before <= most_cpus:
+            break
+    return time.monotonic() - started
+
+
 def plan(folder: Path, seed: int) -> StudyPlan:
     """A study in which nothing can help, with the product's own rules for its finals."""
     script = folder / "train.py"
@@ -98,15 +115,16 @@ def plan(folder: Path, seed: int) -> StudyPlan:
     return worlds.plan(
         folder / "study", script=Script(str(script), (ARGUMENT,), sha256=hashlib.sha256(SCRIPT.encode()).hexdigest()),
         device=environment.cpu_device(), cores=environment.usable_cores(), spare_cores=environment.spare_cores(),
-        space=load_space("torch"), objective=load_objective("throughput"), selection=("flavour",), trials=3, seed=seed,
-        finals_rounds=StudyPlan.finals_rounds, finalists=StudyPlan.finalists, window=WINDOW,
+        spaces=Spaces((load_space("torch"),)), objective=load_objective("throughput"), selection=("flavour",),
+        trials=3, finals_rounds=StudyPlan.finals_rounds, finalists=StudyPlan.finalists, window=WINDOW, seed=seed,
         accuracy=AccuracyLimits(max_loss_increase=None), limits=Limits(trial_timeout_s=30.0),
     )  # fmt: skip
 
 
-def study(number: int, *, load: bool, spell_s: float) -> dict[str, Any]:
+def study(number: int, *, load: bool, spell_s: float, wait_s: float) -> dict[str, Any]:
     """One study's line."""
-    line: dict[str, Any] = {"study": number, "load": load, "at": time.time()}
+    waited_s = wait_for_calm(wait_s)
+    line: dict[str, Any] = {"study": number, "load": load, "at": time.time(), "waited_s": round(waited_s, 1)}
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as resources:
         if load:
@@ -180,13 +198,14 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=110.0)
     parser.add_argument("--spell", type=float, default=3.0)
+    parser.add_argument("--wait", type=float, default=60.0)
     parser.add_argument("--summary", action="store_true", help="runs nothing")
     options = parser.parse_args()
     lines = finished(options.out)
     until = time.monotonic() + options.minutes * 60
     while not options.summary and len(lines) < options.studies and time.monotonic() < until:
         number = len(lines)
-        lines.append(study(number, load=number % 2 == 1, spell_s=options.spell))
+        lines.append(study(number, load=number % 2 == 1, spell_s=options.spell, wait_s=options.wait))
         with options.out.open("a") as out:
             out.write(json.dumps(lines[-1]) + "\n")
         print(lines[-1], flush=True)
