@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import worlds
+from shares import share_text
 
 from tuner.accuracy import AccuracyLimits
 from tuner.model import Config, Outcome, Verdict
@@ -62,14 +63,6 @@ def improves(arguments: tuple[int, float, float, bool]) -> bool:
         return result.winner is not None and result.winner.verdict is Verdict.IMPROVED
 
 
-def wilson(hits: int, count: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson, JASA 22, 1927)."""
-    z, share = 1.96, hits / count
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return max(0.0, centre - half), centre + half
-
-
 def main() -> None:
     """Prints the share of false "improved"."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -82,8 +75,7 @@ def main() -> None:
     cases = [(seed, options.between, options.drift, options.load) for seed in range(options.studies)]
     with ProcessPoolExecutor(options.workers) as pool:
         hits = sum(pool.map(improves, cases, chunksize=10))
-    low, high = wilson(hits, options.studies)
-    print(f"improved: {hits} of {options.studies} ({hits / options.studies:.2%}, 95% [{low:.2%}, {high:.2%}])")
+    print(f"improved: {share_text(hits, options.studies)}")
 
 
 if __name__ == "__main__":

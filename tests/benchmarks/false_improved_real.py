@@ -1,0 +1,216 @@
+"""How often a study says "improved" where nothing can help: A/A with real processes on this machine, noise and all.
+
+    python tests/benchmarks/false_improved_real.py --out aa.jsonl --studies 400 --minutes 110
+    python tests/benchmarks/false_improved_real.py --out aa.jsonl --summary
+
+Each study is a whole one: search, finals and their rules are the product's, only the windows are short. It tunes an
+argument that its script ignores. In every second study another process burns a core by spells of random length
+(exponential, ``--spell`` seconds on average). Finals beside strangers' work prove nothing, so a study waits for a calm
+second to begin in, ``--wait`` seconds at most. Each study is a line of ``--out``; the same command again carries on
+after the last of them. Prints shares with their 95% intervals (Wilson).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import worlds
+from shares import share_text
+
+from tuner import environment
+from tuner.accuracy import AccuracyLimits
+from tuner.errors import AutotuneError
+from tuner.model import Phase, Script
+from tuner.noise import OVERWHELMING, allowed_foreign_cpus
+from tuner.plan import StudyPlan
+from tuner.registry import load_objective, load_space
+from tuner.runner.base import Limits, Window
+from tuner.runner.process import ProcessRunner
+from tuner.runner.tree import busy_seconds
+from tuner.search.structured import StructuredSampler
+from tuner.spaces import Spaces
+from tuner.study import StudyResult, run_study
+
+SCRIPT = """
+import numpy
+import tuner
+
+chance = numpy.random.default_rng(0)
+inputs, targets = chance.normal(size=(4096, 192)), chance.normal(size=(4096, 16))
+hidden, output = chance.normal(size=(192, 256)) / 16, chance.normal(size=(256, 16)) / 16
+step, batch = 0, 64
+while True:
+    rows = chance.integers(0, len(inputs), batch)
+    x, y = inputs[rows], targets[rows]
+    between = numpy.tanh(x @ hidden)
+    error = (between @ output - y) / batch
+    back = (error @ output.T) * (1 - between**2)
+    output -= 0.01 * between.T @ error
+    hidden -= 0.01 * x.T @ back
+    step += 1
+    tuner.report(step=step, samples=step * batch)
+"""
+ARGUMENT = "{flavour=plain|sweet|bitter}"
+"""Words, since of them each is tried: numbers that lose at once aren't climbed any further."""
+# Search and finals get half of the longest, in which the parent looks at foreign load twice at least, every 0.25 s.
+WINDOW = Window(warmup_steps=10, warmup_s=0.1, block_s=0.05, min_blocks=8, min_s=0.6, max_s=1.2)
+BURNER = """
+import os, random, sys, time
+parent, spell, chance = int(sys.argv[1]), float(sys.argv[2]), random.Random(int(sys.argv[3]))
+busy = False
+while os.getppid() == parent:
+    busy = not busy
+    until = time.monotonic() + chance.expovariate(1 / spell)
+    while time.monotonic() < until and os.getppid() == parent:
+        if busy:
+            sum(range(100_000))
+        else:
+            time.sleep(0.05)
+"""
+
+
+@contextlib.contextmanager
+def foreign_load(spell_s: float, seed: int) -> Iterator[None]:
+    """Another process that burns a core now and then; it ends with this one, however that ends."""
+    process = subprocess.Popen([sys.executable, "-c", BURNER, str(os.getpid()), str(spell_s), str(seed)])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for_calm(at_most_s: float) -> float:
+    """The seconds waited for one in which others use too little to void a round of the finals."""
+    started = time.monotonic()
+    cores, spare = environment.usable_cores(), environment.spare_cores()
+    most_cpus = spare + OVERWHELMING * allowed_foreign_cpus(environment.cpu_device(), cores)
+    while time.monotonic() - started < at_most_s:
+        before = busy_seconds()
+        time.sleep(1.0)
+        if busy_seconds() - before <= most_cpus:
+            break
+    return time.monotonic() - started
+
+
+def plan(folder: Path, seed: int) -> StudyPlan:
+    """A study in which nothing can help, with the product's own rules for its finals."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    return worlds.plan(
+        folder / "study", script=Script(str(script), (ARGUMENT,), sha256=hashlib.sha256(SCRIPT.encode()).hexdigest()),
+        device=environment.cpu_device(), cores=environment.usable_cores(), spare_cores=environment.spare_cores(),
+        spaces=Spaces((load_space("torch"),)), objective=load_objective("throughput"), selection=("flavour",),
+        trials=3, finals_rounds=StudyPlan.finals_rounds, finalists=StudyPlan.finalists, window=WINDOW, seed=seed,
+        accuracy=AccuracyLimits(max_loss_increase=None), limits=Limits(trial_timeout_s=30.0),
+    )  # fmt: skip
+
+
+def study(number: int, *, load: bool, spell_s: float, wait_s: float) -> dict[str, Any]:
+    """One study's line."""
+    waited_s = wait_for_calm(wait_s)
+    line: dict[str, Any] = {"study": number, "load": load, "at": time.time(), "waited_s": round(waited_s, 1)}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as resources:
+        if load:
+            resources.enter_context(foreign_load(spell_s, number))
+        try:
+            result = run_study(
+                plan(Path(folder), number), ProcessRunner(), StructuredSampler(), lambda event: None, threading.Event()
+            )
+        except AutotuneError as error:
+            line |= {"verdict": "error", "finals": "none", "error": f"{error.slug}: {error.message}"}
+        else:
+            line |= described(result)
+    return {**line, "seconds": round(time.monotonic() - started, 2)}
+
+
+def described(result: StudyResult) -> dict[str, Any]:
+    """What came of a study: ``finals`` is none (no candidate), no proof (too few calm rounds) or held."""
+    measured = [t.outcome.measurement for t in result.trials if t.outcome is not None and t.outcome.measurement]
+    runs = [t for t in result.trials if t.phase is Phase.FINALS]
+    line: dict[str, Any] = {
+        "verdict": "keep-baseline", "finals": "none", "trials": len(result.trials),
+        "candidates": len({t.config["flavour"] for t in runs if t.config}),
+        "rounds": sum(not t.config for t in runs),
+        "foreign_cpus": round(statistics.fmean(m.foreign_cpus for m in measured), 3),
+    }  # fmt: skip
+    winner = result.winner
+    if winner is not None:
+        speedup = winner.speedup
+        line |= {
+            "verdict": str(winner.verdict), "finals": "no proof" if winner.label else "held", "calm": winner.runs,
+            "ratio": speedup.ratio, "low": speedup.low, "high": speedup.high, "label": winner.label,
+        }  # fmt: skip
+    return line
+
+
+def finished(path: Path) -> list[dict[str, Any]]:
+    """The lines written so far; one that a kill tore is cut off, so that it is studied again."""
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def summary(lines: list[dict[str, Any]]) -> str:
+    """Shares of "improved", of all studies and of those whose finals could have said so."""
+    text = []
+    for name, kinds in (("all", (False, True)), ("without load", (False,)), ("with load", (True,))):
+        studies = [line for line in lines if line["load"] in kinds]
+        if not studies:
+            continue
+        held = [line for line in studies if line["finals"] == "held"]
+        faults = sum(line["verdict"] == "error" for line in studies)
+        improved = sum(line["verdict"] == "improved" for line in studies)
+        foreign = statistics.fmean(line.get("foreign_cpus", 0.0) for line in studies)
+        text += [
+            f"{name}: improved {share_text(improved, len(studies))}",
+            f"  finals with three calm rounds or more: {share_text(len(held), len(studies))};"
+            f" improved of these {share_text(improved, len(held))}",
+            f"  finals without proof: {sum(line['finals'] == 'no proof' for line in studies)}, no candidate:"
+            f" {sum(line['finals'] == 'none' for line in studies) - faults}, errors: {faults};"
+            f" foreign CPUs {foreign:.2f}, {statistics.fmean(line['seconds'] for line in studies):.1f} s a study",
+        ]
+    return "\n".join(text)
+
+
+def main() -> None:
+    """Runs the studies that are missing and prints the shares."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--studies", type=int, default=400)
+    parser.add_argument("--minutes", type=float, default=110.0)
+    parser.add_argument("--spell", type=float, default=3.0)
+    parser.add_argument("--wait", type=float, default=60.0)
+    parser.add_argument("--summary", action="store_true", help="runs nothing")
+    options = parser.parse_args()
+    lines = finished(options.out)
+    until = time.monotonic() + options.minutes * 60
+    while not options.summary and len(lines) < options.studies and time.monotonic() < until:
+        number = len(lines)
+        lines.append(study(number, load=number % 2 == 1, spell_s=options.spell, wait_s=options.wait))
+        with options.out.open("a") as out:
+            out.write(json.dumps(lines[-1]) + "\n")
+        print(lines[-1], flush=True)
+    print(summary(lines))
+
+
+if __name__ == "__main__":
+    main()
