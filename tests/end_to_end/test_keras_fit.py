@@ -198,7 +198,7 @@ def test_a_generator_makes_its_batches_itself(begin: Begin) -> None:
 def test_the_workers_of_a_py_dataset_are_a_knob(begin: Begin) -> None:
     x, y = arrays()
 
-    class Batches(keras().utils.PyDataset):  # type: ignore[misc, name-defined]
+    class Batches(keras().utils.PyDataset):  # type: ignore[misc]
         def __len__(self) -> int:
             return 10
 

@@ -26,7 +26,7 @@ def install(session: Session, tf: ModuleType) -> None:
         patch(tf.train.Checkpoint, name, lambda original: _prefix(overlay, original))
     for name in ("read", "restore"):
         patch(tf.train.Checkpoint, name, lambda original: _restore(overlay, original))
-    patch(tf.train.CheckpointManager, "__init__", lambda original: _manager(overlay, original))
+    patch(tf.train.CheckpointManager, "__init__", lambda original: _checkpoints(overlay, original))
 
 
 def install_saved_model(session: Session, module: ModuleType) -> None:
@@ -121,9 +121,9 @@ def _restore(overlay: Overlay, original: Any) -> Any:
     return restore
 
 
-def _manager(overlay: Overlay, original: Any) -> Any:
-    def __init__(manager: Any, checkpoint: Any, directory: Any, *args: Any, **kwargs: Any) -> None:
-        original(manager, checkpoint, _own(overlay, directory), *args, **kwargs)
+def _checkpoints(overlay: Overlay, original: Any) -> Any:
+    def __init__(keeper: Any, checkpoint: Any, directory: Any, *args: Any, **kwargs: Any) -> None:
+        original(keeper, checkpoint, _own(overlay, directory), *args, **kwargs)
 
     return __init__
 
