@@ -86,6 +86,7 @@ class KerasAdapter:
 
     def _training_begins(self) -> None:
         """The clock listens to this adapter from here on: another framework may have been imported, too."""
+        self.session.trained_by = self.session.trained_by or FRAMEWORK
         if self.session.measuring and self.session.may_be_of(FRAMEWORK):
             self.session.clock.synchronize = self._synchronize
             self.session.clock.activity = self._activity
@@ -121,8 +122,9 @@ class KerasAdapter:
         fits = self.fits
         if fits is None or not fits.logs:
             return None
-        tracker = _loss_tracker(fits.model)
-        if tracker is not None and fits.backend != "jax":  # jax holds the metrics' state elsewhere while it trains
+        # jax holds the metrics' state elsewhere while it trains.
+        tracker = _loss_tracker(fits.model) if fits.backend != "jax" else None
+        if tracker is not None:
             total, count = float(tracker.total), float(tracker.count)
             before, self._loss_read = self._loss_read, (total, count)
             return (total - before[0]) / (count - before[1]) if count > before[1] else None

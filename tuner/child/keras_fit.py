@@ -27,7 +27,7 @@ class FitWatch:
         self.datasets = datasets
         self.backend: str = keras.backend.backend()
         self.graph: GraphMeter | None = None
-        self.batches = BatchMeter(session, sys.modules["keras.src.trainers.epoch_iterator"])
+        self.batches = BatchMeter(session)
         self.depth = 0
         self.evaluating = 0
         self.calls = 0  # of the training function
@@ -43,6 +43,8 @@ class FitWatch:
         self.custom_step = False
         self.on_entry: Callable[[], None] = lambda: None
         self.on_epoch: Callable[[], None] = lambda: None
+        self.metrics: Any = None
+        self._taken = 0  # steps of this epoch
         self._making = False
         self._awaits_iterator = False
 
@@ -67,7 +69,9 @@ class FitWatch:
             patch(trainer, "_autoconvert_optionals", self._count_in_graph)
             patch(sys.modules[trainer.__module__].TFEpochIterator, "__init__", self._epoch_iterator)
         else:
-            self.batches.install()
+            module = sys.modules[trainer.__module__]
+            names = {"jax": "JAXEpochIterator", "torch": "TorchEpochIterator"}
+            self.batches.install(getattr(module, names[self.backend]))
 
     # entry
 
@@ -92,6 +96,7 @@ class FitWatch:
                 return original(*bound.args, **bound.kwargs)
             finally:
                 self.depth -= 1
+                self.batches.counting = False
 
         return fit
 
@@ -163,17 +168,19 @@ class FitWatch:
                     watch.session.step(FRAMEWORK)
 
             def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                watch._taken = 0
                 watch.on_epoch()
 
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 numbers = {name: float(value) for name, value in (logs or {}).items() if _is_number(value)}
                 watch.session.report(numbers)
 
+        self.metrics = Metrics()
         callbacks: Any = given.get("callbacks")
         if hasattr(callbacks, "append") and not isinstance(callbacks, list):
-            callbacks.append(Metrics())  # a CallbackList
+            callbacks.append(self.metrics)  # a CallbackList
         else:
-            given["callbacks"] = [*_as_list(callbacks or ()), Metrics()]
+            given["callbacks"] = [*_as_list(callbacks or ()), self.metrics]
         if self.graph is not None:
             self.graph.prepare()
 
@@ -206,7 +213,7 @@ class FitWatch:
             function = model.train_function
             if self.depth and function is not None and not hasattr(function, _STEPPING):
                 model.train_function = self._stepping(model, function)
-            self.batches.counting = bool(self.depth)
+            self.batches.counting = bool(self.depth)  # what was fetched before only told the model its shapes
             return result
 
         return make_train_function
@@ -251,8 +258,11 @@ class FitWatch:
 
     def _stepped(self, model: Any, per_call: int) -> None:
         accumulated = accumulation_of(model.optimizer)
+        in_epoch = self.metrics.params.get("steps") if self.metrics is not None else None
+        taken = per_call if in_epoch is None else max(1, min(per_call, in_epoch - self._taken))
+        self._taken += taken
         before = self.micro // accumulated
-        self.micro += per_call
+        self.micro += taken
         updates = self.micro // accumulated - before
         if updates:
             self.session.step(FRAMEWORK, updates)

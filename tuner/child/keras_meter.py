@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -94,33 +95,32 @@ def _leading(tf: ModuleType, tensor: Any) -> Any:
 class BatchMeter:
     """Counts and times batches that pass through Python: those of the jax and torch backends."""
 
-    def __init__(self, session: Session, iterators: ModuleType) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self.iterators = iterators
         self.counting = False
         self.largest = 0
 
-    def install(self) -> None:
-        """Patches Keras' own iterator."""
-        patch(self.iterators.EpochIterator, "__next__", self._next)
+    def install(self, iterators: Any) -> None:
+        """Patches the backend's iterator over an epoch."""
+        patch(iterators, "_get_iterator", self._get_iterator)
 
-    def _next(self, original: Any) -> Any:
-        def __next__(iterator: Any) -> Any:
-            if not self.counting:
-                return original(iterator)
-            clock = self.session.clock
+    def _get_iterator(self, original: Any) -> Any:
+        def _get_iterator(iterator: Any) -> Any:
+            batches = original(iterator)
+            return self._counted(batches) if self.counting else batches
+
+        return _get_iterator
+
+    def _counted(self, batches: Any) -> Iterator[Any]:
+        clock = self.session.clock
+        began = time.perf_counter()
+        for batch in batches:
+            size = leading_dimension(batch)
+            self.largest = max(self.largest, size)
+            clock.add_samples(size, time.perf_counter() - began)
+            yield batch
             clock.fetch_begins()
             began = time.perf_counter()
-            result = original(iterator)
-            wait_s = time.perf_counter() - began
-            for batch in result[2]:
-                size = leading_dimension(batch)
-                self.largest = max(self.largest, size)
-                clock.add_samples(size, wait_s)
-                wait_s = 0.0
-            return result
-
-        return __next__
 
 
 def leading_dimension(batch: Any) -> int:
