@@ -57,9 +57,12 @@ def _seed_numpy(session: Session, numpy: ModuleType) -> None:
 
 def install(session: Session) -> None:
     """Registers every adapter. One whose framework is never imported costs nothing."""
-    from . import seeds, torch_adapter, trackers, trainers
+    from . import seeds, tf_adapter, torch_adapter, trackers, trainers
 
-    adapters: dict[str, Adapter] = {"torch": torch_adapter.install, **trainers.ADAPTERS, **trackers.ADAPTERS}
+    adapters: dict[str, Adapter] = {
+        "torch": torch_adapter.install, "tensorflow": tf_adapter.install, "keras": tf_adapter.install_keras,
+        **trainers.ADAPTERS, **trackers.ADAPTERS,
+    }  # fmt: skip
     if session.seed is not None:
         seeds.install(session.seed)
         adapters["numpy"] = _seed_numpy
