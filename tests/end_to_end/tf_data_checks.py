@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import tensorflow as tf
 from tuner.child.patches import unpatch_all
 from tuner.child.recorder import Recorder
 from tuner.child.session import Session
-from tuner.child.tf_data import KNOBS, DatasetWatch
+from tuner.child.tf_data import DatasetWatch
 
 AUTO = tf.data.AUTOTUNE
 WINDOW = {"block_s": 1.0}

@@ -21,10 +21,11 @@ _STEPPING = "_autotune_stepping"
 class FitWatch:
     """Patches the trainer's ``fit``, ``evaluate``, ``predict`` and the function that a training step is."""
 
-    def __init__(self, session: Session, keras: ModuleType, datasets: Any) -> None:
+    def __init__(self, session: Session, keras: ModuleType, datasets: Any, loops: Any) -> None:
         self.session = session
         self.keras = keras
-        self.datasets = datasets
+        self.datasets = datasets  # None where TensorFlow wasn't imported
+        self.loops = loops
         self.backend: str = keras.backend.backend()
         self.graph: GraphMeter | None = None
         self.batches = BatchMeter(session)
@@ -37,11 +38,11 @@ class FitWatch:
         self.kind = ""
         self.given: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
+        self.dataset_len: int | None = None
         self.workers = 0  # that prepare the batches of a PyDataset
         self.step_function: Any = None
         self.sets_rate = False
         self.custom_step = False
-        self.on_entry: Callable[[], None] = lambda: None
         self.on_epoch: Callable[[], None] = lambda: None
         self.metrics: Any = None
         self._taken = 0  # steps of this epoch
@@ -73,6 +74,12 @@ class FitWatch:
             names = {"jax": "JAXEpochIterator", "torch": "TorchEpochIterator"}
             self.batches.install(getattr(module, names[self.backend]))
 
+    def _enters(self, by: int, *, evaluating: bool = False) -> None:
+        self.depth += 0 if evaluating else by
+        self.evaluating += by if evaluating else 0
+        if self.loops is not None:
+            self.loops.fitting = self.active
+
     # entry
 
     def _fit(self, original: Any) -> Any:
@@ -85,17 +92,17 @@ class FitWatch:
                 bound = signature.bind(model, *args, **kwargs)
             except TypeError:
                 return original(model, *args, **kwargs)  # raises the script's own TypeError
-            self.on_entry()
+            self.session.claim(FRAMEWORK)
             self._meet(model, bound.arguments)
             self._turn(model, bound.arguments)
             if self.session.measuring:
                 self._watch(bound.arguments)
-            self.depth += 1
+            self._enters(1)
             self._awaits_iterator = True
             try:
                 return original(*bound.args, **bound.kwargs)
             finally:
-                self.depth -= 1
+                self._enters(-1)
                 self.batches.counting = False
 
         return fit
@@ -114,9 +121,9 @@ class FitWatch:
         }
         if self.kind == "arrays":
             self.written["batch_size"] = given.get("batch_size") or DEFAULT_BATCH_SIZE
-            self.written["dataset_len"] = self._rows(given)
-        elif self.kind == "dataset" and self.datasets is not None:
-            self.datasets.meet(x)
+            self.dataset_len = self._rows(given)
+        elif self.kind == "dataset":
+            self.datasets.meet(x, batched=True)
         elif self.kind == "pydataset":
             self.workers = self.written["workers"] = int(x.workers)
         callbacks = given.get("callbacks")
@@ -148,8 +155,8 @@ class FitWatch:
         if session.wants("workers") and self.kind == "pydataset":
             given["x"].workers = self.workers = int(config["workers"])
         factor = 1.0
-        if self.kind == "dataset" and self.datasets is not None:
-            given["x"] = self.datasets.adapt(given["x"])
+        if self.kind == "dataset":
+            given["x"] = self.datasets.adapt(given["x"], batched=True)
             factor = self.datasets.factor(given["x"])
         elif self.kind == "arrays" and session.wants("batch_size"):
             factor = config["batch_size"] / self.written["batch_size"]
@@ -191,12 +198,12 @@ class FitWatch:
             if not self.evaluating:
                 self.session.check_stop()
                 self.session.clock.validation_begins(original.__name__)
-            self.evaluating += 1
+            self._enters(1, evaluating=True)
             counting, self.batches.counting = self.batches.counting, False
             try:
                 return original(model, *args, **kwargs)
             finally:
-                self.evaluating -= 1
+                self._enters(-1, evaluating=True)
                 self.batches.counting = counting
 
         return evaluate
@@ -235,7 +242,7 @@ class FitWatch:
         return train_function
 
     def _run(self, function: Any, args: tuple[Any, ...], *, timed: bool) -> Any:
-        if self.datasets is not None and self.calls % 64 == 1 and self.graph is not None:
+        if self.kind == "dataset" and self.calls == 2 and self.graph is not None:
             self.datasets.fed_by(args[-1])
         if self.graph is None:
             return function(*args)
@@ -294,6 +301,11 @@ class FitWatch:
         return __init__
 
     # what it shows
+
+    def graphs(self) -> list[Any]:
+        """What the training step was traced into, on TensorFlow."""
+        traced = getattr(self.step_function, "_list_all_concrete_functions", list)
+        return list(traced())
 
     @property
     def largest_batch(self) -> int:

@@ -36,7 +36,7 @@ class PolicyWatch:
                     patch(owner, name, self._set)
         if self.session.wants("precision") and self.session.config["precision"] in POLICIES:
             self.forced = policies.DTypePolicy(POLICIES[self.session.config["precision"]])
-            patch(policies, "dtype_policy", self._get)
+        patch(policies, "dtype_policy", self._get)
 
     def _set(self, original: Any) -> Any:
         def set_dtype_policy(policy: Any) -> None:
@@ -50,10 +50,8 @@ class PolicyWatch:
     def _get(self, original: Any) -> Any:
         def dtype_policy() -> Any:
             own = original()
-            if self.chosen_by_script or own.name != "float32":
-                return own
             self.asked += 1
-            return self.forced
+            return own if self.forced is None or self.chosen_by_script or own.name != "float32" else self.forced
 
         return dtype_policy
 
@@ -66,7 +64,7 @@ class OptimizerWatch:
         self.keras = keras
         self.accumulates = int(session.config["grad_accumulation"]) if session.wants("grad_accumulation") else 0
         self.scale = float(session.config["lr_scale"]) if session.wants("lr_scale") else 1.0
-        self.made = 0
+        self.made: list[str] = []
         self.scaled = 0
         self.accumulated_by_script = 0
 
@@ -86,7 +84,7 @@ class OptimizerWatch:
             except TypeError:
                 original(optimizer, *args, **kwargs)  # raises the script's own TypeError
                 return
-            self.made += 1
+            self.made.append(type(optimizer).__name__)
             self._turn(given.arguments)
             original(*given.args, **given.kwargs)
 

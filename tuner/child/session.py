@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from .recorder import Recorder, StepClock
@@ -16,6 +17,15 @@ STOP_GRACE_S = 6.0
 
 class StopTrial(BaseException):
     """Unwinds the user's script once the window is complete. Not an Exception: ``except Exception`` lets it by."""
+
+
+@dataclass(frozen=True)
+class Attendant:
+    """What the clock asks of the framework that trains; see ``StepClock``. ``on_block`` is called after each block."""
+
+    synchronize: Callable[[], None]
+    activity: Callable[[], int]
+    on_block: Callable[[], None]
 
 
 class Session:
@@ -59,8 +69,8 @@ class Session:
         self.on_quiet_end: Callable[[], None] = lambda: None
         self.on_leave: Callable[[], None] = lambda: None
         self.failed: set[str] = set()
-        framework = self.knowledge.get("framework")
-        self.trained_by: str = framework if isinstance(framework, str) else ""
+        self.trained_by: str = self.knowledge.get("framework") or ""
+        self._attendants: dict[str, Attendant] = {}
         self.bound_elsewhere: set[str] = set(self.knowledge.get("placeholders") or ())
         os.register_at_fork(after_in_child=self._forked)
 
@@ -74,8 +84,27 @@ class Session:
         """Whether this is the process that the trial measures."""
         return os.getpid() == self.pid
 
+    def attend(self, framework: str, attendant: Attendant) -> None:
+        """The framework's adapter answers the clock, once its framework is the one that trains."""
+        self._attendants[framework] = attendant
+        if self.trained_by == framework:
+            self._let_attend()
+
+    def claim(self, framework: str) -> None:
+        """The framework is seen to train. The first one does; a script may import several."""
+        if not self.trained_by:
+            self.trained_by = framework
+            self._let_attend()
+
+    def _let_attend(self) -> None:
+        attendant = self._attendants.get(self.trained_by)
+        if attendant is not None:
+            self.clock.synchronize = attendant.synchronize
+            self.clock.activity = attendant.activity
+            self.clock.on_block = attendant.on_block
+
     def may_be_of(self, framework: str) -> bool:
-        """Whether no other framework trains here. A script may import several: one trains, others load or log."""
+        """Whether no other framework trains here: what this one's adapter sees is worth something."""
         return self.trained_by in ("", framework)
 
     def wants(self, knob: str) -> bool:
@@ -146,11 +175,8 @@ class Session:
             self.recorder.emit("note", text=text)
 
     def step(self, framework: str, count: int = 1) -> None:
-        """So many steps ended; called by the framework's adapter, outside of the script's own locks.
-
-        The first framework that is seen to take one is the one that trains.
-        """
-        self.trained_by = self.trained_by or framework
+        """So many steps ended; called by the framework's adapter, outside of the script's own locks."""
+        self.claim(framework)
         if self.may_be_of(framework) and not self._reported_step:
             self._step(count)
 

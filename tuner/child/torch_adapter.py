@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from . import files, seeds
-from .session import Session
+from .session import Attendant, Session
 from .torch_loader import LoaderWatch
 from .torch_modules import NOT_COMPILED, ModuleWatch
 from .torch_processes import ProcessWatch
@@ -65,9 +65,7 @@ class TorchAdapter:
         self.modules.install()
         self.steps.install()
         if session.measuring:
-            session.clock.synchronize = self._synchronize
-            session.clock.activity = self._activity
-            session.clock.on_block = self._on_block
+            session.attend("torch", Attendant(self._synchronize, self._activity, self._on_block))
             session.observers.append(self._observe)
             ProcessWatch(session, torch).install()
 

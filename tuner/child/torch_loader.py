@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from .call_sites import inside_library, user_stack
 from .patches import patch
 from .session import Session
 
@@ -94,7 +95,7 @@ class LoaderWatch:
 
     def _register(self, loader: Any, given: dict[str, Any]) -> Loader:
         dataset = given.get("dataset")
-        stack = _user_stack()
+        stack = user_stack()
         entry = self._known_entry(stack, dataset, given)
         if entry is None:
             same_place = sum(1 for other in self.loaders.values() if other.stack == stack)
@@ -109,7 +110,7 @@ class LoaderWatch:
 
     def _known_entry(self, stack: str, dataset: Any, given: dict[str, Any]) -> Loader | None:
         """The loader that this one stands for: the same data wrapped by a library, or the same line an epoch later."""
-        if _inside_library():
+        if inside_library():
             # accelerate, Fabric and Lightning make a loader anew around the same dataset: it stays the same loader.
             for entry in reversed(self.loaders.values()):
                 if entry.dataset() is dataset:
@@ -343,32 +344,6 @@ def _cannot_fork(given: dict[str, Any]) -> str:
     if generator is not None and getattr(generator.device, "type", "cpu") == "cuda":
         return "the loader's random generator lives on the GPU, which a worker can't reach"
     return ""
-
-
-_LIBRARIES = ("site-packages", "dist-packages", "lib/python", "<frozen", "<string>")
-
-
-def _frames() -> list[tuple[str, int]]:
-    here = __file__.rsplit("/", 1)[0]
-    frame: Any = sys._getframe(3)
-    found: list[tuple[str, int]] = []
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(here):
-            found.append((name, frame.f_lineno))
-        frame = frame.f_back
-    return found
-
-
-def _user_stack() -> str:
-    """Where in the user's own files the call came from, as ``file:line<file:line``; stable between runs."""
-    user = [(n, line) for n, line in _frames() if not any(part in n for part in _LIBRARIES)]
-    return "<".join(f"{n.rsplit('/', 1)[-1]}:{line}" for n, line in user[:6]) or "library"
-
-
-def _inside_library() -> bool:
-    frames = _frames()
-    return bool(frames) and any(part in frames[0][0] for part in _LIBRARIES)
 
 
 def _tensors(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:

@@ -1,0 +1,111 @@
+"""Loops that scripts write themselves, in a real child: the rate is the one that the script itself counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
+
+TRAIN = """
+    import sys, time
+    import tensorflow as tf
+    kind, replicas = sys.argv[1], int(sys.argv[2])
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+    import keras
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    x, y = tf.random.normal([400, 64]), tf.random.uniform([400], 0, 3, tf.int32)
+    train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(400).batch(48)
+    val = tf.data.Dataset.from_tensor_slices((x, y)).batch(200)
+    with strategy.scope() if kind == "mirrored" else tf.name_scope("plain"):
+        layers = keras.layers
+        model = keras.Sequential([layers.Input([64]), layers.Dense(256, "relu"), layers.Dense(256), layers.Dense(3)])
+        optimizer = keras.optimizers.Adam()
+    losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(losses(y, model(x))) / 48
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+    @tf.function
+    def epoch(batches):
+        seen = 0
+        for x, y in batches:
+            step(x, y)
+            seen += tf.shape(x)[0]
+        return seen
+    @tf.function
+    def on_replicas(batch):
+        return strategy.reduce("SUM", strategy.run(step, args=batch), axis=None)
+    traced = tf.function(step)
+    score = tf.function(lambda x, y: losses(y, model(x)))
+    began, seen, apart, steps, end = None, 0, 0.0, 0, time.perf_counter() + 6
+    distributed = strategy.experimental_distribute_dataset(train)
+    while time.perf_counter() < end:
+        if kind == "epoch":
+            samples = int(epoch(train))
+            if began is None:
+                began = time.perf_counter()
+            else:
+                seen += samples
+        else:
+            for batch in distributed if kind == "mirrored" else train:
+                on_replicas(batch) if kind == "mirrored" else (traced if kind == "function" else step)(*batch)
+                if began is None:
+                    began = time.perf_counter()
+                    continue
+                steps += 1
+                seen += 400 % 48 if steps % 9 == 8 else 48
+        before = time.perf_counter()
+        for batch in val:
+            score(*batch)
+        apart += time.perf_counter() - before
+    print("samples", seen, "seconds", time.perf_counter() - began - apart)
+"""
+ALL = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "replicas"), [("eager", 1), ("function", 1), ("epoch", 1), ("mirrored", 1), ("mirrored", 2)]
+)
+def test_the_rate_is_the_scripts_own(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], kind: str, replicas: int
+) -> None:
+    run = run_child(write_script(TRAIN), argv=(kind, str(replicas)), window=ALL)
+    assert run.returncode == 0, run.output
+    told = re.search(r"samples (\d+) seconds (\S+)", run.output)
+    assert told, run.output
+    training = [block for block in run.of("block") if not block["flagged"]]
+    seen = sum(block["samples"] for block in training)
+    assert seen == pytest.approx(int(told[1]), rel=0.01)
+    # What is set apart ends with the fetch of the next batch, and an epoch's beginning belongs to training.
+    rate = seen / sum(block["seconds"] for block in training)
+    assert rate == pytest.approx(int(told[1]) / float(told[2]), rel=0.02)
+    assert any(block["flagged"] for block in run.of("block"))
+    assert run.facts["unit"] == "samples"
+    assert len(run.facts["training_loaders"]) == 1
+    assert [loss for loss in run.of("loss") if loss["value"] > 0] or replicas > 1
+
+
+def test_a_window_ends_the_script(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    run = run_child(write_script(TRAIN), argv=("function", "1"), window={"target_half_width": 1e9})
+    assert run.of("window")[0]["complete"]
+    assert run.returncode == 0
+    assert "samples" not in run.output
+    assert run.of("first_step")[0]["seconds"] > 0
+
+
+def test_xla_in_a_process_of_its_own(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    """Its threads show that compiled code ran; in the one where nothing was compiled there are none."""
+    brief = {"target_half_width": 1e9}
+    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("function", "1"), window=brief)
+    assert run.evidence("jit_compile") == "verified", run.of("knob")
+    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("epoch", "1"), window=brief)
+    assert [failure["reason"] for failure in run.of("failure")] == ["compile-failure"]
+    assert run.returncode == 0

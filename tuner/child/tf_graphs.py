@@ -1,0 +1,107 @@
+"""TensorFlow's traced graphs, read: what is multiplied in which precision, what is updated, what is drawn."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+OUR_SCOPE = "autotune_tally"
+_PRODUCTS = frozenset(
+    [
+        "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv", "Conv2D", "Conv3D",
+        "Conv2DBackpropInput", "Conv2DBackpropFilter", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2",
+        "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter",
+        "_FusedMatMul", "_FusedConv2D", "CudnnRNNV3", "CudnnRNNBackpropV3",
+    ]
+)  # fmt: skip
+_DRAWS = ("Random", "StatelessRandom", "TruncatedNormal", "StatelessTruncatedNormal", "ParameterizedTruncated")
+_XLA_THREADS = "tf_XLA"
+
+
+def nodes_of(graph: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Every node that a graph can run, those of the functions that it calls included, with its neighbours by name.
+
+    ``graph`` is a graph or a concrete function. A function that is called from several places is read once.
+    """
+    definition = getattr(graph, "graph", graph).as_graph_def()
+    library = {function.signature.name: function.node_def for function in definition.library.function}
+    waiting, seen = [definition.node], set()
+    while waiting:
+        nodes = waiting.pop()
+        neighbours = {node.name: node for node in nodes}
+        for node in nodes:
+            yield node, neighbours
+            for name in (node.op, *_called(node)):
+                if name in library and name not in seen:
+                    seen.add(name)
+                    waiting.append(library[name])
+
+
+def _called(node: Any) -> Iterator[str]:
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        elif value.HasField("list"):
+            yield from (function.name for function in value.list.func)
+
+
+def products(tf: ModuleType, graph: Any) -> Counter[str]:
+    """How many products (matrix, convolution, einsum) are computed in each dtype."""
+    found: Counter[str] = Counter()
+    for node, _ in nodes_of(graph):
+        if node.op in _PRODUCTS:
+            found[tf.as_dtype(node.attr["T"].type).name] += 1
+    return found
+
+
+def updates_variables(graph: Any) -> bool:
+    """Whether running the graph changes a variable: what makes a step of a function that takes gradients."""
+    return any(
+        node.op.startswith(("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter"))
+        and OUR_SCOPE not in node.name
+        for node, _ in nodes_of(graph)
+    )
+
+
+def draws(tf: ModuleType, graph: Any, rows: int) -> list[str]:
+    """Names of random and fill operations whose number of rows is written into the graph and equals ``rows``."""
+    found = []
+    for node, neighbours in nodes_of(graph):
+        if node.op.startswith(_DRAWS) or node.op == "Fill":
+            position = 0
+        elif node.op.startswith("Stateful"):
+            position = 2  # after the generator's state and its algorithm
+        else:
+            continue
+        given = neighbours.get(node.input[position].split(":")[0]) if len(node.input) > position else None
+        if given is None or given.op != "Const":
+            continue
+        shape = tf.make_ndarray(given.attr["value"].tensor)
+        # A filled vector of as many elements is as often one an output as one a sample.
+        if shape.ndim == 1 and shape.size >= (2 if node.op == "Fill" else 1) and int(shape[0]) == rows:
+            found.append(node.name)
+    return found
+
+
+def is_compiled(concrete: Any) -> bool:
+    """Whether the runtime was told to compile this traced function or to refuse it."""
+    return bool(concrete.function_def.attr["_XlaMustCompile"].b)
+
+
+def xla_threads() -> int:
+    """Threads of this process that belong to XLA's CPU runtime; 0 where nothing compiled ever ran, or can't be seen."""
+    found = 0
+    try:
+        tasks = os.listdir("/proc/self/task")
+    except OSError:
+        return 0
+    for task in tasks:
+        try:
+            with open(f"/proc/self/task/{task}/comm", encoding="ascii", errors="replace") as file:
+                found += file.read().startswith(_XLA_THREADS)
+        except OSError:
+            pass  # it ended meanwhile
+    return found
