@@ -245,7 +245,7 @@ def test_a_train_step_of_the_models_own_is_counted_and_not_accumulated(begin: Be
     history = fit(made, batch_size=20, epochs=2).history["loss"]
     facts = trial.end()
     assert facts["samples"] == 2 * ROWS
-    assert "train_step" in facts["left_out"]["grad_accumulation"]
+    assert "training step" in facts["left_out"]["grad_accumulation"]
     last = [(r["samples"], r["value"]) for r in trial.log.of("loss") if r["samples"] > ROWS]
     steps = numpy.diff([ROWS, *(samples for samples, _ in last)]) / 20
     assert numpy.average([value for _, value in last], weights=steps) == pytest.approx(history[-1], rel=1e-3)
