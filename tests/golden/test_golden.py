@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import made_up
 import pytest
+from golden_files import check
 from rich.console import Console
 
 from tuner.cli.tables import WIDE, table
@@ -24,18 +23,6 @@ from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
 from tuner.progress.state import State
 from tuner.report.text import Findings, summary
-
-HERE = Path(__file__).parent
-
-
-def check(name: str, text: str) -> None:
-    """Compares a text with its golden file."""
-    path = HERE / name
-    if os.environ.get("AUTOTUNE_GOLDEN") == "write":
-        path.write_text(text, encoding="utf-8")
-    assert path.is_file(), f"there is no {name} yet: AUTOTUNE_GOLDEN=write pytest tests/golden"
-    assert text == path.read_text(encoding="utf-8")
-
 
 SUMMARIES: dict[str, Findings] = {
     "improved": made_up.FINDINGS,

@@ -75,12 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
         result = run_study(plan, ProcessRunner(), Sequence(StructuredSampler(), TpeSampler(plan.seed)), view, stop)
-    profile = _write_profile(plan, result)
+    profile = write_profile(plan, result)
     print(summary(_findings(plan, result, profile)), end="")
     return ExitCode.INTERRUPTED if result.interrupted else ExitCode.OK
 
 
-def _write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
+def write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
     """best.json in the study's folder; None where there is nothing that it could say."""
     if result.best is None:
         return None
