@@ -81,6 +81,15 @@ class Bench:
         self.tell(TrialFinished(finished, yardstick.gain(finished), best, yardstick.gain(best)))
         return finished
 
+    def told_earlier(self) -> tuple[TrialFinished, ...]:
+        """The trials of an earlier process, each with the best of its time."""
+        yardstick, searched = self.yardstick, self.searched()
+        told = []
+        for trial in self.trials:
+            best = yardstick.best_of(one for one in searched if one.number <= trial.number)
+            told.append(TrialFinished(trial, yardstick.gain(trial), best, yardstick.gain(best)))
+        return tuple(told)
+
     def _window(self, trial: Trial) -> Window:
         """Baseline and anchors get all the time; a screen ends by its samples.
 

@@ -10,10 +10,23 @@ from tuner.model import Config, Device, Ratio, Script, Trial, Winner
 
 
 @dataclass(frozen=True)
-class StudyStarted:
-    """``trials`` and ``budget_s`` bound the search (None: unbounded); ``done`` trials were there already.
+class TrialFinished:
+    """``gain`` is the trial's ratio to the baseline (above 1 is better), None where it has no measurement.
 
-    ``finals_share`` is the part of ``budget_s`` that is kept for the finals.
+    ``best`` is the best trial so far, not proven by anything yet, and ``best_gain`` its ratio.
+    """
+
+    trial: Trial
+    gain: float | None
+    best: Trial | None
+    best_gain: float | None
+
+
+@dataclass(frozen=True)
+class StudyStarted:
+    """``trials`` and ``budget_s`` bound the search (None: unbounded); ``finals_share`` of the time is for the finals.
+
+    ``earlier`` are the trials of a resumed study, as they were told when they finished.
     """
 
     name: str
@@ -23,8 +36,8 @@ class StudyStarted:
     trials: int | None
     budget_s: float | None
     finals_share: float
-    done: int
     resumed: bool
+    earlier: tuple[TrialFinished, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,19 +58,6 @@ class TrialStarted:
     trial: Trial
     done: int
     seconds_left: float | None
-
-
-@dataclass(frozen=True)
-class TrialFinished:
-    """``gain`` is the trial's ratio to the baseline (above 1 is better), None where it has no measurement.
-
-    ``best`` is the best trial so far, not proven by anything yet, and ``best_gain`` its ratio.
-    """
-
-    trial: Trial
-    gain: float | None
-    best: Trial | None
-    best_gain: float | None
 
 
 @dataclass(frozen=True)

@@ -180,3 +180,19 @@ class Winner:
     winner: Measurement
     runs: int
     label: str = ""
+
+
+@dataclass(frozen=True)
+class TierBest:
+    """The best config whose knobs change no more than ``tier`` says: 1 speed, 2 the numerics, 3 the optimisation.
+
+    ``gain`` is of its single trial; ``speedup`` is what the finals say, None where it wasn't judged there. ``learned``
+    is its screen's verdict, or ``not-needed`` or ``not-screened``.
+    """
+
+    tier: int
+    config: Config
+    gain: float
+    speedup: Ratio | None
+    proven: bool
+    learned: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner import identity
@@ -17,7 +17,7 @@ from tuner.events import Listener, Noted, SpaceResolved, StudyFinished, StudySta
 from tuner.finals import choose_candidates
 from tuner.ledger import TRIALS, Ledger
 from tuner.lock import DeviceLock, FolderLock
-from tuner.model import Phase, Trial, Winner
+from tuner.model import Phase, TierBest, Trial, Winner
 from tuner.noise import MOVED
 from tuner.placeholders import extend_facts, first_knowledge, parse
 from tuner.plan import StudyPlan
@@ -30,6 +30,7 @@ from tuner.search.memory import MemoryLimits
 from tuner.space import Known, ResolvedSpace, resolve, selected_names
 from tuner.stats import Verdict
 from tuner.storage import Repository, StudyRecord
+from tuner.tiers import best_of_tiers
 
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
@@ -51,6 +52,12 @@ class StudyResult:
     screened: tuple[Screened, ...] = ()
     space: ResolvedSpace | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    bests: tuple[TierBest, ...] = ()
+
+    @property
+    def tiers(self) -> dict[str, int]:
+        """The tier of each knob; empty where no space was resolved."""
+        return {knob.name: knob.tier for knob in self.space.space.knobs} if self.space is not None else {}
 
 
 def run_study(
@@ -106,7 +113,7 @@ class _Study:
         bench.tell(
             StudyStarted(
                 plan.name, str(plan.folder), plan.script, plan.device, plan.trials, plan.budget_s,
-                bench.budget.finals_share, len(bench.searched()), resumed,
+                bench.budget.finals_share, resumed, bench.told_earlier(),
             )
         )  # fmt: skip
         self._paused = bench.baseline() is not None
@@ -126,6 +133,8 @@ class _Study:
             winner, best, bench.yardstick.gain(best), tuple(bench.trials), why, bench.budget.elapsed(time.monotonic()),
             interrupted, self._screened, self._space, bench.knowledge,
         )  # fmt: skip
+        bests = best_of_tiers(bench.trials, bench.yardstick, result.tiers, winner, self._screened)
+        result = replace(result, bests=bests)
         bench.tell(StudyFinished(winner, best, len(result.trials), result.seconds, why, interrupted))
         return result
 

@@ -151,7 +151,7 @@ def test_the_same_command_again_has_its_result_at_once(studied: Studied) -> None
     again = studied.place.run(*STUDY)
     assert time.monotonic() - started < 15
     assert again.returncode == 0
-    assert "resuming after 2 trials" in again.stdout.splitlines()
+    assert "resuming after 2 trials\nthe best so far, not proven yet: num_workers=1, " in again.stdout
     assert [line for line in again.stdout.splitlines() if line.startswith("faster: ")]
     assert studied.place.run("trials", "--json").stdout == trials
 

@@ -38,6 +38,7 @@ from tuner.model import (
 )
 from tuner.report.text import Findings
 from tuner.scoring import Yardstick
+from tuner.tiers import best_of_tiers
 
 MIB = 1024**2
 DEVICE = Device("cpu", 0, "Imaginary CPU", "Imaginary CPU", 16 * 1024 * MIB)
@@ -127,9 +128,14 @@ FOUND = Found(
 )  # fmt: skip
 
 
+BESTS = best_of_tiers(
+    (*TRIALS, complete(13, Phase.SEARCH, {"batch_size": 128}, 1900.0)), Yardstick(TRIALS, RATE), TIERS, WINNER, SCREENED
+)
+
+
 def events() -> list[Event]:
     """The study as it is told while it runs."""
-    told: list[Event] = [StudyStarted("train-cpu", FOLDER, SCRIPT, DEVICE, 12, 600.0, 0.2, 0, False)]
+    told: list[Event] = [StudyStarted("train-cpu", FOLDER, SCRIPT, DEVICE, 12, 600.0, 0.2, False)]
     best: Trial | None = None
     yardstick = Yardstick(TRIALS, RATE)
     for trial in (BASELINE, *SEARCHED):

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import made_up
 import pytest
+from golden_files import check
 from rich.console import Console
 
 from tuner.cli.tables import WIDE, table
 from tuner.cli.trials import document, gain, rows
-from tuner.events import Event, StudyStarted
+from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, TrialStarted
 from tuner.export.profile import Found, merged, profile_of, read
 from tuner.model import Phase
 from tuner.progress.live import draw
@@ -25,21 +24,9 @@ from tuner.progress.plain import PlainView
 from tuner.progress.state import State
 from tuner.report.text import Findings, summary
 
-HERE = Path(__file__).parent
-
-
-def check(name: str, text: str) -> None:
-    """Compares a text with its golden file."""
-    path = HERE / name
-    if os.environ.get("AUTOTUNE_GOLDEN") == "write":
-        path.write_text(text, encoding="utf-8")
-    assert path.is_file(), f"there is no {name} yet: AUTOTUNE_GOLDEN=write pytest tests/golden"
-    assert text == path.read_text(encoding="utf-8")
-
-
 SUMMARIES: dict[str, Findings] = {
     "improved": made_up.FINDINGS,
-    "screened": replace(made_up.FINDINGS, screened=made_up.SCREENED),
+    "screened": replace(made_up.FINDINGS, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.FINDINGS, winner=made_up.KEEP, screened=made_up.SCREENED),
     "unproven": replace(made_up.FINDINGS, winner=None, why="stopped on request", interrupted=True),
     "learns_worse": replace(
@@ -75,8 +62,16 @@ def test_a_resumed_study_says_so() -> None:
     written = io.StringIO()
     started = made_up.events()[0]
     assert isinstance(started, StudyStarted)
-    PlainView(Console(file=written, width=80))(replace(started, done=1, resumed=True))
-    assert written.getvalue().splitlines()[-1] == "resuming after 1 trial"
+    told = [event for event in made_up.events() if isinstance(event, TrialFinished)]
+    for earlier, said in (
+        (told[:1], ["resuming after 1 trial"]),
+        (
+            told[:6],
+            ["resuming after 5 trials", "the best so far, not proven yet: num_workers=2 precision=bf16, 1.39x"],
+        ),
+    ):
+        PlainView(Console(file=written, width=80))(replace(started, resumed=True, earlier=tuple(earlier)))
+        assert written.getvalue().splitlines()[-len(said) :] == said
 
 
 def screen(events: list[Event], columns: int, lines: int, *, stopping: bool = False) -> str:
@@ -91,6 +86,16 @@ def screen(events: list[Event], columns: int, lines: int, *, stopping: bool = Fa
     return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
 
 
+def _resumed(told: list[Event]) -> list[Event]:
+    """The same study in another process: what was tried before comes with its start."""
+    started = told[0]
+    assert isinstance(started, StudyStarted)
+    earlier = tuple(event for event in told[:15] if isinstance(event, TrialFinished))
+    space = next(event for event in told if isinstance(event, SpaceResolved))
+    running = next(event for event in told[15:] if isinstance(event, TrialStarted))
+    return [replace(started, resumed=True, earlier=earlier), space, running]
+
+
 def test_the_live_view() -> None:
     told = made_up.events()
     finals = next(i for i, event in enumerate(told) if getattr(event, "rounds", 0) and hasattr(event, "candidates"))
@@ -100,6 +105,7 @@ def test_the_live_view() -> None:
         "told to stop": screen(told[:9], 80, 24, stopping=True),
         "in its finals": screen(told[: finals + 7], 120, 30),
         "done": screen(told, 120, 30),
+        "resumed": screen(_resumed(told), 80, 24),
         "of many trials on a small screen": screen(made_up.long_configs(40), 60, 16),
     }
     check("live.txt", "".join(f"--- {moment}\n{text}" for moment, text in moments.items()))
@@ -140,9 +146,9 @@ def test_the_trials_as_json() -> None:
 
 PROFILES: dict[str, Found] = {
     "improved": made_up.FOUND,
-    "screened": replace(made_up.FOUND, screened=made_up.SCREENED),
+    "screened": replace(made_up.FOUND, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.FOUND, winner=made_up.KEEP),
-    "unproven": replace(made_up.FOUND, winner=None),
+    "unproven": replace(made_up.FOUND, winner=None, baseline=made_up.measured(1204.0)),
 }
 
 

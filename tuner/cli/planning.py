@@ -34,7 +34,7 @@ def make_plan(settings: Settings) -> StudyPlan:
     spaces.check(parse(script.argv), settings.knobs, settings.pinned)
     total, _ = environment.host_memory()
     of_device = parse_bytes(settings.max_memory, device.memory_bytes or total)
-    share_of_host = int(min(0.9, of_device / total) * total) if device.kind == "cpu" else int(0.9 * total)
+    share_of_host = min(of_device, int(0.9 * total)) if device.kind == "cpu" else int(0.9 * total)
     name = f"{stem(script)}-{device.label.replace(':', '')}"
     return StudyPlan(
         name=name,

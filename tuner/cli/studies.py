@@ -85,6 +85,8 @@ def _row(document: dict[str, Any]) -> list[str]:
 def _result(document: dict[str, Any]) -> str:
     if document["verdict"] is None:
         return ""
-    if document["verdict"] == Verdict.KEEP_BASELINE or document["speedup"] is None:
+    if document["speedup"] is None:
+        return "nothing is proven"  # there were no finals, or none yet
+    if document["verdict"] == Verdict.KEEP_BASELINE:
         return "keep your config"
     return f"{gain_text(document['speedup'])} with {config_text(document['config'])}"

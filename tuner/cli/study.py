@@ -16,6 +16,7 @@ from tuner.cli.tables import Subparsers
 from tuner.durable import write_durably
 from tuner.errors import ExitCode
 from tuner.export import profile as profiles
+from tuner.model import Measurement, Phase
 from tuner.plan import StudyPlan
 from tuner.progress import view_for
 from tuner.report.text import Findings, summary
@@ -74,12 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
         result = run_study(plan, ProcessRunner(), Sequence(StructuredSampler(), TpeSampler(plan.seed)), view, stop)
-    profile = _write_profile(plan, result)
+    profile = write_profile(plan, result)
     print(summary(_findings(plan, result, profile)), end="")
     return ExitCode.INTERRUPTED if result.interrupted else ExitCode.OK
 
 
-def _write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
+def write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
     """best.json in the study's folder; None where there is nothing that it could say."""
     if result.best is None:
         return None
@@ -97,7 +98,8 @@ def _write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
             "name": plan.name, "folder": str(plan.folder), "trials": len(result.trials), "seconds": result.seconds,
             "ended": result.why, "interrupted": result.interrupted,
         },
-        tiers=_tiers(result), knowledge=result.facts, screened=result.screened,
+        tiers=result.tiers, knowledge=result.facts, screened=result.screened, bests=result.bests,
+        baseline=_baseline(result),
     )  # fmt: skip
     existing = path.read_bytes() if path.is_file() else None
     profile = profiles.profile_of(found)
@@ -106,14 +108,15 @@ def _write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
     return path
 
 
+def _baseline(result: StudyResult) -> Measurement | None:
+    baseline = next((trial for trial in result.trials if trial.phase is Phase.BASELINE), None)
+    return baseline.outcome.measurement if baseline is not None and baseline.outcome is not None else None
+
+
 def _findings(plan: StudyPlan, result: StudyResult, profile: Path | None) -> Findings:
     return Findings(
         script=plan.script, folder=str(plan.folder), trials=result.trials, winner=result.winner, best=result.best,
         why=result.why, seconds=result.seconds, interrupted=result.interrupted,
-        left_out=result.space.left_out if result.space else {}, tiers=_tiers(result),
+        left_out=result.space.left_out if result.space else {}, tiers=result.tiers, bests=result.bests,
         profile=str(profile) if profile else "", screened=result.screened, gain=result.best_gain,
     )  # fmt: skip
-
-
-def _tiers(result: StudyResult) -> dict[str, int]:
-    return {knob.name: knob.tier for knob in result.space.space.knobs} if result.space else {}

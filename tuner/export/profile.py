@@ -11,10 +11,12 @@ from typing import Any
 
 from tuner.accuracy import Screened
 from tuner.errors import ProfileError
-from tuner.model import Config, Device, KnobReport, Measurement, Script, Trial, Verdict, Winner
+from tuner.model import Config, Device, KnobReport, Measurement, Script, TierBest, Trial, Verdict, Winner
 
 SCHEMA = 1
 FILE = "best.json"
+FINALS, SINGLE_TRIAL = "finals", "single trial"
+"""What a measurement is based on."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Found:
     """What a study gives to its profile. ``gain`` is the best single trial's ratio, which is no proof.
 
     ``limits`` holds bytes and seconds; ``tiers`` what each knob may change: 1 nothing but speed, 2 numerics,
-    3 the optimisation. ``knowledge`` is what applying the config takes in the child.
+    3 the optimisation; ``bests`` are the best configs of each. ``baseline`` is its one trial before the search.
+    ``knowledge`` is what applying the config takes in the child.
     """
 
     device: Device
@@ -36,6 +39,8 @@ class Found:
     tiers: Mapping[str, int] = field(default_factory=dict)
     knowledge: Mapping[str, Any] = field(default_factory=dict)
     screened: Sequence[Screened] = ()
+    bests: Sequence[TierBest] = ()
+    baseline: Measurement | None = None
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,10 @@ def profile_of(found: Found) -> dict[str, Any]:
         "verdict": str(Verdict.IMPROVED if improved else Verdict.KEEP_BASELINE),
         "speedup": _plain(asdict(winner.speedup)) if winner is not None else None,
         "runs": winner.runs if winner is not None else 0,
-        "baseline": _measured(winner.baseline) if winner is not None else None,
-        "winner": _measured(winner.winner) if winner is not None and improved else None,
+        "baseline": _baseline(found),
+        "winner": _measured(winner.winner, FINALS) if winner is not None and improved else None,
         "candidate": _candidate(found, improved=improved),
+        "tiers": [_best_of_tier(best) for best in found.bests],
         "accuracy": _accuracy(found.screened, config, tier),
         "knobs": [_evidence(report) for report in winner.winner.knobs] if winner is not None and improved else [],
         "limits": dict(found.limits),
@@ -170,12 +176,27 @@ def _accuracy(screened: Sequence[Screened], config: Config, tier: int) -> dict[s
     return {"verdict": "not-needed" if tier == 1 else "not-screened", "tier": tier}
 
 
-def _measured(measurement: Measurement) -> dict[str, Any]:
+def _best_of_tier(best: TierBest) -> dict[str, Any]:
+    return {
+        "tier": best.tier, "config": dict(best.config), "single_trial_gain": best.gain,
+        "speedup": _plain(asdict(best.speedup)) if best.speedup is not None else None, "proven": best.proven,
+        "accuracy": best.learned,
+    }  # fmt: skip
+
+
+def _baseline(found: Found) -> dict[str, Any] | None:
+    """From the finals; without them from the one trial that the search began with."""
+    if found.winner is not None:
+        return _measured(found.winner.baseline, FINALS)
+    return _measured(found.baseline, SINGLE_TRIAL) if found.baseline is not None else None
+
+
+def _measured(measurement: Measurement, based_on: str) -> dict[str, Any]:
     fields = (
         "samples_per_s", "low", "high", "steps_per_s", "unit", "data_wait_share", "peak_host_bytes",
         "peak_device_bytes", "first_step_s", "compile_s", "cpu_s_per_sample",
     )  # fmt: skip
-    return {name: _plain(getattr(measurement, name)) for name in fields}
+    return {"based_on": based_on, **{name: _plain(getattr(measurement, name)) for name in fields}}
 
 
 def _evidence(report: KnobReport) -> dict[str, Any]:

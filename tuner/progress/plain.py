@@ -22,7 +22,7 @@ from tuner.events import (
 )
 from tuner.model import Phase
 from tuner.progress.state import BEHIND, State, pair_text, screening_text, trial_name
-from tuner.wording import count_text, device_text, script_text, seconds_text, value_text
+from tuner.wording import count_text, device_text, gain_text, script_text, seconds_text, value_text
 
 STOPPING = "stopping: finishing with the best so far (Ctrl-C again quits at once)"
 
@@ -61,7 +61,7 @@ def lines_of(event: Event, state: State) -> list[str]:
     """The lines that an event is worth, given the state after it."""
     match event:
         case StudyStarted():
-            return started_lines(event)
+            return [*started_lines(event), *_best_line(event)]
         case SpaceResolved():
             return space_lines(event)
         case TrialStarted(trial=trial):
@@ -96,8 +96,17 @@ def started_lines(event: StudyStarted) -> list[str]:
     bounds = ", ".join(bound for bound in (trials, seconds) if bound) or "no bound"
     lines = [f"studying {script_text(event.script)} on {device_text(event.device)}, in {event.folder}", bounds]
     if event.resumed:
-        lines.append(f"resuming after {count_text(event.done, 'trial')}")
+        searched = sum(earlier.trial.phase in (Phase.BASELINE, Phase.SEARCH) for earlier in event.earlier)
+        lines.append(f"resuming after {count_text(searched, 'trial')}")
     return lines
+
+
+def _best_line(event: StudyStarted) -> list[str]:
+    """What a resumed study has found already."""
+    last = event.earlier[-1] if event.earlier else None
+    if last is None or last.best is None or not last.best.config or last.best_gain is None:
+        return []
+    return [f"the best so far, not proven yet: {trial_name(last.best.config)}, {gain_text(last.best_gain)}"]
 
 
 def space_lines(event: SpaceResolved) -> list[str]:

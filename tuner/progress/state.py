@@ -69,7 +69,8 @@ class State:
         match event:
             case StudyStarted():
                 self.started = event
-                self.search_done = event.done
+                for earlier in event.earlier:
+                    self._finish(earlier)
                 self.deadline = None if event.budget_s is None else now + event.budget_s
             case SpaceResolved():
                 self.space = event

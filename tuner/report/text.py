@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.accuracy import Screened
-from tuner.model import Config, KnobReport, Measurement, OutcomeKind, Phase, Script, Trial, Verdict, Winner
+from tuner.model import Config, KnobReport, Measurement, OutcomeKind, Phase, Script, TierBest, Trial, Verdict, Winner
 from tuner.stats import Verdict as Learned
 from tuner.wording import (
     bytes_text,
@@ -25,6 +25,11 @@ _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
 _CHOSEN = "not selected"
 """The search space's reason for what the user left out himself: no news to him."""
+_TIER_NAMES = {1: "nothing but speed", 2: "numerics", 3: "optimisation"}
+_LEARNED = {
+    "not-needed": "", "pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown",
+    "not-screened": "its learning was not compared",
+}  # fmt: skip
 _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 
 
@@ -34,7 +39,8 @@ class Findings:
 
     ``gain`` is the best single trial's ratio to the script as written, which proves nothing. ``screened`` says how
     candidates learned.
-    ``tiers`` tells of each knob what it may change: 1 nothing but speed, 2 numerics, 3 the optimisation.
+    ``tiers`` tells of each knob what it may change: 1 nothing but speed, 2 numerics, 3 the optimisation; ``bests`` are
+    the best configs of each.
     """
 
     script: Script
@@ -48,6 +54,7 @@ class Findings:
     interrupted: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
     tiers: Mapping[str, int] = field(default_factory=dict)
+    bests: Sequence[TierBest] = ()
     screened: Sequence[Screened] = ()
     profile: str = ""
 
@@ -61,6 +68,7 @@ def summary(findings: Findings) -> str:
     if findings.winner is not None and improved:
         parts.append(_evidence(findings.winner))
         parts.append(_cautions(findings.winner, findings.tiers, findings.screened))
+    parts.append(_best_of_tiers(findings.bests))
     parts += [_accuracy(findings.screened), _left_out(findings.left_out), _failures(findings.trials)]
     parts.append(_next(findings, improved=improved))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -151,6 +159,21 @@ def _accuracy(screened: Sequence[Screened]) -> list[str]:
         return []
     rows = [(f"  {config_text(screen.config)}", screened_text(screen)) for screen in screened]
     return ["learning, held against the script as written on the same seeds", *_columns(rows)]
+
+
+def _best_of_tiers(bests: Sequence[TierBest]) -> list[str]:
+    """A row a tier, where there are several: whoever won't have other numerics sees what is left."""
+    if len(bests) < 2:
+        return []
+    rows = []
+    for best in bests:
+        if best.speedup is not None:
+            said = f"{gain_text(best.speedup.ratio)} in the finals, {'proven' if best.proven else 'not proven'}"
+        else:
+            said = f"{gain_text(best.gain)} in a single trial, not proven"
+        learned = _LEARNED[best.learned]
+        rows.append((f"  {best.tier} {_TIER_NAMES[best.tier]}", config_text(best.config), said, learned))
+    return ["best of each tier", *_columns(rows)]
 
 
 def _cautions(winner: Winner, tiers: Mapping[str, int], screened: Sequence[Screened]) -> list[str]:

@@ -1,0 +1,137 @@
+"""What the verbs that list and probe print, by the command line itself on made-up machines, compared with the files
+beside. What differs from machine to machine is made alike before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import worlds
+from golden_files import check
+
+from tuner.cli import main, probe
+from tuner.cli.study import write_profile
+from tuner.model import Config, Measurement, Outcome
+from tuner.runner.replay import ReplayRunner
+from tuner.search.structured import StructuredSampler
+from tuner.study import run_study
+
+SPACE = """
+    from tuner.space import Knob, SearchSpace
+    SPACE = SearchSpace("made-up", "none", (
+        Knob("num_workers", lambda known: [0, 1, 2], "loader workers", ordered=True, loader=True),
+        Knob("batch_size", lambda known: [32, 64], "batch", tier=3, ordered=True),
+        Knob("compile", lambda known: ["default"], "compiler"),
+    ))
+"""
+SIDES = {"": (100.0, 0.6), "compute": (250.0, 0.0), "loader": (160.0, 1.0)}
+"""Samples per second of the real loop and of each side by itself, and the share of waiting in it."""
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the command line and gives what it printed."""
+
+    def run(*arguments: str) -> str:
+        assert main(arguments) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def studied(folder: str, stop: threading.Event, **changes: Any) -> None:
+    """A study on a made-up machine, as the verb leaves it."""
+    plan = worlds.plan(Path(folder), trials=10, **changes)
+    world = worlds.World()
+
+    def outcome_of(config: Config) -> Outcome:
+        if len(world.runs) == 3 and folder == "stopped":
+            stop.set()
+        return world.outcome(config)
+
+    result = run_study(plan, ReplayRunner(outcome_of), StructuredSampler(), lambda event: None, stop)
+    write_profile(plan, result)
+
+
+def test_the_studies(here: Path, said: Callable[..., str]) -> None:
+    for folder in ("finished", "stopped"):
+        studied(folder, threading.Event(), device=worlds.device(folder))
+    (here / "torn").mkdir()
+    (here / "torn" / "study.db").write_text("not a database, but long enough to be read as one" * 20)
+    documents = json.loads(said("studies", "--json"))
+    assert len(documents) == 3
+    for document in documents:
+        if "created" in document:
+            assert document["created"] > 1.7e9
+            document["created"] = 0.0
+        if document.get("speedup"):
+            document["speedup"] = round(document["speedup"], 6)
+    check("studies.json", json.dumps(documents, indent=2).replace(str(here), "HERE") + "\n")
+    check("studies.txt", _trimmed(said("studies").replace(str(here), "HERE")))
+
+
+def test_the_devices(said: Callable[..., str]) -> None:
+    """The processor, which every machine has, stands last."""
+    *_, cpu = json.loads(said("devices", "--json"))
+    assert cpu["name"] == cpu["uuid"] and cpu["memory_bytes"] > 2**28
+    check("devices.json", json.dumps({**cpu, "name": "NAME", "uuid": "NAME", "memory_bytes": 0}, indent=2) + "\n")
+    head, *_, row = said("devices").splitlines()
+    row = re.sub(r"[0-9.]+ [GM]iB", "SIZE", row.replace(cpu["name"], "NAME"))
+    check("devices.txt", "".join(re.sub(" {2,}", "  ", line).strip() + "\n" for line in (head, row)))
+
+
+class Sides(ReplayRunner):
+    """A machine on which each side of the loop has a rate of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(self._measured)
+
+    def _measured(self, config: Config) -> Outcome:
+        rate, wait = SIDES[self.requests[-1].probe]
+        outcome = worlds.measured(rate, wait)
+        written = {"num_workers": 0, "batch_size": 64}
+        facts = {
+            "as_written": written, "left_out": {"compile": "the script calls torch.compile itself"},
+            "training_loaders": ["train.py:7#0"],
+        }  # fmt: skip
+        size = int(config.get("batch_size", 64))
+        measurement = replace(_of(outcome), steps_per_s=rate / 64 * (64 / size) ** 0.25)
+        return replace(outcome, facts=facts, measurement=measurement)
+
+
+def _of(outcome: Outcome) -> Measurement:
+    assert outcome.measurement is not None
+    return outcome.measurement
+
+
+def test_a_probe(
+    here: Path,
+    said: Callable[..., str],
+    install: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install("made_up_space", SPACE, search_spaces="made-up = made_up_space:SPACE")
+    monkeypatch.setattr(probe, "ProcessRunner", Sides)
+    (here / "train.py").write_text("")
+    command = ("probe", "train.py", "--device", "cpu", "--space", "made-up", "--study", "s", "--max-memory", "1GiB")
+    check("probe.txt", said(*command))
+    document = json.loads(said(*command, "--json"))
+    document["overhead_share"] = round(document["overhead_share"], 6)
+    check("probe.json", json.dumps(document, indent=2) + "\n")
+
+
+def _trimmed(text: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
