@@ -159,6 +159,18 @@ class Ratio:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """Two runs of the baseline, one after the other by trial number, that differ by ``ratio`` (at least 1).
+
+    The machine changed in between, and nobody knows when: gains of the trials between them are rough.
+    """
+
+    before: int
+    after: int
+    ratio: float
+
+
+@dataclass(frozen=True)
 class Device:
     """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name."""
 
