@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for row in (
         "errors model",
         "space stats accuracy bottleneck budget objective events noise wording quantities codec durable",
-        "environment lock measurement placeholders registry scoring spaces storage tiers",
+        "environment card lock measurement placeholders registry scoring spaces storage tiers",
         "search runner",
         "plan identity",
         "finals ledger bench contest screens refusal study probing rederive",
@@ -41,7 +41,7 @@ VALUES = frozenset(
 )  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
 WIRE = "tuner.child.wire"
-SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage.py"}
+SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage.py", "pynvml": "tuner/environment.py"}
 FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers"})
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
 
@@ -122,7 +122,7 @@ def island(path: str, tree: ast.Module) -> Iterator[str]:
 
 
 def sole_importers(path: str, tree: ast.Module) -> Iterator[str]:
-    """Optuna is imported in tuner/search/ only, SQLAlchemy in tuner/storage.py only; tests may look for themselves."""
+    """Optuna, SQLAlchemy and NVML are imported in one place each; tests may look for themselves."""
     for name in _imports(tree):
         place = SOLE_IMPORTERS.get(name.split(".")[0])
         if place is not None and not path.startswith((place, "tests/")):
@@ -259,6 +259,7 @@ LONG_FUNCTION = "def long():\n" + "    x = 1\n" * LONGEST_FUNCTION
         (island, "tuner/child/wire.py", "from ..model import Config"),
         (island, "tuner/__init__.py", "def late():\n    import numpy"),
         (sole_importers, "tuner/study.py", "def late():\n    import optuna.samplers"),
+        (sole_importers, "tuner/card.py", "def late():\n    import pynvml"),
         (sole_importers, "tuner/search/tpe.py", "from sqlalchemy import create_engine"),
         (late_frameworks, "tuner/environment.py", "import torch.nn"),
         (late_frameworks, "search_spaces/keras.py", "if True:\n    from tensorflow import keras"),

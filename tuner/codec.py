@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from tuner.model import (
     Block,
+    CardUse,
     Config,
     Evidence,
     KnobReport,
@@ -130,6 +132,8 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "knobs": [knob_fields(report) for report in measurement.knobs],
         "metrics": dict(measurement.metrics),
         "notes": list(measurement.notes),
+        "stolen_cpus": measurement.stolen_cpus,
+        "card": None if measurement.card is None else asdict(measurement.card),
     }
 
 
@@ -142,6 +146,9 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         knobs=tuple(_knob_of(report) for report in fields["knobs"]),
         metrics=dict(fields["metrics"]),
         notes=tuple(fields["notes"]),
+        # Earlier versions stored neither.
+        stolen_cpus=fields.get("stolen_cpus", 0.0),
+        card=None if fields.get("card") is None else CardUse(**fields["card"]),
     )
 
 

@@ -94,7 +94,7 @@ def software() -> dict[str, str]:
         "autotune": _version(_DISTRIBUTION),
         **{name: _version(name) for name in _PACKAGES},
     }
-    with _nvml() as nvml:
+    with nvml_session() as nvml:
         if nvml is not None:
             versions["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
     return {name: version for name, version in versions.items() if version}
@@ -104,8 +104,8 @@ def device_used_bytes(device: Device) -> int | None:
     """Memory in use on a CUDA device by whomever, None where that can't be told."""
     if device.kind != "cuda":
         return None
-    with _nvml() as nvml:
-        handle = _handle(nvml, device)
+    with nvml_session() as nvml:
+        handle = nvml_handle(nvml, device)
         return None if nvml is None or handle is None else int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
@@ -127,7 +127,7 @@ def wait_until_clean(device: Device, used_before: int | None, timeout_s: float =
 
 
 @contextmanager
-def _nvml() -> Iterator[ModuleType | None]:
+def nvml_session() -> Iterator[ModuleType | None]:
     """NVML while it is needed, None on a machine without an NVIDIA driver."""
     try:
         import pynvml
@@ -142,7 +142,8 @@ def _nvml() -> Iterator[ModuleType | None]:
         pynvml.nvmlShutdown()
 
 
-def _handle(nvml: ModuleType | None, device: Device) -> Any:
+def nvml_handle(nvml: ModuleType | None, device: Device) -> Any:
+    """NVML's handle of a CUDA device; None where the card is gone."""
     if nvml is None:
         return None
     try:
@@ -155,7 +156,7 @@ def _handle(nvml: ModuleType | None, device: Device) -> Any:
 
 def _cuda_devices() -> list[Device]:
     """The visible CUDA devices, numbered as the frameworks number them: within CUDA_VISIBLE_DEVICES."""
-    with _nvml() as nvml:
+    with nvml_session() as nvml:
         if nvml is None:
             return []
         found: list[Device] = []
@@ -199,7 +200,7 @@ def _visible_handle(nvml: ModuleType, entry: str) -> Any:
 def _why_no_cuda() -> str:
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return f"CUDA_VISIBLE_DEVICES is {os.environ['CUDA_VISIBLE_DEVICES']!r}; "
-    with _nvml() as nvml:
+    with nvml_session() as nvml:
         return "NVML finds no driver; " if nvml is None else ""
 
 

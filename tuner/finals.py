@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner import stats
 from tuner.model import Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
+from tuner.noise import overwhelmed
 from tuner.objective import Objective
 from tuner.scoring import WORTH_HAVING, Yardstick, gain, key_of, score_of
 
@@ -21,7 +23,8 @@ FEWEST_PAIRS = 3
 class Schedule:
     """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed.
 
-    A round in which other processes used more than ``most_foreign_cpus`` cores beside a run is no evidence.
+    A round in which a run lost more than ``most_foreign_cpus`` cores to others, or its card was disturbed, is no
+    evidence.
     """
 
     candidates: tuple[Trial, ...]
@@ -127,8 +130,7 @@ def failed_in(schedule: Schedule, trials: Iterable[Trial], objective: Objective)
 def pairs_of(
     schedule: Schedule, config: Config, trials: Iterable[Trial], objective: Objective, *, calm_only: bool = False
 ) -> Pairs:
-    """The rounds of a candidate so far; with ``calm_only`` those that other processes left alone."""
-    most = schedule.most_foreign_cpus if calm_only else math.inf
+    """The rounds of a candidate so far; with ``calm_only`` those that nothing disturbed much."""
     runs = {(trial.round, key_of(trial.config)): trial for trial in trials if schedule.holds(trial)}
     found = []
     for number in range(1, schedule.rounds + 1):
@@ -139,7 +141,7 @@ def pairs_of(
         measurements = before.outcome.measurement, after.outcome.measurement
         if scores[0] is None or scores[1] is None or not measurements[0] or not measurements[1]:
             continue
-        if max(measurements[0].foreign_cpus, measurements[1].foreign_cpus) <= most:
+        if not calm_only or not _disturbed(schedule, measurements[0], measurements[1]):
             found.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
     return Pairs(
         config,
@@ -163,10 +165,10 @@ def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) ->
         calm = pairs_of(schedule, candidate.config, trials, objective, calm_only=True)
         if key_of(candidate.config) not in failed and len(every.rates) >= 2:
             proof = len(calm.rates) >= FEWEST_PAIRS
-            contests.append((proof, calm if proof else every, len(every.rates) - len(calm.rates)))
+            contests.append((proof, calm if proof else every))
     if not contests:
         return None
-    proof, best, disturbed = max(contests, key=lambda c: (c[0], c[1].ratio(schedule.confidence, objective).low))
+    proof, best = max(contests, key=lambda c: (c[0], c[1].ratio(schedule.confidence, objective).low))
     ratio = best.ratio(schedule.confidence, objective)
     return Winner(
         verdict=Verdict.IMPROVED if proof and ratio.low > 1.0 else Verdict.KEEP_BASELINE,
@@ -175,14 +177,22 @@ def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) ->
         baseline=typical(best.baseline),
         winner=typical(best.candidate),
         runs=len(best.rates),
-        label="" if proof else _why_no_proof(len(best.rates), disturbed),
+        label="" if proof else _why_no_proof(schedule, best),
     )
 
 
-def _why_no_proof(rounds: int, disturbed: int) -> str:
-    if disturbed:
-        return f"no proof: other processes kept the machine busy in {disturbed} of {rounds} rounds"
-    return f"no proof: only {rounds} rounds were run"
+def _disturbed(schedule: Schedule, *runs: Measurement) -> tuple[str, ...]:
+    """What disturbed any run of a round too much, each cause once."""
+    return tuple(dict.fromkeys(cause for run in runs for cause in overwhelmed(run, schedule.most_foreign_cpus)))
+
+
+def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:
+    rounds = [_disturbed(schedule, *runs) for runs in zip(pairs.baseline, pairs.candidate, strict=True)]
+    causes = Counter(cause for causes in rounds for cause in causes)
+    if causes:
+        told = ", ".join(f"{cause} in {count} of {len(rounds)} rounds" for cause, count in causes.items())
+        return f"no proof: {told}"
+    return f"no proof: only {len(rounds)} rounds were run"
 
 
 def is_decided(winner: Winner | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import socket
@@ -17,7 +16,7 @@ from tuner import codec
 from tuner.durable import write_durably
 from tuner.errors import InfrastructureError, StorageError
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
-from tuner.noise import contamination
+from tuner.noise import contamination, disturbance
 from tuner.placeholders import render
 from tuner.plan import StudyPlan
 from tuner.runner.base import Interrupted, Limits, Runner, TrialRequest, Window
@@ -115,7 +114,8 @@ class Ledger:
         beside it. A machine that is always busy isn't asked again and again.
         """
         first = self._run(trial, request)
-        disturbed = contamination(first, self._plan.device, self._plan.cores, self._plan.spare_cores)
+        machine = (self._plan.device, self._plan.cores, self._plan.spare_cores)
+        disturbed = contamination(first, *machine)
         if not disturbed:
             return first
         if self._patience_with_noise <= 0 or not self._time_to_repeat(first):
@@ -128,13 +128,13 @@ class Ledger:
         folder.rename(aside)
         second = self._run(trial, request)
         self._repeats_s += second.seconds
-        if contamination(second, self._plan.device, self._plan.cores, self._plan.spare_cores):
+        if contamination(second, *machine):
             self._patience_with_noise -= 1
             if self._patience_with_noise == 0:
                 self._note("the machine stays busy: trials aren't repeated any more, and their figures are rougher")
         else:
             self._patience_with_noise = REPEATS
-        if _foreign(first) < _foreign(second):
+        if disturbance(first, *machine) < disturbance(second, *machine):
             swap_folders(folder, aside)
             return first
         return second
@@ -210,11 +210,6 @@ def swap_folders(one: Path, other: Path) -> None:
     one.rename(between)
     other.rename(one)
     between.rename(other)
-
-
-def _foreign(outcome: Outcome) -> float:
-    """Cores that others used; endless where the run gave no measurement to choose."""
-    return outcome.measurement.foreign_cpus if outcome.complete and outcome.measurement is not None else math.inf
 
 
 def _fault(outcome: Outcome, folder: Path) -> StorageError | InfrastructureError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tuner.child.wire import decode
-from tuner.model import Block, Evidence, KnobReport, Measurement
+from tuner.model import Block, CardUse, Evidence, KnobReport, Measurement
 from tuner.stats import is_steady, rate_interval
 
 MIN_BLOCKS = 3
@@ -59,7 +60,7 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
     amounts, times = [block.samples for block in blocks], [block.seconds for block in blocks]
     interval = rate_interval(amounts, times)
     began, ended = _span(chosen)
-    own_cpus, foreign = _cpu_use(resources, began, ended)
+    own_cpus, foreign, stolen = _cpu_use(resources, began, ended)
     window = _last(records, "window")
     complete = bool(window and window.get("complete"))
     return Measurement(
@@ -81,6 +82,8 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
         knobs=knob_reports(records),
         metrics={str(r["name"]): _number(r, "value") for r in records if r["kind"] == "metric"},
         notes=tuple(str(r.get("text", "")) for r in records if r["kind"] == "note"),
+        stolen_cpus=stolen,
+        card=card_use(resources, began, ended),
     )
 
 
@@ -184,17 +187,44 @@ def _span(blocks: Sequence[Record]) -> tuple[float, float]:
     return _number(blocks[0], "t") - _number(blocks[0], "seconds"), _number(blocks[-1], "t")
 
 
-def _cpu_use(resources: Sequence[Record], began: float, ended: float) -> tuple[float, float]:
-    """CPU cores that the trial used in the span, and those that others used."""
+def _cpu_use(resources: Sequence[Record], began: float, ended: float) -> tuple[float, float, float]:
+    """CPU cores that the trial used in the span, those that were lost to others, and of those the stolen ones."""
     inside = [s for s in resources if began <= _number(s, "t") <= ended]
-    if len(inside) < 2:
-        return 0.0, 0.0
-    elapsed = _number(inside[-1], "t") - _number(inside[0], "t")
+    elapsed = _number(inside[-1], "t") - _number(inside[0], "t") if inside else 0.0
     if elapsed <= 0:
-        return 0.0, 0.0
-    own = max(0.0, _number(inside[-1], "cpu_s") - _number(inside[0], "cpu_s"))
-    busy = max(0.0, _number(inside[-1], "busy_s") - _number(inside[0], "busy_s"))
-    return own / elapsed, max(0.0, busy - own) / elapsed
+        return 0.0, 0.0, 0.0
+    own, busy, stolen = (
+        max(0.0, _number(inside[-1], name) - _number(inside[0], name)) for name in ("cpu_s", "busy_s", "steal_s")
+    )
+    foreign = max(0.0, busy - own)
+    return own / elapsed, foreign / elapsed, min(foreign, stolen) / elapsed
+
+
+def card_use(resources: Iterable[Record], began: float, ended: float) -> CardUse | None:
+    """What the readings of the CUDA card in the span add up to; None where there is none."""
+    readings = [s["card"] for s in resources if began <= _number(s, "t") <= ended and isinstance(s.get("card"), dict)]
+    if not readings:
+        return None
+    clocks = [_number(r, "sm_mhz") for r in readings if r.get("sm_mhz") is not None]
+    reasons = 0
+    for reading in readings:
+        reasons |= int(_number(reading, "reasons"))
+    # A row a process: its pid, its memory, its share of the multiprocessors in percent, whether it is another's.
+    foreign = [[row for row in r.get("processes") or () if row[3]] for r in readings]
+    shares = [
+        sum(row[2] or 0 for row in rows) / 100
+        for r, rows in zip(readings, foreign, strict=True)
+        if r.get("tells_shares")
+    ]
+    return CardUse(
+        readings=len(readings),
+        sm_mhz=statistics.median(clocks) if clocks else None,
+        lowest_sm_mhz=min(clocks, default=None),
+        hottest_celsius=max((_number(r, "celsius") for r in readings if r.get("celsius") is not None), default=None),
+        throttle_reasons=reasons,
+        foreign_bytes=max(sum(row[1] or 0 for row in rows) for rows in foreign),
+        foreign_share=statistics.fmean(shares) if shares else None,
+    )
 
 
 def _peak_device_bytes(records: Iterable[Record]) -> int:

@@ -60,8 +60,28 @@ class Block:
 
 
 @dataclass(frozen=True)
+class CardUse:
+    """What the driver said of a CUDA card during the window; None where it can't tell.
+
+    ``sm_mhz`` is the median of the multiprocessors' clock. ``throttle_reasons`` are NVML's bits, of all readings
+    together. ``foreign_share`` is the part of the multiprocessors' time in which other processes ran there.
+    """
+
+    readings: int
+    sm_mhz: float | None
+    lowest_sm_mhz: float | None
+    hottest_celsius: float | None
+    throttle_reasons: int
+    foreign_bytes: int
+    foreign_share: float | None
+
+
+@dataclass(frozen=True)
 class Measurement:
-    """A trial's figures, derived from its raw blocks and facts."""
+    """A trial's figures, derived from its raw blocks and facts.
+
+    ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
+    """
 
     samples_per_s: float
     low: float
@@ -81,6 +101,8 @@ class Measurement:
     knobs: tuple[KnobReport, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    stolen_cpus: float = 0.0
+    card: CardUse | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +156,18 @@ class Ratio:
     ratio: float
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Two runs of the baseline, one after the other by trial number, that differ by ``ratio`` (at least 1).
+
+    The machine changed in between, and nobody knows when: gains of the trials between them are rough.
+    """
+
+    before: int
+    after: int
+    ratio: float
 
 
 @dataclass(frozen=True)

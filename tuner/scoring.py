@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 
 from tuner.errors import ObjectiveError
-from tuner.model import Config, Outcome, Phase, Trial, Value
+from tuner.model import Config, Outcome, Phase, Shift, Trial, Value
 from tuner.objective import Objective
 
 Key = tuple[tuple[str, str, Value], ...]
@@ -75,6 +76,15 @@ class Yardstick:
         if before is None or after is None:
             return 1.0
         return max(before[1], after[1]) / min(before[1], after[1])
+
+    def shifts(self, least: float) -> list[Shift]:
+        """Where the baseline moved by more than the ratio ``least``."""
+        found = []
+        for (before, one), (after, other) in pairwise(self._anchors):
+            ratio = max(one, other) / min(one, other)
+            if ratio > least:
+                found.append(Shift(before, after, ratio))
+        return found
 
     def _around(self, number: int) -> tuple[tuple[int, float] | None, tuple[int, float] | None]:
         before = next((anchor for anchor in reversed(self._anchors) if anchor[0] <= number), None)

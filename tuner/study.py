@@ -31,6 +31,7 @@ from tuner.space import Known, ResolvedSpace, resolve, selected_names
 from tuner.stats import Verdict
 from tuner.storage import Repository, StudyRecord
 from tuner.tiers import best_of_tiers
+from tuner.wording import shift_text
 
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
@@ -215,10 +216,10 @@ class _Study:
         return since >= self._plan.anchor_every
 
     def _note_drift(self) -> None:
-        anchors = [t.number for t in self._bench.trials if t.phase in (Phase.BASELINE, Phase.ANCHOR)]
-        drift = self._bench.yardstick.drift(anchors[-1] - 1)
-        if drift > MOVED:
-            self._bench.note(f"the baseline moved by {drift - 1:.0%} since trial {anchors[-2]}: gains are rough there")
+        anchor = max(trial.number for trial in self._bench.trials if trial.phase is Phase.ANCHOR)
+        for shift in self._bench.yardstick.shifts(MOVED):
+            if shift.after == anchor:
+                self._bench.note(shift_text(shift))
 
     def _search_is_over(self, space: ResolvedSpace) -> str:
         bench, plan = self._bench, self._plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tuner.accuracy import Check, Screened
-from tuner.model import Config, Device, Ratio, Script, Value
+from tuner.model import Config, Device, Ratio, Script, Shift, Value
 
 AS_WRITTEN = "as written"
 
@@ -50,6 +50,12 @@ def ratio_text(ratio: Ratio) -> str:
 def gain_text(gain: float) -> str:
     """How many times as fast."""
     return f"{gain:.2f}x"
+
+
+def shift_text(shift: Shift) -> str:
+    """How far the baseline moved, and whose gains suffer from it."""
+    moved = f"the baseline moved by {shift.ratio - 1:.0%} between trials {shift.before} and {shift.after}"
+    return f"{moved}: gains of the trials between them are rough"
 
 
 def count_text(number: int, noun: str) -> str:

@@ -41,7 +41,7 @@ from tuner.plan import StudyPlan
 from tuner.registry import load_objective, load_space
 from tuner.runner.base import Limits, Window
 from tuner.runner.process import ProcessRunner
-from tuner.runner.tree import busy_seconds
+from tuner.runner.tree import cpu_times
 from tuner.search.structured import StructuredSampler
 from tuner.spaces import Spaces
 from tuner.study import StudyResult, run_study
@@ -101,9 +101,9 @@ def wait_for_calm(at_most_s: float) -> float:
     cores, spare = environment.usable_cores(), environment.spare_cores()
     most_cpus = spare + OVERWHELMING * allowed_foreign_cpus(environment.cpu_device(), cores)
     while time.monotonic() - started < at_most_s:
-        before = busy_seconds()
+        before = cpu_times(os.sched_getaffinity(0))[0]
         time.sleep(1.0)
-        if busy_seconds() - before <= most_cpus:
+        if cpu_times(os.sched_getaffinity(0))[0] - before <= most_cpus:
             break
     return time.monotonic() - started
 

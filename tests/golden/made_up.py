@@ -22,6 +22,7 @@ from tuner.events import (
 )
 from tuner.export.profile import Found
 from tuner.model import (
+    CardUse,
     Config,
     Device,
     Evidence,
@@ -32,6 +33,7 @@ from tuner.model import (
     Phase,
     Ratio,
     Script,
+    Shift,
     Trial,
     Verdict,
     Winner,
@@ -39,6 +41,7 @@ from tuner.model import (
 from tuner.report.text import Findings
 from tuner.scoring import Yardstick
 from tuner.tiers import best_of_tiers
+from tuner.wording import shift_text
 
 MIB = 1024**2
 DEVICE = Device("cpu", 0, "Imaginary CPU", "Imaginary CPU", 16 * 1024 * MIB)
@@ -110,6 +113,7 @@ SCREENED = (
     Screened({"precision": "fp16"}, stats.Verdict.FAIL, (), 1, 12800, "seed 1: the loss is not a number"),
 )  # fmt: skip
 
+SHIFT = Shift(0, 5, 1.12)
 FINDINGS = Findings(
     script=SCRIPT, folder=FOLDER, trials=TRIALS, winner=WINNER, best=BEST, gain=1.38, why=WHY, seconds=312.0,
     left_out=LEFT_OUT, tiers=TIERS, profile=f"{FOLDER}/best.json",
@@ -147,7 +151,7 @@ def events() -> list[Event]:
         told.append(TrialFinished(trial, gain, best, yardstick.gain(best)))
         if trial is BASELINE:
             told.append(_space())
-    told.append(Noted("the baseline moved by 12% since trial 0: gains are rough"))
+    told.append(Noted(shift_text(SHIFT)))
     told += [Screening(BEST, SCREENED[0]), Screening(SEARCHED[0], SCREENED[1])]
     told.append(FinalsStarted((BEST,), 3))
     for trial in FINALS:
@@ -166,6 +170,19 @@ def _space() -> SpaceResolved:
         as_written={"num_workers": 0, "precision": "fp32", "persistent_workers": False},
         left_out=LEFT_OUT, pinned={}, size=12,
     )  # fmt: skip
+
+
+def on_a_card() -> list[Trial]:
+    """Trials on a card that others used and that grew hot, while the baseline became slower."""
+    calm = CardUse(12, 1755.0, 1755.0, 61.0, 0x4, 0, None)
+    hot = CardUse(12, 1695.0, 1410.0, 91.0, 0x24, 0, 0.0)
+    return [
+        complete(0, Phase.BASELINE, {}, 1204.0, card=calm, foreign_cpus=0.04),
+        complete(1, Phase.SEARCH, {"num_workers": 2}, 1498.2, card=replace(calm, foreign_share=0.34), foreign_cpus=1.3),
+        complete(2, Phase.SEARCH, CONFIG, 1650.0, card=hot, foreign_cpus=0.7, stolen_cpus=0.5),
+        complete(3, Phase.ANCHOR, {}, 1010.0, card=replace(calm, throttle_reasons=0, foreign_bytes=3 * 1024 * MIB)),
+        complete(4, Phase.SEARCH, {"threads": 1}, 900.0, card=replace(calm, sm_mhz=None, lowest_sm_mhz=None)),
+    ]
 
 
 def long_configs(count: int) -> list[Event]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import made_up
@@ -15,10 +16,10 @@ from golden_files import check
 from rich.console import Console
 
 from tuner.cli.tables import WIDE, table
-from tuner.cli.trials import document, gain, rows
+from tuner.cli.trials import document, gain, listed
 from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, TrialStarted
 from tuner.export.profile import Found, merged, profile_of, read
-from tuner.model import Phase
+from tuner.model import Phase, Trial
 from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
 from tuner.progress.state import State
@@ -32,6 +33,7 @@ SUMMARIES: dict[str, Findings] = {
     "learns_worse": replace(
         made_up.FINDINGS, winner=None, screened=(replace(made_up.SCREENED[1], config=made_up.CONFIG),)
     ),
+    "drifted": replace(made_up.FINDINGS, winner=made_up.KEEP, shifts=(made_up.SHIFT,)),
     "nothing_faster": replace(
         made_up.FINDINGS, trials=(made_up.BASELINE, made_up.SEARCHED[5]), winner=None, best=made_up.BASELINE
     ),
@@ -130,17 +132,18 @@ def test_an_anchor_counts_as_no_trial_of_the_search() -> None:
     assert state.search_done == len(searched)
 
 
-def test_the_table_of_trials() -> None:
+@pytest.mark.parametrize(("name", "trials"), [("trials", made_up.TRIALS), ("trials_card", made_up.on_a_card())])
+def test_the_table_of_trials(name: str, trials: Sequence[Trial]) -> None:
     written = io.StringIO()
-    columns = ["trial", "phase", "config", "result", "gain", "took"]
-    shown = table(columns, rows(made_up.TRIALS), right=["trial", "gain", "took"])
+    shown = table(*listed(trials), right=["trial", "gain", "took"])
     Console(file=written, width=WIDE).print(shown)
-    check("trials.txt", "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines()))
+    check(f"{name}.txt", "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines()))
 
 
 def test_the_trials_as_json() -> None:
     known = replace(made_up.BEST, outcome=replace(made_up.BEST.outcome, measurement=made_up.FASTER))  # type: ignore[type-var]
-    documents = [document(trial, gain(trial, made_up.TRIALS)) for trial in (*made_up.TRIALS[:3], known)]
+    documents = [document(trial, gain(trial, made_up.TRIALS), 1.0) for trial in (*made_up.TRIALS[:3], known)]
+    documents.append(document(made_up.on_a_card()[2], 1.5, 1.19))
     check("trials.json", json.dumps(documents, indent=2) + "\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner import codec
-from tuner.model import Block, Evidence, KnobReport, Measurement, Outcome, OutcomeKind, Value
+from tuner.model import Block, CardUse, Evidence, KnobReport, Measurement, Outcome, OutcomeKind, Value
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 TEXT = st.text(max_size=12)
@@ -27,10 +28,15 @@ TREES = st.recursive(
 REPORTS = st.builds(
     KnobReport, TEXT, VALUES, st.integers(), st.integers(), st.sampled_from(Evidence), TEXT, st.none() | VALUES
 )
+CARDS = st.builds(
+    CardUse, st.integers(), st.none() | FLOATS, st.none() | FLOATS, st.none() | FLOATS, st.integers(), st.integers(),
+    st.none() | FLOATS,
+)  # fmt: skip
 MEASUREMENTS = st.builds(
     Measurement,
     **dict.fromkeys(("samples_per_s", "low", "high", "steps_per_s", "data_wait_share", "first_step_s"), FLOATS),
-    **dict.fromkeys(("compile_s", "cpu_s_per_sample", "foreign_cpus"), FLOATS),
+    **dict.fromkeys(("compile_s", "cpu_s_per_sample", "foreign_cpus", "stolen_cpus"), FLOATS),
+    card=st.none() | CARDS,
     unit=TEXT,
     blocks=st.lists(st.builds(Block, FLOATS, st.integers(), FLOATS, FLOATS), max_size=3).map(tuple),
     peak_host_bytes=st.integers(),
@@ -107,6 +113,14 @@ def test_foreign_text_is_read_or_told(text: str | bytes) -> None:
             decode(text)
         except ValueError:
             continue  # the one error that is promised
+
+
+@RELAXED
+@given(MEASUREMENTS)
+def test_a_measurement_of_an_earlier_version_is_read(measurement: Measurement) -> None:
+    fields = codec.measurement_fields(replace(measurement, stolen_cpus=0.0, card=None))
+    earlier = {name: value for name, value in fields.items() if name not in ("stolen_cpus", "card")}
+    assert _exact(codec.measurement_of_fields(earlier), replace(measurement, stolen_cpus=0.0, card=None))
 
 
 @RELAXED

@@ -9,7 +9,7 @@ import pytest
 import worlds
 
 from tuner.finals import Schedule, choose_candidates, decide, failed_in, is_decided, pairs_of, typical
-from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Trial, Verdict
+from tuner.model import CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Verdict
 
 FAST: Config = {"workers": 2}
 ALSO_FAST: Config = {"workers": 4}
@@ -193,3 +193,21 @@ def test_a_machine_that_was_busy_throughout_proves_nothing() -> None:
     assert winner.verdict is Verdict.KEEP_BASELINE
     assert "in 3 of 4 rounds" in winner.label
     assert not is_decided(winner)
+
+
+def test_rounds_on_a_card_that_was_slowed_down_are_no_evidence() -> None:
+    def slowed(rate: float) -> Outcome:
+        outcome = worlds.measured(rate)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, card=CardUse(5, 900, 900, 92, 0x24, 0, 0.0)))
+
+    schedule = Schedule((SEARCH[1],), 4, 0)
+    rates: dict[str, list[float | Outcome]] = {"0": [slowed(50), 101, 99, 100], "2": [110, 111, 109, 110]}
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert (winner.runs, winner.verdict) == (3, Verdict.IMPROVED)
+    rates["2"][3] = slowed(60)
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert (winner.runs, winner.verdict) == (4, Verdict.KEEP_BASELINE)
+    assert winner.label == "no proof: the card was slowed down: heat in 2 of 4 rounds"

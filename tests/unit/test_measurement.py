@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tuner.measurement import (
+    card_use,
     knob_reports,
     measurement_of,
     merged_facts,
@@ -16,7 +17,7 @@ from tuner.measurement import (
     read_records,
     read_resources,
 )
-from tuner.model import Evidence
+from tuner.model import CardUse, Evidence
 
 Record = dict[str, Any]
 
@@ -123,15 +124,35 @@ def test_other_records_are_carried_over() -> None:
 
 
 def test_cpu_use_is_read_inside_the_window_only() -> None:
-    def sample(t: float, cpu_s: float, busy_s: float) -> Record:
-        return {"t": t, "rss": 100, "pss": None, "cpu_s": cpu_s, "busy_s": busy_s}
+    def sample(t: float, cpu_s: float, busy_s: float, steal_s: float) -> Record:
+        return {"t": t, "rss": 100, "pss": None, "cpu_s": cpu_s, "busy_s": busy_s, "steal_s": steal_s}
 
     records = [*blocks(10, start=10.5), DONE]
-    resources = [sample(1, 0, 0), sample(10, 50, 500), sample(15, 60, 515), sample(16, 99, 999)]
+    resources = [sample(1, 0, 0, 0), sample(10, 50, 500, 30), sample(15, 60, 515, 32), sample(16, 99, 999, 99)]
     measurement = measurement_of(records, resources)
     assert measurement is not None
     assert measurement.cpu_s_per_sample == pytest.approx(2.0 / 100)
     assert measurement.foreign_cpus == pytest.approx(1.0)
+    assert measurement.stolen_cpus == pytest.approx(0.4)
+
+
+def test_what_a_card_said_in_the_window_is_added_up() -> None:
+    def sample(t: float, mhz: int | None, celsius: int | None, reasons: int, *rows: list[Any]) -> Record:
+        card = {"sm_mhz": mhz, "celsius": celsius, "reasons": reasons, "tells_shares": t < 13, "processes": list(rows)}
+        return {"t": t, "card": card}
+
+    resources: list[Record] = [
+        sample(1, 300, 99, 0x40),
+        sample(10, 1980, 60, 0x4, [7, 2**20, 30.0, True], [8, 2**30, 70.0, False], [9, 5, 5.0, None]),
+        {"t": 10.5},
+        sample(11, 1900, None, 0x20, [7, 2**21, None, True], [10, None, 10.0, True]),
+        sample(12, None, 71, 0x0),
+        sample(13, 1700, 70, 0x4, [7, 2**20, None, True]),
+    ]
+    card = card_use(resources, 10, 15)
+    assert card == CardUse(4, 1900, 1700, 71, 0x24, 2**21, (0.3 + 0.1 + 0) / 3)
+    assert card_use(resources, 14, 15) is None
+    assert card_use([sample(14, None, None, 0)], 10, 15) == CardUse(1, None, None, None, 0, 0, None)
 
 
 def test_the_memory_peak_counts_shared_pages_once() -> None:

@@ -23,7 +23,12 @@ def stored_trial(folder: Path) -> Trial:
     ]  # fmt: skip
     records.append({"v": 1, "t": 14.0, "kind": "window", "complete": True, "why": ""})
     (raw / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    samples = [{"t": float(t), "rss": 1000, "pss": 800, "cpu_s": t * 1.5, "busy_s": t * 1.6} for t in range(14)]
+    card = {"celsius": 61, "reasons": 4, "tells_shares": True, "processes": [[7, 100, 12.5, True]]}
+    samples = [
+        {"t": float(t), "rss": 1000, "pss": 800, "cpu_s": t * 1.5, "busy_s": t * 1.6, "steal_s": t * 0.05,
+         "card": {"sm_mhz": 1700 + t, **card}}
+        for t in range(14)
+    ]  # fmt: skip
     (raw / "resources.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     measurement = measurement_of(read_records(raw / "records.jsonl"), read_resources(raw / "resources.jsonl"))
     assert measurement is not None
@@ -37,9 +42,11 @@ def test_figures_follow_from_the_records(tmp_path: Path) -> None:
 def test_a_changed_figure_is_found(tmp_path: Path) -> None:
     trial = stored_trial(tmp_path)
     assert trial.outcome is not None and trial.outcome.measurement is not None
-    boosted = replace(trial.outcome.measurement, samples_per_s=1e6)
-    lines = disagreements(tmp_path, [replace(trial, outcome=replace(trial.outcome, measurement=boosted))])
-    assert len(lines) == 1
+    assert trial.outcome.measurement.card is not None
+    cooler = replace(trial.outcome.measurement.card, hottest_celsius=40.0)
+    changed = replace(trial.outcome.measurement, samples_per_s=1e6, stolen_cpus=0.0, card=cooler)
+    lines = disagreements(tmp_path, [replace(trial, outcome=replace(trial.outcome, measurement=changed))])
+    assert [line.split()[2] for line in lines] == ["samples_per_s", "stolen_cpus", "card"]
     assert "samples_per_s is 1000000.0" in lines[0]
 
 

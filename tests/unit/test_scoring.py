@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tuner.errors import ObjectiveError
-from tuner.model import Block, Measurement, Outcome, OutcomeKind, Phase, Trial
+from tuner.model import Block, Measurement, Outcome, OutcomeKind, Phase, Shift, Trial
 from tuner.objective import Objective
 from tuner.scoring import Yardstick, gain, key_of, score_of
 
@@ -78,6 +78,13 @@ def test_a_trial_is_held_against_the_baseline_of_its_moment(number: int, referen
     assert yardstick.reference(number) == pytest.approx(reference)
     assert yardstick.drift(number) == pytest.approx(drift)
     assert yardstick.gain(_trial(number, 300.0)) == pytest.approx(300.0 / reference)
+
+
+def test_where_the_baseline_moved_is_told() -> None:
+    yardstick = _anchored((0, 100.0), (10, 150.0), (13, None), (15, 140.0), (20, 70.0), (25, 76.0))
+    assert yardstick.shifts(1.1) == [Shift(0, 10, 1.5), Shift(15, 20, 2.0)]
+    assert yardstick.shifts(2.5) == []
+    assert _anchored((0, 100.0)).shifts(1.0) == []
 
 
 def test_without_a_baseline_there_is_no_gain() -> None:

@@ -15,7 +15,6 @@ from tuner.stats import (
     non_inferior,
     pocock_level,
     rate_interval,
-    should_stop,
     steady_start,
     student_t_cdf,
     student_t_quantile,
@@ -158,25 +157,21 @@ def test_a_trend_too_small_to_matter_is_steady_and_a_perfect_line_is_certain() -
 def test_warm_up_is_found_where_it_ends() -> None:
     noise = np.random.default_rng(3).normal(0, 1, 100)
     level = np.where(np.arange(100) < 20, 60, 100)
-    found = steady_start(list(level + noise))
-    assert found is not None and 20 <= found <= 24
-    assert steady_start(list(level + noise), group=5) in (20, 25)
+    assert 20 <= steady_start(list(level + noise)) <= 24
     assert steady_start([3.0] * 20) == 0
     assert steady_start([1.0, 2.0]) == 0
-    assert steady_start([float(i) for i in range(40)]) is None
+    assert steady_start([float(i) for i in range(40)]) == 20
     with pytest.raises(ValueError):
-        steady_start([1.0], group=0)
+        steady_start([])
 
 
-def test_a_window_stops_only_at_a_look_and_only_when_narrow() -> None:
-    quiet = list(np.random.default_rng(4).normal(1, 0.001, 60))
-    loud = list(np.random.default_rng(4).normal(1, 0.3, 60))
-    answers = [n for n in range(1, 61) if should_stop([1] * n, quiet[:n])]
-    assert answers == [10, 13, 17, 22, 28, 35, 44, 55]
-    assert not any(should_stop([1] * n, loud[:n]) for n in range(1, 61))
-    for arguments in ({"target_half_width": 0.0}, {"target_half_width": math.nan}, {"min_blocks": 1}):
-        with pytest.raises(ValueError):
-            should_stop([1], [1], **arguments)
+def test_a_series_that_settles_is_not_steady_and_one_that_settles_by_little_is() -> None:
+    noise = np.random.default_rng(5).normal(0, 0.5, 40)
+    warm = 25 * np.exp(-np.arange(40) / 2)
+    assert is_steady(list(100 - warm + noise)[10:])
+    assert not is_steady(list(100 - warm + noise))
+    assert is_steady(list(100 - warm / 5 + noise))
+    assert not is_steady([50.0] * 10 + [100.0] * 30)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tuner.events import (
     TrialFinished,
     TrialStarted,
 )
-from tuner.model import Config, Outcome, OutcomeKind, Phase, Script, Verdict
+from tuner.model import CardUse, Config, Outcome, OutcomeKind, Phase, Script, Verdict
 from tuner.runner.base import Limits
 from tuner.scoring import key_of
 from tuner.spaces import Spaces
@@ -266,6 +266,22 @@ def test_a_disturbed_trial_is_measured_again_and_the_calmer_one_counts(tmp_path:
     assert rates == [100.0, 99.0, 80.0, 100.0]
     assert sum("measured again" in note.text for note in of(ran.events, Noted)) == 2
     assert [request.folder.name for request in ran.runner.requests[:5]] == ["0000", "0001", "0001", "0002", "0002"]
+
+
+def test_a_trial_on_a_card_that_was_too_hot_is_measured_again(tmp_path: Path) -> None:
+    turns = [0x4, 0x24, 0x4, 0x24, 0x20]
+
+    def heated(config: Config) -> Outcome:
+        reasons = turns.pop(0) if turns else 0x4
+        outcome = worlds.measured(50.0 if reasons & 0x20 else 100.0)
+        assert outcome.measurement is not None
+        card = CardUse(5, 1755, 1740, 88, reasons, 0, None)
+        return replace(outcome, measurement=replace(outcome.measurement, card=card))
+
+    ran = Ran(worlds.plan(tmp_path, trials=4), heated)
+    rates = [t.outcome.measurement.samples_per_s for t in ran.result.trials[:4] if t.outcome and t.outcome.measurement]
+    assert rates == [100.0, 100.0, 50.0, 100.0]
+    assert sum("measured again: the card was slowed down: heat" in note.text for note in of(ran.events, Noted)) == 2
 
 
 def test_a_machine_that_is_always_busy_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -258,7 +258,8 @@ def rate_of(blocks: list[tuple[float, float]]) -> float:
 def relative_half_width(blocks: list[tuple[float, float]]) -> float:
     """Relative 95% half-width of Σsamples/Σseconds, by batch means over pairs of blocks.
 
-    Only decides when a window may end; the interval that is reported is derived from the raw blocks later.
+    Only decides when a window may end; the interval that is reported is derived from the raw blocks later. How often
+    that one holds the truth although this one is looked at after every block: tests/benchmarks/window_coverage.py.
     """
     pairs = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(blocks[::2], blocks[1::2], strict=False)]
     count = len(pairs)

@@ -17,10 +17,12 @@ from tuner.durable import write_durably
 from tuner.errors import ExitCode
 from tuner.export import profile as profiles
 from tuner.model import Measurement, Phase
+from tuner.noise import MOVED
 from tuner.plan import StudyPlan
 from tuner.progress import view_for
 from tuner.report.text import Findings, summary
 from tuner.runner.process import ProcessRunner
+from tuner.scoring import Yardstick
 from tuner.search.sequence import Sequence
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
@@ -119,4 +121,5 @@ def _findings(plan: StudyPlan, result: StudyResult, profile: Path | None) -> Fin
         why=result.why, seconds=result.seconds, interrupted=result.interrupted,
         left_out=result.space.left_out if result.space else {}, tiers=result.tiers, bests=result.bests,
         profile=str(profile) if profile else "", screened=result.screened, gain=result.best_gain,
+        shifts=Yardstick(result.trials, plan.objective).shifts(MOVED),
     )  # fmt: skip

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tuner.cli.stored import StoredStudy, open_study
 from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode, StorageError
-from tuner.model import Measurement, Phase, Trial
+from tuner.model import CardUse, Measurement, Phase, Trial
+from tuner.noise import MOVED, throttle_text
 from tuner.objective import Objective
 from tuner.progress.state import result_text
 from tuner.rederive import disagreements
 from tuner.scoring import Yardstick
-from tuner.wording import config_text, count_text, gain_text, seconds_text
+from tuner.wording import bytes_text, config_text, count_text, gain_text, seconds_text, share_text, shift_text
 
 RATE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
 
@@ -39,11 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         return check(stored)
     if arguments.json:
-        documents = [document(trial, gain(trial, stored.trials)) for trial in stored.trials]
+        yardstick = Yardstick(stored.trials, RATE)
+        documents = [document(t, gain(t, stored.trials), yardstick.drift(t.number)) for t in stored.trials]
         print(json.dumps(documents, indent=2))
         return ExitCode.OK
-    columns = ["trial", "phase", "config", "result", "gain", "took"]
-    show(table(columns, rows(stored.trials), right=["trial", "gain", "took"]))
+    show(table(*listed(stored.trials), right=["trial", "gain", "took"]))
+    for shift in Yardstick(stored.trials, RATE).shifts(MOVED):
+        print(shift_text(shift))
     for trial in stored.trials:
         if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
             print(f"trial {trial.number}: {trial.outcome.detail}")
@@ -64,15 +68,52 @@ def check(stored: StoredStudy) -> int:
     return ExitCode.OK
 
 
-def rows(trials: Sequence[Trial]) -> list[list[str]]:
-    """The table's rows: number, phase, config, result, gain, duration."""
+def listed(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
+    """The table's columns and rows; a ~ marks a gain that is rough, since the baseline moved around the trial.
+
+    What others took, and what the driver said of a card, have their columns where there is any of it.
+    """
+    yardstick = Yardstick(trials, RATE)
+    columns = ["trial", "phase", "config", "result", "gain", "took", "others took", "card"]
     found = []
     for trial in trials:
-        own = gain(trial, trials)
-        took = seconds_text(trial.outcome.seconds) if trial.outcome is not None else ""
-        names = [str(trial.number), str(trial.phase), config_text(trial.config), result_text(trial)]
-        found.append([*names, gain_text(own) if own is not None else "", took])
-    return found
+        own, measurement = gain(trial, trials), _measured(trial)
+        rough = "~" if yardstick.drift(trial.number) > MOVED else ""
+        found.append(
+            [
+                str(trial.number), str(trial.phase), config_text(trial.config), result_text(trial),
+                f"{rough}{gain_text(own)}" if own is not None else "",
+                seconds_text(trial.outcome.seconds) if trial.outcome is not None else "",
+                taken_text(measurement) if measurement is not None else "",
+                card_text(measurement.card) if measurement is not None and measurement.card is not None else "",
+            ]
+        )  # fmt: skip
+    shown = [i for i, name in enumerate(columns) if i < 6 or any(row[i] for row in found)]
+    return [columns[i] for i in shown], [[row[i] for i in shown] for row in found]
+
+
+def taken_text(measurement: Measurement) -> str:
+    """How many cores were lost to others; "" for less than a twentieth of one."""
+    if measurement.foreign_cpus < 0.05:
+        return ""
+    stolen = f" ({measurement.stolen_cpus:.1f} stolen)" if measurement.stolen_cpus >= 0.05 else ""
+    return f"{measurement.foreign_cpus:.1f} cpus{stolen}"
+
+
+def card_text(card: CardUse) -> str:
+    """A card's clock, heat, what limited it, and who else was on it."""
+    parts = [f"{card.sm_mhz:.0f} MHz"] if card.sm_mhz is not None else []
+    if parts and card.lowest_sm_mhz != card.sm_mhz:
+        parts[0] += f" (least {card.lowest_sm_mhz:.0f})"
+    if card.hottest_celsius is not None:
+        parts.append(f"{card.hottest_celsius:.0f} °C")
+    if card.throttle_reasons:
+        parts.append(throttle_text(card.throttle_reasons))
+    if card.foreign_share:
+        parts.append(f"{share_text(card.foreign_share)} used by others")
+    elif card.foreign_bytes:
+        parts.append(f"{bytes_text(card.foreign_bytes)} held by others")
+    return ", ".join(parts)
 
 
 def gain(trial: Trial, trials: Sequence[Trial]) -> float | None:
@@ -95,12 +136,15 @@ def _measured(trial: Trial | None) -> Measurement | None:
     return trial.outcome.measurement
 
 
-def document(trial: Trial, gain: float | None) -> dict[str, Any]:
-    """A trial for programs: SI units, and no raw blocks (those are in the trial's own folder)."""
+def document(trial: Trial, gain: float | None, drift: float) -> dict[str, Any]:
+    """A trial for programs: SI units, and no raw blocks (those are in the trial's own folder).
+
+    ``drift`` is how far the baseline moved around the trial, as a ratio of at least 1.
+    """
     outcome, measurement = trial.outcome, _measured(trial)
     told: dict[str, Any] = {
         "number": trial.number, "phase": str(trial.phase), "config": dict(trial.config), "why": trial.why,
-        "round": trial.round, "seed": trial.seed, "gain": gain,
+        "round": trial.round, "seed": trial.seed, "gain": gain, "drift": drift,
         "outcome": str(outcome.kind) if outcome else None, "reason": outcome.reason if outcome else "",
         "detail": outcome.detail if outcome else "", "seconds": outcome.seconds if outcome else None,
         "measurement": None,
@@ -111,6 +155,8 @@ def document(trial: Trial, gain: float | None) -> dict[str, Any]:
             "unit": measurement.unit, "data_wait_share": measurement.data_wait_share, "steady": measurement.steady,
             "peak_host_bytes": measurement.peak_host_bytes, "peak_device_bytes": measurement.peak_device_bytes,
             "first_step_s": measurement.first_step_s, "compile_s": measurement.compile_s,
+            "foreign_cpus": measurement.foreign_cpus, "stolen_cpus": measurement.stolen_cpus,
+            "card": asdict(measurement.card) if measurement.card is not None else None,
             "knobs": [
                 {
                     "knob": k.knob, "requested": k.requested, "evidence": str(k.evidence), "observed": k.observed,

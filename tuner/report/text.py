@@ -7,7 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.accuracy import Screened
-from tuner.model import Config, KnobReport, Measurement, OutcomeKind, Phase, Script, TierBest, Trial, Verdict, Winner
+from tuner.model import (
+    Config,
+    KnobReport,
+    Measurement,
+    OutcomeKind,
+    Phase,
+    Script,
+    Shift,
+    TierBest,
+    Trial,
+    Verdict,
+    Winner,
+)  # fmt: skip
 from tuner.stats import Verdict as Learned
 from tuner.wording import (
     bytes_text,
@@ -18,6 +30,7 @@ from tuner.wording import (
     screened_text,
     seconds_text,
     share_text,
+    shift_text,
     value_text,
 )
 
@@ -39,6 +52,7 @@ class Findings:
 
     ``gain`` is the best single trial's ratio to the script as written, which proves nothing. ``screened`` says how
     candidates learned.
+    ``shifts`` are where the machine drifted.
     ``tiers`` tells of each knob what it may change: 1 nothing but speed, 2 numerics, 3 the optimisation; ``bests`` are
     the best configs of each.
     """
@@ -57,6 +71,7 @@ class Findings:
     bests: Sequence[TierBest] = ()
     screened: Sequence[Screened] = ()
     profile: str = ""
+    shifts: Sequence[Shift] = ()
 
 
 def summary(findings: Findings) -> str:
@@ -69,7 +84,8 @@ def summary(findings: Findings) -> str:
         parts.append(_evidence(findings.winner))
         parts.append(_cautions(findings.winner, findings.tiers, findings.screened))
     parts.append(_best_of_tiers(findings.bests))
-    parts += [_accuracy(findings.screened), _left_out(findings.left_out), _failures(findings.trials)]
+    parts += [_accuracy(findings.screened), [shift_text(shift) for shift in findings.shifts]]
+    parts += [_left_out(findings.left_out), _failures(findings.trials)]
     parts.append(_next(findings, improved=improved))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 

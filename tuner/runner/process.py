@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tuner import environment
+from tuner.card import CardReader, card_reader
 from tuner.child.wire import decode
 from tuner.measurement import measurement_of, merged_facts
 from tuner.model import Outcome, OutcomeKind
@@ -46,9 +47,10 @@ class ProcessRunner:
         kills = oom_kills()
         try:
             with contextlib.ExitStack() as resources:
+                card = resources.enter_context(card_reader(request.device))
                 launched = launch(request, self._python, self._child, device_bytes)
                 resources.callback(launched.close)
-                watch = _Watch(request, launched, started)
+                watch = _Watch(request, launched, card, started)
                 resources.callback(watch.close)
                 watch.run(stop)
         except OSError as error:
@@ -106,10 +108,11 @@ class _Progress:
 class _Watch:
     """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples."""
 
-    def __init__(self, request: TrialRequest, launched: Launched, started: float) -> None:
+    def __init__(self, request: TrialRequest, launched: Launched, card: CardReader, started: float) -> None:
         self._request = request
         self._launched = launched
         self._tree = Tree(launched.guard)
+        self._card = card
         self._journal = _Journal(request.folder / "records.jsonl")
         self._samples: list[dict[str, Any]] = []
         self._samples_file = (request.folder / "resources.jsonl").open("w", encoding="ascii")
@@ -177,14 +180,18 @@ class _Watch:
     def _sample(self) -> Usage:
         cap = self._request.limits.max_host_bytes
         usage = self._tree.read(0.8 * cap if cap else math.inf)
-        sample = {
+        sample: dict[str, Any] = {
             "t": round(usage.t, 4),
             "rss": usage.rss_bytes,
             "pss": usage.pss_bytes,
             "cpu_s": round(usage.cpu_s, 3),
             "busy_s": round(usage.busy_s, 3),
+            "steal_s": round(usage.steal_s, 3),
             "processes": usage.processes,
         }
+        reading = self._card.read(self._tree.seen)
+        if reading is not None:
+            sample["card"] = reading
         self._samples.append(sample)
         self._samples_file.write(json.dumps(sample) + "\n")
         self._samples_file.flush()

@@ -20,13 +20,18 @@ _OBSERVER_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Usage:
-    """One raw reading of a trial's tree. ``t`` is the monotonic clock; ``pss_bytes`` None when not read."""
+    """One raw reading of a trial's tree. ``t`` is the monotonic clock; ``pss_bytes`` None when not read.
+
+    ``busy_s`` is of all the cores that we may use, whoever used them; ``steal_s`` is the part of it that the
+    hypervisor gave to other machines.
+    """
 
     t: float
     rss_bytes: int
     pss_bytes: int | None
     cpu_s: float
     busy_s: float
+    steal_s: float
     processes: int
 
 
@@ -40,6 +45,11 @@ class Tree:
         self._born: dict[int, str] = {}
         self._next_walk = 0.0
         self._next_pss = 0.0
+
+    @property
+    def seen(self) -> frozenset[int]:
+        """The tree's processes as the last walk found them."""
+        return frozenset(self._pids)
 
     def pids(self) -> list[int]:
         """The tree as it is now, with those seen before that a dead guard no longer leads to."""
@@ -65,7 +75,8 @@ class Tree:
             near = rss > near_bytes
             self._next_pss = self._next_time(before, 0.2, 0.05) if near else self._next_time(before, 1.0)
         cpu = sum(_cpu_seconds(pid, own=True) for pid in self._pids) + _cpu_seconds(self._guard, own=False)
-        return Usage(now, rss, pss, cpu, busy_seconds(), len(self._pids))
+        busy, steal = cpu_times(os.sched_getaffinity(0))
+        return Usage(now, rss, pss, cpu, busy, steal, len(self._pids))
 
     def _next_time(self, started: float, period_s: float, share: float = _OBSERVER_SHARE) -> float:
         now = self._clock()
@@ -132,22 +143,23 @@ def pss_bytes(pid: int) -> int:
     return rss_bytes(pid)
 
 
-def busy_seconds() -> float:
-    """CPU seconds since boot in which the cores that we may use were busy, whoever used them."""
-    ours = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
-    ticks = 0
+def cpu_times(cores: Iterable[int], stat: str = "/proc/stat") -> tuple[float, float]:
+    """CPU seconds since boot in which these cores were busy, whoever used them, and of those the stolen ones."""
+    ours = {f"cpu{core}".encode() for core in cores}
+    busy = stolen = 0
     try:
-        with open("/proc/stat", "rb") as file:
+        with open(stat, "rb") as file:
             for line in file:
                 fields = line.split()
                 if not fields[0].startswith(b"cpu"):
                     break
                 if fields[0] in ours:
                     # user nice system irq softirq steal, not idle and iowait; guest time is part of user's.
-                    ticks += sum(int(fields[i]) for i in (1, 2, 3, 6, 7, 8))
+                    busy += sum(int(fields[i]) for i in (1, 2, 3, 6, 7, 8))
+                    stolen += int(fields[8])
     except OSError:
-        return 0.0
-    return ticks * _TICK_S
+        return 0.0, 0.0
+    return busy * _TICK_S, stolen * _TICK_S
 
 
 def oom_kills() -> int:
