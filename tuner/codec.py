@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from tuner.model import (
     Block,
     Config,
     Evidence,
+    FirstGradient,
     KnobReport,
     Measurement,
     Outcome,
@@ -130,6 +132,9 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "knobs": [knob_fields(report) for report in measurement.knobs],
         "metrics": dict(measurement.metrics),
         "notes": list(measurement.notes),
+        "scaled_steps": measurement.scaled_steps,
+        "skipped_steps": measurement.skipped_steps,
+        "gradient": None if measurement.gradient is None else asdict(measurement.gradient),
     }
 
 
@@ -142,7 +147,15 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         knobs=tuple(_knob_of(report) for report in fields["knobs"]),
         metrics=dict(fields["metrics"]),
         notes=tuple(fields["notes"]),
+        # Earlier versions stored none of these.
+        scaled_steps=fields.get("scaled_steps", 0),
+        skipped_steps=fields.get("skipped_steps", 0),
+        gradient=None if fields.get("gradient") is None else _gradient_of(fields["gradient"]),
     )
+
+
+def _gradient_of(fields: Mapping[str, Any]) -> FirstGradient:
+    return FirstGradient(**{**fields, "inputs": tuple((elements, total) for elements, total in fields["inputs"])})
 
 
 def knob_fields(report: KnobReport) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,6 +112,8 @@ def document(trial: Trial, gain: float | None) -> dict[str, Any]:
             "unit": measurement.unit, "data_wait_share": measurement.data_wait_share, "steady": measurement.steady,
             "peak_host_bytes": measurement.peak_host_bytes, "peak_device_bytes": measurement.peak_device_bytes,
             "first_step_s": measurement.first_step_s, "compile_s": measurement.compile_s,
+            "scaled_steps": measurement.scaled_steps, "skipped_steps": measurement.skipped_steps,
+            "metrics": {name: v if math.isfinite(v) else None for name, v in measurement.metrics.items()},
             "knobs": [
                 {
                     "knob": k.knob, "requested": k.requested, "evidence": str(k.evidence), "observed": k.observed,
