@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_metrics import TRAINERS
 
 from tuner.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
 from tuner.environment import cpu_device
@@ -153,6 +154,18 @@ def test_the_gradient_of_a_batch_in_parts_is_that_of_the_whole(screen: Callable[
     assert gradient.name == GRADIENT and gradient.verdict is Verdict.PASS, result
     assert gradient.baseline > 0.01, "taken before it is clipped"
     assert gradient.worse < 1e-5
+
+
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_trainers_own_accumulation_gives_the_same_gradient_and_loss(
+    write_script: Callable[..., Path], tmp_path: Path, library: str
+) -> None:
+    """Lightning takes its backward inside of the optimizer's step, accelerate divides the loss by 1 once more."""
+    pytest.importorskip(library, reason=f"{library} isn't installed")
+    script = write_script(TRAINERS[library][0].replace("EPOCHS", "1000"))
+    result = Screen(script, tmp_path / "trials").of({"batch_size": 2, "grad_accumulation": 4}, seeds=1)
+    assert {check.name: abs(check.worse) < 0.01 for check in result.checks} == {LOSS: True, GRADIENT: True}, result
+    assert result.checks[-1].verdict is Verdict.PASS
 
 
 def test_a_mean_over_tokens_that_count_is_no_mean_of_means(screen: Callable[..., Screen]) -> None:

@@ -174,15 +174,16 @@ class StepWatch:
         closure = args[0] if args else kwargs.get("closure")
         if callable(closure):
             self.closures += 1
-            args, kwargs = (self._counted(closure), *args[1:]), {k: v for k, v in kwargs.items() if k != "closure"}
+            args = (self._counted(optimizer, closure), *args[1:])
+            kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
         if self.factor > 1:
             self.micro += 1
             if self.micro % self.factor:
                 self.skipping = True
                 return None
             self.skipping = False
-        is_first = not self.steps and not self.scalers.begun
-        self.gradients.step_begins(self.optimizers, lambda: self._scale_of_gradients(optimizer), is_first=is_first)
+        if not callable(closure):
+            self._look_at_gradients(optimizer)
         self.in_optimizer = True
         try:
             if self.scaler is None:
@@ -198,6 +199,10 @@ class StepWatch:
             self.session.step("torch")
         return result
 
+    def _look_at_gradients(self, optimizer: Any) -> None:
+        is_first = not self.steps and not self.scalers.begun
+        self.gradients.step_begins(self.optimizers, lambda: self._scale_of_gradients(optimizer), is_first=is_first)
+
     def _scale_of_gradients(self, optimizer: Any) -> float:
         """What a scaler has multiplied the gradients by that a step begins with; a fused one divides by it itself."""
         if self.scaler is not None and optimizer not in self.unscaled:
@@ -205,7 +210,7 @@ class StepWatch:
         given = getattr(optimizer, "grad_scale", None)
         return 1.0 if given is None else float(given)
 
-    def _counted(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _counted(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Every evaluation is a step: LBFGS updates between them, and takes twenty in what it calls one step."""
         evaluations = 0
 
@@ -214,7 +219,9 @@ class StepWatch:
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
                 self.session.step("torch")
-            return closure()
+            loss = closure()
+            self._look_at_gradients(optimizer)
+            return loss
 
         return evaluate
 
