@@ -17,6 +17,7 @@ from tuner.model import (
     CardUse,
     Config,
     Evidence,
+    FirstGradient,
     KnobReport,
     Measurement,
     Outcome,
@@ -134,6 +135,9 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "notes": list(measurement.notes),
         "stolen_cpus": measurement.stolen_cpus,
         "card": None if measurement.card is None else asdict(measurement.card),
+        "scaled_steps": measurement.scaled_steps,
+        "skipped_steps": measurement.skipped_steps,
+        "gradient": None if measurement.gradient is None else asdict(measurement.gradient),
     }
 
 
@@ -146,10 +150,17 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         knobs=tuple(_knob_of(report) for report in fields["knobs"]),
         metrics=dict(fields["metrics"]),
         notes=tuple(fields["notes"]),
-        # Earlier versions stored neither.
+        # Earlier versions stored none of these.
         stolen_cpus=fields.get("stolen_cpus", 0.0),
         card=None if fields.get("card") is None else CardUse(**fields["card"]),
+        scaled_steps=fields.get("scaled_steps", 0),
+        skipped_steps=fields.get("skipped_steps", 0),
+        gradient=None if fields.get("gradient") is None else _gradient_of(fields["gradient"]),
     )
+
+
+def _gradient_of(fields: Mapping[str, Any]) -> FirstGradient:
+    return FirstGradient(**{**fields, "inputs": tuple((elements, total) for elements, total in fields["inputs"])})
 
 
 def knob_fields(report: KnobReport) -> dict[str, Any]:

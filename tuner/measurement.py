@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.child.wire import decode
-from tuner.model import Block, CardUse, Evidence, KnobReport, Measurement
+from tuner.model import Block, CardUse, Evidence, FirstGradient, KnobReport, Measurement
 from tuner.stats import is_steady, rate_interval
 
 MIN_BLOCKS = 3
@@ -63,6 +63,7 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
     own_cpus, foreign, stolen = _cpu_use(resources, began, ended)
     window = _last(records, "window")
     complete = bool(window and window.get("complete"))
+    scaler = facts.get("gradient_scaler") or {}
     return Measurement(
         samples_per_s=interval.estimate,
         low=interval.low,
@@ -84,6 +85,9 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
         notes=tuple(str(r.get("text", "")) for r in records if r["kind"] == "note"),
         stolen_cpus=stolen,
         card=card_use(resources, began, ended),
+        scaled_steps=int(_number(scaler, "late_steps")),
+        skipped_steps=int(_number(scaler, "late_skipped")),
+        gradient=_gradient(_last(records, "gradient")),
     )
 
 
@@ -239,6 +243,14 @@ def _peak_device_bytes(records: Iterable[Record]) -> int:
 
 def _losses(records: Iterable[Record]) -> tuple[tuple[float, float], ...]:
     return tuple((_number(r, "samples"), _number(r, "value")) for r in records if r["kind"] == "loss")
+
+
+def _gradient(record: Record | None) -> FirstGradient | None:
+    if record is None:
+        return None
+    inputs = tuple((float(elements), float(total)) for elements, total in record.get("inputs") or ())
+    exact, drawn = bool(record.get("exact")), bool(record.get("random"))
+    return FirstGradient(_number(record, "norm"), _number(record, "samples"), exact, drawn, inputs)
 
 
 def _last(records: Iterable[Record], kind: str) -> Record | None:

@@ -77,10 +77,26 @@ class CardUse:
 
 
 @dataclass(frozen=True)
+class FirstGradient:
+    """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
+
+    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
+    """
+
+    norm: float
+    samples: float
+    exact: bool
+    random: bool
+    inputs: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
 class Measurement:
     """A trial's figures, derived from its raw blocks and facts.
 
     ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
+    ``scaled_steps`` are optimizer steps under a gradient scaler after its first ones, in which it finds its scale;
+    ``skipped_steps`` those of them that it skipped, since gradients overflowed.
     """
 
     samples_per_s: float
@@ -103,6 +119,14 @@ class Measurement:
     notes: tuple[str, ...] = ()
     stolen_cpus: float = 0.0
     card: CardUse | None = None
+    scaled_steps: int = 0
+    skipped_steps: int = 0
+    gradient: FirstGradient | None = None
+
+    @property
+    def skip_share(self) -> float:
+        """The share of its steps that a gradient scaler skipped."""
+        return self.skipped_steps / self.scaled_steps if self.scaled_steps else 0.0
 
 
 @dataclass(frozen=True)

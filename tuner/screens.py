@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, judge, metrics_in
+from tuner.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, is_settled, judge, metrics_in
 from tuner.bench import Bench
 from tuner.budget import FEWEST_ROUNDS
 from tuner.events import Screening
@@ -46,6 +46,13 @@ def needs_screen(space: ResolvedSpace, config: Config) -> bool:
     return any(knob.tier > 1 for knob in space.space.knobs if knob.name in config)
 
 
+def note_unseen(bench: Bench, baseline: Trial) -> None:
+    """Says at once which bounded metrics the script as written didn't give: a screen of them would show nothing."""
+    unseen = bench.plan.accuracy.unseen(_metrics(bench, baseline))
+    if unseen:
+        bench.note(f"no screen can pass as long as this is so: {unseen}")
+
+
 def _screen(bench: Bench, candidate: Trial) -> Screened:
     samples = bench.screen_samples()
     pairs: list[Pair] = []
@@ -54,7 +61,7 @@ def _screen(bench: Bench, candidate: Trial) -> Screened:
             break
         for seed in range(len(pairs) + 1, count + 1):
             pairs.append(_pair(bench, candidate, seed))
-            if not pairs[-1].candidate.complete or not pairs[-1].baseline.complete:
+            if is_settled(candidate.config, pairs):
                 return judge(candidate.config, pairs, bench.plan.accuracy, samples)
         if judge(candidate.config, pairs, bench.plan.accuracy, samples).verdict is not Verdict.INCONCLUSIVE:
             break

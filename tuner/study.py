@@ -24,7 +24,7 @@ from tuner.plan import StudyPlan
 from tuner.refusal import refusal
 from tuner.runner.base import Interrupted, Runner
 from tuner.scoring import WORTH_HAVING, key_of, score_of
-from tuner.screens import needs_screen, screen
+from tuner.screens import needs_screen, note_unseen, screen
 from tuner.search.history import History, Proposal, Sampler
 from tuner.search.memory import MemoryLimits
 from tuner.space import Known, ResolvedSpace, resolve, selected_names
@@ -150,6 +150,8 @@ class _Study:
             # What is wrong may be mended outside of the script, so it is run again next time.
             bench.ledger.forget(baseline)
             raise refusal(baseline.outcome, self._plan.folder / TRIALS / "0000" / "log.txt")
+        if not self._paused:
+            note_unseen(bench, baseline)
         facts = {**baseline.outcome.facts, "effective_batch": self._plan.effective_batch}
         bench.knowledge = extend_facts(facts, self._placeholders)
 

@@ -66,19 +66,21 @@ def count_text(number: int, noun: str) -> str:
 def screened_text(screened: Screened) -> str:
     """What a screen showed, with its figures."""
     said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown"}
-    parts = [
-        f"{check.name} {check.candidate:.4g} against {check.baseline:.4g}"
-        f" ({_worse(check.worse)}, at most {_worse(check.high)}; {check.margin:.2%} worse is allowed)"
-        if math.isfinite(check.worse)
-        else f"{check.name} was not seen"
-        for check in screened.checks
-    ]
+    parts = [_check_text(check) for check in screened.checks]
     basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} {screened.unit} each"
     return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
 
 
-def _start(check: Check) -> str:
-    return f", coming from {number_text(check.start)}" if check.start is not None else ""
+def _check_text(check: Check) -> str:
+    if math.isnan(check.baseline):
+        return f"{check.name} was not seen"
+    text = f"{check.name} {check.candidate:.4g} against {check.baseline:.4g}"
+    if check.either_way:
+        return f"{text} ({100 * check.worse:.2g}% apart; {100 * check.margin:.2g}% is allowed)"
+    if not math.isfinite(check.worse):
+        return text
+    start = f", coming from {number_text(check.start)}" if check.start is not None else ""
+    return f"{text}{start} ({_worse(check.worse)}, at most {_worse(check.high)}; {check.margin:.2%} worse is allowed)"
 
 
 def _worse(share: float) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.child import trainers
+from tuner.child import trackers, trainers
 from tuner.child.patches import unpatch_all
 from tuner.child.recorder import Recorder
 from tuner.child.session import Session
@@ -22,6 +22,9 @@ class _Trainer:
         self, precision: str | None = None, mixed_precision: str | None = None, default_root_dir: str = ""
     ) -> None:
         self.chosen = precision or mixed_precision
+
+    def fit(self) -> None:
+        """Trains nothing."""
 
 
 def test_training_arguments_take_the_knobs_that_they_have() -> None:
@@ -71,3 +74,83 @@ def test_a_trainers_own_precision_is_used(adapter: Any, name: str, option: str, 
         assert chosen == given.get(option, value), "what the script chose itself stays"
         assert ("precision" in session.refused) == bool(given)
         assert not session.wants("precision"), "no patch may do it a second time"
+
+
+class _Log(Recorder):
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.metrics: dict[str, float] = {}
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        if kind == "metric":
+            self.metrics[fields["name"]] = fields["value"]
+
+
+def _recorded() -> tuple[Session, _Log]:
+    log = _Log()
+    return Session({"device": "cpu", "folder": "trial"}, log), log
+
+
+def test_a_writers_scalars_are_metrics_and_the_scripts_own_report_stands() -> None:
+    written: list[Any] = []
+
+    class SummaryWriter:
+        def __init__(self, log_dir: str = "") -> None:
+            written.append(log_dir)
+
+        def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
+            written.append((tag, scalar_value, global_step))
+
+        def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, float], global_step: int | None = None) -> None:
+            written.append((main_tag, tag_scalar_dict, global_step))
+
+    session, log = _recorded()
+    trackers.install_summary_writer(session, SimpleNamespace(SummaryWriter=SummaryWriter))  # type: ignore[arg-type]
+    writer = SummaryWriter("mine")
+    for step, accuracy in enumerate((0.5, 0.75)):
+        writer.add_scalar("Accuracy/val", accuracy, step)
+    writer.add_scalar(tag="f1", scalar_value=0.25, global_step=3)
+    writer.add_scalars("Loss", {"train": 1.0, "val": 2.0}, 4)
+    writer.add_scalar("a blob", "its name")
+    session.report({"f1": 0.5})
+    writer.add_scalar("f1", 0.125)
+    session.finish(complete=True)
+    unpatch_all()
+    assert log.metrics == {"Accuracy/val": 0.75, "f1": 0.5, "Loss/train": 1.0, "Loss/val": 2.0}
+    assert ("Accuracy/val", 0.75, 1) in written and ("Loss", {"train": 1.0, "val": 2.0}, 4) in written
+    assert len(written) == 7
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["after fit", "in fit"])
+def test_what_lightning_gathered_is_taken(ended: bool) -> None:
+    session, log = _recorded()
+
+    class Trainer:
+        def __init__(self, default_root_dir: str = "") -> None:
+            self.callback_metrics: dict[str, float] = {}
+
+        def fit(self) -> str:
+            self.callback_metrics["val_acc"] = 0.5
+            if not ended:
+                session.finish(complete=True)
+            self.callback_metrics["val_acc"] = 0.75
+            return "as it was"
+
+    trainers.lightning(session, SimpleNamespace(Trainer=Trainer))  # type: ignore[arg-type]
+    assert Trainer().fit() == "as it was"
+    session.finish(complete=True)
+    unpatch_all()
+    assert log.metrics == {"val_acc": 0.75 if ended else 0.5}
+
+
+def test_what_transformers_logs_is_taken() -> None:
+    class Trainer:
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> dict[str, float]:
+            return logs
+
+    session, log = _recorded()
+    trainers.transformers_log(session, SimpleNamespace(Trainer=Trainer))  # type: ignore[arg-type]
+    assert Trainer().log({"eval_accuracy": 0.5, "epoch": 1}, start_time=1.0) == {"eval_accuracy": 0.5, "epoch": 1}
+    session.finish(complete=True)
+    unpatch_all()
+    assert log.metrics == {"eval_accuracy": 0.5, "epoch": 1.0}

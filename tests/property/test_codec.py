@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner import codec
-from tuner.model import Block, CardUse, Evidence, KnobReport, Measurement, Outcome, OutcomeKind, Value
+from tuner.model import (
+    Block,
+    CardUse,
+    Evidence,
+    FirstGradient,
+    KnobReport,
+    Measurement,
+    Outcome,
+    OutcomeKind,
+    Value,
+)  # fmt: skip
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 TEXT = st.text(max_size=12)
@@ -32,6 +42,8 @@ CARDS = st.builds(
     CardUse, st.integers(), st.none() | FLOATS, st.none() | FLOATS, st.none() | FLOATS, st.integers(), st.integers(),
     st.none() | FLOATS,
 )  # fmt: skip
+INPUTS = st.lists(st.tuples(FLOATS, FLOATS), max_size=2).map(tuple)
+GRADIENTS = st.builds(FirstGradient, FLOATS, FLOATS, st.booleans(), st.booleans(), INPUTS)
 MEASUREMENTS = st.builds(
     Measurement,
     **dict.fromkeys(("samples_per_s", "low", "high", "steps_per_s", "data_wait_share", "first_step_s"), FLOATS),
@@ -46,6 +58,9 @@ MEASUREMENTS = st.builds(
     knobs=st.lists(REPORTS, max_size=2).map(tuple),
     metrics=st.dictionaries(KEYS, FLOATS, max_size=2),
     notes=st.lists(TEXT, max_size=2).map(tuple),
+    scaled_steps=st.integers(),
+    skipped_steps=st.integers(),
+    gradient=st.none() | GRADIENTS,
 )
 OUTCOMES = st.builds(
     Outcome, st.sampled_from(OutcomeKind), TEXT, TEXT, TEXT, st.none() | MEASUREMENTS,

@@ -17,7 +17,7 @@ from tuner.measurement import (
     read_records,
     read_resources,
 )
-from tuner.model import CardUse, Evidence
+from tuner.model import CardUse, Evidence, FirstGradient
 
 Record = dict[str, Any]
 
@@ -47,6 +47,19 @@ def test_the_window_is_what_counts() -> None:
     assert measurement.unit == "samples"
     assert len(measurement.blocks) == 20
     assert measurement.steady
+
+
+def test_skipped_steps_and_the_first_gradient_are_read() -> None:
+    scaler = {"steps": 80, "skipped": 9, "late_steps": 60, "late_skipped": 6}
+    gradient = {"norm": "inf", "samples": 64, "exact": True, "random": False, "inputs": [[1024, 3.5]]}
+    records = [*blocks(20), {"kind": "facts", "t": 1.0, "gradient_scaler": scaler}, DONE]
+    measurement = measurement_of([*records, {"kind": "gradient", "t": 2.0, **gradient}], [])
+    assert measurement is not None
+    assert (measurement.scaled_steps, measurement.skipped_steps, measurement.skip_share) == (60, 6, 0.1)
+    assert measurement.gradient == FirstGradient(math.inf, 64.0, True, False, ((1024.0, 3.5),))
+    without = measurement_of([*blocks(20), DONE], [])
+    assert without is not None
+    assert (without.skip_share, without.gradient) == (0.0, None)
 
 
 def test_a_window_that_a_recompilation_ended_does_not_count() -> None:

@@ -161,7 +161,7 @@ def test_nothing_to_tune_is_told(here: Path) -> None:
         ("--max-memory", "0"), ("--max-memory", "120%"), ("--max-memory", ""), ("--max-memory", "-1GiB"),
         ("--effective-batch", "half"), ("--planned-samples", "0"), ("--screen-samples", "x"),
         ("--max-loss-increase", "much"), ("--max-metric-drop", "accuracy"), ("--max-metric-drop", "accuracy=some"),
-        ("--metric", "accuracy=(["),
+        ("--max-metric-rise", "loss"), ("--max-metric-rise", "loss=some"), ("--metric", "accuracy=(["),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_its_option(option: str, value: str) -> None:
@@ -179,6 +179,36 @@ def test_limits_of_accuracy_are_read(declare: Callable[..., Path]) -> None:
     given = _gather("train.py", *options).accuracy
     assert (given.max_loss_increase, given.max_metric_drop) == (0.02, {"accuracy": 0.005, "f1": 0.02})
     assert given.patterns == {"f1": "f1 ([0-9.]+)"}
+
+
+def test_metrics_have_the_names_that_loggers_give_them(declare: Callable[..., Path]) -> None:
+    declare('max_metric_rise = { "Loss/val" = "2%" }')
+    drops = ("--max-metric-drop=Accuracy/val=0.5%", "--max-metric-drop=precision@k=5=1%")
+    limits = _gather("train.py", *drops, "--max-metric-rise=wer=0.01").accuracy
+    assert limits.max_metric_drop == {"Accuracy/val": 0.005, "precision@k=5": 0.01}
+    assert limits.max_metric_rise == {"Loss/val": 0.02, "wer": 0.01}
+    assert limits.metrics == ("Accuracy/val", "precision@k=5", "Loss/val", "wer")
+
+
+def test_a_pattern_is_taken_as_it_stands(declare: Callable[..., Path]) -> None:
+    declare("")
+    for pattern in ("1e3", "true", "acc=([0-9.]+)"):
+        limits = _gather("train.py", "--max-metric-drop=a=1%", f"--metric=a={pattern}").accuracy
+        assert limits.patterns == {"a": pattern}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--max-metric-drop=f1=1%", "--max-metric-rise=f1=1%"), "'f1' may neither drop nor rise"),
+        (("--metric=f1=f1 (.*)",), "--metric: nothing bounds 'f1'"),
+        (("--metric=f1=f1 (.*)", "--max-metric-drop=F1=1%"), "--metric: nothing bounds 'f1'"),
+    ],
+)
+def test_metrics_without_a_sense_are_refused(options: tuple[str, ...], said: str, declare: Callable[..., Path]) -> None:
+    declare("")
+    with pytest.raises(UsageError, match=said):
+        _gather("train.py", *options)
 
 
 def test_the_smallest_values_are_taken(declare: Callable[..., Path]) -> None:

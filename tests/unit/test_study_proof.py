@@ -13,7 +13,8 @@ from ran import Ran, of
 
 from tuner.accuracy import AccuracyLimits
 from tuner.events import Noted
-from tuner.model import Config, Outcome, Script
+from tuner.model import Config, Outcome, Phase, Script, Trial
+from tuner.progress.state import result_text
 from tuner.runner.base import Limits
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
@@ -157,3 +158,20 @@ def test_values_that_the_constraints_exclude_are_named(tmp_path: Path) -> None:
     assert len(notes) == 1
     assert notes[0].endswith("batch_size=128, batch_size=256, batch_size=512")
     assert all(int(config.get("batch_size", 64)) <= 64 for config in ran.configs)
+
+
+def test_a_metric_that_the_script_does_not_give_is_named_at_once(tmp_path: Path) -> None:
+    events: list[Any] = []
+    limits = AccuracyLimits(max_loss_increase=None, max_metric_drop={"accuracy": 0.01})
+    plan = worlds.plan(tmp_path, trials=3, selection=("precision",), accuracy=limits)
+    run_study(plan, Learning(0.0), StructuredSampler(), events.append, threading.Event())
+    notes = [event.text for event in of(events, Noted)]
+    assert any("accuracy: the script gave no such metric; it gave none at all" in text for text in notes)
+
+
+def test_skipped_steps_are_shown_with_the_trial() -> None:
+    outcome = learns({}, None, harm=0.0)
+    assert outcome.measurement is not None
+    skipping = replace(outcome.measurement, scaled_steps=200, skipped_steps=24)
+    trial = Trial(3, Phase.SEARCH, {"precision": "fp16"}, "", replace(outcome, measurement=skipping))
+    assert "12% of the steps skipped" in result_text(trial)

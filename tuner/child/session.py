@@ -55,6 +55,8 @@ class Session:
         self.left_out: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
         self.suggestions: dict[str, Any] = {}
+        self._reported: set[str] = set()
+        self._logged: dict[str, tuple[float, float]] = {}
         self._reported_step = 0
         self._reported_samples = 0.0
         self.observers: list[Callable[[], None]] = []
@@ -147,9 +149,22 @@ class Session:
         """For ``tuner.report``."""
         step, samples = metrics.pop("step", None), metrics.pop("samples", None)
         for name, value in metrics.items():
+            self._reported.add(str(name))
             self.recorder.emit("metric", name=str(name), value=float(value), samples=self.clock.total_samples)
         if step is not None and self.measuring and self.here:
             self._progressed(int(step), samples)
+
+    def log(self, name: str, value: Any) -> None:
+        """A metric that the script gives to a logger or a trainer: its last value is sent at the end.
+
+        What the script reports itself under that name stands instead.
+        """
+        if not self.measuring or not self.here:
+            return
+        try:
+            self._logged[name] = float(value), self.clock.total_samples
+        except (TypeError, ValueError, RuntimeError):
+            pass  # loggers take more than numbers: the text of a blob's name, a tensor of several values
 
     def _progressed(self, step: int, samples: float | None) -> None:
         """The script counts its own steps, which are taken where no step can be seen."""
@@ -212,6 +227,9 @@ class Session:
             self.clock.flush()
         for observe in self.observers:
             observe()
+        for name, (value, samples) in list(self._logged.items()):
+            if name not in self._reported:
+                self.recorder.emit("metric", name=name, value=value, samples=samples)
         if self._reported_step:
             self.facts["unit"] = "samples" if self._reported_samples else "steps"
         self.left_out.update(self.trainer_left_out)

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import files, seeds
 from .session import Attendant, Session
+from .torch_gradients import GradientWatch
 from .torch_loader import LoaderWatch
 from .torch_modules import NOT_COMPILED, ModuleWatch
 from .torch_processes import ProcessWatch
@@ -39,7 +40,8 @@ class TorchAdapter:
         self.torch = torch
         self.loaders = LoaderWatch(session, torch)
         self.modules = ModuleWatch(session, torch)
-        self.steps = StepWatch(session, torch, self._backward_ran)
+        self.gradients = GradientWatch(session, torch, self._is_exact)
+        self.steps = StepWatch(session, torch, self._backward_ran, self.gradients)
         self.cuda = session.device.startswith("cuda")
         self.samples_told = False
 
@@ -61,6 +63,7 @@ class TorchAdapter:
         if session.wants("precision") and self.cuda and session.config["precision"] in ("tf32", "fp32"):
             torch.set_float32_matmul_precision("high" if session.config["precision"] == "tf32" else "highest")
             torch.backends.cudnn.allow_tf32 = session.config["precision"] == "tf32"
+        self.loaders.on_batch = self.gradients.batch_fetched
         self.loaders.install()
         self.modules.install()
         self.steps.install()
@@ -99,10 +102,11 @@ class TorchAdapter:
 
     def _activity(self) -> int:
         """Changes with every graph that is compiled, every fp16 step that is skipped, every change of the loader."""
-        return _counters()[0] + self.steps.skipped_steps + self.loaders.changes_of_primary
+        return _counters()[0] + self.steps.scalers.skipped + self.loaders.changes_of_primary
 
     def _on_block(self) -> None:
         self.session.clock.min_window_steps = 3 * self._prefetch_capacity()
+        self.steps.scalers.settle()
         loss = self.steps.losses.take()
         if loss is None:
             return
@@ -156,6 +160,9 @@ class TorchAdapter:
             precisions=self._precisions(), loss_reduction=steps.losses.reduction, batch_norm=modules.has_batch_norm,
             loaders=[{"key": x.key, "fetches": x.fetches, "made": x.made} for x in self.loaders.loaders.values()],
         )  # fmt: skip
+        steps.scalers.settle()
+        if steps.scalers.steps:
+            session.facts["gradient_scaler"] = steps.scalers.facts()
         self._written_loader(primary)
         self._written_modules()
         self._written_steps()
@@ -233,6 +240,12 @@ class TorchAdapter:
         bf16 = ["bf16"] if self.torch.cuda.is_bf16_supported() else []
         tf32 = ["tf32"] if self.torch.cuda.get_device_capability()[0] >= 8 else []
         return ["fp32", *tf32, *bf16, "fp16"]
+
+    def _is_exact(self) -> bool:
+        """Whether matrix products are seen to be taken in full float32."""
+        matmul, cudnn = self.torch.backends.cuda.matmul, self.torch.backends.cudnn
+        tf32 = self.cuda and (matmul.allow_tf32 or cudnn.allow_tf32)
+        return self.modules.observed_dtype in ("float32", "float64") and not tf32
 
     # evidence
 

@@ -56,6 +56,7 @@ class LoaderWatch:
         self._queues: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._kept: dict[str, tuple[Any, int]] = {}
+        self.on_batch: Callable[[str, Any, int], None] = lambda key, batch, count: None
         known = session.knowledge.get("training_loaders")
         self.known: set[str] | None = set(known) if known else None
 
@@ -266,6 +267,7 @@ class LoaderWatch:
         entry.sizes[count] = entry.sizes.get(count, 0) + 1
         if entry.fetches <= 3 or entry.fetches % 64 == 0:
             entry.live["pinned"] = _is_pinned(self.torch, batch)
+        self.on_batch(entry.key, batch, count)
         self.gap.pop(entry.key, None)
         self.gap[entry.key] = None  # the last one fetched comes last
         if (self.primary is None or entry.key == self.primary) and self.session.may_be_of("torch"):
@@ -346,7 +348,8 @@ def _cannot_fork(given: dict[str, Any]) -> str:
     return ""
 
 
-def _tensors(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:
+def tensors_of(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:
+    """The tensors of a batch, whatever it is made of."""
     if isinstance(batch, torch.Tensor):
         return [batch]
     if depth > 3:
@@ -354,16 +357,16 @@ def _tensors(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:
     if isinstance(batch, dict) or (hasattr(batch, "values") and hasattr(batch, "keys")):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):
-        return [t for item in batch[:8] for t in _tensors(torch, item, depth + 1)]
+        return [t for item in batch[:8] for t in tensors_of(torch, item, depth + 1)]
     attributes = vars(batch).values() if hasattr(batch, "__dict__") else ()
     return [value for value in attributes if isinstance(value, torch.Tensor)]
 
 
 def _leading_dimension(torch: ModuleType, batch: Any) -> int:
-    sizes = [t.shape[0] for t in _tensors(torch, batch) if t.dim() > 0]
+    sizes = [t.shape[0] for t in tensors_of(torch, batch) if t.dim() > 0]
     return max(set(sizes), key=sizes.count) if sizes else 0
 
 
 def _is_pinned(torch: ModuleType, batch: Any) -> bool:
-    tensors = _tensors(torch, batch)
+    tensors = tensors_of(torch, batch)
     return bool(tensors) and torch.cuda.is_available() and all(t.is_pinned() for t in tensors)

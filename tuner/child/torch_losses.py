@@ -96,10 +96,20 @@ def loss_reduction(loss: Any) -> str:
 
 
 def _divisor(loss: Any) -> Any:
-    """What the loss was divided by at last; None where that was something else."""
+    """What the loss was divided by at last; None where that was something else.
+
+    accelerate divides by its own number of parts, too, which is 1 where the trainer around it has divided already.
+    """
     node = loss.grad_fn
-    other = getattr(node, "_saved_other", None) if type(node).__name__.startswith("Div") else None
-    return other if other is not None and other.numel() == 1 else None
+    while type(node).__name__.startswith("Div"):
+        other = getattr(node, "_saved_other", None)
+        if other is None or other.numel() != 1:
+            return None
+        # A number of Python's lies on the CPU: to look at it waits for no device.
+        if other.device.type != "cpu" or float(other) != 1.0:
+            return other
+        node = node.next_functions[0][0]
+    return None
 
 
 def _call_site() -> str:

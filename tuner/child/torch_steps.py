@@ -10,9 +10,11 @@ from typing import Any
 
 from .patches import patch
 from .session import Session
+from .torch_gradients import GradientWatch
 from .torch_losses import LossWatch, remember_plain
 from .torch_optimizers import Stepped, describe, implementations
 from .torch_rates import KNOB, RateWatch
+from .torch_scalers import ScalerWatch
 
 BackwardListener = Callable[[bool], None]
 """Is told whether it is the first loss of a step: a GAN has several."""
@@ -21,10 +23,14 @@ BackwardListener = Callable[[bool], None]
 class StepWatch:
     """Patches backward, step and zero_grad. An accumulated or scaled step is arranged here and nowhere else."""
 
-    def __init__(self, session: Session, torch: ModuleType, backward_ran: BackwardListener) -> None:
+    def __init__(
+        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, gradients: GradientWatch
+    ) -> None:
         self.session = session
         self.torch = torch
         self.backward_ran = backward_ran
+        self.gradients = gradients
+        self.scalers = ScalerWatch()
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.stepped: list[Stepped] = []
         self.together = 0
@@ -45,7 +51,6 @@ class StepWatch:
         self.scaler: Any = None
         self.scaler_used = False
         self.unscaled: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.skipped_steps = 0
         self.precision = session.config.get("precision") if session.wants("precision") else None
 
     def _handed_over(self, knob: str) -> None:
@@ -65,7 +70,7 @@ class StepWatch:
             patch(optimizer, "profile_hook_step", self._profile_hook_step)
         if self.session.measuring or self.session.wants("optimizer") or self.session.wants(KNOB):
             patch(optimizer, "add_param_group", self._add_param_group)
-        if changes:
+        if changes or self.gradients.waiting:
             patch(torch.nn.utils, "clip_grad_norm_", self._clip)
             patch(torch.nn.utils, "clip_grad_value_", self._clip)
         if self.factor > 1:
@@ -74,8 +79,9 @@ class StepWatch:
             self._patch_schedulers()
         if self.session.measuring or changes:
             patch(torch.amp.GradScaler, "scale", self._note_scaler)
+            patch(torch.amp.GradScaler, "update", self._scaler_call)
         if self.factor > 1:
-            for method in ("step", "unscale_", "update"):
+            for method in ("step", "unscale_"):
                 patch(torch.amp.GradScaler, method, self._scaler_call)
         if self.precision == "fp16":
             self.scaler = torch.amp.GradScaler(self.session.device.split(":")[0])
@@ -87,6 +93,7 @@ class StepWatch:
             if not self.session.here or self.in_backward:
                 return original(tensors, grad_tensors, *args, **kwargs)
             self.session.check_stop()
+            self.gradients.backward_begins()
             self.in_backward = True
             try:
                 losses = [tensors] if isinstance(tensors, self.torch.Tensor) else list(tensors)
@@ -167,13 +174,16 @@ class StepWatch:
         closure = args[0] if args else kwargs.get("closure")
         if callable(closure):
             self.closures += 1
-            args, kwargs = (self._counted(closure), *args[1:]), {k: v for k, v in kwargs.items() if k != "closure"}
+            args = (self._counted(optimizer, closure), *args[1:])
+            kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
         if self.factor > 1:
             self.micro += 1
             if self.micro % self.factor:
                 self.skipping = True
                 return None
             self.skipping = False
+        if not callable(closure):
+            self._look_at_gradients(optimizer)
         self.in_optimizer = True
         try:
             if self.scaler is None:
@@ -189,7 +199,18 @@ class StepWatch:
             self.session.step("torch")
         return result
 
-    def _counted(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _look_at_gradients(self, optimizer: Any) -> None:
+        is_first = not self.steps and not self.scalers.begun
+        self.gradients.step_begins(self.optimizers, lambda: self._scale_of_gradients(optimizer), is_first=is_first)
+
+    def _scale_of_gradients(self, optimizer: Any) -> float:
+        """What a scaler has multiplied the gradients by that a step begins with; a fused one divides by it itself."""
+        if self.scaler is not None and optimizer not in self.unscaled:
+            return float(self.scaler.get_scale())
+        given = getattr(optimizer, "grad_scale", None)
+        return 1.0 if given is None else float(given)
+
+    def _counted(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Every evaluation is a step: LBFGS updates between them, and takes twenty in what it calls one step."""
         evaluations = 0
 
@@ -198,7 +219,9 @@ class StepWatch:
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
                 self.session.step("torch")
-            return closure()
+            loss = closure()
+            self._look_at_gradients(optimizer)
+            return loss
 
         return evaluate
 
@@ -210,9 +233,7 @@ class StepWatch:
     def _update_scaler(self) -> None:
         """Before the first backward after a step: optimizers that step one after the other share one scale."""
         if self.scaler is not None and self.scaler_used:
-            before = self.scaler.get_scale()
             self.scaler.update()
-            self.skipped_steps += self.scaler.get_scale() < before
             self.scaler_used = False
             self.unscaled.clear()
 
@@ -233,6 +254,7 @@ class StepWatch:
                 for optimizer in set(self.optimizers) - set(self.unscaled):
                     self.scaler.unscale_(optimizer)
                     self.unscaled.add(optimizer)
+            self.gradients.clipping_begins(self.optimizers)
             return original(parameters, *args, **kwargs)
 
         return clip
@@ -274,10 +296,11 @@ class StepWatch:
     def _scaler_call(self, original: Any) -> Any:
         """The script's own scaler must act once a whole step: unscaling twice would divide the sum twice."""
         name = original.__name__
+        run = self.scalers.watched(original) if name == "update" and self.session.measuring else original
 
         def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             if scaler is self.scaler:
-                return original(scaler, *args, **kwargs)
+                return run(scaler, *args, **kwargs)
             if name == "step" and (self.micro + 1) % self.factor:
                 self.micro += 1
                 self.skipping = True
@@ -285,7 +308,7 @@ class StepWatch:
             inside = (self.micro + 1) % self.factor if name == "unscale_" else self.micro % self.factor
             if name in ("unscale_", "update") and inside:
                 return None
-            return original(scaler, *args, **kwargs)
+            return run(scaler, *args, **kwargs)
 
         return call
 

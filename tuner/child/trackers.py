@@ -1,8 +1,9 @@
-"""Experiment trackers that write beside the script: during a trial their logs go to the trial's folder."""
+"""Experiment trackers that write beside the script: their logs go to the trial's folder, their scalars are metrics."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,25 @@ def install_summary_writer(session: Session, module: ModuleType) -> None:
 
         return __init__
 
+    def one(original: Any) -> Any:
+        def add_scalar(writer: Any, tag: Any, scalar_value: Any, *args: Any, **kwargs: Any) -> Any:
+            session.log(str(tag), scalar_value)
+            return original(writer, tag, scalar_value, *args, **kwargs)
+
+        return add_scalar
+
+    def several(original: Any) -> Any:
+        def add_scalars(writer: Any, main_tag: Any, tag_scalar_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(tag_scalar_dict, Mapping):
+                for tag, value in tag_scalar_dict.items():
+                    session.log(f"{main_tag}/{tag}", value)
+            return original(writer, main_tag, tag_scalar_dict, *args, **kwargs)
+
+        return add_scalars
+
     patch(module.SummaryWriter, "__init__", init)
+    patch(module.SummaryWriter, "add_scalar", one)
+    patch(module.SummaryWriter, "add_scalars", several)
 
 
 ADAPTERS = {

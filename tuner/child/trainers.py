@@ -39,6 +39,49 @@ def lightning(session: Session, module: ModuleType) -> None:
         return __init__
 
     patch(module.Trainer, "__init__", make)
+    if session.measuring:
+        patch(module.Trainer, "fit", _taking_metrics(session))
+
+
+def _taking_metrics(session: Session) -> Callable[[Any], Any]:
+    """What Lightning's ``self.log`` gathered is read when ``fit`` ends, or where the trial ends in it."""
+    fitting: list[Any] = []
+
+    def take() -> None:
+        for trainer in fitting:
+            for name, value in dict(trainer.callback_metrics).items():
+                session.log(str(name), value)
+
+    def make(original: Any) -> Any:
+        def fit(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            fitting.append(trainer)
+            try:
+                result = original(trainer, *args, **kwargs)
+                take()
+                return result
+            finally:
+                fitting.remove(trainer)
+
+        return fit
+
+    session.observers.append(take)
+    return make
+
+
+def transformers_log(session: Session, module: ModuleType) -> None:
+    """The Trainer's ``log`` gets its training and evaluation figures alike."""
+    if not session.measuring:
+        return
+
+    def make(original: Any) -> Any:
+        def log(trainer: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
+            for name, value in logs.items():
+                session.log(str(name), value)
+            return original(trainer, logs, *args, **kwargs)
+
+        return log
+
+    patch(module.Trainer, "log", make)
 
 
 def transformers(session: Session, module: ModuleType) -> None:
@@ -141,6 +184,7 @@ ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {
     "lightning.fabric.fabric": fabric,
     "lightning_fabric.fabric": fabric,
     "transformers.training_args": transformers,
+    "transformers.trainer": transformers_log,
     "accelerate.accelerator": accelerate,
     "safetensors.torch": files.install_safetensors,
 }

@@ -28,7 +28,8 @@ KINDS = frozenset(
         "compile",  # graphs, seconds
         "block",  # phase ("warmup" | "window"), steps, samples, seconds, wait_s, flagged
         "loss",  # samples so far, value
-        "metric",  # name, value: from tuner.report
+        "metric",  # name, value: from tuner.report, or the last that a logger or a trainer was given
+        "gradient",  # norm, samples, exact, random, inputs: what a screen's first step was taken on
         "memory",  # device figures in bytes
         "knob",  # one KnobReport
         "note",  # a line for people: what was diverted, what was left out

@@ -23,8 +23,8 @@ FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
-    "effective_batch": "keep", "max_loss_increase": 0.01, "max_metric_drop": {}, "metric": {}, "screen_samples": None,
-    "planned_samples": None,
+    "effective_batch": "keep", "max_loss_increase": 0.01, "max_metric_drop": {}, "max_metric_rise": {}, "metric": {},
+    "screen_samples": None, "planned_samples": None,
 }  # fmt: skip
 
 
@@ -73,10 +73,29 @@ def gather(arguments: argparse.Namespace) -> Settings:
         folder=merged["study"], knobs=merged["knobs"], pinned=merged["set"], max_memory=merged["max_memory"],
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
         effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
-        accuracy=AccuracyLimits(
-            merged["max_loss_increase"], merged["max_metric_drop"], merged["metric"], merged["screen_samples"]
-        ),
+        accuracy=_accuracy(merged),
     )  # fmt: skip
+
+
+def _accuracy(merged: Mapping[str, Any]) -> AccuracyLimits:
+    """Raises ``UsageError`` for a metric that is bounded both ways, and for a pattern whose metric nothing bounds."""
+    limits = AccuracyLimits(
+        merged["max_loss_increase"], merged["max_metric_drop"], merged["max_metric_rise"], merged["metric"],
+        merged["screen_samples"],
+    )  # fmt: skip
+    for name in limits.max_metric_drop:
+        if name in limits.max_metric_rise:
+            raise UsageError(
+                f"{name!r} may neither drop nor rise",
+                hint="--max-metric-drop is for what is better when higher, --max-metric-rise when lower",
+            )
+    for name in limits.patterns:
+        if name not in limits.metrics:
+            raise UsageError(
+                f"--metric: nothing bounds {name!r}",
+                hint=f"as in: --max-metric-drop {name}=0.5%, or --max-metric-rise where lower is better",
+            )
+    return limits
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -115,7 +134,7 @@ def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:
         if value is None:
             continue
         try:
-            given[key] = reader(_assignments(value, _TABLES[key]) if key in _TABLES else value)
+            given[key] = reader(_assignments(key, value) if key in _TABLES else value)
         except (ValueError, UsageError) as error:
             hint = error.hint if isinstance(error, UsageError) else ""
             option = "SCRIPT" if key == "script" else f"--{key.replace('_', '-')}"
@@ -125,13 +144,14 @@ def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _assignments(texts: list[str], hint: str) -> dict[str, Value]:
+def _assignments(key: str, texts: list[str]) -> dict[str, Value]:
     assigned: dict[str, Value] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
+        # The name of a metric may hold "=", and so may a pattern.
+        name, equals, value = text.rpartition("=") if key in _BOUNDS else text.partition("=")
         if not (name and equals and value):
-            raise UsageError(f"{text!r} is not NAME=VALUE", hint=hint)
-        assigned[name] = typed_value(value)
+            raise UsageError(f"{text!r} is not NAME=VALUE", hint=_TABLES[key])
+        assigned[name] = value if key == "metric" else typed_value(value)
     return assigned
 
 
@@ -246,13 +266,15 @@ def _patterns(value: Any) -> dict[str, str]:
 _TABLES: Mapping[str, str] = {
     "set": "as in: --set num_workers=4",
     "max_metric_drop": "as in: --max-metric-drop accuracy=0.5%",
+    "max_metric_rise": "as in: --max-metric-rise perplexity=1%",
     "metric": "as in: --metric accuracy='val acc: ([0-9.]+)'",
 }
 """Keys that hold a table; on the command line an option for each entry."""
+_BOUNDS = frozenset({"max_metric_drop", "max_metric_rise"})
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "script": _text, "module": _text, "args": _arguments, "device": _text, "trials": _whole(1), "budget": _seconds,
     "trial_timeout": _seconds, "study": _text, "knobs": _names, "set": _values, "max_memory": _amount, "space": _text,
     "objective": _text, "seed": _whole(0), "effective_batch": _keep_or_free,
-    "max_loss_increase": _fraction_or_off, "max_metric_drop": _fractions, "metric": _patterns,
-    "screen_samples": _whole(1), "planned_samples": _whole(1),
+    "max_loss_increase": _fraction_or_off, "max_metric_drop": _fractions, "max_metric_rise": _fractions,
+    "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1),
 }  # fmt: skip

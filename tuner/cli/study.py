@@ -51,8 +51,13 @@ def add_parser(verbs: Subparsers) -> None:
         "--max-loss-increase", metavar="SHARE", help="how much worse the training loss may get (default 1%%), or off"
     )
     parser.add_argument(
-        "--max-metric-drop", action="append", metavar="NAME=SHARE", help="how far a metric may drop; may be repeated"
+        "--max-metric-drop", action="append", metavar="NAME=SHARE",
+        help="how far a metric that is better when higher may drop; may be repeated",
     )
+    parser.add_argument(
+        "--max-metric-rise", action="append", metavar="NAME=SHARE",
+        help="the same for a metric that is better when lower; may be repeated",
+    )  # fmt: skip
     parser.add_argument(
         "--metric", action="append", metavar="NAME=REGEX", help="finds a metric in what the script prints"
     )
@@ -94,6 +99,7 @@ def write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
             "trial_timeout_s": plan.limits.trial_timeout_s, "effective_batch": plan.effective_batch,
             "max_loss_increase": plan.accuracy.max_loss_increase,
             "max_metric_drop": dict(plan.accuracy.max_metric_drop),
+            "max_metric_rise": dict(plan.accuracy.max_metric_rise),
         },
         environment=plan.software,
         study={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -157,6 +158,8 @@ def document(trial: Trial, gain: float | None, drift: float) -> dict[str, Any]:
             "first_step_s": measurement.first_step_s, "compile_s": measurement.compile_s,
             "foreign_cpus": measurement.foreign_cpus, "stolen_cpus": measurement.stolen_cpus,
             "card": asdict(measurement.card) if measurement.card is not None else None,
+            "scaled_steps": measurement.scaled_steps, "skipped_steps": measurement.skipped_steps,
+            "metrics": {name: v if math.isfinite(v) else None for name, v in measurement.metrics.items()},
             "knobs": [
                 {
                     "knob": k.knob, "requested": k.requested, "evidence": str(k.evidence), "observed": k.observed,

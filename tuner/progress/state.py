@@ -30,6 +30,7 @@ from tuner.wording import (
 
 BEHIND = (Phase.SCREEN, Phase.FINALS)
 """Phases whose runs are told together, not one by one."""
+_WORTH_MENTIONING = 0.005
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,8 @@ def result_text(trial: Trial) -> str:
     text = rate_text(measurement.samples_per_s, measurement.unit)
     if measurement.data_wait_share >= 0.05:
         text += f", {share_text(measurement.data_wait_share)} data wait"
+    if measurement.skip_share >= _WORTH_MENTIONING:
+        text += f", {share_text(measurement.skip_share)} of the steps skipped"
     return text if measurement.steady else f"{text}, unsteady"
 
 

@@ -1,0 +1,212 @@
+"""Screens of real scripts whose answer is known: pairs of real trials on the same seeds, judged as in a study."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_metrics import TRAINERS
+
+from tuner.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
+from tuner.environment import cpu_device
+from tuner.model import Config, Outcome, Script
+from tuner.registry import load_space
+from tuner.runner.base import TrialRequest, Window, screen_window
+from tuner.runner.process import ProcessRunner
+from tuner.space import Known, resolve
+from tuner.stats import Verdict
+from tuner.wording import screened_text
+
+pytest.importorskip("torch", reason="PyTorch isn't installed")
+
+QUICK = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_blocks=6, min_s=0.3, max_s=1.0, target_half_width=0.1)
+TRAIN = """
+    import random
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, Dataset
+    F = nn.functional
+    torch.manual_seed(0)
+
+    class Data(Dataset):
+        def __len__(self): return 2048
+        def __getitem__(self, index):
+            g = torch.Generator().manual_seed(index)
+            ITEM
+            return x, y
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            MODEL
+        def forward(self, x):
+            return self.layers(x)
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    BEFORE
+    loader = DataLoader(Data(), batch_size=32, shuffle=True)
+    step = 0
+    for epoch in range(1000):
+        for x, y in loader:
+            step += 1
+            optimizer.zero_grad()
+            out = model(x)
+            LOSS
+            STEP
+"""
+MLP = {
+    "ITEM": "x = torch.randn(16, generator=g); y = x[:1].sin()",
+    "MODEL": "self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))",
+    "BEFORE": "",
+    "LOSS": "loss = F.mse_loss(out, y)",
+    "STEP": "loss.backward(); optimizer.step()",
+}
+# Between 2 and 16 of 16 tokens count; PyTorch divides by how many they are in the batch at hand.
+UNEVEN = {
+    "ITEM": "x = torch.randint(20, (16,), generator=g); n = int(torch.randint(2, 17, (1,), generator=g));"
+    " y = x.clone(); y[n:] = -100",
+    "MODEL": "self.layers = nn.Sequential(nn.Embedding(20, 16), nn.Linear(16, 20))",
+    "LOSS": "loss = F.cross_entropy(out.flatten(0, 1), y.flatten(), ignore_index=-100)",
+}
+COUNTED = {
+    "LOSS": "kept = (y >= 0).flatten(); target = y.clamp(0).flatten();"
+    " every = F.cross_entropy(out.flatten(0, 1), target, reduction='none'); loss = (every * kept).sum() / kept.sum()",
+}
+DROPOUT = {
+    "MODEL": "self.layers = nn.Sequential(nn.Dropout(0.2), nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 1))"
+}
+FLIPPED = {"ITEM": "x = torch.randn(16, generator=g); y = x[:1].sin(); x = x.flip(0) if random.random() < 0.5 else x"}
+NORMED = {"MODEL": "self.layers = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 1))"}
+CLIPPED = {"STEP": "loss.backward(); nn.utils.clip_grad_norm_(model.parameters(), 1e-3); optimizer.step()"}
+SCALER = "scaler = torch.amp.GradScaler('cpu')"
+SCALED = {"BEFORE": SCALER, "STEP": "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"}
+IN_CONFIG = "optimizer.param_groups[0].get('foreach')"
+NAN = {"LOSS": f"loss = F.mse_loss(out, y) * (float('nan') if step > 40 and {IN_CONFIG} else 1.0)"}
+# Every fifth step overflows in the config, none as written.
+OVERFLOWING = {
+    "BEFORE": SCALER,
+    "STEP": "scaler.scale(loss).backward();"
+    f" model.layers[0].weight.grad[0, 0] += float('inf') if step % 5 == 0 and {IN_CONFIG} else 0.0;"
+    " scaler.step(optimizer); scaler.update()",
+}
+SPLIT: Config = {"batch_size": 8, "grad_accumulation": 4}
+LIMITS = AccuracyLimits()
+SAMPLES = 32 * 80
+
+
+class Screen:
+    """A script, run as written and screened as a study does it."""
+
+    def __init__(self, script: Path, folder: Path) -> None:
+        self._script = Script(str(script), ())
+        self._folder = folder
+        self._runs = 0
+        self.baseline = self._run({}, None, QUICK, {})
+        assert self.baseline.complete, self.baseline
+
+    def _run(self, config: Config, seed: int | None, window: Window, knowledge: dict[str, Any]) -> Outcome:
+        self._runs += 1
+        folder = self._folder / str(self._runs)
+        folder.mkdir(parents=True)
+        request = TrialRequest(folder, self._script, cpu_device(), config, knowledge, window, seed=seed)
+        return ProcessRunner().run(request, threading.Event())
+
+    def of(self, config: Config, seeds: int = 3) -> Screened:
+        """The verdict on a config."""
+        pairs: list[Pair] = []
+        for seed in range(1, seeds + 1):
+            before, after = (
+                self._run(each, seed, screen_window(SAMPLES), dict(self.baseline.facts)) for each in ({}, config)
+            )
+            pairs.append(Pair(seed, before, after))
+            if is_settled(config, pairs):
+                break
+        return judge(config, pairs, LIMITS, SAMPLES)
+
+    def left_out(self) -> dict[str, str]:
+        """Knobs that the search space refuses for this script."""
+        known = Known(cpu_device(), 2, facts={**self.baseline.facts, "effective_batch": "keep"})
+        return dict(resolve(load_space("torch"), known, selection=(), pinned={}).left_out)
+
+
+@pytest.fixture
+def screen(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., Screen]:
+    """Begins a screen of the script with these parts."""
+
+    def begin(**parts: str) -> Screen:
+        text = textwrap.dedent(TRAIN)
+        for name, code in {**MLP, **parts}.items():
+            text = text.replace(name, code)
+        return Screen(write_script(text), tmp_path / "trials")
+
+    return begin
+
+
+@pytest.mark.parametrize("parts", [{}, CLIPPED, SCALED], ids=["plain", "clipped", "gradient scaler"])
+def test_the_gradient_of_a_batch_in_parts_is_that_of_the_whole(screen: Callable[..., Screen], parts: Any) -> None:
+    result = screen(**parts).of(SPLIT, seeds=1)
+    gradient = result.checks[-1]
+    assert gradient.name == GRADIENT and gradient.verdict is Verdict.PASS, result
+    assert gradient.baseline > 0.01, "taken before it is clipped"
+    assert gradient.worse < 1e-5
+
+
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_trainers_own_accumulation_gives_the_same_gradient_and_loss(
+    write_script: Callable[..., Path], tmp_path: Path, library: str
+) -> None:
+    """Lightning takes its backward inside of the optimizer's step, accelerate divides the loss by 1 once more."""
+    pytest.importorskip(library, reason=f"{library} isn't installed")
+    script = write_script(TRAINERS[library][0].replace("EPOCHS", "1000"))
+    result = Screen(script, tmp_path / "trials").of({"batch_size": 2, "grad_accumulation": 4}, seeds=1)
+    assert {check.name: abs(check.worse) < 0.01 for check in result.checks} == {LOSS: True, GRADIENT: True}, result
+    assert result.checks[-1].verdict is Verdict.PASS
+
+
+def test_a_mean_over_tokens_that_count_is_no_mean_of_means(screen: Callable[..., Screen]) -> None:
+    begun = screen(**UNEVEN)
+    assert "batch_size" not in begun.left_out(), "its graph looks like any mean"
+    result = begun.of(SPLIT)
+    assert result.verdict is Verdict.FAIL
+    assert result.checks[0].name == GRADIENT
+    assert "gradient norm of the first step" in screened_text(result)
+    assert "isn't that of the whole" in result.reason
+
+
+def test_a_sum_over_a_count_is_refused_beforehand(screen: Callable[..., Screen]) -> None:
+    assert "can't be read from its graph" in screen(**UNEVEN | COUNTED).left_out()["batch_size"]
+
+
+def test_batch_norm_is_refused_beforehand(screen: Callable[..., Screen]) -> None:
+    assert "BatchNorm would see smaller batches" in screen(**NORMED).left_out()["batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "config", "said"),
+    [(DROPOUT, SPLIT, "draws random numbers"), (FLIPPED, {**SPLIT, "num_workers": 2}, "data were not the same")],
+    ids=["dropout", "augmentation in workers"],
+)
+def test_where_chance_moves_the_gradient_the_losses_decide(
+    screen: Callable[..., Screen], parts: Any, config: Config, said: str
+) -> None:
+    result = screen(**parts).of(config, seeds=1)
+    assert [check.name for check in result.checks] == [LOSS]
+    assert said in result.reason
+
+
+def test_a_loss_that_becomes_nan_in_a_screen_fails(screen: Callable[..., Screen]) -> None:
+    result = screen(**NAN).of({"optimizer": "foreach"})
+    assert result.verdict is Verdict.FAIL
+    assert "the training loss became nan" in screened_text(result)
+    assert result.seeds == 1, "no further seed is tried"
+
+
+def test_steps_that_overflow_again_and_again_fail(screen: Callable[..., Screen]) -> None:
+    result = screen(**OVERFLOWING).of({"optimizer": "foreach"}, seeds=1)
+    assert result.verdict is Verdict.FAIL
+    assert "(20%" in result.reason and "gradients overflow" in screened_text(result)

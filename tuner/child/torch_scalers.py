@@ -1,0 +1,61 @@
+"""Optimizer steps that a gradient scaler skips, ours or the script's own: their gradients had overflowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+FIRST_STEPS = 20
+"""A scaler finds its scale by skipping steps; how many it skips after these says whether the format bears the model."""
+
+
+class ScalerWatch:
+    """Counts by what the scaler itself found. Read once a block: on a GPU every look waits for the device."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.skipped = 0
+        self.late_skipped = 0
+        self._found: list[Any] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether a scaler was through with a step already."""
+        return bool(self.steps or self._found)
+
+    def watched(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """``GradScaler.update``, which ends a step and forgets what it found in it."""
+
+        def run(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            found = _found_by(scaler)
+            result = update(scaler, *args, **kwargs)
+            if found is not None:
+                self._found.append(found)
+            return result
+
+        return run
+
+    def settle(self) -> None:
+        """Counts the steps since the last time."""
+        found, self._found = self._found, []
+        for overflowed in found:
+            skipped = float(overflowed) > 0
+            self.skipped += skipped
+            self.late_skipped += skipped and self.steps >= FIRST_STEPS
+            self.steps += 1
+
+    def facts(self) -> dict[str, int]:
+        """What was counted; late steps are those after the first ones."""
+        late = max(0, self.steps - FIRST_STEPS)
+        return {"steps": self.steps, "skipped": self.skipped, "late_steps": late, "late_skipped": self.late_skipped}
+
+
+def _found_by(scaler: Any) -> Any:
+    """The tensor that tells of overflow in this step: of several optimizers, ``update`` adds the others' to the first.
+
+    Comparing the scale before and after would do without the scaler's own state, and wait for the GPU twice a step.
+    """
+    for state in getattr(scaler, "_per_optimizer_states", {}).values():
+        for found in state["found_inf_per_device"].values():
+            return found
+    return None
