@@ -89,6 +89,7 @@ def test_the_rate_is_the_scripts_own(
     assert rate == pytest.approx(int(told[1]) / float(told[2]), rel=0.02)
     assert any(block["flagged"] for block in run.of("block"))
     assert run.facts["unit"] == "samples"
+    assert run.facts["steps"] == 4 * 40
     assert len(run.facts["training_loaders"]) == 1
     assert [loss for loss in run.of("loss") if loss["value"] > 0] or replicas > 1
 
