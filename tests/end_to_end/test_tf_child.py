@@ -19,13 +19,14 @@ TRAIN = """
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
     import keras
     strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
-    x, y = tf.random.normal([400, 64]), tf.random.uniform([400], 0, 3, tf.int32)
-    train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(400).batch(48)
-    val = tf.data.Dataset.from_tensor_slices((x, y)).batch(200)
+    x, y = tf.random.normal([1920, 64]), tf.random.uniform([1920], 0, 3, tf.int32)
+    train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1920).batch(48)
+    val = tf.data.Dataset.from_tensor_slices((x, y)).batch(640)
     with strategy.scope() if kind == "mirrored" else tf.name_scope("plain"):
         layers = keras.layers
         model = keras.Sequential([layers.Input([64]), layers.Dense(256, "relu"), layers.Dense(256), layers.Dense(3)])
         optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
     losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     def step(x, y):
         with tf.GradientTape() as tape:
@@ -45,9 +46,9 @@ TRAIN = """
         return strategy.reduce("SUM", strategy.run(step, args=batch), axis=None)
     traced = tf.function(step)
     score = tf.function(lambda x, y: losses(y, model(x)))
-    began, seen, apart, steps, end = None, 0, 0.0, 0, time.perf_counter() + 6
+    began, seen, apart = None, 0, 0.0
     distributed = strategy.experimental_distribute_dataset(train)
-    while time.perf_counter() < end:
+    for _ in range(int(sys.argv[3])):
         if kind == "epoch":
             samples = int(epoch(train))
             if began is None:
@@ -60,8 +61,7 @@ TRAIN = """
                 if began is None:
                     began = time.perf_counter()
                     continue
-                steps += 1
-                seen += 400 % 48 if steps % 9 == 8 else 48
+                seen += 48
         before = time.perf_counter()
         for batch in val:
             score(*batch)
@@ -77,7 +77,7 @@ ALL = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 def test_the_rate_is_the_scripts_own(
     write_script: Callable[..., Path], run_child: Callable[..., Any], kind: str, replicas: int
 ) -> None:
-    run = run_child(write_script(TRAIN), argv=(kind, str(replicas)), window=ALL)
+    run = run_child(write_script(TRAIN), argv=(kind, str(replicas), "4"), window=ALL)
     assert run.returncode == 0, run.output
     told = re.search(r"samples (\d+) seconds (\S+)", run.output)
     assert told, run.output
@@ -89,12 +89,13 @@ def test_the_rate_is_the_scripts_own(
     assert rate == pytest.approx(int(told[1]) / float(told[2]), rel=0.02)
     assert any(block["flagged"] for block in run.of("block"))
     assert run.facts["unit"] == "samples"
+    assert run.facts["steps"] == 4 * 40
     assert len(run.facts["training_loaders"]) == 1
     assert [loss for loss in run.of("loss") if loss["value"] > 0] or replicas > 1
 
 
 def test_a_window_ends_the_script(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
-    run = run_child(write_script(TRAIN), argv=("function", "1"), window={"target_half_width": 1e9})
+    run = run_child(write_script(TRAIN), argv=("function", "1", "100000"), window={"target_half_width": 1e9})
     assert run.of("window")[0]["complete"]
     assert run.returncode == 0
     assert "samples" not in run.output
@@ -104,8 +105,8 @@ def test_a_window_ends_the_script(write_script: Callable[..., Path], run_child: 
 def test_xla_in_a_process_of_its_own(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     """Its threads show that compiled code ran; in the one where nothing was compiled there are none."""
     brief = {"target_half_width": 1e9}
-    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("function", "1"), window=brief)
+    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("function", "1", "100000"), window=brief)
     assert run.evidence("jit_compile") == "verified", run.of("knob")
-    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("epoch", "1"), window=brief)
+    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("epoch", "1", "100000"), window=brief)
     assert [failure["reason"] for failure in run.of("failure")] == ["compile-failure"]
     assert run.returncode == 0

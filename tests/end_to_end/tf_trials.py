@@ -63,9 +63,7 @@ class TensorFlowTrial:
 def begin() -> Iterator[Callable[..., TensorFlowTrial]]:
     """Begins trials; what they patched is put back."""
 
-    def start(
-        config: dict[str, Any] | None = None, *, datasets: Any = None, **knowledge: Any
-    ) -> TensorFlowTrial:
+    def start(config: dict[str, Any] | None = None, *, datasets: Any = None, **knowledge: Any) -> TensorFlowTrial:
         unpatch_all()
         return TensorFlowTrial(config or {}, knowledge, datasets)
 

@@ -102,6 +102,44 @@ def test_validation_is_set_apart_with_its_time(clock: StepClock, time: Time, log
     assert all(r["seconds"] < 1 for r in log.records if not r["flagged"])
 
 
+def test_the_end_of_an_epoch_belongs_to_training(clock: StepClock, time: Time, log: Log) -> None:
+    """Also where the last step has just closed its block: the fetch that finds no more data may take long."""
+    _train(clock, time, 5, 1.0)
+    time.now += 0.5
+    clock.validation_begins("val")
+    time.now += 3.0
+    clock.fetch_begins()
+    _train(clock, time, 2, 1.0)
+    blocks = [record for record in log.records if record["kind"] == "block"]
+    assert [block["seconds"] for block in blocks if block["flagged"]] == [3.0]
+    assert sum(block["seconds"] for block in blocks if not block["flagged"]) == 4 + 0.5 + 2
+
+
+def test_what_a_graph_counts_after_validation_is_of_the_steps(log: Log, time: Time) -> None:
+    """A whole epoch in one call: its samples are settled by the very look that ends what was set apart."""
+    clock = StepClock(log, WINDOW, clock=time)
+    counted = [0.0]
+
+    def settle() -> None:
+        clock.settle(counted[0], 0.0)
+        counted[0] = 0.0
+
+    clock.synchronize = settle
+    for _ in range(3):
+        clock.fetch_begins()
+        time.now += 2.0
+        counted[0] += 80
+        clock.step(10)
+        clock.validation_begins("val")
+        time.now += 1.0
+    clock.flush()
+    blocks = [record for record in log.records if record["kind"] == "block"]
+    assert [(block["flagged"], block["steps"], block["samples"]) for block in blocks] == [
+        (True, 0, 0.0), (False, 10, 80.0), (True, 0, 0.0), (False, 10, 80.0), (True, 0, 0.0),
+    ]  # fmt: skip
+    assert clock.total_samples == 240
+
+
 def test_a_compilation_starts_the_warm_up_again(time: Time, log: Log) -> None:
     graphs = 0
     clock = StepClock(log, WINDOW, clock=time, activity=lambda: graphs)

@@ -59,6 +59,7 @@ class KerasAdapter:
             self.datasets.install()
             self.loops = LoopWatch(session, tf, self.datasets)
             self.loops.install()
+            self._join()
 
     def _cap_memory(self, tf: ModuleType) -> None:
         """A config that takes too much fails here, and no neighbour on the card does."""
@@ -84,8 +85,15 @@ class KerasAdapter:
         self.fits = FitWatch(session, keras, self.datasets, self.loops)
         self.fits.on_epoch = self._epoch_begins
         self.fits.install()
-        if self.loops is not None and self.fits.backend == "tensorflow":
-            self.loops.note_keras(keras)
+        self._join()
+
+    def _join(self) -> None:
+        """Acquaints the watches with each other. TensorFlow imports Keras while it is imported: Keras is met first."""
+        if self.fits is None or self.loops is None:
+            return
+        self.fits.datasets, self.fits.loops = self.datasets, self.loops
+        if self.fits.backend == "tensorflow":
+            self.loops.note_keras(self.keras)
 
     def _epoch_begins(self) -> None:
         self._loss_read = (0.0, 0.0)

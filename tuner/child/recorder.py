@@ -77,6 +77,7 @@ class StepClock:
         self._steps = 0
         self._samples = 0.0
         self._wait_s = 0.0
+        self._carried_s = 0.0
         self._fetched_samples = 0.0
         self._fetched_wait_s = 0.0
         self._was_validated_on = False
@@ -88,7 +89,7 @@ class StepClock:
         """Called at the first step's end: what came before is start-up."""
         self.synchronize()
         self._phase_started = self._block_started = self._clock()
-        self._samples = self._wait_s = 0.0
+        self._samples = self._wait_s = self._carried_s = 0.0
         self._last_activity = self.activity()
 
     def fetch_begins(self) -> None:
@@ -108,9 +109,15 @@ class StepClock:
 
     def settle(self, samples: float, wait_s: float) -> None:
         """What a graph has counted by itself since the last time; ``synchronize`` calls it before a block is closed."""
-        if self.counts_samples:
-            self._samples += samples
-            self.total_samples += samples
+        if not self.counts_samples:
+            samples = 0.0
+        if self._validating:
+            # Counted since training resumed: it belongs to the step that is being told, not to what is set apart.
+            self._fetched_samples += samples
+            self._fetched_wait_s += wait_s
+            return
+        self._samples += samples
+        self.total_samples += samples
         self._wait_s += wait_s
 
     @property
@@ -185,7 +192,15 @@ class StepClock:
         self.synchronize()
         now = self._clock() if at is None else at
         seconds = now - self._block_started
-        if seconds > 0 and (self._steps or flagged):
+        if not (self._steps or flagged):
+            # What an epoch's end costs (the fetch that finds no more data) belongs to the steps, not to validation.
+            self._carried_s += max(0.0, seconds)
+            self._block_started = now
+            return
+        if not flagged:
+            seconds += self._carried_s
+            self._carried_s = 0.0
+        if seconds > 0:
             self._recorder.emit(
                 "block", phase=self.phase, steps=self._steps, samples=self._samples, seconds=seconds,
                 wait_s=min(self._wait_s, seconds), flagged=flagged,
@@ -196,8 +211,7 @@ class StepClock:
                 amount = self._samples if self.total_samples else float(self._steps)
                 self._blocks.append((amount, seconds))
             self.on_block()
-        if self._steps or flagged:
-            self._block_started, self._steps, self._samples, self._wait_s = now, 0, 0.0, 0.0
+        self._block_started, self._steps, self._samples, self._wait_s = now, 0, 0.0, 0.0
 
     def _advance(self) -> None:
         """Moves from warm-up to the window and from the window to its end."""

@@ -56,6 +56,7 @@ class FeedWatch:
         self.primary: str | None = None
         self.changes_of_primary = 0
         self.largest = 0
+        self.fed_in_graph = False
         self._of_object: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._source_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._held: tuple[str, float, float] = ("", 0.0, 0.0)
@@ -73,8 +74,8 @@ class FeedWatch:
         patch(strategies.StrategyBase, "experimental_distribute_dataset", self._distribute)
         if self.session.measuring:
             patch(iterators.OwnedIterator, "_next_internal", self._fetch)
-            patch(distributed.DistributedDataset, "__iter__", self._iter_distributed)
-            patch(distributed.DistributedDatasetsFromFunction, "__iter__", self._iter_distributed)
+            patch(distributed.DistributedDataset, "__iter__", self._iter)
+            patch(distributed.DistributedDatasetsFromFunction, "__iter__", self._iter)
             patch(distributed.DistributedIteratorBase, "get_next", self._fetch)
             loops = sys.modules["tensorflow.python.autograph.operators.control_flow"]
             patch(loops.for_loop_registry, "lookup", self._lookup)
@@ -89,19 +90,6 @@ class FeedWatch:
             self._fetch_begins(feed)
             began = time.perf_counter()
             iterator = original(self._adapted(feed, dataset))
-            self._begun(feed, iterator, dataset, time.perf_counter() - began)
-            return iterator
-
-        return not_converted(__iter__)
-
-    def _iter_distributed(self, original: Any) -> Any:
-        def __iter__(dataset: Any) -> Any:
-            if self.stands_aside() or not self.tf.executing_eagerly():
-                return original(dataset)
-            feed = self._met(dataset)
-            self._fetch_begins(feed)
-            began = time.perf_counter()
-            iterator = original(dataset)
             self._begun(feed, iterator, dataset, time.perf_counter() - began)
             return iterator
 
@@ -138,8 +126,7 @@ class FeedWatch:
             if feed is not None:
                 feeds.add(feed.key)
                 feed.in_graph = True
-            is_dataset = feed is not None and isinstance(value, self.tf.data.Dataset)
-            given.append(self._adapted(feed, value) if is_dataset else value)
+            given.append(self._adapted(feed, value))
         return tuple(given)
 
     def _knows(self, value: Any) -> bool:
@@ -169,8 +156,10 @@ class FeedWatch:
         return feed
 
     def _adapted(self, feed: Feed | None, dataset: Any) -> Any:
-        """The dataset as the config says, where it trains."""
-        if feed is None or self.datasets is None or self.known is None or feed.key not in self.known:
+        """The dataset as the config says, where it trains; a distributed one was made of such."""
+        if self.datasets is None or feed is None or feed.key not in (self.known or ()):
+            return dataset
+        if not isinstance(dataset, self.tf.data.Dataset):
             return dataset
         adapted = self.datasets.adapt(dataset)
         feed.adapted |= adapted is not dataset
@@ -285,7 +274,7 @@ class FeedWatch:
     # which one trains
 
     def _fetch_begins(self, feed: Feed) -> None:
-        if not self.session.measuring or self.primary is None:
+        if not self.session.measuring or (self.primary is None and not self.fed_in_graph):
             return
         if feed.key == self.primary:
             self.session.clock.fetch_begins()
@@ -334,8 +323,11 @@ class FeedWatch:
         """In which share of the gaps between steps the dataset was fetched."""
         return self.feeds[key].training_gaps / self.gaps if self.gaps else 0.0
 
-    def gradient_ran(self) -> None:
-        """What was fetched since the last gradient fed it, if that was fetched in most such gaps."""
+    def gradient_ran(self, *, in_graph: bool = False) -> None:
+        """What was fetched since the last gradient fed it, if it is in most such gaps, unless a graph fed itself."""
+        if in_graph:
+            self.fed_in_graph = True
+            self.gap.clear()
         if not self.gap:
             return
         self.gaps += 1

@@ -141,7 +141,7 @@ class LoopWatch:
         return given
 
     def _function_ended(self, entry: TracedFunction, count: float) -> None:
-        self.feeds.gradient_ran()
+        self.feeds.gradient_ran(in_graph=entry.fetches)
         if entry.feeds and not entry.calls:
             self.feeds.meet_training()
         if entry.steps_itself or (not self._any_applied and entry.calls):
