@@ -12,6 +12,8 @@ import tensorflow as tf
 from tf_data_trials import Trial, after, numbers, values
 from tf_plan_checks import REFUSED, plus_one
 
+from tuner.child.patches import unpatch_all
+
 
 def check_order_and_threads() -> None:
     def plain() -> Any:
@@ -103,3 +105,32 @@ def check_a_strategy_takes_what_was_adapted() -> None:
     assert not trial.watch.is_dataset(shared)
     trial.watch.fed_by(iter(shared))
     assert [int(batch.shape[0]) for batch in shared] == [10, 10]
+
+
+def check_fit_tells_no_effect_from_effect() -> None:
+    import keras
+    from keras_trials import Trial as FitTrial
+
+    def fit(told: dict[str, Any], **config: Any) -> FitTrial:
+        unpatch_all()
+        trial = FitTrial(config, told, "")
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        rows = tf.data.Dataset.from_tensor_slices((np.zeros((400, 3), np.float32), np.zeros((400, 1), np.float32)))
+        # The shuffle takes in all of the data with the first batch: what stands before it is gone afterwards.
+        shuffled = rows.map(lambda x, y: (x + 1, y)).map(noisy).shuffle(400).batch(4)
+        model.fit(shuffled, epochs=2, verbose=0)
+        return trial
+
+    def noisy(x: Any, y: Any) -> Any:
+        return x + tf.random.uniform([]), y
+
+    facts = fit({}).end()
+    told = {**facts, "as_written": facts["as_written"]}
+    assert [line[1] for line in told["input_plan"]].count("Map") == 1
+    parallel = fit(told, parallel_calls=2, prefetch="auto", batch_size=10, cache=True)
+    parallel.end()
+    found = {knob: parallel.evidence(knob)[0] for knob in ("parallel_calls", "prefetch", "batch_size", "cache")}
+    assert found == {
+        "parallel_calls": "verified", "prefetch": REFUSED, "batch_size": "verified", "cache": "verified",
+    }  # fmt: skip
