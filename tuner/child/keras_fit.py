@@ -15,6 +15,7 @@ from .session import Session
 FRAMEWORK = "keras"
 DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing
 MODEL_KNOBS = ("run_eagerly", "jit_compile", "steps_per_execution")
+FED_AT = (0, 2)  # the calls at which the plan of the data is looked at: before the first fetch, and once more
 _STEPPING = "_autotune_stepping"
 
 
@@ -242,7 +243,7 @@ class FitWatch:
         return train_function
 
     def _run(self, function: Any, args: tuple[Any, ...], *, timed: bool) -> Any:
-        if self.kind == "dataset" and self.calls == 2 and self.graph is not None:
+        if self.kind == "dataset" and self.calls in FED_AT and self.graph is not None:
             self.datasets.fed_by(args[-1])
         if self.graph is None:
             return function(*args)

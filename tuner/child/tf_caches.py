@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from .tf_batches import ENDLESS
 from .tf_recipes import Node, RecipeBook, Refused
 
 # Sources that give the same elements in the same order each time; the first ones have them in memory already.
@@ -26,6 +25,8 @@ _STEADY = (
 _COSTLY = ("map", "filter", "flat_map", "interleave", "map_and_batch", "padded_batch")
 _STILL = ("prefetch", "with_options")
 SAMPLES_MEASURED = 3
+UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
+ENDLESS_COUNT = 2**48  # a counter has an end, too, that nobody reaches
 
 # Calls: what they do is seen in the bodies that they call. Assertions, prints and look-ups change no result.
 _CALLS = ("StatefulPartitionedCall", "If", "Case", "While")
@@ -105,8 +106,8 @@ class Place:
     def _check(self, idle: str) -> None:
         if not self.moved and not any(_is_costly(x) for x in self.prefix.all()):
             raise Refused(idle)
-        if self.elements < 0:
-            many = "are endless" if self.elements == ENDLESS else "can't be counted before they are read"
+        if not 0 <= self.elements < ENDLESS_COUNT:
+            many = "are endless" if self.elements != UNKNOWN else "can't be counted before they are read"
             raise Refused(f"the data {many}")
         for link in (*self.kept, *self.above):
             if link.method == "repeat":

@@ -16,6 +16,7 @@ from .tf_recipes import Node, RecipeBook, Refused
 KNOBS = ("batch_size", "parallel_calls", "prefetch", "cache", "deterministic", "private_threads")
 # A cache is placed in what the script wrote; then come the links below the batch, the batch, and what stands behind.
 _ORDER = ("cache", "parallel_calls", "batch_size", "prefetch", "deterministic", "private_threads")
+FIRST_STEPS = 3
 AS_WRITTEN = "the script is written so already"
 
 
@@ -37,10 +38,11 @@ class DatasetWatch:
         self.book = RecipeBook(tf)
         self.applied: dict[str, Applied] = {}
         self.sizes: dict[int, int] = {}
-        self.plan: tf_plans.Plan | None = None
-        self.no_plan = "no iterator of the training data was seen"
+        self.plans = tf_plans.PlanWatch(tf, lambda: session.finished or session.clock.total_steps > FIRST_STEPS)
         self._met = False
+        self._looks = FIRST_STEPS
         self._fed: Callable[[], Any] = lambda: None
+        self._cached: Any = None
         self._caches: dict[str, int] = {}
 
     def install(self) -> None:
@@ -97,7 +99,7 @@ class DatasetWatch:
         for knob, outcome in applied.items():
             self._add(knob, outcome)
         if applied.get("cache", Applied()).changed:
-            self._count_cache(dataset)
+            self._count_cache(self._cached)
         for name, value in vars(dataset).items():
             if not name.startswith("_") and name not in vars(made):
                 setattr(made, name, value)  # Keras leaves class_names there
@@ -154,7 +156,9 @@ class DatasetWatch:
 
     def _with_cache(self, node: Node, cached: bool) -> tuple[Node, int, int]:
         if cached:
-            return Place(node).with_cache(self.book), 1, 1
+            place = Place(node)
+            self._cached = place.last.dataset
+            return place.with_cache(self.book), 1, 1
         if any(x.method == "cache" for x in node.all()):
             raise Refused("the script caches its data itself")
         return node, 1, 0
@@ -167,8 +171,11 @@ class DatasetWatch:
 
     def _count_cache(self, dataset: Any) -> None:
         """A cache that is made anew in each epoch never serves."""
-        made_of = " ".join(node.method for node in self.book.read(dataset).all())
-        self._caches[made_of] = self._caches.get(made_of, 0) + 1
+        record = self.book.record(dataset)
+        if not record.cached:
+            record.cached = True
+            made_of = " ".join(node.method for node in self.book.read(dataset).all())
+            self._caches[made_of] = self._caches.get(made_of, 0) + 1
 
     # what the script wrote
 
@@ -251,21 +258,22 @@ class DatasetWatch:
     def saw_batch(self, count: int) -> None:
         """A batch of so many samples was trained on."""
         self.sizes[count] = self.sizes.get(count, 0) + 1
+        if self._looks:
+            self._looks -= 1
+            self.plans.look()
 
     def fed_by(self, iterator: Any) -> None:
-        """The live iterator of training: its plan stands as soon as it is made, and is read once."""
+        """The live iterator of training, before it is first asked."""
         dataset = getattr(iterator, "_dataset", None)
         if dataset is not None:
             self._fed = weakref.ref(dataset)
-        if self.plan is None and self.session.measuring:
-            try:
-                self.plan = tf_plans.read(self.tf, iterator)
-            except Exception as error:
-                self.no_plan = f"TensorFlow doesn't tell its plan: {_line(error)}"
+        if self.session.measuring:
+            self.plans.begin(iterator)
 
     def observe(self) -> None:
         """Facts, and a report for each knob that was turned here."""
         session = self.session
+        self.plans.end()
         if not self._met:
             for knob in KNOBS[1:]:
                 if session.wants(knob):
@@ -275,8 +283,8 @@ class DatasetWatch:
             del session.as_written["batch_size"]
             if self._usual_size() is not None and not session.wants("batch_size"):
                 session.as_written["batch_size"] = self._usual_size()
-        if self.plan is not None:
-            session.facts["input_plan"] = self.plan
+        if self.plans.plan is not None:
+            session.facts["input_plan"] = self.plans.plan
         for knob in KNOBS:
             if session.wants(knob):
                 self._report(knob, session.config[knob])
@@ -294,13 +302,13 @@ class DatasetWatch:
         elif not found.changed:
             verdict = tf_plans.Verdict("not applicable", AS_WRITTEN)
         elif knob == "deterministic":
-            verdict = tf_plans.judge_order(self._fed(), requested, self.plan)
+            verdict = tf_plans.judge_order(self._fed(), requested, self.plans.plan)
         elif knob == "cache" and max(self._caches.values(), default=0) > 2:
             verdict = tf_plans.Verdict("contradicted", "the script makes its dataset anew each time: no cache lasts")
-        elif self.plan is None:
-            verdict = tf_plans.Verdict("unverifiable", self.no_plan)
+        elif self.plans.plan is None:
+            verdict = tf_plans.Verdict("unverifiable", self.plans.why_none)
         else:
-            verdict = tf_plans.judge(knob, requested, self.plan, self.session.knowledge.get("input_plan"))
+            verdict = tf_plans.judge(knob, requested, self.plans.plan, self.session.knowledge.get("input_plan"))
         self.session.knob(
             knob, verdict.evidence, sites=found.sites, changed=found.changed, reason=verdict.reason,
             observed=verdict.observed,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -9,6 +12,17 @@ from typing import Any
 # A line for each node, from the last one down: depth, name, "auto" or a number where it has one to turn, its limit.
 Plan = list[list[Any]]
 _TURNED = ("parallelism", "buffer_size")
+# Many an iterator makes its input's only when it is first asked, and drops it when that ends: one of these at the
+# lower end of a plan says that the plan isn't whole.
+_HAVE_INPUTS = (
+    "Root", "Prefetch", "BatchV2", "ParallelBatch", "PaddedBatchV2", "RebatchV2", "Shuffle", "ShuffleAndRepeat",
+    "FiniteRepeat", "ForeverRepeat", "Map", "ParallelMapV2", "MapAndBatch", "Filter", "ParallelFilter", "FlatMap",
+    "Interleave", "ParallelInterleaveV4", "Concatenate", "Zip", "MemoryCache", "FiniteTake", "FiniteSkip", "Unbatch",
+    "Scan", "Window",
+)  # fmt: skip
+# What flows through these is made element by element, as a function of the script's says.
+_OPEN_ENDED = ("FlatMap", "Interleave", "ParallelInterleaveV4")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 SAME_PLAN = "TensorFlow runs the same plan by itself"
 NOTHING_PARALLEL = "nothing in the input pipeline runs in parallel"
 
@@ -35,11 +49,77 @@ def read(tf: ModuleType, iterator: Any) -> Plan:
                 limit = int(parameter.max) if parameter.name == "parallelism" else None
                 turned = ["auto" if parameter.tunable else int(parameter.value), limit]
         plan.append([depth, node.name, *turned])
-        for below in node.inputs:
+        for below in node.inputs[:1] if node.name in _OPEN_ENDED else node.inputs:
             visit(below, depth + 1)
 
     visit(model.output, 0)
     return plan
+
+
+def is_whole(plan: Plan) -> bool:
+    """Whether each branch goes down to its source."""
+    following = [*(line[0] for line in plan[1:]), 0]
+    ends = [line[1] for line, depth in zip(plan, following, strict=True) if depth <= line[0]]
+    return not any(name in _HAVE_INPUTS for name in ends)
+
+
+class PlanWatch:
+    """Reads the plan of one training iterator while it is whole: for a small dataset that is a moment.
+
+    ``over`` tells when that moment must have passed: the first batches have been fetched.
+    """
+
+    def __init__(self, tf: ModuleType, over: Callable[[], bool]) -> None:
+        self.tf = tf
+        self.over = over
+        self.plan: Plan | None = None
+        self.why_none = "no iterator of the training data was seen"
+        self._iterator: Any = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, iterator: Any) -> None:
+        """Looks at once and, from a thread, again and again while the first batches are fetched."""
+        if self.plan is not None:
+            return
+        self._iterator = iterator
+        if self.look() or self._iterator is None:
+            return
+        if self._thread is not None:
+            self._iterator = None  # the first one's moment has passed, and nothing of the script's is to be held
+        else:
+            self._thread = threading.Thread(target=self._look_on, daemon=True, name="autotune-plan")
+            self._thread.start()
+
+    def look(self) -> bool:
+        """Takes the plan if it is whole now."""
+        iterator = self._iterator
+        if self.plan is None and iterator is not None:
+            try:
+                plan = read(self.tf, iterator)
+            except Exception as error:
+                told = (str(error).strip().splitlines() or [""])[0][:200]
+                self.why_none = f"TensorFlow doesn't tell its plan: {told}"
+                self._iterator = None
+                return False
+            if is_whole(plan):
+                self.plan, self._iterator = plan, None
+            else:
+                self.why_none = "the plan was never whole when it was looked at"
+        return self.plan is not None
+
+    def _look_on(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self.over() and not self.look() and self._iterator is not None:
+            time.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+        self._iterator = None
+
+    def end(self) -> None:
+        """The last look; the thread is gone afterwards, and the iterator left to the script."""
+        self.look()
+        self._iterator = None
+        if self._thread is not None:
+            self._thread.join()
 
 
 def _parallel(plan: Plan) -> list[Any]:
@@ -66,10 +146,15 @@ _ASPECTS = {"parallel_calls": _parallel, "prefetch": _prefetches, "cache": _cach
 
 
 def judge(knob: str, requested: Any, plan: Plan, baseline: Plan | None) -> Verdict:
-    """Whether the plan shows what was asked for, and whether it is due to having been asked for."""
+    """Whether the plan shows what was asked for, and whether it is due to having been asked for.
+
+    TensorFlow caches nothing by itself, but makes calls parallel and prefetches: there the baseline's plan decides.
+    """
     if knob == "private_threads":
         return _judge_threads(requested, plan)
     seen = _ASPECTS[knob](plan)
+    if baseline is None and knob != "cache":
+        return Verdict("unverifiable", "the plan of the script as it is isn't known", _said(seen))
     if baseline is not None and seen == _ASPECTS[knob](baseline):
         return Verdict("not applicable", SAME_PLAN, _said(seen))
     if knob == "parallel_calls":

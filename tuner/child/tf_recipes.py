@@ -66,6 +66,7 @@ class Record:
     written: Any = None
     factor: float = 1.0
     kept: dict[Any, Any] = field(default_factory=dict)
+    cached: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +204,8 @@ class RecipeBook:
             arguments[own] = self._without_datasets(bound.arguments[own], inputs)
         if any(result is given for given in inputs):
             return  # the function handed to apply may give back what it was given
+        if name == "shuffle":
+            arguments = {**arguments, **_seed_of(result)}
         if name != "apply":
             record.recipe = Recipe(name, tuple(inputs), arguments, _calling(original, bound.signature))
         elif record.recipe is None:  # else it is known better: by what the function did
@@ -235,6 +238,12 @@ class RecipeBook:
             return done[id(dataset)]
 
         return visit(dataset)
+
+
+def _seed_of(shuffled: Any) -> dict[str, int]:
+    """The seed that TensorFlow drew for a shuffle: made again it has the same order, and draws no other."""
+    seed, own = (getattr(shuffled, name, None) for name in ("_seed", "_seed2"))
+    return {} if seed is None or own is None or not (int(seed) or int(own)) else {"seed": int(own)}
 
 
 def _calling(original: Callable[..., Any], signature: inspect.Signature) -> Call:

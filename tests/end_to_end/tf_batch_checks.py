@@ -1,108 +1,15 @@
-"""Checks of tf.data's adapter, run by test_tf_data.py in one process of their own: importing TensorFlow takes seconds.
-
-Each function ``check_…`` is one test; what it raises is what the test says.
-"""
+"""Another batch size: checks that test_tf_data.py has run by tf_data_trials.py."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
 import numpy as np
 import tensorflow as tf
-
-from tuner.child.patches import unpatch_all
-from tuner.child.recorder import Recorder
-from tuner.child.session import Session
-from tuner.child.tf_data import DatasetWatch
-
-AUTO = tf.data.AUTOTUNE
-WINDOW = {"block_s": 1.0}
-
-
-class Log(Recorder):
-    """Keeps records instead of sending them."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.records: list[dict[str, Any]] = []
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        self.records.append({"kind": kind, **fields})
-
-
-class Trial:
-    """One trial's watch on tf.data, put in place of the one before."""
-
-    def __init__(self, knowledge: dict[str, Any] | None = None, **config: Any) -> None:
-        unpatch_all()
-        self.log = Log()
-        request = {"config": config, "knowledge": knowledge or {}, "window": WINDOW}
-        self.session = Session(request, self.log)
-        self.session.clock.total_steps = 1  # without a step nothing counts as contradicted
-        self.watch = DatasetWatch(self.session, tf)
-        self.watch.install()
-
-    def train(self, dataset: Any, *, batched: bool = True, batches: int = 3, epochs: int = 1) -> list[Any]:
-        """What an adapter does with a dataset that trains; the last epoch's batches."""
-        self.watch.meet(dataset, batched=batched)
-        adapted = self.watch.adapt(dataset, batched=batched)
-        seen: list[Any] = []
-        for _ in range(epochs):
-            seen = []
-            iterator = iter(adapted)
-            self.watch.fed_by(iterator)
-            for batch in iterator:
-                self.watch.saw_batch(int(tf.nest.flatten(batch)[0].shape[0]))
-                seen.append(batch)
-                if batches and len(seen) == batches:
-                    break
-        return seen
-
-    def knowledge(self) -> dict[str, Any]:
-        """What later trials know of this one, the baseline; through JSON, as in a study."""
-        self.watch.observe()
-        told = {"as_written": self.session.as_written, "left_out": self.session.left_out, **self.session.facts}
-        return json.loads(json.dumps(told))  # type: ignore[no-any-return]
-
-    def evidence(self, knob: str) -> tuple[str, str]:
-        """What was found of a knob, and why."""
-        self.watch.observe()
-        record = next(r for r in self.log.records if r["kind"] == "knob" and r["knob"] == knob)
-        return record["evidence"], record["reason"]
-
-
-def after(make: Callable[[], Any], *, batches: int = 3, epochs: int = 1, **config: Any) -> Trial:
-    """A trial of the config behind a baseline, both on a dataset made anew."""
-    baseline = Trial()
-    baseline.train(make(), batches=batches)
-    trial = Trial(baseline.knowledge(), **config)
-    trial.train(make(), batches=batches, epochs=epochs)
-    return trial
-
-
-def sizes(dataset: Any) -> list[int]:
-    """Leading dimensions of all batches."""
-    return [int(tf.nest.flatten(batch)[0].shape[0]) for batch in dataset]
-
-
-def values(dataset: Any) -> list[int]:
-    """All numbers in order."""
-    return [int(x) for batch in dataset for x in np.ravel(tf.nest.flatten(batch)[0])]
-
-
-def numbers(count: int = 100) -> Any:
-    """A dataset of numbers."""
-    return tf.data.Dataset.range(count)
+from tf_data_trials import Trial, numbers, sizes, values
 
 
 def resized(dataset_of: Callable[[], Any], size: int, *, batched: bool = True) -> tuple[Any, Trial]:
@@ -111,9 +18,6 @@ def resized(dataset_of: Callable[[], Any], size: int, *, batched: bool = True) -
     dataset = dataset_of()
     trial.watch.meet(dataset, batched=batched)
     return trial.watch.adapt(dataset, batched=batched), trial
-
-
-# batch size
 
 
 def check_the_last_batcher_is_changed_and_every_sample_stays() -> None:
@@ -322,15 +226,3 @@ def check_an_asserted_number_of_batches_is_dropped_one_of_samples_kept() -> None
     assert sizes(made) == [10, 10]
     made, _ = resized(lambda: numbers(20).filter(lambda x: True).apply(known(20)).batch(4), 10)
     assert (sizes(made), int(made.cardinality())) == ([10, 10], 2)
-
-
-if __name__ == "__main__":
-    told = {}
-    names = sys.argv[1:] or [name for name in globals() if name.startswith("check_")]
-    for name in names:
-        try:
-            globals()[name]()
-            told[name] = ""
-        except BaseException:
-            told[name] = traceback.format_exc()
-    print(json.dumps(told))
