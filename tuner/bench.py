@@ -5,17 +5,19 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tuner.budget import Budget
+from tuner.accuracy import SEEDS
+from tuner.budget import FEWEST_ROUNDS, Budget
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.ledger import Ledger
-from tuner.model import Config, Phase, Trial
+from tuner.model import Config, Outcome, Phase, Trial
 from tuner.plan import StudyPlan
 from tuner.runner.base import Interrupted, Window, screen_window
-from tuner.scoring import Yardstick
+from tuner.scoring import Yardstick, key_of
+from tuner.space import ResolvedSpace
 from tuner.storage import Repository
 
 SCREEN_S = 10.0
@@ -28,7 +30,7 @@ FIRST_TRIAL_S = 30.0
 
 
 class Bench:
-    """What the parts of a study share. ``knowledge`` is what the baseline taught of the script."""
+    """What the parts of a study share. ``knowledge`` is what the baseline taught of the script, and so is ``space``."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Bench:
         *,
         tell: Listener,
         stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = plan
         self.repository = repository
@@ -47,7 +50,9 @@ class Bench:
         self.tell = tell
         self.stop = stop
         self.knowledge: Mapping[str, Any] = {}
-        self.budget = Budget(plan.trials, plan.budget_s, time.monotonic(), ledger.seconds())
+        self.space: ResolvedSpace | None = None
+        self.clock = clock
+        self.budget = Budget(plan.trials, plan.budget_s, clock(), ledger.seconds())
 
     @property
     def trials(self) -> list[Trial]:
@@ -66,16 +71,45 @@ class Bench:
         return self.ledger.waiting()
 
     def run(
-        self, phase: Phase, config: Config, why: str, *, round_number: int | None = None, seed: int | None = None
+        self,
+        phase: Phase,
+        config: Config,
+        why: str,
+        *,
+        round_number: int | None = None,
+        seed: int | None = None,
+        kept_s: float | None = None,
     ) -> Trial:
         """A new trial, run to its outcome."""
-        return self.conduct(self.ledger.begin(phase, config, why, round_number=round_number, seed=seed))
+        return self.conduct(self.ledger.begin(phase, config, why, round_number=round_number, seed=seed), kept_s=kept_s)
 
-    def conduct(self, trial: Trial) -> Trial:
-        """Runs a trial to its outcome and tells of it."""
-        left = self.budget.seconds_left(time.monotonic())
+    def run_once(self, phase: Phase, config: Config, why: str, seed: int | None = None) -> Trial:
+        """The run, from the study's record where it was done before; what was interrupted is run first."""
+        while (trial := self.waiting()) is not None:
+            self.conduct(trial)
+        return self.recorded(phase, config, why, seed) or self.run(phase, config, why, seed=seed)
+
+    def recorded(self, phase: Phase, config: Config, why: str, seed: int | None = None) -> Trial | None:
+        """The finished trial of that phase and config, begun with those words and that seed."""
+        for trial in self.trials:
+            same = trial.phase is phase and (trial.why, trial.seed) == (why, seed)
+            if same and key_of(trial.config) == key_of(config):
+                return trial
+        return None
+
+    def conduct(self, trial: Trial, *, kept_s: float | None = None) -> Trial:
+        """Runs a trial to its outcome and tells of it.
+
+        A disturbed one is repeated where there is time beside ``kept_s``, which is what the proof takes when None.
+        """
+        left = self.budget.seconds_left(self.clock())
         self.tell(TrialStarted(trial, len(self.searched()), left))
-        finished = self.ledger.conduct(trial, self.knowledge, self._window(trial))
+
+        def time_to_repeat(seconds: float) -> bool:
+            kept = max(self.reserved_s(), self._proof_s(trial.config, seconds)) if kept_s is None else kept_s
+            return self.time_for(seconds + kept)
+
+        finished = self.ledger.conduct(trial, self.knowledge, self._window(trial), time_for=time_to_repeat)
         best = self.best()
         yardstick = self.yardstick
         self.tell(TrialFinished(finished, yardstick.gain(finished), best, yardstick.gain(best)))
@@ -142,7 +176,44 @@ class Bench:
         seconds = [trial.outcome.seconds for trial in self.trials if trial.outcome is not None]
         return statistics.median(seconds) if seconds else FIRST_TRIAL_S
 
-    def time_for(self, trials: int) -> bool:
-        """Whether so many more trials fit into the budget."""
-        left = self.budget.seconds_left(time.monotonic())
-        return left is None or left >= trials * self.trial_s()
+    def run_s(self, phase: Phase, config: Config) -> float:
+        """Seconds that a run of the config takes in a phase: as it did there, else elsewhere, else as any trial."""
+        own = [t for t in self.trials if key_of(t.config) == key_of(config) and t.outcome is not None]
+        seconds = [t.outcome.seconds for t in own if t.phase is phase and t.outcome is not None]
+        if not seconds:
+            seconds = [self._with_half_a_window(t.outcome) for t in own if t.outcome is not None]
+        return statistics.median(seconds) if seconds else self.trial_s()
+
+    def _with_half_a_window(self, outcome: Outcome) -> float:
+        """Seconds, had it been no baseline: those get twice the window of others."""
+        blocks = outcome.measurement.blocks if outcome.measurement is not None else ()
+        return outcome.seconds - max(0.0, sum(block.seconds for block in blocks) - self.plan.window.max_s / 2)
+
+    def finals_s(self, config: Config, rounds: int, run_s: float = 0.0) -> float:
+        """Seconds that so many rounds of the config and the baseline take, where one of the config takes ``run_s``."""
+        return rounds * (self.run_s(Phase.FINALS, {}) + max(run_s, self.run_s(Phase.FINALS, config)))
+
+    def needs_screen(self, config: Config) -> bool:
+        """Whether a config turns a knob that changes more than speed, and what it changes is to be looked at."""
+        knobs = self.space.space.knobs if self.space is not None and self.plan.accuracy.any else ()
+        return any(knob.tier > 1 for knob in knobs if knob.name in config)
+
+    def reserved_s(self) -> float:
+        """Seconds kept for the proof: of the best so far, or of a later find where there is no time for that any more."""
+        best = self.best()
+        if best is not None and best is not self.baseline() and self.time_for(self._proof_s(best.config)):
+            return self.budget.reserved_s(self._proof_s(best.config), found=True)
+        axes = self.space.axes if self.space is not None else ()
+        return self.budget.reserved_s(self._proof_s({axis.knob.name: axis.values[0] for axis in axes}), found=False)
+
+    def _proof_s(self, config: Config, run_s: float = 0.0) -> float:
+        """Seconds that a proof takes at least: the screen where one is due, and the fewest rounds of the finals."""
+        proof_s = self.finals_s(config, FEWEST_ROUNDS, run_s)
+        if self.needs_screen(config):
+            proof_s += SEEDS * (self.run_s(Phase.SCREEN, {}) + self.run_s(Phase.SCREEN, config))
+        return proof_s
+
+    def time_for(self, seconds: float) -> bool:
+        """Whether so much fits into what is left of the budget."""
+        left = self.budget.seconds_left(self.clock())
+        return left is None or left >= seconds

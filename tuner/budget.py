@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FINALS_SHARE = 0.2
-LARGEST_FINALS_SHARE = 0.5
+LARGEST_SHARE_UNFOUND = 0.5
+"""Of the budget is kept for a proof at most, as long as nothing is found that could be proven."""
 FEWEST_ROUNDS = 3
+"""Finals of fewer rounds prove nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,47 +33,44 @@ class Budget:
         """Seconds left for everything, never negative."""
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed(now))
 
-    def reserved_s(self, trial_s: float, pairs: int = FEWEST_ROUNDS) -> float:
-        """Seconds kept for the proof: the finals' share, or more where ``pairs`` of runs need more.
+    def reserved_s(self, proof_s: float, *, found: bool) -> float:
+        """Seconds kept for the proof: the finals' share, or ``proof_s`` where a proof takes more at least.
 
-        Fewer than two pairs stand for a search that has nothing to prove yet: no share is kept for it.
+        ``found``: whether there is something to prove. A search that has found nothing yet keeps half at most.
         """
         if self.seconds is None:
             return 0.0
-        needed = min(2 * pairs * trial_s, LARGEST_FINALS_SHARE * self.seconds)
-        return needed if pairs < 2 else max(self.finals_share * self.seconds, needed)
+        most = self.seconds if found else LARGEST_SHARE_UNFOUND * self.seconds
+        return max(self.finals_share * self.seconds, min(proof_s, most))
 
-    def search_seconds_left(self, now: float, trial_s: float, pairs: int = FEWEST_ROUNDS) -> float | None:
-        """Seconds left before the proof's share begins, never negative."""
-        left = self.seconds_left(now)
-        return None if left is None else max(0.0, left - self.reserved_s(trial_s, pairs))
+    def search_is_over(self, now: float, trials_done: int, trial_s: float, reserved_s: float) -> str:
+        """Why no further search trial may start, or "". ``trial_s`` is what one typically takes.
 
-    def search_is_over(self, now: float, trials_done: int, trial_s: float, pairs: int = FEWEST_ROUNDS) -> str:
-        """Why no further search trial may start, or "".
-
-        ``trial_s`` is what one typically takes, ``pairs`` how many pairs of runs the proof has, screens included.
+        One config at least is tried where there is any time for it, even if none is left to prove it.
         """
         if self.trials is not None and trials_done >= self.trials:
             return f"all {self.trials} trials are done" if self.trials > 1 else "its one trial is done"
-        left = self.search_seconds_left(now, trial_s, pairs)
-        if left is not None and left < trial_s:
+        left = self.seconds_left(now)
+        kept = reserved_s if trials_done > 1 else 0.0
+        if left is not None and left - kept < trial_s:
             return f"the time for searching is used up ({self.seconds:.0f} s in all)"
         return ""
 
-    def finals_fit(self, now: float, trial_s: float, finalists: int, rounds: int) -> tuple[int, int]:
-        """How many finalists and rounds fit, (0, 0) when not even one pair of runs does.
+    def finals_fit(self, now: float, runs_s: Sequence[float], rounds: int) -> tuple[int, int]:
+        """How many finalists and rounds fit, (0, 0) where fewer than three rounds of one do: they would prove nothing.
 
-        Rounds narrow the interval, finalists only widen the choice: finalists go first.
+        ``runs_s`` is what a run takes: the baseline's, then each finalist's, best first. Rounds narrow the interval,
+        finalists only widen the choice: finalists go first.
         """
         left = self.seconds_left(now)
+        finalists = len(runs_s) - 1
         if finalists < 1 or rounds < 1:
             return 0, 0
         if left is None:
             return finalists, rounds
-        # A finals of fewer than three rounds proves nothing, so the fewest that may are tried in any case.
         choices = [(count, rounds) for count in range(finalists, 1, -1)]
-        choices += [(1, count) for count in range(rounds, 2, -1)]
+        choices += [(1, count) for count in range(rounds, min(FEWEST_ROUNDS, rounds) - 1, -1)]
         for candidates, count in choices:
-            if (candidates + 1) * count * trial_s <= left:
+            if count * sum(runs_s[: candidates + 1]) <= left:
                 return candidates, count
-        return (1, min(3, rounds)) if left >= 2 * trial_s else (0, 0)
+        return 0, 0

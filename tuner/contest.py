@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.bench import Bench
+from tuner.budget import FEWEST_ROUNDS
 from tuner.events import FinalsStarted, PairFinished
 from tuner.finals import Schedule, decide, failed_in, is_decided, pairs_of
 from tuner.model import Phase, Trial, Winner
 from tuner.noise import OVERWHELMING, allowed_foreign_cpus
 from tuner.plan import StudyPlan
 from tuner.scoring import key_of
+from tuner.wording import count_text
 
 MORE_ROUNDS = 2
 """So many rounds are added to undecided finals at a time."""
@@ -22,13 +23,16 @@ def hold_finals(bench: Bench, candidates: Sequence[Trial]) -> Winner | None:
     """The verdict of the finals; None where there is no candidate or no time for any. Raises as ``Bench.conduct``.
 
     ``candidates`` are those fit to win, best first; as many of them meet the baseline as the plan has finalists.
+    Finals end where the time is up: what they measured is kept, and three rounds are enough for a proof.
     """
     schedule = _schedule(bench, candidates)
     if schedule is None:
         return None
     bench.tell(FinalsStarted(schedule.candidates, schedule.rounds))
     while True:
-        _play(bench, schedule)
+        played = _play(bench, schedule)
+        if played < schedule.rounds:
+            return _out_of_time(bench, schedule, played)
         winner = decide(schedule, bench.trials, bench.plan.objective)
         longer = _longer(bench, schedule, winner)
         if longer is None:
@@ -43,26 +47,54 @@ def verdict_so_far(bench: Bench, candidates: Sequence[Trial]) -> Winner | None:
     return winner if winner is not None and not winner.label else None
 
 
-def _play(bench: Bench, schedule: Schedule) -> None:
+def _play(bench: Bench, schedule: Schedule) -> int:
+    """Runs what the schedule lacks; how many rounds are done then. A round begins only where there is time for it."""
+    begun = 0
     while True:
         trial = bench.waiting()
         if trial is not None:
-            _tell_pairs(bench, schedule, bench.conduct(trial))
+            _tell_pairs(bench, schedule, bench.conduct(trial, kept_s=_left_s(bench, schedule, schedule.rounds)))
             continue
-        run = schedule.next_run(bench.trials, failed_in(schedule, bench.trials, bench.plan.objective))
-        if run is None:
-            return
-        _tell_pairs(bench, schedule, bench.run(Phase.FINALS, run[1], schedule.name, round_number=run[0]))
+        left = schedule.runs_left(bench.trials, failed_in(schedule, bench.trials, bench.plan.objective))
+        if not left:
+            return schedule.rounds
+        number, config = left[0]
+        # The first rounds prove nothing without the third.
+        if number != begun and not bench.time_for(_left_s(bench, schedule, max(number, FEWEST_ROUNDS))):
+            return number - 1
+        begun = number
+        ahead_s = _left_s(bench, schedule, schedule.rounds) - bench.run_s(Phase.FINALS, config)
+        trial = bench.run(Phase.FINALS, config, schedule.name, round_number=number, kept_s=ahead_s)
+        _tell_pairs(bench, schedule, trial)
+
+
+def _left_s(bench: Bench, schedule: Schedule, rounds: int) -> float:
+    """What is left of the first ``rounds`` rounds takes, in seconds."""
+    left = schedule.runs_left(bench.trials, failed_in(schedule, bench.trials, bench.plan.objective))
+    return sum(bench.run_s(Phase.FINALS, config) for number, config in left if number <= rounds)
+
+
+def _out_of_time(bench: Bench, schedule: Schedule, played: int) -> Winner | None:
+    """The verdict of the rounds that there was time for. Three prove what they prove, and no more are added later."""
+    if played < FEWEST_ROUNDS:
+        bench.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
+        winner = decide(schedule, bench.trials, bench.plan.objective)
+        late = f"no proof: no time left after {count_text(played, 'round')}"
+        return replace(winner, label=late) if winner is not None and winner.label else winner
+    bench.note(f"the finals end after {played} of {schedule.rounds} rounds: no time left")
+    ended = replace(schedule, rounds=played, ended=True)
+    _save(bench, ended)
+    return decide(ended, bench.trials, bench.plan.objective)
 
 
 def _longer(bench: Bench, schedule: Schedule, winner: Winner | None) -> Schedule | None:
     """The schedule with more rounds; None where it is decided, or where there is no time or look left."""
     rounds = min(schedule.rounds + MORE_ROUNDS, bench.plan.most_rounds)
-    if schedule.looks == 1 or is_decided(winner) or rounds <= schedule.rounds:
-        return None
-    if not bench.time_for((rounds - schedule.rounds) * (1 + len(schedule.candidates))):
+    if schedule.looks == 1 or schedule.ended or is_decided(winner) or rounds <= schedule.rounds:
         return None
     longer = replace(schedule, rounds=rounds)
+    if not bench.time_for(_left_s(bench, longer, rounds)):
+        return None
     _save(bench, longer)
     bench.note(f"still undecided: {rounds - schedule.rounds} more rounds")
     return longer
@@ -76,7 +108,8 @@ def _begun(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
     if not stored or stored["after"] != len(bench.searched()) or not set(stored["candidates"]) <= set(fit):
         return None
     begun = tuple(fit[number] for number in stored["candidates"])
-    return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], _most_foreign_cpus(plan))
+    ended = stored.get("ended", False)
+    return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], _most_foreign_cpus(plan), ended)
 
 
 def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
@@ -88,8 +121,10 @@ def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
     candidates = candidates[: plan.finalists]
     if not candidates:
         return None
-    count, rounds = bench.budget.finals_fit(time.monotonic(), bench.trial_s(), len(candidates), plan.finals_rounds)
+    runs_s = [bench.run_s(Phase.FINALS, config) for config in ({}, *(trial.config for trial in candidates))]
+    count, rounds = bench.budget.finals_fit(bench.clock(), runs_s, plan.finals_rounds)
     if not count:
+        bench.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
         return None
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
@@ -106,7 +141,7 @@ def _most_foreign_cpus(plan: StudyPlan) -> float:
 def _save(bench: Bench, schedule: Schedule) -> None:
     document = {
         "after": len(bench.searched()), "candidates": [trial.number for trial in schedule.candidates],
-        "rounds": schedule.rounds, "looks": schedule.looks,
+        "rounds": schedule.rounds, "looks": schedule.looks, "ended": schedule.ended,
     }  # fmt: skip
     bench.repository.save_finals(bench.study_id, document)
 

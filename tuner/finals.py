@@ -24,7 +24,7 @@ class Schedule:
     """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed.
 
     A round in which a run lost more than ``most_foreign_cpus`` cores to others, or its card was disturbed, is no
-    evidence.
+    evidence. Where the time was up they have ``ended``: no rounds are added any more.
     """
 
     candidates: tuple[Trial, ...]
@@ -32,6 +32,7 @@ class Schedule:
     seed: int
     looks: int = 1
     most_foreign_cpus: float = math.inf
+    ended: bool = False
 
     @property
     def confidence(self) -> float:
@@ -51,18 +52,19 @@ class Schedule:
         """Whether the trial is one of these finals' runs."""
         return trial.phase is Phase.FINALS and trial.why == self.name and (trial.round or 0) in self._rounds
 
-    def next_run(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> tuple[int, Config] | None:
-        """The round and the config of the next run that isn't among the trials, None when all are."""
+    def runs_left(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> list[tuple[int, Config]]:
+        """The round and the config of each run that isn't among the trials, in the order to run them."""
         done = {(trial.round, key_of(trial.config)) for trial in trials if self.holds(trial)}
         out = {key_of(config) for config in dropped}
         contenders = [t.config for t in self.candidates if key_of(t.config) not in out]
         if not contenders:
-            return None
-        for round_number in self._rounds:
-            for config in self._order(round_number):
-                if (round_number, key_of(config)) not in done and key_of(config) not in out:
-                    return round_number, config
-        return None
+            return []
+        return [
+            (round_number, config)
+            for round_number in self._rounds
+            for config in self._order(round_number)
+            if (round_number, key_of(config)) not in done and key_of(config) not in out
+        ]
 
     @property
     def _rounds(self) -> range:

@@ -86,17 +86,21 @@ class Ledger:
             self._study_id, phase, config, why, self._owner, round_number=round_number, seed=seed
         )
 
-    def conduct(self, trial: Trial, knowledge: Mapping[str, Any], window: Window) -> Trial:
+    def conduct(
+        self, trial: Trial, knowledge: Mapping[str, Any], window: Window, *, time_for: Callable[[float], bool]
+    ) -> Trial:
         """Runs the trial and stores its outcome. Raises ``Interrupted``, ``StorageError``, ``InfrastructureError``.
 
         The outcome lies on disk before the database learns of it, so that a death in between loses nothing.
+        ``time_for`` says whether there is time for so many seconds of another run, should this one be disturbed.
         """
         plan = self._plan
         request = TrialRequest(
             self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
             trial.config, knowledge, window, plan.limits, trial.seed,
         )  # fmt: skip
-        outcome = self._run(trial, request) if trial.phase is Phase.SCREEN else self._undisturbed(trial, request)
+        once = trial.phase is Phase.SCREEN
+        outcome = self._run(trial, request) if once else self._undisturbed(trial, request, time_for)
         judged = self._judged(replace(trial, outcome=outcome))
         assert judged.outcome is not None
         write_durably(self._folder(trial) / OUTCOME, codec.encode_outcome(judged.outcome).encode())
@@ -107,7 +111,7 @@ class Ledger:
         self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
         self.trials = [kept for kept in self.trials if kept.number != trial.number]
 
-    def _undisturbed(self, trial: Trial, request: TrialRequest) -> Outcome:
+    def _undisturbed(self, trial: Trial, request: TrialRequest, time_for: Callable[[float], bool]) -> Outcome:
         """The trial's outcome, of a second run where other processes disturbed the first one.
 
         A disturbed run is not averaged in: the calmer of the two counts, and the other one's records are kept
@@ -118,7 +122,7 @@ class Ledger:
         disturbed = contamination(first, *machine)
         if not disturbed:
             return first
-        if self._patience_with_noise <= 0 or not self._time_to_repeat(first):
+        if self._patience_with_noise <= 0 or not (self._may_repeat(first) and time_for(first.seconds)):
             self._note(f"trial {trial.number} was disturbed: {disturbed}")
             return first
         self._note(f"trial {trial.number} is measured again: {disturbed}")
@@ -139,7 +143,7 @@ class Ledger:
             return first
         return second
 
-    def _time_to_repeat(self, first: Outcome) -> bool:
+    def _may_repeat(self, first: Outcome) -> bool:
         """Repeats take no more than a share of the budget: many rough figures find more than two good ones."""
         budget_s = self._plan.budget_s
         return budget_s is None or self._repeats_s + first.seconds <= REPEATS_SHARE * budget_s

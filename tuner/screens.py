@@ -10,40 +10,37 @@ from tuner.budget import FEWEST_ROUNDS
 from tuner.events import Screening
 from tuner.ledger import TRIALS
 from tuner.model import Config, Phase, Trial
-from tuner.scoring import key_of
-from tuner.space import ResolvedSpace
 from tuner.stats import Verdict
+from tuner.wording import config_text
 
 _Run = tuple[Config, str, int]
 """The config, the words that its trial is stored under, and the seed."""
 
 
-def screen(bench: Bench, space: ResolvedSpace, candidates: Sequence[Trial]) -> list[Screened]:
+def screen(bench: Bench, candidates: Sequence[Trial]) -> list[Screened]:
     """The screens of the candidates that need one, until as many pass as the finals take.
 
-    Raises as ``Bench.conduct``. A candidate for which there was no time isn't in the list.
+    Raises as ``Bench.conduct``. A candidate for which there was no time, with the fewest rounds of the finals that
+    have to follow, isn't in the list.
     """
     screened: list[Screened] = []
     fit = 0
     for trial in candidates:
         if fit >= bench.plan.finalists:
             break
-        if not needs_screen(space, trial.config) or not bench.plan.accuracy.any:
+        if not bench.needs_screen(trial.config):
             fit += 1
             continue
-        # The first is screened whatever the time: an unscreened winner is none. Others leave the finals theirs.
-        if (screened or fit) and not bench.time_for(_missing(bench, trial, SEEDS) + 2 * FEWEST_ROUNDS):
+        missing_s = _missing_s(bench, trial, SEEDS)
+        if missing_s and not bench.time_for(missing_s + bench.finals_s(trial.config, FEWEST_ROUNDS)):
+            if not fit:
+                bench.note(f"no time left to compare how {config_text(trial.config)} learns, and to prove it")
             continue
         result = _screen(bench, trial)
         screened.append(result)
         fit += result.verdict is Verdict.PASS
         bench.tell(Screening(trial, result))
     return screened
-
-
-def needs_screen(space: ResolvedSpace, config: Config) -> bool:
-    """Whether a config turns a knob that changes more than speed."""
-    return any(knob.tier > 1 for knob in space.space.knobs if knob.name in config)
 
 
 def note_unseen(bench: Bench, baseline: Trial) -> None:
@@ -57,7 +54,8 @@ def _screen(bench: Bench, candidate: Trial) -> Screened:
     samples = bench.screen_samples()
     pairs: list[Pair] = []
     for count in (SEEDS, MOST_SEEDS):
-        if pairs and not bench.time_for(_missing(bench, candidate, count)):
+        missing_s = _missing_s(bench, candidate, count)
+        if pairs and missing_s and not bench.time_for(missing_s + bench.finals_s(candidate.config, FEWEST_ROUNDS)):
             break
         for seed in range(len(pairs) + 1, count + 1):
             pairs.append(_pair(bench, candidate, seed))
@@ -68,10 +66,11 @@ def _screen(bench: Bench, candidate: Trial) -> Screened:
     return judge(candidate.config, pairs, bench.plan.accuracy, samples)
 
 
-def _missing(bench: Bench, candidate: Trial, seeds: int) -> int:
-    """How many runs of so many seeds haven't been done yet."""
+def _missing_s(bench: Bench, candidate: Trial, seeds: int) -> float:
+    """What the runs of so many seeds take that haven't been done yet, in seconds."""
     wanted = [run for seed in range(1, seeds + 1) for run in _runs(bench, candidate, seed)]
-    return sum(_recorded(bench, run) is None for run in wanted)
+    missing = [config for config, why, seed in wanted if bench.recorded(Phase.SCREEN, config, why, seed) is None]
+    return sum(bench.run_s(Phase.SCREEN, config) for config in missing)
 
 
 def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[_Run, _Run]:
@@ -81,26 +80,11 @@ def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[_Run, _Run]:
 
 
 def _pair(bench: Bench, candidate: Trial, seed: int) -> Pair:
-    before, after = (_run(bench, run) for run in _runs(bench, candidate, seed))
+    before, after = (
+        bench.run_once(Phase.SCREEN, config, why, seed) for config, why, seed in _runs(bench, candidate, seed)
+    )
     assert before.outcome is not None and after.outcome is not None
     return Pair(seed, before.outcome, after.outcome, _metrics(bench, before), _metrics(bench, after))
-
-
-def _run(bench: Bench, run: _Run) -> Trial:
-    """The run, from the study's record where it was done before."""
-    while (trial := bench.waiting()) is not None:
-        bench.conduct(trial)
-    config, why, seed = run
-    return _recorded(bench, run) or bench.run(Phase.SCREEN, config, why, seed=seed)
-
-
-def _recorded(bench: Bench, run: _Run) -> Trial | None:
-    config, why, seed = run
-    for trial in bench.trials:
-        same = trial.phase is Phase.SCREEN and (trial.why, trial.seed) == (why, seed)
-        if same and key_of(trial.config) == key_of(config):
-            return trial
-    return None
 
 
 def _metrics(bench: Bench, trial: Trial) -> dict[str, float]:

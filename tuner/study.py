@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner import identity
-from tuner.accuracy import SEEDS, Screened
+from tuner.accuracy import Screened
 from tuner.bench import Bench
-from tuner.budget import FEWEST_ROUNDS
 from tuner.contest import hold_finals, verdict_so_far
 from tuner.events import Listener, Noted, SpaceResolved, StudyFinished, StudyStarted
 from tuner.finals import choose_candidates
@@ -24,7 +23,7 @@ from tuner.plan import StudyPlan
 from tuner.refusal import refusal
 from tuner.runner.base import Interrupted, Runner
 from tuner.scoring import WORTH_HAVING, key_of, score_of
-from tuner.screens import needs_screen, note_unseen, screen
+from tuner.screens import note_unseen, screen
 from tuner.search.history import History, Proposal, Sampler
 from tuner.search.memory import MemoryLimits
 from tuner.space import Known, ResolvedSpace, resolve, selected_names
@@ -62,9 +61,17 @@ class StudyResult:
 
 
 def run_study(
-    plan: StudyPlan, runner: Runner, sampler: Sampler, listener: Listener, stop: threading.Event
+    plan: StudyPlan,
+    runner: Runner,
+    sampler: Sampler,
+    listener: Listener,
+    stop: threading.Event,
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> StudyResult:
     """Runs a study to its end or resumes it; when ``stop`` is set, ends it with what there is.
+
+    The budget is held against ``clock``, in seconds.
 
     Raises ``StudyMismatchError`` where the folder holds another study, ``DeviceBusyError`` and ``StorageError`` where
     another process is at it, ``UserScriptError`` and ``UntunableError`` where the baseline shows that nothing can be
@@ -76,7 +83,7 @@ def run_study(
             record, resumed = _open(plan, repository)
             ledger = Ledger(plan, repository, record.id, runner, stop=stop, note=lambda text: listener(Noted(text)))
             ledger.recover()
-            bench = Bench(plan, repository, record.id, ledger, tell=listener, stop=stop)
+            bench = Bench(plan, repository, record.id, ledger, tell=listener, stop=stop, clock=clock)
             study = _Study(bench, record, sampler)
             return study.run(resumed=resumed)
         finally:
@@ -124,14 +131,14 @@ class _Study:
             self._measure_baseline()
             space = self._resolve_space()
             why = self._search(space)
-            winner = self._prove(space)
+            winner = self._prove()
             bench.repository.save_state(self._record.id, "finished")
         except Interrupted:
             why, interrupted = "stopped on request", True
             winner = verdict_so_far(bench, self._fit)
         best = bench.best()
         result = StudyResult(
-            winner, best, bench.yardstick.gain(best), tuple(bench.trials), why, bench.budget.elapsed(time.monotonic()),
+            winner, best, bench.yardstick.gain(best), tuple(bench.trials), why, bench.budget.elapsed(bench.clock()),
             interrupted, self._screened, self._space, bench.knowledge,
         )  # fmt: skip
         bests = best_of_tiers(bench.trials, bench.yardstick, result.tiers, winner, self._screened)
@@ -165,7 +172,7 @@ class _Study:
         # Only now is it sure that the study goes on: one that is refused stays as it was, finished or not.
         self._bench.repository.save_state(self._record.id, "running")
         self._bench.repository.save_space(self._record.id, identity.space_document(resolved))
-        self._space = resolved
+        self._space = self._bench.space = resolved
         self._bench.tell(
             SpaceResolved(
                 {axis.knob.name: axis.values for axis in resolved.axes},
@@ -228,11 +235,7 @@ class _Study:
         done = bench.searched()
         if not space.axes and not space.pinned:
             return "there is nothing to search"
-        screens = SEEDS if plan.accuracy.any and any(axis.knob.tier > 1 for axis in space.axes) else 0
-        candidate = bench.best() is not bench.baseline()
-        # One config at least is tried where there is any time for it, even if none is left to prove it.
-        runs = FEWEST_ROUNDS + screens if candidate else min(1, len(done) - 1)
-        by_budget = bench.budget.search_is_over(time.monotonic(), len(done), bench.trial_s(), runs)
+        by_budget = bench.budget.search_is_over(bench.clock(), len(done), bench.trial_s(), bench.reserved_s())
         if by_budget:
             return by_budget
         if space.pinned and len(done) == 2 and score_of(done[1].outcome, plan.objective) is None:
@@ -254,17 +257,13 @@ class _Study:
             best, since = (own, 0) if improved else (best, since + 1)
         return since
 
-    def _prove(self, space: ResolvedSpace) -> Winner | None:
+    def _prove(self) -> Winner | None:
         """Screens the best configs, and lets those that learn as well meet the baseline in the finals."""
         plan, bench = self._plan, self._bench
         candidates = choose_candidates(bench.trials, plan.objective, CANDIDATES * plan.finalists)
-        self._screened = tuple(screen(bench, space, candidates))
+        self._screened = tuple(screen(bench, candidates))
         passed = [key_of(s.config) for s in self._screened if s.verdict is Verdict.PASS]
-        self._fit = [
-            trial
-            for trial in candidates
-            if not plan.accuracy.any or not needs_screen(space, trial.config) or key_of(trial.config) in passed
-        ]
+        self._fit = [t for t in candidates if not bench.needs_screen(t.config) or key_of(t.config) in passed]
         return hold_finals(bench, self._fit)
 
 

@@ -63,6 +63,11 @@ def count_text(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def budget_text(seconds: float, finals_share: float) -> str:
+    """A study's time, with what is kept of it from the start."""
+    return f"of {seconds_text(seconds)}, at least {seconds_text(finals_share * seconds)} for the proof"
+
+
 def screened_text(screened: Screened) -> str:
     """What a screen showed, with its figures."""
     said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown"}

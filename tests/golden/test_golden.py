@@ -30,6 +30,7 @@ SUMMARIES: dict[str, Findings] = {
     "screened": replace(made_up.FINDINGS, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.FINDINGS, winner=made_up.KEEP, screened=made_up.SCREENED),
     "unproven": replace(made_up.FINDINGS, winner=None, why="stopped on request", interrupted=True),
+    "no_time": replace(made_up.FINDINGS, winner=None, why="the time for searching is used up (300 s in all)"),
     "learns_worse": replace(
         made_up.FINDINGS, winner=None, screened=(replace(made_up.SCREENED[1], config=made_up.CONFIG),)
     ),

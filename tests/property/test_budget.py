@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.budget import LARGEST_FINALS_SHARE, Budget
+from tuner.budget import FEWEST_ROUNDS, LARGEST_SHARE_UNFOUND, Budget
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 SECONDS = st.floats(0, 1e6)
@@ -28,41 +28,40 @@ def test_what_is_left_only_shrinks(budget: Budget, after: float, later: float) -
 
 
 @RELAXED
-@given(BUDGETS, SECONDS, TRIAL_S)
-def test_the_searchs_part_leaves_the_finals_theirs(budget: Budget, after: float, trial_s: float) -> None:
-    now = budget.started + after
-    left, search = budget.seconds_left(now), budget.search_seconds_left(now, trial_s)
-    reserved = budget.reserved_s(trial_s)
+@given(BUDGETS, TRIAL_S, st.booleans())
+def test_the_proof_keeps_its_part_from_the_start(budget: Budget, proof_s: float, found: bool) -> None:
+    reserved = budget.reserved_s(proof_s, found=found)
     if budget.seconds is None:
-        assert (left, search, reserved) == (None, None, 0.0)
+        assert reserved == 0.0
         return
-    assert left is not None and search is not None
-    assert 0 <= search <= left
-    assert search == 0 or search + reserved == pytest.approx(left)
-    with_screens = budget.search_seconds_left(now, trial_s, pairs=6)
-    assert with_screens is not None and with_screens <= search, "screens take their time from the search"
-    assert budget.finals_share * budget.seconds <= reserved <= LARGEST_FINALS_SHARE * budget.seconds
+    assert budget.finals_share * budget.seconds <= reserved <= budget.seconds
+    assert reserved >= min(proof_s, LARGEST_SHARE_UNFOUND * budget.seconds)
+    assert found or reserved <= LARGEST_SHARE_UNFOUND * budget.seconds
+    assert not found or reserved >= min(proof_s, budget.seconds), "what is found can be proven"
 
 
 @RELAXED
-@given(BUDGETS, SECONDS, st.integers(0, 100), TRIAL_S)
-def test_a_search_that_may_go_on_has_trials_and_time(budget: Budget, after: float, done: int, trial_s: float) -> None:
+@given(BUDGETS, SECONDS, st.integers(0, 100), TRIAL_S, SECONDS)
+def test_a_search_that_may_go_on_has_trials_and_time(
+    budget: Budget, after: float, done: int, trial_s: float, reserved: float
+) -> None:
     now = budget.started + after
-    why = budget.search_is_over(now, done, trial_s)
+    why = budget.search_is_over(now, done, trial_s, reserved)
     if why:
         assert (budget.trials is not None and done >= budget.trials) or budget.seconds is not None
-        assert budget.search_is_over(now + 1, done + 1, trial_s), "what is over stays over"
+        assert budget.search_is_over(now + 1, done + 1, trial_s, reserved), "what is over stays over"
         return
     assert budget.trials is None or done < budget.trials
     left = budget.seconds_left(now)
-    assert left is None or left >= trial_s + budget.reserved_s(trial_s) * (1 - 1e-9)
+    assert left is None or left >= trial_s + (reserved * (1 - 1e-9) if done > 1 else 0)
 
 
 @RELAXED
-@given(BUDGETS, SECONDS, TRIAL_S, st.integers(0, 6), st.integers(0, 8))
-def test_finals_fit_what_is_left(budget: Budget, after: float, trial_s: float, finalists: int, rounds: int) -> None:
+@given(BUDGETS, SECONDS, st.lists(TRIAL_S, min_size=1, max_size=7), st.integers(0, 8))
+def test_finals_fit_what_is_left(budget: Budget, after: float, runs_s: list[float], rounds: int) -> None:
     now = budget.started + after
-    candidates, count = budget.finals_fit(now, trial_s, finalists, rounds)
+    finalists = len(runs_s) - 1
+    candidates, count = budget.finals_fit(now, runs_s, rounds)
     left = budget.seconds_left(now)
     assert 0 <= candidates <= finalists
     assert 0 <= count <= rounds
@@ -70,24 +69,30 @@ def test_finals_fit_what_is_left(budget: Budget, after: float, trial_s: float, f
     if left is None:
         assert (candidates, count) == ((finalists, rounds) if finalists and rounds else (0, 0))
     elif candidates:
-        assert left >= 2 * trial_s
-        # Three rounds of one candidate are tried in any case: fewer prove nothing.
-        assert (candidates + 1) * count * trial_s <= left or (candidates, count) == (1, min(3, rounds))
+        assert count * sum(runs_s[: candidates + 1]) <= left
+        assert count >= min(FEWEST_ROUNDS, rounds)
     else:
-        assert not finalists or not rounds or left < 2 * trial_s
+        assert not finalists or not rounds or left < min(FEWEST_ROUNDS, rounds) * sum(runs_s[:2])
 
 
 @pytest.mark.parametrize(
     ("left", "fits"), [(1000, (3, 5)), (200, (3, 5)), (199, (2, 5)), (149, (1, 5)), (99, (1, 4)), (79, (1, 3)),
-                       (60, (1, 3)), (20, (1, 3)), (19, (0, 0)), (0, (0, 0))],
+                       (60, (1, 3)), (59, (0, 0)), (0, (0, 0))],
 )  # fmt: skip
-def test_finalists_go_before_rounds(left: float, fits: tuple[int, int]) -> None:
-    assert Budget(None, 1000.0, started=0.0).finals_fit(1000.0 - left, 10.0, 3, 5) == fits
+def test_finalists_go_before_rounds_and_fewer_than_three_are_none(left: float, fits: tuple[int, int]) -> None:
+    assert Budget(None, 1000.0, started=0.0).finals_fit(1000.0 - left, [10.0] * 4, 5) == fits
+
+
+def test_a_finalist_that_takes_long_leaves_less_room() -> None:
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [10.0, 10.0, 10.0], 5) == (2, 5)
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [10.0, 10.0, 40.0], 5) == (1, 5)
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [10.0, 40.0, 10.0], 5) == (1, 3)
 
 
 def test_an_end_has_its_reason() -> None:
     budget = Budget(trials=3, seconds=100.0, started=50.0, spent_s=10.0)
-    assert budget.search_is_over(50.0, 2, 5.0) == ""
-    assert budget.search_is_over(50.0, 3, 5.0) == "all 3 trials are done"
-    assert budget.search_is_over(105.0, 2, 5.0) == ""
-    assert "(100 s in all)" in budget.search_is_over(105.0, 2, 5.1)
+    assert budget.search_is_over(50.0, 2, 5.0, 30.0) == ""
+    assert budget.search_is_over(50.0, 3, 5.0, 30.0) == "all 3 trials are done"
+    assert budget.search_is_over(105.0, 2, 5.0, 30.0) == ""
+    assert "(100 s in all)" in budget.search_is_over(105.0, 2, 5.1, 30.0)
+    assert budget.search_is_over(105.0, 1, 5.1, 30.0) == "", "one config at least is tried"

@@ -32,8 +32,8 @@ def run_all(schedule: Schedule, rates: dict[str, list[float | Outcome]]) -> list
     """Every run of the schedule with made-up rates, by the number of workers."""
     trials = list(SEARCH)
     turn: Counter[str] = Counter()
-    while (run := schedule.next_run(trials, failed_in(schedule, trials, worlds.OBJECTIVE))) is not None:
-        number, config = run
+    while left := schedule.runs_left(trials, failed_in(schedule, trials, worlds.OBJECTIVE)):
+        number, config = left[0]
         key = str(config.get("workers", 0))
         given = rates[key][turn[key]]
         turn[key] += 1
@@ -77,8 +77,8 @@ def test_a_schedule_goes_on_where_it_stood() -> None:
     trials = run_all(schedule, {"0": [100.0] * 3, "2": [150.0] * 3})
     for cut in range(len(SEARCH), len(trials)):
         following = trials[cut]
-        assert schedule.next_run(trials[:cut], []) == (following.round, following.config)
-    assert schedule.next_run(trials, []) is None
+        assert schedule.runs_left(trials[:cut], [])[0] == (following.round, following.config)
+    assert schedule.runs_left(trials, []) == []
 
 
 def test_runs_of_other_finals_do_not_count() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuner import environment
 from tuner.accuracy import AccuracyLimits
+from tuner.budget import FINALS_SHARE
 from tuner.cli.settings import Settings
 from tuner.cli.target import find_script, refuse_many_ranks, stem
 from tuner.errors import StorageError
@@ -19,7 +20,7 @@ from tuner.quantities import parse_bytes
 from tuner.registry import AUTO, load_objective, load_spaces
 from tuner.runner.base import Limits
 from tuner.spaces import Spaces
-from tuner.wording import bytes_text, config_text, device_text, script_text, seconds_text
+from tuner.wording import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
 
 
 def make_plan(settings: Settings) -> StudyPlan:
@@ -70,7 +71,7 @@ def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
         ("arguments", shlex.join(plan.script.argv)),
         ("device", device_text(plan.device)),
         ("folder", f"{plan.folder} ({_begins(plan.folder, anew=anew)})"),
-        ("bounds", f"{plan.trials} trials, {seconds_text(plan.budget_s or 0)}"),
+        ("bounds", f"{plan.trials} trials before the finals; {budget_text(plan.budget_s or 0, FINALS_SHARE)}"),
         ("a trial", f"at most {seconds_text(plan.limits.trial_timeout_s)}"),
         ("host memory", f"at most {bytes_text(plan.limits.max_host_bytes or 0)}"),
         ("device memory", f"at most {bytes_text(on_device)}" if on_device else ""),

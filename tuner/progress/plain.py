@@ -22,7 +22,7 @@ from tuner.events import (
 )
 from tuner.model import Phase
 from tuner.progress.state import BEHIND, State, pair_text, screening_text, trial_name
-from tuner.wording import count_text, device_text, gain_text, script_text, seconds_text, value_text
+from tuner.wording import budget_text, count_text, device_text, gain_text, script_text, value_text
 
 STOPPING = "stopping: finishing with the best so far (Ctrl-C again quits at once)"
 
@@ -92,8 +92,8 @@ def lines_of(event: Event, state: State) -> list[str]:
 def started_lines(event: StudyStarted) -> list[str]:
     """The head of a study."""
     trials = f"at most {count_text(event.trials, 'trial')} before the finals" if event.trials else ""
-    seconds = f"at most {seconds_text(event.budget_s)} in all" if event.budget_s else ""
-    bounds = ", ".join(bound for bound in (trials, seconds) if bound) or "no bound"
+    seconds = budget_text(event.budget_s, event.finals_share) if event.budget_s else ""
+    bounds = "; ".join(bound for bound in (trials, seconds) if bound) or "no bound"
     lines = [f"studying {script_text(event.script)} on {device_text(event.device)}, in {event.folder}", bounds]
     if event.resumed:
         searched = sum(earlier.trial.phase in (Phase.BASELINE, Phase.SEARCH) for earlier in event.earlier)

@@ -121,8 +121,14 @@ def _unproven(findings: Findings) -> list[str]:
         return [f"keep your config: {tried}"]
     gain = gain_text(findings.gain if findings.gain is not None else _rate(best) / _rate(baseline))
     rejected = any(dict(s.config) == dict(best.config) and s.verdict is not Learned.PASS for s in findings.screened)
-    unfinished = "the study ended before its finals did"
-    ended = "it was not shown to learn as well as the script as written" if rejected else unfinished
+    failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in findings.trials)
+    ended = "no time was left to prove it"
+    if findings.interrupted:
+        ended = "the study ended before its finals did"
+    elif rejected:
+        ended = "it was not shown to learn as well as the script as written"
+    elif failed:
+        ended = "it failed in the finals"
     return [
         f"not proven: {ended}",
         f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the one as written",
