@@ -199,7 +199,7 @@ class Bench:
         return any(knob.tier > 1 for knob in knobs if knob.name in config)
 
     def reserved_s(self) -> float:
-        """Seconds kept for the proof: of the best so far, or of a later find where there is no time for that any more."""
+        """Seconds kept for the proof: of the best so far, or of a later find where that one's has no time any more."""
         best = self.best()
         if best is not None and best is not self.baseline() and self.time_for(self._proof_s(best.config)):
             return self.budget.reserved_s(self._proof_s(best.config), found=True)
