@@ -124,6 +124,6 @@ def plan(folder: Path, **changes: Any) -> StudyPlan:
     values: dict[str, Any] = {
         "name": "made-up", "script": Script("train.py", (), sha256="0" * 64), "device": DEVICE, "folder": folder,
         "spaces": Spaces((SPACE,)), "objective": OBJECTIVE, "trials": 20, "limits": Limits(), "cores": 8,
-        "software": {"python": "3"}, "finals_rounds": 3, "finalists": 2,
+        "software": {"python": "3"}, "finals_rounds": 3, "finalists": 2, "probe": False,
     }  # fmt: skip
     return StudyPlan(**{**values, **changes})

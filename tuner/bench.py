@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.accuracy import SEEDS
+from tuner.bottleneck import Side
 from tuner.budget import FEWEST_ROUNDS, Budget
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.ledger import Ledger
 from tuner.model import Config, Outcome, Phase, Trial
 from tuner.plan import StudyPlan
-from tuner.runner.base import Interrupted, Window, screen_window
+from tuner.runner.base import Interrupted, Window, probe_window, screen_window
 from tuner.scoring import Yardstick, key_of
 from tuner.space import ResolvedSpace
 from tuner.storage import Repository
@@ -104,12 +105,15 @@ class Bench:
         """
         left = self.budget.seconds_left(self.clock())
         self.tell(TrialStarted(trial, len(self.searched()), left))
+        side = Side(trial.why).word if trial.phase is Phase.PROBE else ""
 
         def time_to_repeat(seconds: float) -> bool:
             kept = max(self.reserved_s(), self._proof_s(trial.config, seconds)) if kept_s is None else kept_s
             return self.time_for(seconds + kept)
 
-        finished = self.ledger.conduct(trial, self.knowledge, self._window(trial), time_for=time_to_repeat)
+        finished = self.ledger.conduct(
+            trial, self.knowledge, self._window(trial), probe=side, time_for=time_to_repeat
+        )  # fmt: skip
         best = self.best()
         yardstick = self.yardstick
         self.tell(TrialFinished(finished, yardstick.gain(finished), best, yardstick.gain(best)))
@@ -125,13 +129,15 @@ class Bench:
         return tuple(told)
 
     def _window(self, trial: Trial) -> Window:
-        """Baseline and anchors get all the time; a screen ends by its samples.
+        """Baseline and anchors get all the time, a probe a quarter; a screen ends by its samples.
 
         Others get half of it: a search trial only ranks, and may end once it is hopeless, and in the finals what
         differs from run to run is more than what differs within one, so that more runs say more than longer ones.
         """
         if trial.phase is Phase.SCREEN:
             return screen_window(self.screen_samples())
+        if trial.phase is Phase.PROBE:
+            return probe_window(self.plan.window)
         if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
             return self.plan.window
         window = replace(self.plan.window, max_s=self.plan.window.max_s / 2)
@@ -172,13 +178,15 @@ class Bench:
         return self.yardstick.best_of(self.searched())
 
     def trial_s(self) -> float:
-        """Seconds that a trial typically takes here."""
-        seconds = [trial.outcome.seconds for trial in self.trials if trial.outcome is not None]
+        """Seconds that a trial typically takes here; a probe is shorter."""
+        trials = [trial for trial in self.trials if trial.phase is not Phase.PROBE]
+        seconds = [trial.outcome.seconds for trial in trials if trial.outcome is not None]
         return statistics.median(seconds) if seconds else FIRST_TRIAL_S
 
     def run_s(self, phase: Phase, config: Config) -> float:
         """Seconds that a run of the config takes in a phase: as it did there, else elsewhere, else as any trial."""
-        own = [t for t in self.trials if key_of(t.config) == key_of(config) and t.outcome is not None]
+        trials = [t for t in self.trials if t.phase is not Phase.PROBE and t.outcome is not None]
+        own = [t for t in trials if key_of(t.config) == key_of(config)]
         seconds = [t.outcome.seconds for t in own if t.phase is phase and t.outcome is not None]
         if not seconds:
             seconds = [self._with_half_a_window(t.outcome) for t in own if t.outcome is not None]

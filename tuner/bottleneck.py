@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from tuner.model import Measurement
+from tuner.model import Config, Measurement, Phase, Trial
 from tuner.space import ResolvedSpace
 
 INPUT_SHARE = 0.15
 OVERHEAD_SHARE = 0.5
+LEAST_FROM_INPUT = 1.03
+"""A perfect loader that would bring less isn't worth looking for."""
+BATCH = "batch_size"
 
 
 class Bound(StrEnum):
@@ -18,6 +23,19 @@ class Bound(StrEnum):
     INPUT = "input-bound"
     COMPUTE = "compute-bound"
     OVERHEAD = "overhead-bound"
+
+
+class Side(StrEnum):
+    """A part of the loop that a probe runs by itself."""
+
+    COMPUTE = "computing alone"
+    LOADER = "the loader alone"
+    HALF = "computing half a batch"
+
+    @property
+    def word(self) -> str:
+        """What the child knows it by."""
+        return "loader" if self is Side.LOADER else "compute"
 
 
 @dataclass(frozen=True)
@@ -34,32 +52,38 @@ class Bottleneck:
     unit: str
     wait_share: float
     overhead_share: float | None
-    headroom_bytes: int | None
-    knobs: tuple[str, ...]
 
     @property
     def most_from_input(self) -> float | None:
         """The ratio that a perfect loader would bring."""
         return self.compute / self.real if self.compute is not None else None
 
+    @property
+    def hides_its_wait(self) -> bool:
+        """Whether the loop waits for its loader while a device computes on, so that no loader would bring anything."""
+        return self.most_from_input is not None and self.most_from_input < LEAST_FROM_INPUT
 
-def find_bottleneck(
-    real: Measurement,
-    *,
-    compute: Measurement | None,
-    loader: Measurement | None,
-    half: Measurement | None,
-    space: ResolvedSpace,
-    headroom_bytes: int | None,
-) -> Bottleneck:
-    """From the real loop, one kept batch, the loader without training, and one kept batch of half the size."""
-    overhead = overhead_share(compute, half)
+
+def sides(facts: Mapping[str, Any]) -> dict[Side, Config]:
+    """The sides that a script has, each with its config, in the order to run them. Half a batch needs the first."""
+    if not facts.get("training_loaders"):
+        return {}
+    found: dict[Side, Config] = {Side.COMPUTE: {}, Side.LOADER: {}}
+    size = facts.get("as_written", {}).get(BATCH)
+    if isinstance(size, int) and size > 1 and BATCH not in facts.get("left_out", {}):
+        found[Side.HALF] = {BATCH: size // 2}
+    return found
+
+
+def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> Bottleneck:
+    """From the real loop, and as many of its sides as could be measured."""
+    compute, loader = measured.get(Side.COMPUTE), measured.get(Side.LOADER)
+    overhead = overhead_share(compute, measured.get(Side.HALF))
     bound = Bound.COMPUTE
     if real.data_wait_share >= INPUT_SHARE:
         bound = Bound.INPUT
     elif overhead is not None and overhead >= OVERHEAD_SHARE:
         bound = Bound.OVERHEAD
-    worth = [a.knob.name for a in space.axes if a.knob.loader == (bound is Bound.INPUT)]
     return Bottleneck(
         bound=bound,
         real=real.samples_per_s,
@@ -68,9 +92,25 @@ def find_bottleneck(
         unit=real.unit,
         wait_share=real.data_wait_share,
         overhead_share=overhead,
-        headroom_bytes=headroom_bytes,
-        knobs=tuple(worth),
     )
+
+
+def bottleneck_of(trials: Iterable[Trial]) -> Bottleneck | None:
+    """What a study's probe showed beside its baseline; None where it has measured nothing."""
+    real: Measurement | None = None
+    measured: dict[Side, Measurement] = {}
+    for trial in trials:
+        found = trial.outcome.measurement if trial.outcome is not None and trial.outcome.complete else None
+        if found is not None and trial.phase is Phase.PROBE:
+            measured[Side(trial.why)] = found
+        elif trial.phase is Phase.BASELINE:
+            real = found
+    return find_bottleneck(real, measured) if real is not None and measured else None
+
+
+def worth_turning(found: Bottleneck, space: ResolvedSpace) -> tuple[str, ...]:
+    """The knobs that may widen the bottleneck."""
+    return tuple(axis.knob.name for axis in space.axes if axis.knob.loader == (found.bound is Bound.INPUT))
 
 
 def overhead_share(whole: Measurement | None, half: Measurement | None) -> float | None:

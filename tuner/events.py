@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tuner.accuracy import Screened
+from tuner.bottleneck import Bottleneck
 from tuner.model import Config, Device, Ratio, Script, Trial, Winner
 
 
@@ -49,6 +50,13 @@ class SpaceResolved:
     left_out: dict[str, str]
     pinned: Config
     size: int
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What holds the script up."""
+
+    bottleneck: Bottleneck
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,7 @@ class Noted:
 Event = (
     StudyStarted
     | SpaceResolved
+    | Probed
     | TrialStarted
     | TrialFinished
     | Screening

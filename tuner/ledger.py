@@ -87,7 +87,13 @@ class Ledger:
         )
 
     def conduct(
-        self, trial: Trial, knowledge: Mapping[str, Any], window: Window, *, time_for: Callable[[float], bool]
+        self,
+        trial: Trial,
+        knowledge: Mapping[str, Any],
+        window: Window,
+        *,
+        probe: str = "",
+        time_for: Callable[[float], bool],
     ) -> Trial:
         """Runs the trial and stores its outcome. Raises ``Interrupted``, ``StorageError``, ``InfrastructureError``.
 
@@ -97,7 +103,7 @@ class Ledger:
         plan = self._plan
         request = TrialRequest(
             self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
-            trial.config, knowledge, window, plan.limits, trial.seed,
+            trial.config, knowledge, window, plan.limits, trial.seed, probe,
         )  # fmt: skip
         once = trial.phase is Phase.SCREEN
         outcome = self._run(trial, request) if once else self._undisturbed(trial, request, time_for)

@@ -148,9 +148,13 @@ class Outcome:
 
 
 class Phase(StrEnum):
-    """Which part of a study a trial belongs to. An anchor is the baseline again, to see whether the machine drifts."""
+    """Which part of a study a trial belongs to. An anchor is the baseline again, to see whether the machine drifts.
+
+    A probe runs one side of the loop by itself: it says what holds the script up, and nothing of a config.
+    """
 
     BASELINE = "baseline"
+    PROBE = "probe"
     SEARCH = "search"
     ANCHOR = "anchor"
     SCREEN = "screen"

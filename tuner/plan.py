@@ -22,7 +22,8 @@ class StudyPlan:
     ``script.argv`` may hold placeholders such as ``{batch_size}``. ``patience`` ends the search after so many
     trials in a row without a gain worth having. The baseline is measured again every ``anchor_every`` trials.
     Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` is ``keep``
-    or ``free``: whether samples per optimizer step may change. ``storage_url`` is a database in the folder when empty.
+    or ``free``: whether samples per optimizer step may change. ``probe``: whether it begins with one where there is
+    time for it. ``storage_url`` is a database in the folder when empty.
     """
 
     name: str
@@ -48,6 +49,7 @@ class StudyPlan:
     finalists: int = 3
     patience: int | None = 25
     effective_batch: str = "keep"
+    probe: bool = True
     storage_url: str = ""
 
     @property

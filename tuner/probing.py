@@ -1,4 +1,4 @@
-"""Measures the real loop and each side of it by itself."""
+"""Measures the real loop and each side of it by itself: for ``autotune probe``, and at the start of a study."""
 
 from __future__ import annotations
 
@@ -7,63 +7,97 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tuner.bottleneck import Bottleneck, find_bottleneck
+from tuner.bench import Bench
+from tuner.bottleneck import Bottleneck, Side, bottleneck_of, find_bottleneck, sides
 from tuner.lock import DeviceLock, FolderLock
-from tuner.model import Config, Measurement, Outcome
+from tuner.model import Config, Measurement, Outcome, Phase
 from tuner.placeholders import extend_facts, first_knowledge, parse, render
 from tuner.plan import StudyPlan
 from tuner.refusal import refusal
-from tuner.runner.base import Runner, TrialRequest
+from tuner.runner.base import Runner, TrialRequest, probe_window
 from tuner.space import Known, ResolvedSpace, resolve, selected_names
+from tuner.wording import seconds_text
 
 FOLDER = "probe"
+REAL = "the real loop"
+LARGEST_SHARE = 0.06
+"""Of a study's budget for one run of its probe at most: the search needs it more."""
 
 
 def probe(
     plan: StudyPlan, runner: Runner, tell: Callable[[str, Outcome], None], stop: threading.Event
-) -> tuple[Bottleneck, ResolvedSpace]:
-    """Four runs in fresh processes. ``tell`` gets each one's name and outcome.
+) -> tuple[Bottleneck, ResolvedSpace, int | None]:
+    """Up to four runs in fresh processes: what holds the loop up, what can be turned, the bytes left below the limit.
 
-    Raises ``UserScriptError`` and ``UntunableError`` where the real loop gives no figure, ``Interrupted`` when
-    ``stop`` is set, and the errors of the locks.
+    ``tell`` gets each run's name and outcome. Raises ``UserScriptError`` and ``UntunableError`` where the real loop
+    gives no figure, ``Interrupted`` when ``stop`` is set, and the errors of the locks.
     """
     placeholders = parse(plan.script.argv)
     with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
         knowledge: Mapping[str, Any] = first_knowledge(placeholders)
 
-        def run(name: str, side: str, config: Config) -> Outcome:
+        def run(name: str, config: Config, word: str = "") -> Outcome:
             script = replace(plan.script, argv=render(plan.script.argv, config))
+            window = probe_window(plan.window) if word else plan.window
             folder = plan.folder / FOLDER / name
             request = TrialRequest(
-                folder, script, plan.device, config, knowledge, plan.window, plan.limits, probe=side
+                folder, script, plan.device, config, knowledge, window, plan.limits, probe=word
             )  # fmt: skip
             outcome = runner.run(request, stop)
             tell(name, outcome)
             return outcome
 
-        real = run("real loop", "", {})
+        real = run(REAL, {})
         if not real.complete or real.measurement is None:
-            raise refusal(real, plan.folder / FOLDER / "real loop" / "log.txt")
+            raise refusal(real, plan.folder / FOLDER / REAL / "log.txt")
         knowledge = extend_facts({**real.facts, "effective_batch": "free"}, placeholders)
         known = Known(plan.device, plan.cores, facts=knowledge)
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
         space = resolve(chosen, known, selection=plan.selection, pinned={})
-        compute = loader = half = None
-        if knowledge.get("training_loaders"):
-            compute = _measured(run("computing alone", "compute", {}))
-            loader = _measured(run("loader alone", "loader", {}))
-            size = knowledge["as_written"].get("batch_size")
-            if compute is not None and any(a.knob.name == "batch_size" for a in space.axes) and int(size) > 1:
-                half = _measured(run("computing half a batch", "compute", {"batch_size": int(size) // 2}))
-        found = find_bottleneck(
-            real.measurement, compute=compute, loader=loader, half=half, space=space,
-            headroom_bytes=_headroom(plan, real.measurement),
-        )  # fmt: skip
-        return found, space
+        measured = _measure(knowledge, lambda side, config: run(side, config, side.word))
+        return find_bottleneck(real.measurement, measured), space, _headroom(plan, real.measurement)
 
 
-def _measured(outcome: Outcome) -> Measurement | None:
-    return outcome.measurement if outcome.complete else None
+def explore(bench: Bench) -> Bottleneck | None:
+    """What holds a study's script up, by runs that are trials like any other. Raises as ``Bench.conduct``.
+
+    Once its search has begun, what was measured until then counts. None, with a note of why, where nothing is.
+    """
+    if bench.plan.probe and len(bench.searched()) < 2:
+        against = _against(bench)
+        if against:
+            bench.note(f"no probe: {against}")
+        else:
+            _measure(bench.knowledge, lambda side, config: _trial(bench, side, config))
+    return bottleneck_of(bench.trials)
+
+
+def _trial(bench: Bench, side: Side, config: Config) -> Outcome:
+    trial = bench.run_once(Phase.PROBE, config, str(side))
+    assert trial.outcome is not None
+    return trial.outcome
+
+
+def _against(bench: Bench) -> str:
+    """Why a study isn't probed, or ""."""
+    if not sides(bench.knowledge):
+        return "no loader is seen to feed the training"
+    run_s, budget_s = bench.trial_s(), bench.plan.budget_s
+    if budget_s is not None and run_s > LARGEST_SHARE * budget_s:
+        return f"a run takes about {seconds_text(run_s)}, which is too much of {seconds_text(budget_s)}"
+    return ""
+
+
+def _measure(facts: Mapping[str, Any], run: Callable[[Side, Config], Outcome]) -> dict[Side, Measurement]:
+    """The sides that gave a figure."""
+    measured: dict[Side, Measurement] = {}
+    for side, config in sides(facts).items():
+        if side is Side.HALF and Side.COMPUTE not in measured:
+            continue  # there is nothing to hold it against
+        outcome = run(side, config)
+        if outcome.complete and outcome.measurement is not None:
+            measured[side] = outcome.measurement
+    return measured
 
 
 def _headroom(plan: StudyPlan, real: Measurement) -> int | None:

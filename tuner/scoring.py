@@ -54,8 +54,11 @@ class Yardstick:
         self._anchors = sorted((number, score) for number, score in scores if score is not None)
 
     def gain(self, trial: Trial | None) -> float | None:
-        """The trial's ratio to the baseline of its moment, above 1 for better; None without a figure."""
-        if trial is None:
+        """The trial's ratio to the baseline of its moment, above 1 for better; None without a figure.
+
+        A probe has none: one side of the loop is no config.
+        """
+        if trial is None or trial.phase is Phase.PROBE:
             return None
         score, reference = score_of(trial.outcome, self._objective), self.reference(trial.number)
         return None if score is None or reference is None else gain(score, reference, self._objective)

@@ -11,8 +11,9 @@ from typing import Any
 from tuner import identity
 from tuner.accuracy import Screened
 from tuner.bench import Bench
+from tuner.bottleneck import Bottleneck
 from tuner.contest import hold_finals, verdict_so_far
-from tuner.events import Listener, Noted, SpaceResolved, StudyFinished, StudyStarted
+from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, StudyStarted
 from tuner.finals import choose_candidates
 from tuner.ledger import TRIALS, Ledger
 from tuner.lock import DeviceLock, FolderLock
@@ -20,6 +21,7 @@ from tuner.model import Phase, TierBest, Trial, Winner
 from tuner.noise import MOVED
 from tuner.placeholders import extend_facts, first_knowledge, parse
 from tuner.plan import StudyPlan
+from tuner.probing import explore
 from tuner.refusal import refusal
 from tuner.runner.base import Interrupted, Runner
 from tuner.scoring import WORTH_HAVING, key_of, score_of
@@ -51,6 +53,7 @@ class StudyResult:
     interrupted: bool
     screened: tuple[Screened, ...] = ()
     space: ResolvedSpace | None = None
+    bottleneck: Bottleneck | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     bests: tuple[TierBest, ...] = ()
 
@@ -111,12 +114,13 @@ class _Study:
         self._placeholders = parse(self._plan.script.argv)
         bench.knowledge = first_knowledge(self._placeholders)
         self._space: ResolvedSpace | None = None
+        self._bottleneck: Bottleneck | None = None
         self._screened: tuple[Screened, ...] = ()
         self._fit: list[Trial] = []
         self._paused = False
 
     def run(self, *, resumed: bool) -> StudyResult:
-        """Baseline, search, screens, finals; each part carries on where an earlier process left it."""
+        """Baseline, probe, search, screens, finals; each part carries on where an earlier process left it."""
         plan, bench = self._plan, self._bench
         bench.tell(
             StudyStarted(
@@ -130,6 +134,7 @@ class _Study:
         try:
             self._measure_baseline()
             space = self._resolve_space()
+            self._probe(space)
             why = self._search(space)
             winner = self._prove()
             bench.repository.save_state(self._record.id, "finished")
@@ -139,7 +144,7 @@ class _Study:
         best = bench.best()
         result = StudyResult(
             winner, best, bench.yardstick.gain(best), tuple(bench.trials), why, bench.budget.elapsed(bench.clock()),
-            interrupted, self._screened, self._space, bench.knowledge,
+            interrupted, self._screened, self._space, self._bottleneck, bench.knowledge,
         )  # fmt: skip
         bests = best_of_tiers(bench.trials, bench.yardstick, result.tiers, winner, self._screened)
         result = replace(result, bests=bests)
@@ -189,6 +194,12 @@ class _Study:
         if excluded:
             self._bench.note(f"not tried, since the effective batch is kept (--effective-batch): {', '.join(excluded)}")
         return resolved
+
+    def _probe(self, space: ResolvedSpace) -> None:
+        """Finds out what holds the script up, which tells the search where to look."""
+        self._bottleneck = explore(self._bench) if space.axes or space.pinned else None
+        if self._bottleneck is not None:
+            self._bench.tell(Probed(self._bottleneck))
 
     def _search(self, space: ResolvedSpace) -> str:
         """Runs trials until a bound is reached; says which."""

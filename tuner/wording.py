@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 
 from tuner.accuracy import Check, Screened
-from tuner.model import Config, Device, Ratio, Script, Shift, Value
+from tuner.bottleneck import Bottleneck, Bound
+from tuner.model import Config, Device, Phase, Ratio, Script, Shift, Trial, Value
 
 AS_WRITTEN = "as written"
+BOUND_TEXT = {
+    Bound.INPUT: "the loop waits for its loader",
+    Bound.COMPUTE: "computing takes the time",
+    Bound.OVERHEAD: "what each step costs besides its samples takes the time",
+}
 
 
 def value_text(value: Value) -> str:
@@ -18,6 +24,11 @@ def value_text(value: Value) -> str:
 def config_text(config: Config) -> str:
     """A config on one line; the empty one is what the script says."""
     return " ".join(f"{knob}={value_text(value)}" for knob, value in config.items()) or AS_WRITTEN
+
+
+def run_text(trial: Trial) -> str:
+    """What was run: a config, or the side of the loop that a probe ran."""
+    return trial.why if trial.phase is Phase.PROBE else config_text(trial.config)
 
 
 def script_text(script: Script) -> str:
@@ -61,6 +72,16 @@ def shift_text(shift: Shift) -> str:
 def count_text(number: int, noun: str) -> str:
     """A number of things."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def bottleneck_text(found: Bottleneck) -> str:
+    """What holds a loop up, on one line."""
+    shares = [f"{share_text(found.wait_share)} of the time"] if found.bound is Bound.INPUT else []
+    if found.bound is Bound.OVERHEAD and found.overhead_share is not None:
+        shares.append(f"{share_text(found.overhead_share)} of a step")
+    if found.most_from_input is not None:
+        shares.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
+    return f"{found.bound}: {BOUND_TEXT[found.bound]}" + (f" ({'; '.join(shares)})" if shares else "")
 
 
 def budget_text(seconds: float, finals_share: float) -> str:

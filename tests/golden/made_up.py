@@ -7,12 +7,14 @@ from typing import Any
 
 from tuner import stats
 from tuner.accuracy import Check, Screened
+from tuner.bottleneck import Bottleneck, Bound
 from tuner.cli.trials import RATE
 from tuner.events import (
     Event,
     FinalsStarted,
     Noted,
     PairFinished,
+    Probed,
     Screening,
     SpaceResolved,
     StudyFinished,
@@ -114,9 +116,10 @@ SCREENED = (
 )  # fmt: skip
 
 SHIFT = Shift(0, 5, 1.12)
+BOTTLENECK = Bottleneck(Bound.INPUT, 1204.0, 1750.0, 3800.0, "samples", 0.31, 0.12)
 FINDINGS = Findings(
     script=SCRIPT, folder=FOLDER, trials=TRIALS, winner=WINNER, best=BEST, gain=1.38, why=WHY, seconds=312.0,
-    left_out=LEFT_OUT, tiers=TIERS, profile=f"{FOLDER}/best.json",
+    left_out=LEFT_OUT, tiers=TIERS, profile=f"{FOLDER}/best.json", bottleneck=BOTTLENECK,
 )  # fmt: skip
 FOUND = Found(
     device=DEVICE, script=SCRIPT, winner=WINNER, best=BEST, gain=1.38,
@@ -150,7 +153,7 @@ def events() -> list[Event]:
             best = trial
         told.append(TrialFinished(trial, gain, best, yardstick.gain(best)))
         if trial is BASELINE:
-            told.append(_space())
+            told += [_space(), Probed(BOTTLENECK)]
     told.append(Noted(shift_text(SHIFT)))
     told += [Screening(BEST, SCREENED[0]), Screening(SEARCHED[0], SCREENED[1])]
     told.append(FinalsStarted((BEST,), 3))

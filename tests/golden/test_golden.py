@@ -43,7 +43,7 @@ SUMMARIES: dict[str, Findings] = {
     ),
     "nothing_known": replace(
         made_up.FINDINGS, trials=(), winner=None, best=None, why="stopped on request", interrupted=True, left_out={},
-        profile="",
+        profile="", bottleneck=None,
     ),
 }  # fmt: skip
 
@@ -104,8 +104,8 @@ def test_the_live_view() -> None:
     finals = next(i for i, event in enumerate(told) if getattr(event, "rounds", 0) and hasattr(event, "candidates"))
     moments = {
         "in its baseline": screen(told[:2], 80, 24),
-        "searching": screen(told[:11], 80, 24),
-        "told to stop": screen(told[:9], 80, 24, stopping=True),
+        "searching": screen(told[:12], 80, 24),
+        "told to stop": screen(told[:10], 80, 24, stopping=True),
         "in its finals": screen(told[: finals + 7], 120, 30),
         "done": screen(told, 120, 30),
         "resumed": screen(_resumed(told), 80, 24),

@@ -59,6 +59,7 @@ def make_plan(settings: Settings) -> StudyPlan:
         spare_cores=environment.spare_cores(),
         software=environment.software(),
         effective_batch=settings.effective_batch,
+        probe=settings.probe,
         accuracy=settings.accuracy,
     )
 
@@ -72,6 +73,7 @@ def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
         ("device", device_text(plan.device)),
         ("folder", f"{plan.folder} ({_begins(plan.folder, anew=anew)})"),
         ("bounds", f"{plan.trials} trials before the finals; {budget_text(plan.budget_s or 0, FINALS_SHARE)}"),
+        ("begins with", "a probe" if plan.probe else ""),
         ("a trial", f"at most {seconds_text(plan.limits.trial_timeout_s)}"),
         ("host memory", f"at most {bytes_text(plan.limits.max_host_bytes or 0)}"),
         ("device memory", f"at most {bytes_text(on_device)}" if on_device else ""),

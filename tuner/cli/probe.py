@@ -6,10 +6,10 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from tuner.bottleneck import Bottleneck
+from tuner.bottleneck import Bottleneck, worth_turning
 from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, make_plan
 from tuner.cli.settings import gather
@@ -17,7 +17,6 @@ from tuner.cli.signals import stopping_on_signals
 from tuner.cli.tables import Subparsers
 from tuner.errors import ExitCode
 from tuner.model import Outcome
-from tuner.plan import StudyPlan
 from tuner.probing import FOLDER, probe
 from tuner.report.bottleneck import bottleneck_lines
 from tuner.runner.base import Interrupted
@@ -48,13 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     try:
         with stopping_on_signals(stop, lambda: print(STOPPING, file=sys.stderr)):
-            found, space = probe(plan, ProcessRunner(), _teller(quiet=arguments.json), stop)
+            found, space, headroom_bytes = probe(plan, ProcessRunner(), _teller(quiet=arguments.json), stop)
     except Interrupted:
         return ExitCode.INTERRUPTED
+    knobs, records = worth_turning(found, space), str(plan.folder / FOLDER)
     if arguments.json:
-        print(json.dumps(_document(found, plan), indent=2))
+        print(json.dumps(_document(found, headroom_bytes, knobs, records), indent=2))
     else:
-        print("\n".join(bottleneck_lines(found, space.left_out, str(plan.folder / FOLDER))))
+        print("\n".join(bottleneck_lines(found, headroom_bytes, knobs, space.left_out, records)))
     return ExitCode.OK
 
 
@@ -68,5 +68,8 @@ def _teller(*, quiet: bool) -> Callable[[str, Outcome], None]:
     return tell
 
 
-def _document(found: Bottleneck, plan: StudyPlan) -> dict[str, object]:
-    return {**asdict(found), "bound": str(found.bound), "records": str(plan.folder / FOLDER)}
+def _document(
+    found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], records: str
+) -> dict[str, object]:
+    told = {**asdict(found), "bound": str(found.bound), "headroom_bytes": headroom_bytes}
+    return {**told, "knobs": list(knobs), "records": records}

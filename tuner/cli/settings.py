@@ -24,7 +24,7 @@ DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
     "effective_batch": "keep", "max_loss_increase": 0.01, "max_metric_drop": {}, "max_metric_rise": {}, "metric": {},
-    "screen_samples": None, "planned_samples": None,
+    "screen_samples": None, "planned_samples": None, "probe": True,
 }  # fmt: skip
 
 
@@ -49,6 +49,7 @@ class Settings:
     effective_batch: str
     accuracy: AccuracyLimits = field(default_factory=AccuracyLimits)
     planned_samples: int | None = None
+    probe: bool = True
     source: Path | None = None
 
 
@@ -194,6 +195,12 @@ def _keep_or_free(value: Any) -> str:
     return str(value)
 
 
+def _yes_or_no(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("expected true or false")
+    return value
+
+
 def _whole(minimum: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         try:
@@ -276,5 +283,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "trial_timeout": _seconds, "study": _text, "knobs": _names, "set": _values, "max_memory": _amount, "space": _text,
     "objective": _text, "seed": _whole(0), "effective_batch": _keep_or_free,
     "max_loss_increase": _fraction_or_off, "max_metric_drop": _fractions, "max_metric_rise": _fractions,
-    "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1),
+    "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1), "probe": _yes_or_no,
 }  # fmt: skip

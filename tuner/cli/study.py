@@ -65,9 +65,13 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument(
         "--planned-samples", metavar="N", help="length of the real training: start-up and compilation are charged to it"
     )
+    parser.add_argument(
+        "--no-probe", dest="probe", action="store_const", const=False, help="begin without looking for the bottleneck"
+    )
     parser.add_argument("--new", action="store_true", help="begin anew: the folder's earlier study is set aside")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and create nothing")
     parser.set_defaults(run=run)
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Studies the script and writes best.json. Everything that can be refused is refused before a file is made."""
@@ -127,5 +131,5 @@ def _findings(plan: StudyPlan, result: StudyResult, profile: Path | None) -> Fin
         why=result.why, seconds=result.seconds, interrupted=result.interrupted,
         left_out=result.space.left_out if result.space else {}, tiers=result.tiers, bests=result.bests,
         profile=str(profile) if profile else "", screened=result.screened, gain=result.best_gain,
-        shifts=Yardstick(result.trials, plan.objective).shifts(MOVED),
+        shifts=Yardstick(result.trials, plan.objective).shifts(MOVED), bottleneck=result.bottleneck,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tuner.bottleneck import bottleneck_of
 from tuner.cli.stored import StoredStudy, open_study
 from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode, StorageError
@@ -18,7 +19,16 @@ from tuner.objective import Objective
 from tuner.progress.state import result_text
 from tuner.rederive import disagreements
 from tuner.scoring import Yardstick
-from tuner.wording import bytes_text, config_text, count_text, gain_text, seconds_text, share_text, shift_text
+from tuner.wording import (
+    bottleneck_text,
+    bytes_text,
+    count_text,
+    gain_text,
+    run_text,
+    seconds_text,
+    share_text,
+    shift_text,
+)
 
 RATE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
 
@@ -47,6 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(documents, indent=2))
         return ExitCode.OK
     show(table(*listed(stored.trials), right=["trial", "gain", "took"]))
+    bottleneck = bottleneck_of(stored.trials)
+    if bottleneck is not None:
+        print(bottleneck_text(bottleneck))
     for shift in Yardstick(stored.trials, RATE).shifts(MOVED):
         print(shift_text(shift))
     for trial in stored.trials:
@@ -82,7 +95,7 @@ def listed(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
         rough = "~" if yardstick.drift(trial.number) > MOVED else ""
         found.append(
             [
-                str(trial.number), str(trial.phase), config_text(trial.config), result_text(trial),
+                str(trial.number), str(trial.phase), run_text(trial), result_text(trial),
                 f"{rough}{gain_text(own)}" if own is not None else "",
                 seconds_text(trial.outcome.seconds) if trial.outcome is not None else "",
                 taken_text(measurement) if measurement is not None else "",

@@ -15,8 +15,8 @@ from rich.text import Text
 from tuner.events import Event, SpaceResolved, TrialStarted
 from tuner.model import Phase
 from tuner.progress.plain import STOPPING, started_lines
-from tuner.progress.state import State, pair_text, trial_name
-from tuner.wording import count_text, gain_text, seconds_text, share_text
+from tuner.progress.state import State, pair_text, started_text, trial_name
+from tuner.wording import bottleneck_text, count_text, gain_text, seconds_text, share_text
 
 ROWS = 12
 FEWEST_ROWS = 2
@@ -70,6 +70,8 @@ def draw(state: State, now: float, console: Console) -> RenderableType:
     head.append(_bar(state, now))
     if state.space is not None:
         head.append(Text(_space_line(state.space), style="dim"))
+    if state.probed is not None:
+        head.append(Text(bottleneck_text(state.probed.bottleneck), style="dim"))
     foot: list[RenderableType] = [Text(f"  {pair_text(pair)}") for pair in state.pairs.values()]
     foot.extend(Text(line) for line in _status_lines(state, now))
     foot.extend(Text(f"note: {note}", style="dim") for note in state.notes[-3:])
@@ -131,9 +133,8 @@ def _status_lines(state: State, now: float) -> list[str]:
 
 def _running(started: TrialStarted) -> str:
     trial = started.trial
-    config = trial_name(trial.config)
     if trial.phase is Phase.FINALS:
-        return f"finals, round {trial.round}: {config}"
+        return f"finals, round {trial.round}: {trial_name(trial.config)}"
     if trial.phase is Phase.SCREEN:
-        return f"screen, seed {trial.seed}: {config}"
-    return f"trial {trial.number}: {config}" + (f" ({trial.why})" if trial.why else "")
+        return f"screen, seed {trial.seed}: {trial_name(trial.config)}"
+    return started_text(trial)

@@ -13,6 +13,7 @@ from tuner.events import (
     FinalsStarted,
     Noted,
     PairFinished,
+    Probed,
     Screening,
     SpaceResolved,
     StudyFinished,
@@ -21,8 +22,8 @@ from tuner.events import (
     TrialStarted,
 )
 from tuner.model import Phase
-from tuner.progress.state import BEHIND, State, pair_text, screening_text, trial_name
-from tuner.wording import budget_text, count_text, device_text, gain_text, script_text, value_text
+from tuner.progress.state import BEHIND, State, pair_text, screening_text, started_text, trial_name
+from tuner.wording import bottleneck_text, budget_text, count_text, device_text, gain_text, script_text, value_text
 
 STOPPING = "stopping: finishing with the best so far (Ctrl-C again quits at once)"
 
@@ -64,9 +65,10 @@ def lines_of(event: Event, state: State) -> list[str]:
             return [*started_lines(event), *_best_line(event)]
         case SpaceResolved():
             return space_lines(event)
+        case Probed():
+            return [bottleneck_text(event.bottleneck)]
         case TrialStarted(trial=trial):
-            why = f" ({trial.why})" if trial.why else ""
-            return [] if trial.phase in BEHIND else [f"trial {trial.number}: {trial_name(trial.config)}{why}"]
+            return [] if trial.phase in BEHIND else [started_text(trial)]
         case TrialFinished(trial=trial):
             if trial.phase in BEHIND:
                 return []

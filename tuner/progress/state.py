@@ -9,6 +9,7 @@ from tuner.events import (
     FinalsStarted,
     Noted,
     PairFinished,
+    Probed,
     Screening,
     SpaceResolved,
     StudyFinished,
@@ -23,6 +24,7 @@ from tuner.wording import (
     gain_text,
     rate_text,
     ratio_text,
+    run_text,
     screened_text,
     seconds_text,
     share_text,
@@ -51,6 +53,7 @@ class State:
 
     started: StudyStarted | None = None
     space: SpaceResolved | None = None
+    probed: Probed | None = None
     rows: list[Row] = field(default_factory=list)
     running: TrialStarted | None = None
     best: Trial | None = None
@@ -75,6 +78,8 @@ class State:
                 self.deadline = None if event.budget_s is None else now + event.budget_s
             case SpaceResolved():
                 self.space = event
+            case Probed():
+                self.probed = event
             case TrialStarted():
                 self.running = event
                 self.running_since = now
@@ -129,7 +134,7 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     """A trial as a line of text."""
     outcome = trial.outcome
     measured = outcome is not None and outcome.complete
-    config = str(trial.phase) if trial.phase in (Phase.BASELINE, Phase.ANCHOR) else config_text(trial.config)
+    config = str(trial.phase) if trial.phase in (Phase.BASELINE, Phase.ANCHOR) else run_text(trial)
     shown = gain_text(gain) if gain is not None else ""
     return Row(trial.number, config, result_text(trial), shown, bool(measured), best)
 
@@ -149,6 +154,13 @@ def result_text(trial: Trial) -> str:
     if measurement.skip_share >= _WORTH_MENTIONING:
         text += f", {share_text(measurement.skip_share)} of the steps skipped"
     return text if measurement.steady else f"{text}, unsteady"
+
+
+def started_text(trial: Trial) -> str:
+    """What is run, and what for."""
+    if trial.phase is Phase.PROBE:
+        return f"trial {trial.number}: {trial.why}"
+    return f"trial {trial.number}: {trial_name(trial.config)}" + (f" ({trial.why})" if trial.why else "")
 
 
 def trial_name(config: Config) -> str:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tuner.bottleneck import Bottleneck, Bound
-from tuner.wording import bytes_text, gain_text, share_text
-
-_MEANING = {
-    Bound.INPUT: "the loop waits for its loader",
-    Bound.COMPUTE: "computing takes the time",
-    Bound.OVERHEAD: "what each step costs besides its samples takes the time",
-}
+from tuner.bottleneck import Bottleneck
+from tuner.wording import BOUND_TEXT, bytes_text, gain_text, share_text
 
 
-def bottleneck_lines(found: Bottleneck, left_out: Mapping[str, str], records: str) -> list[str]:
+def bottleneck_lines(
+    found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], left_out: Mapping[str, str], records: str
+) -> list[str]:
     """What holds the loop up, by how much, and what to turn."""
-    lines = ["", f"{found.bound}: {_MEANING[found.bound]}"]
+    lines = ["", f"{found.bound}: {BOUND_TEXT[found.bound]}"]
     lines.append(f"waiting for the loader: {share_text(found.wait_share)} of the time")
     if found.most_from_input is not None:
         lines.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
@@ -24,8 +20,8 @@ def bottleneck_lines(found: Bottleneck, left_out: Mapping[str, str], records: st
         lines.append(f"the loader alone is {gain_text(found.loader / found.compute)} as fast as computing alone")
     if found.overhead_share is not None:
         lines.append(f"of a step, {share_text(found.overhead_share)} doesn't grow with the batch")
-    if found.headroom_bytes is not None:
-        lines.append(f"memory left below the limit: {bytes_text(max(0, found.headroom_bytes))}")
-    lines.append(f"worth turning: {', '.join(found.knobs) or 'nothing that can be turned here'}")
+    if headroom_bytes is not None:
+        lines.append(f"memory left below the limit: {bytes_text(max(0, headroom_bytes))}")
+    lines.append(f"worth turning: {', '.join(knobs) or 'nothing that can be turned here'}")
     lines += [f"left out: {knob}: {reason}" for knob, reason in left_out.items()]
     return [*lines, f"records: {records}"]

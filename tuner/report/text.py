@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.accuracy import Screened
+from tuner.bottleneck import Bottleneck
 from tuner.model import (
-    Config,
     KnobReport,
     Measurement,
     OutcomeKind,
@@ -22,11 +22,13 @@ from tuner.model import (
 )  # fmt: skip
 from tuner.stats import Verdict as Learned
 from tuner.wording import (
+    bottleneck_text,
     bytes_text,
     config_text,
     count_text,
     gain_text,
     number_text,
+    run_text,
     screened_text,
     seconds_text,
     share_text,
@@ -72,12 +74,15 @@ class Findings:
     screened: Sequence[Screened] = ()
     profile: str = ""
     shifts: Sequence[Shift] = ()
+    bottleneck: Bottleneck | None = None
 
 
 def summary(findings: Findings) -> str:
     """The summary as plain text, ending in a newline."""
     improved = findings.winner is not None and findings.winner.verdict is Verdict.IMPROVED
     parts = [_verdict(findings)]
+    if findings.bottleneck is not None:
+        parts[0].append(f"as written it is {bottleneck_text(findings.bottleneck)}")
     if findings.winner is not None:
         parts.append(_comparison(findings.winner, "winner" if improved else "candidate"))
     if findings.winner is not None and improved:
@@ -217,21 +222,20 @@ def _left_out(left_out: Mapping[str, str]) -> list[str]:
 
 def _failures(trials: Sequence[Trial]) -> list[str]:
     """The trials without a measurement, by reason, with a few of their configs."""
-    groups: dict[str, list[Config]] = {}
+    groups: dict[str, list[str]] = {}
     for trial in trials:
         outcome = trial.outcome
         if outcome is not None and not outcome.complete:
             kind = "" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
             name = ": ".join(dict.fromkeys(part for part in (kind, outcome.reason) if part))
-            groups.setdefault(name or str(outcome.kind), []).append(trial.config)
+            groups.setdefault(name or str(outcome.kind), []).append(run_text(trial))
     if not groups:
         return []
     rows = []
-    for name, configs in sorted(groups.items(), key=lambda group: -len(group[1])):
-        examples = "; ".join(config_text(config) for config in configs[:_EXAMPLES])
-        more = f"; {len(configs) - _EXAMPLES} more" if len(configs) > _EXAMPLES else ""
-        rows.append((f"  {len(configs)} {name}", examples + more))
-    failed = sum(len(configs) for configs in groups.values())
+    for name, runs in sorted(groups.items(), key=lambda group: -len(group[1])):
+        more = f"; {len(runs) - _EXAMPLES} more" if len(runs) > _EXAMPLES else ""
+        rows.append((f"  {len(runs)} {name}", "; ".join(runs[:_EXAMPLES]) + more))
+    failed = sum(len(runs) for runs in groups.values())
     return [f"{failed} of {count_text(len(trials), 'trial')} did not work", *_columns(rows)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +37,11 @@ def screen_window(samples: int) -> Window:
         warmup_steps=0, warmup_s=0.0, block_s=0.0, min_blocks=3, min_s=0.0, max_s=math.inf, target_half_width=0.0,
         until_samples=samples,
     )  # fmt: skip
+
+
+def probe_window(window: Window) -> Window:
+    """A quarter of the window: a few percent decide nothing here."""
+    return replace(window, max_s=window.max_s / 4, target_half_width=0.05)
 
 
 @dataclass(frozen=True)

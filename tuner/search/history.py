@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tuner.bottleneck import Bottleneck, bottleneck_of
 from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value
 from tuner.objective import Objective
 from tuner.scoring import Key, Yardstick, key_of
@@ -49,6 +50,7 @@ class History:
         self._memory = memory
         self.objective = objective
         every = tuple(trials)
+        self.bottleneck: Bottleneck | None = bottleneck_of(every)
         self._yardstick = Yardstick(every, objective)
         finished = [t for t in every if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
         self.trials: Sequence[Trial] = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
