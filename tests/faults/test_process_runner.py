@@ -14,13 +14,14 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tuner.environment import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Script
-from tuner.runner.base import Interrupted, Limits, TrialRequest
+from tuner.runner.base import Interrupted, Limits, TrialRequest, Window, screen_window
 from tuner.runner.process import ProcessRunner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,6 +156,37 @@ def test_a_hang_with_signals_blocked_meets_the_deadline(run: Run) -> None:
     outcome = run(body, trial_timeout_s=1.0)
     assert outcome.kind is OutcomeKind.TIMED_OUT
     assert outcome.seconds < 8
+
+
+COUNTS = """
+import time, tuner
+for step in range(1, 100_000):
+    time.sleep(STEP_S)
+    tuner.report(step=step, samples=8 * step)
+"""
+
+
+def test_a_window_that_the_deadline_cuts_short_is_measured_all_the_same(
+    tmp_path: Path, write_script: Callable[..., Path]
+) -> None:
+    """The script as written would end the study otherwise, with everything there that the study needs."""
+    script = write_script(COUNTS.replace("STEP_S", "0.02"))
+    window = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_s=600.0, max_s=600.0)
+    request = replace(request_for(tmp_path, limits=Limits(trial_timeout_s=4.0)), script=Script(str(script), ()))
+    outcome = ProcessRunner().run(replace(request, window=window), threading.Event())
+    assert (outcome.kind, outcome.detail) == (OutcomeKind.COMPLETE, "its time was up before its window was complete")
+    assert outcome.measurement is not None and not outcome.measurement.steady
+    assert 200 < outcome.measurement.samples_per_s < 405
+    assert outcome.facts["unit"] == "samples" and "as_written" in outcome.facts
+    assert outcome.seconds < 8
+
+
+def test_a_deadline_before_there_is_a_figure_is_a_deadline(tmp_path: Path, write_script: Callable[..., Path]) -> None:
+    script = write_script(COUNTS.replace("STEP_S", "0.02"))
+    for window in (Window(warmup_s=600.0, max_s=600.0), screen_window(10**9)):
+        request = replace(request_for(tmp_path, limits=Limits(trial_timeout_s=3.0)), script=Script(str(script), ()))
+        outcome = ProcessRunner().run(replace(request, window=window), threading.Event())
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.TIMED_OUT, "deadline")
 
 
 def test_a_loop_in_c_meets_the_no_progress_deadline(run: Run) -> None:

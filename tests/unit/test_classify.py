@@ -236,6 +236,16 @@ def test_our_own_kill_is_told_by_its_reason(ended_by: str, kind: OutcomeKind) ->
         assert judge(STEP, baseline=baseline, status=None, ended_by=ended_by) == (kind, ended_by)
 
 
+@pytest.mark.parametrize("baseline", [True, False])
+def test_a_window_that_the_deadline_cut_short_is_a_figure_once_all_is_told(baseline: bool) -> None:
+    cut = {**CUT, "why": "its time was up"}
+    late: dict[str, Any] = {"baseline": baseline, "status": None, "ended_by": "deadline"}
+    assert judge(STEP, cut, measurable=True, **late) == (OutcomeKind.COMPLETE, "")
+    assert judge(STEP, cut, baseline=baseline, measurable=True) == (OutcomeKind.COMPLETE, "")
+    assert judge(STEP, cut, measurable=False, **late) == (OutcomeKind.TIMED_OUT, "deadline")
+    assert judge(STEP, measurable=True, **late) == (OutcomeKind.TIMED_OUT, "deadline"), "no facts: nothing to go by"
+
+
 def test_an_exception_before_our_kill_is_the_cause() -> None:
     assert judge(raised("ValueError", "x"), status=None, ended_by="leaving", baseline=True) == (
         OutcomeKind.USER_ERROR,

@@ -61,3 +61,4 @@ def test_the_request_holds_everything_that_the_child_may_know(tmp_path: Path) ->
     assert (document["config"], document["knowledge"]) == ({"workers": 2}, {"loaders": ["a"]})
     assert (document["parent_pid"], document["max_device_bytes"]) == (77, 5)
     assert document["window"]["max_s"] == 20.0
+    assert document["deadline_s"] == 120.0

@@ -245,6 +245,11 @@ class StepClock:
         return rate_of(self._blocks) * (1 + relative_half_width(self._blocks)) < below
 
     @property
+    def is_measurable(self) -> bool:
+        """Whether the window gives a figure already, though not a precise one. A look at losses gives none."""
+        return self.phase == "window" and len(self._blocks) >= 3 and not self._window.get("until_samples")
+
+    @property
     def progress(self) -> float:
         """Samples trained on, steps where samples can't be counted."""
         return self.total_samples or float(self.total_steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -13,6 +14,8 @@ from typing import Any
 from .recorder import Recorder, StepClock
 
 STOP_GRACE_S = 6.0
+LEAVING_S = 5.0
+"""Before its deadline a trial needs so much, or a tenth of its time, to write down what it saw and to leave."""
 
 
 class StopTrial(BaseException):
@@ -45,6 +48,9 @@ class Session:
         # Data that are fetched once and trained on again and again were no measure of the baseline.
         self.clock.counts_samples = self.knowledge.get("unit") != "steps"
         self.started = float(request.get("spawned_monotonic") or time.monotonic())
+        deadline_s = float(request.get("deadline_s") or math.inf)
+        self._ends_by = self.started + deadline_s - min(LEAVING_S, deadline_s / 10)
+        self._last_step = self.started
         self.stopped = False
         self.finished = False
         self.ended_badly = False
@@ -202,6 +208,14 @@ class Session:
             self.recorder.emit("first_step", seconds=time.monotonic() - self.started)
         if self.clock.step(count):
             self.stop("the window is complete")
+        if self._is_late():
+            self.stop("its time was up before its window was complete", complete=False)
+
+    def _is_late(self) -> bool:
+        """Whether the deadline may come before another step ends, with enough measured to be worth keeping."""
+        now = time.monotonic()
+        lasted, self._last_step = now - self._last_step, now
+        return now + lasted > self._ends_by and self.clock.is_measurable
 
     def check_stop(self) -> None:
         """Raises again wherever a hook is reached: a script may have swallowed the first one."""

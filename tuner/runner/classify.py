@@ -80,6 +80,10 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
         "host-oom": _INFEASIBLE,
         "guard-lost": OutcomeKind.INFRASTRUCTURE,
     }
+    told = traces.last.get("window", {}).get("why", "")
+    if traces.ended_by == "deadline" and told and traces.measurable:
+        # All that there is to know is written down: only the script's own end is missing.
+        return OutcomeKind.COMPLETE, "", one_line(str(told))
     kind = kinds.get(traces.ended_by)
     return (kind, traces.ended_by, traces.ended_detail) if kind else None
 
@@ -135,7 +139,8 @@ def _from_end(traces: Traces) -> Judgement:
         return ours, "no-step", "the script ended without a training step that could be seen"
     blocks = sum(1 for r in traces.records if r["kind"] == "block" and not r.get("flagged"))
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:
-        return OutcomeKind.COMPLETE, "", "the script ended before the window was complete"
+        told = traces.last.get("window", {}).get("why") or "the script ended before the window was complete"
+        return OutcomeKind.COMPLETE, "", one_line(str(told))
     return ours, "too-short", "the script ended after its first steps, before anything could be measured"
 
 

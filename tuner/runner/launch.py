@@ -114,6 +114,7 @@ def request_document(request: TrialRequest, *, parent_pid: int, started: float) 
         "mode": "trial",
         "folder": str(request.folder.absolute()),
         "window": {**asdict(request.window), "max_s": min(request.window.max_s, request.limits.trial_timeout_s)},
+        "deadline_s": request.limits.trial_timeout_s,
         "seed": request.seed,
         "probe": request.probe,
         "max_device_bytes": request.limits.max_device_bytes,
