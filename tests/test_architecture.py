@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for row in (
         "errors model",
         "space stats accuracy bottleneck budget objective events noise wording quantities codec durable",
-        "environment card lock measurement placeholders registry scoring spaces storage tiers",
+        "environment card lock measurement placeholders registry scoring coldstart spaces storage tiers",
         "search runner",
         "plan identity",
         "finals ledger bench contest screens refusal study probing rederive",

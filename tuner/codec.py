@@ -138,6 +138,7 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "scaled_steps": measurement.scaled_steps,
         "skipped_steps": measurement.skipped_steps,
         "gradient": None if measurement.gradient is None else asdict(measurement.gradient),
+        "compile_cache": measurement.compile_cache,
     }
 
 
@@ -156,6 +157,7 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         scaled_steps=fields.get("scaled_steps", 0),
         skipped_steps=fields.get("skipped_steps", 0),
         gradient=None if fields.get("gradient") is None else _gradient_of(fields["gradient"]),
+        compile_cache=str(fields.get("compile_cache", "")),
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import codec
+from tuner.coldstart import with_cold_starts
 from tuner.durable import write_durably
 from tuner.errors import InfrastructureError, StorageError
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
@@ -23,6 +24,7 @@ from tuner.runner.base import Interrupted, Limits, Runner, TrialRequest, Window
 from tuner.storage import Repository, TrialRecord
 
 TRIALS = "trials"
+COMPILE_CACHE = "compile-cache"
 OUTCOME = "outcome.json"
 ATTEMPTS = 3
 """How often a trial is started before a machine that keeps failing is blamed on it."""
@@ -54,7 +56,7 @@ class Ledger:
         self._runner = runner
         self._stop = stop
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
-        self.trials: list[Trial] = [self._judged(trial) for trial in repository.trials(study_id)]
+        self.trials: list[Trial] = with_cold_starts(self._judged(trial) for trial in repository.trials(study_id))
 
     def recover(self) -> None:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
@@ -103,7 +105,7 @@ class Ledger:
         plan = self._plan
         request = TrialRequest(
             self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
-            trial.config, knowledge, window, plan.limits, trial.seed, probe,
+            trial.config, knowledge, window, plan.limits, trial.seed, probe, plan.folder / COMPILE_CACHE,
         )  # fmt: skip
         once = trial.phase is Phase.SCREEN
         outcome = self._run(trial, request) if once else self._undisturbed(trial, request, time_for)
@@ -182,9 +184,8 @@ class Ledger:
     def _store(self, trial: Trial) -> Trial:
         assert trial.outcome is not None
         self._repository.finish_trial(self._study_id, trial.number, trial.outcome)
-        self.trials.append(trial)
-        self.trials.sort(key=lambda stored: stored.number)
-        return trial
+        self.trials = with_cold_starts(sorted([*self.trials, trial], key=lambda stored: stored.number))
+        return next(stored for stored in self.trials if stored.number == trial.number)
 
     def _folder(self, trial: Trial) -> Path:
         return self._plan.folder / TRIALS / f"{trial.number:04d}"

@@ -88,7 +88,17 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
         scaled_steps=int(_number(scaler, "late_steps")),
         skipped_steps=int(_number(scaler, "late_skipped")),
         gradient=_gradient(_last(records, "gradient")),
+        compile_cache=_compile_cache(records),
     )
+
+
+def _compile_cache(records: Iterable[Record]) -> str:
+    """Whether what was compiled came out of the compiler's cache. One that counts nothing has none: that is cold."""
+    compiled = [r for r in records if r["kind"] == "compile" and _number(r, "graphs") > 0]
+    if not compiled:
+        return ""
+    hits, misses = (sum(_number(r, name) for r in compiled) for name in ("cache_hits", "cache_misses"))
+    return "cold" if not hits else "mixed" if misses else "warm"
 
 
 def knob_reports(records: Iterable[Record]) -> tuple[KnobReport, ...]:

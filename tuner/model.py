@@ -97,6 +97,9 @@ class Measurement:
     ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
     ``scaled_steps`` are optimizer steps under a gradient scaler after its first ones, in which it finds its scale;
     ``skipped_steps`` those of them that it skipped, since gradients overflowed.
+    ``compile_cache`` says what the compiler's cache on disk gave: nothing ("cold"), all ("warm"), or a part ("mixed");
+    "" where nothing was compiled. ``cold_first_step_s`` is what an earlier, cold trial of the study took, where this
+    one wasn't; it isn't stored.
     """
 
     samples_per_s: float
@@ -122,11 +125,18 @@ class Measurement:
     scaled_steps: int = 0
     skipped_steps: int = 0
     gradient: FirstGradient | None = None
+    compile_cache: str = ""
+    cold_first_step_s: float | None = None
 
     @property
     def skip_share(self) -> float:
         """The share of its steps that a gradient scaler skipped."""
         return self.skipped_steps / self.scaled_steps if self.scaled_steps else 0.0
+
+    @property
+    def start_s(self) -> float:
+        """Seconds to the first step as production pays them once: with nothing compiled yet, where that is known."""
+        return self.first_step_s if self.cold_first_step_s is None else self.cold_first_step_s
 
 
 @dataclass(frozen=True)

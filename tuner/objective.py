@@ -27,6 +27,7 @@ class Objective:
 def amortised(objective: Objective, planned_samples: int) -> Objective:
     """The rate over a whole training of so many samples: its start, compilation included, is charged to it.
 
+    That start is one with nothing compiled yet, wherever the study has seen one: see ``tuner.coldstart``.
     Raises ``ObjectiveError`` for an objective that isn't a rate.
     """
     if not objective.is_rate:
@@ -37,6 +38,6 @@ def amortised(objective: Objective, planned_samples: int) -> Objective:
 
     def score(measurement: Measurement) -> float:
         rate = objective.score(measurement)
-        return planned_samples / (measurement.first_step_s + planned_samples / rate)
+        return planned_samples / (measurement.start_s + planned_samples / rate)
 
     return Objective(f"{objective.name} over {planned_samples} samples", objective.unit, True, score)

@@ -61,6 +61,7 @@ MEASUREMENTS = st.builds(
     scaled_steps=st.integers(),
     skipped_steps=st.integers(),
     gradient=st.none() | GRADIENTS,
+    compile_cache=st.sampled_from(["", "cold", "warm", "mixed"]),
 )
 OUTCOMES = st.builds(
     Outcome, st.sampled_from(OutcomeKind), TEXT, TEXT, TEXT, st.none() | MEASUREMENTS,

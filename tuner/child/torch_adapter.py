@@ -136,7 +136,10 @@ class TorchAdapter:
     def _observe_device(self) -> None:
         graphs, seconds, breaks = _counters()
         if graphs:
-            self.session.recorder.emit("compile", graphs=graphs, seconds=seconds, breaks=breaks)
+            hits, misses = _cache_counts()
+            self.session.recorder.emit(
+                "compile", graphs=graphs, seconds=seconds, breaks=breaks, cache_hits=hits, cache_misses=misses
+            )
         cuda = self.torch.cuda
         if self.cuda and cuda.is_initialized():
             free, total = cuda.mem_get_info()
@@ -382,3 +385,11 @@ def _counters() -> tuple[int, float, int]:
     times = getattr(dynamo, "compilation_time_metrics", {})
     seconds = sum(times.get("_compile.compile_inner", ())) if times else 0.0
     return int(stats["stats"]["unique_graphs"]), float(seconds), sum(stats["graph_break"].values())
+
+
+def _cache_counts() -> tuple[int, int]:
+    """Graphs that came out of Inductor's cache on disk, and graphs that had to be compiled."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    counts = dynamo.counters["inductor"] if dynamo is not None else {}
+    misses = counts.get("fxgraph_cache_miss", 0) + counts.get("fxgraph_cache_bypass", 0)
+    return int(counts.get("fxgraph_cache_hit", 0)), int(misses)

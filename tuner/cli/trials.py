@@ -173,6 +173,7 @@ def document(trial: Trial, gain: float | None, drift: float) -> dict[str, Any]:
             "card": asdict(measurement.card) if measurement.card is not None else None,
             "scaled_steps": measurement.scaled_steps, "skipped_steps": measurement.skipped_steps,
             "metrics": {name: v if math.isfinite(v) else None for name, v in measurement.metrics.items()},
+            "compile_cache": measurement.compile_cache,
             "knobs": [
                 {
                     "knob": k.knob, "requested": k.requested, "evidence": str(k.evidence), "observed": k.observed,

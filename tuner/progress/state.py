@@ -153,6 +153,8 @@ def result_text(trial: Trial) -> str:
         text += f", {share_text(measurement.data_wait_share)} data wait"
     if measurement.skip_share >= _WORTH_MENTIONING:
         text += f", {share_text(measurement.skip_share)} of the steps skipped"
+    if measurement.compile_cache:
+        text += f", {measurement.compile_cache} compile cache"
     return text if measurement.steady else f"{text}, unsteady"
 
 

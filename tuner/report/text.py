@@ -150,18 +150,27 @@ def _comparison(winner: Winner, title: str) -> list[str]:
     ]
     if before.peak_device_bytes or after.peak_device_bytes:
         rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
-    rows.append(("time to first step", seconds_text(before.first_step_s), seconds_text(after.first_step_s)))
+    rows.append(("time to first step", _start(before), _start(after)))
     return [*_columns(rows), *_break_even(before, after)]
 
 
 def _break_even(before: Measurement, after: Measurement) -> list[str]:
-    """A slower start is paid back by a higher rate, after so many samples."""
-    extra_s = after.first_step_s - before.first_step_s
+    """A slower start is paid back by a higher rate, after so many samples. What is compiled is paid for once."""
+    extra_s = after.start_s - before.start_s
     if extra_s < _WORTH_MENTIONING_S or after.samples_per_s <= before.samples_per_s:
         return []
     samples = extra_s / (1 / before.samples_per_s - 1 / after.samples_per_s)
-    seconds = samples / after.samples_per_s + after.first_step_s
-    return [f"its slower start is made up for after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
+    seconds = samples / after.samples_per_s + after.start_s
+    start = "its slower start" + (", with nothing compiled yet," if after.cold_first_step_s is not None else "")
+    return [f"{start} is made up for after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
+
+
+def _start(measurement: Measurement) -> str:
+    """Seconds to the first step, and what the compiler's cache had to do with it."""
+    cache = f"{measurement.compile_cache} compile cache" if measurement.compile_cache else ""
+    if measurement.cold_first_step_s is not None:
+        cache = f"cold compile cache; {measurement.compile_cache}: {seconds_text(measurement.first_step_s)}"
+    return seconds_text(measurement.start_s) + (f" ({cache})" if cache else "")
 
 
 def _evidence(winner: Winner) -> list[str]:

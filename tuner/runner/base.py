@@ -61,6 +61,7 @@ class TrialRequest:
     ``knowledge`` is what the baseline taught of the script, in the child's own words: which loaders
     train, which of the script's options a knob is bound to. ``seed`` shifts every seed that the script sets.
     ``probe`` runs one side of the loop by itself: ``compute`` on one kept batch, or the ``loader`` without training.
+    ``compile_cache`` is where compilers keep what they made, unless the user's environment names a place.
     """
 
     folder: Path
@@ -72,6 +73,7 @@ class TrialRequest:
     limits: Limits = Limits()
     seed: int | None = None
     probe: str = ""
+    compile_cache: Path | None = None
 
 
 class Runner(Protocol):

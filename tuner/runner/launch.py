@@ -142,6 +142,7 @@ def child_environment(request: TrialRequest, request_path: Path, records: int) -
     """The user's environment with the device, the threads and the protocol set, and trackers off."""
     folder = request.folder.absolute()
     return {
+        **_compile_cache(request.compile_cache),
         **os.environ,
         **device_environment(request.device, request.config),
         **_silent_trackers(folder),
@@ -162,6 +163,11 @@ def device_environment(device: Device, config: Config, *, alone: bool = True) ->
     if "threads" in config:
         environment["OMP_NUM_THREADS"] = str(config["threads"])
     return environment
+
+
+def _compile_cache(folder: Path | None) -> dict[str, str]:
+    """A study's figures must not hang on what another process compiled before it."""
+    return {} if folder is None else {"TORCHINDUCTOR_CACHE_DIR": str(folder.absolute())}
 
 
 def _silent_trackers(folder: Path) -> dict[str, str]:
