@@ -17,6 +17,8 @@ from tuner.wording import count_text
 
 MORE_ROUNDS = 2
 """So many rounds are added to undecided finals at a time."""
+LEEWAY = 1.5
+"""So many times what is still to come is kept when a run is repeated: on a busy machine runs become longer."""
 
 
 def hold_finals(bench: Bench, candidates: Sequence[Trial]) -> Winner | None:
@@ -53,7 +55,7 @@ def _play(bench: Bench, schedule: Schedule) -> int:
     while True:
         trial = bench.waiting()
         if trial is not None:
-            _tell_pairs(bench, schedule, bench.conduct(trial, kept_s=_left_s(bench, schedule, schedule.rounds)))
+            _tell_pairs(bench, schedule, bench.conduct(trial, kept_s=LEEWAY * _left_s(bench, schedule, schedule.rounds)))
             continue
         left = schedule.runs_left(bench.trials, failed_in(schedule, bench.trials, bench.plan.objective))
         if not left:
@@ -63,7 +65,7 @@ def _play(bench: Bench, schedule: Schedule) -> int:
         if number != begun and not bench.time_for(_left_s(bench, schedule, max(number, FEWEST_ROUNDS))):
             return number - 1
         begun = number
-        ahead_s = _left_s(bench, schedule, schedule.rounds) - bench.run_s(Phase.FINALS, config)
+        ahead_s = LEEWAY * (_left_s(bench, schedule, schedule.rounds) - bench.run_s(Phase.FINALS, config))
         trial = bench.run(Phase.FINALS, config, schedule.name, round_number=number, kept_s=ahead_s)
         _tell_pairs(bench, schedule, trial)
 
