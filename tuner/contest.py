@@ -55,7 +55,8 @@ def _play(bench: Bench, schedule: Schedule) -> int:
     while True:
         trial = bench.waiting()
         if trial is not None:
-            _tell_pairs(bench, schedule, bench.conduct(trial, kept_s=LEEWAY * _left_s(bench, schedule, schedule.rounds)))
+            kept_s = LEEWAY * _left_s(bench, schedule, schedule.rounds)
+            _tell_pairs(bench, schedule, bench.conduct(trial, kept_s=kept_s))
             continue
         left = schedule.runs_left(bench.trials, failed_in(schedule, bench.trials, bench.plan.objective))
         if not left:
