@@ -93,9 +93,9 @@ def _resumed(told: list[Event]) -> list[Event]:
     """The same study in another process: what was tried before comes with its start."""
     started = told[0]
     assert isinstance(started, StudyStarted)
-    earlier = tuple(event for event in told[:15] if isinstance(event, TrialFinished))
+    earlier = tuple(event for event in told[:16] if isinstance(event, TrialFinished))
     space = next(event for event in told if isinstance(event, SpaceResolved))
-    running = next(event for event in told[15:] if isinstance(event, TrialStarted))
+    running = next(event for event in told[16:] if isinstance(event, TrialStarted))
     return [replace(started, resumed=True, earlier=earlier), space, running]
 
 
