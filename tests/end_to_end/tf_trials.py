@@ -60,8 +60,10 @@ class TensorFlowTrial:
 
 
 @pytest.fixture
-def begin() -> Iterator[Callable[..., TensorFlowTrial]]:
+def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., TensorFlowTrial]]:
     """Begins trials; what they patched is put back."""
+    # A trial that stops would end this process, should its script not unwind in time.
+    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)
 
     def start(config: dict[str, Any] | None = None, *, datasets: Any = None, **knowledge: Any) -> TensorFlowTrial:
         unpatch_all()
