@@ -4,6 +4,7 @@ VENV ?= .venv
 # What the tests and studies run on. PyPI's Linux wheel brings several gigabytes of CUDA libraries; a machine
 # without a GPU is served better by: make PIP_ARGS="--index-url <the CPU wheel index of pytorch.org>"
 TORCH ?= torch==2.13.0
+TENSORFLOW ?= tensorflow-cpu==2.21.0
 PIP_ARGS ?=
 # The study of `make study`, and options for it.
 STUDY ?= studies/digits
@@ -18,6 +19,7 @@ env: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) $(TORCH)
+	$(BIN)/python -m pip install -q $(TENSORFLOW)
 	$(BIN)/python -m pip install -q -e '.[studies,test]'
 	touch $@
 

@@ -16,11 +16,12 @@ def _parallel_calls(known: Known) -> Sequence[Value]:
     return [AUTO, known.cores]
 
 
-def _caches(known: Known) -> Sequence[Value]:
-    """In memory, where what would be kept fits beside what the script takes."""
+def _cache_refuses(known: Known) -> str:
+    """What is kept in memory has to fit beside what the script takes."""
     needed, free = known.facts.get("cache_bytes"), known.facts.get("free_host_bytes")
-    fits = needed is None or free is None or needed <= free
-    return [True, False] if fits else [False]
+    if needed is None or free is None or needed <= free:
+        return ""
+    return f"it would take {needed / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB are left of the memory limit"
 
 
 def _private_threads(known: Known) -> Sequence[Value]:
@@ -59,8 +60,8 @@ SPACE = SearchSpace(
         ),
         Knob("parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True),
         Knob(
-            "cache", _caches, "tf.data keeps prepared elements in memory",
-            loader=True, heavier=True, value_type=bool,
+            "cache", lambda known: [True, False], "tf.data keeps prepared elements in memory",
+            loader=True, heavier=True, refuses=_cache_refuses, value_type=bool,
         ),
         Knob(
             "workers", _workers, "threads or processes that prepare the batches of a PyDataset",

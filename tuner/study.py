@@ -164,8 +164,16 @@ class _Study:
             raise refusal(baseline.outcome, self._plan.folder / TRIALS / "0000" / "log.txt")
         if not self._paused:
             note_unseen(bench, baseline)
-        facts = {**baseline.outcome.facts, "effective_batch": self._plan.effective_batch}
+        facts = {
+            **baseline.outcome.facts, "effective_batch": self._plan.effective_batch,
+            "free_host_bytes": self._free_host_bytes(baseline.outcome.measurement),
+        }  # fmt: skip
         bench.knowledge = extend_facts(facts, self._placeholders)
+
+    def _free_host_bytes(self, baseline: Measurement | None) -> int | None:
+        """What the memory limit leaves beside the script as written."""
+        limit = self._plan.limits.max_host_bytes
+        return None if limit is None or baseline is None else max(0, limit - baseline.peak_host_bytes)
 
     def _resolve_space(self) -> ResolvedSpace:
         plan = self._plan
