@@ -17,7 +17,7 @@ from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, 
 from tuner.finals import choose_candidates
 from tuner.ledger import TRIALS, Ledger
 from tuner.lock import DeviceLock, FolderLock
-from tuner.model import Phase, TierBest, Trial, Winner
+from tuner.model import Measurement, Phase, TierBest, Trial, Winner
 from tuner.noise import MOVED
 from tuner.placeholders import extend_facts, first_knowledge, parse
 from tuner.plan import StudyPlan
