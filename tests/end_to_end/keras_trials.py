@@ -30,14 +30,14 @@ def keras() -> ModuleType:
 class Trial:
     """A session, its adapter and its records, none of which ends this process."""
 
-    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], probe: str) -> None:
+    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], probe: str = "", device: str = "cpu") -> None:
         import tensorflow
 
         from tuner.child.keras_adapter import KerasAdapter
 
         self.log = Log()
         request = {
-            "config": config, "knowledge": knowledge, "window": ENDLESS, "device": "cpu", "folder": "", "probe": probe,
+            "config": config, "knowledge": knowledge, "window": ENDLESS, "device": device, "folder": "", "probe": probe,
         }  # fmt: skip
         self.session = Session(request, self.log)
         self.adapter = KerasAdapter(self.session)
@@ -62,9 +62,11 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Trial]]:
     monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)
     keras()
 
-    def start(config: dict[str, Any] | None = None, *, probe: str = "", **knowledge: Any) -> Trial:
+    def start(
+        config: dict[str, Any] | None = None, *, probe: str = "", device: str = "cpu", **knowledge: Any
+    ) -> Trial:
         unpatch_all()
-        return Trial(config or {}, knowledge, probe)
+        return Trial(config or {}, knowledge, probe, device)
 
     yield start
     unpatch_all()

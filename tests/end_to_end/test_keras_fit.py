@@ -260,3 +260,13 @@ def test_the_probe_computes_on_one_batch_and_loads_without_computing(begin: Begi
         assert trial.end()["samples"] == 2 * ROWS
         same = all(numpy.array_equal(a, b) for a, b in zip(before, made.get_weights(), strict=True))
         assert same is (side == "loader")
+
+
+def test_steps_on_the_wrong_device_are_no_measurement(begin: Begin) -> None:
+    """TensorFlow falls back to the CPU by itself, and says so to nobody who looks at figures only."""
+    trial = begin(device="cuda:0")
+    fit(model())
+    trial.end()
+    assert [record["detail"] for record in trial.log.of("failure")] == [
+        "TensorFlow sees no GPU here: the steps ran on the CPU"
+    ]

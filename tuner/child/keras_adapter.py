@@ -62,10 +62,16 @@ class KerasAdapter:
             self._join()
 
     def _cap_memory(self, tf: ModuleType) -> None:
-        """A config that takes too much fails here, and no neighbour on the card does."""
-        limit = self.session.request.get("max_device_bytes")
+        """A config that takes too much fails here, and no neighbour on the card does.
+
+        A card whose memory is taken as it is needed can't be capped as well: there the limit is only held against.
+        """
         cards = tf.config.list_physical_devices("GPU") if self.cuda else []
-        if cards and limit and self.session.config:
+        limit = self.session.request.get("max_device_bytes")
+        if self.session.wants("memory_growth"):
+            for card in cards:
+                tf.config.experimental.set_memory_growth(card, bool(self.session.config["memory_growth"]))
+        elif cards and limit and self.session.config:
             cap = tf.config.LogicalDeviceConfiguration(memory_limit=limit // 2**20)
             tf.config.set_logical_device_configuration(cards[0], [cap])
 

@@ -73,8 +73,13 @@ class Observation:
 
     def _device(self) -> None:
         tf = self.adapter.tf
-        if not self.adapter.cuda or tf is None or not tf.config.list_logical_devices("GPU"):
+        if not self.adapter.cuda or tf is None:
             return
+        if not tf.config.list_logical_devices("GPU"):
+            self.session.fail("unsupported", "TensorFlow sees no GPU here: the steps ran on the CPU")
+            return
+        card = tf.config.list_physical_devices("GPU")[0]
+        self.session.as_written["memory_growth"] = bool(tf.config.experimental.get_memory_growth(card))
         info = tf.config.experimental.get_memory_info("GPU:0")
         self.session.recorder.emit("memory", reserved=info["peak"], allocated=info["peak"], overhead=0)
 
@@ -146,6 +151,8 @@ class Observation:
         for knob, kind in (("threads", "intra"), ("inter_op_threads", "inter")):
             if knob in config:
                 self._compare(knob, self._threads(kind))
+        if "memory_growth" in config:
+            self._compare("memory_growth", self.session.as_written.get("memory_growth"))
         if "precision" in config:
             self._precision_evidence()
         if "lr_scale" in config:
