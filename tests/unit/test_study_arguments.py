@@ -23,7 +23,7 @@ def outcome_of(config: Config) -> Outcome:
     chosen = str(config.get("input", "slow"))
     rate, wait = RATES[chosen]
     workers = int(config.get("workers", 0))
-    reports = ()
+    reports: tuple[KnobReport, ...] = ()
     if workers and chosen == "slow":
         reports = (KnobReport("workers", workers, 0, 0, Evidence.NOT_APPLICABLE),)
     rate *= (1.0 + workers / 10) * (1.2 if config.get("precision") == "bf16" else 1.0)
