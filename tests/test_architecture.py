@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "environment card lock measurement placeholders registry scoring coldstart spaces storage tiers",
         "search runner",
         "plan identity",
-        "finals ledger bench contest screens refusal study probing rederive",
+        "finals ledger bench contest screens refusal study probing rederive waterfall",
         "progress report export",
         "cli __main__",
     )

@@ -268,3 +268,22 @@ class TierBest:
     speedup: Ratio | None
     proven: bool
     learned: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn on the way from the script as written to the fastest single trial.
+
+    ``turned`` are the knobs that it adds to the turns before, empty for the script as written; ``knobs`` what was
+    observed of them. ``gain`` is the ratio to the turn before, ``total`` to the script as written; ``rough`` where
+    that moved around the trial.
+    """
+
+    trial: int
+    turned: Config
+    samples_per_s: float
+    unit: str
+    gain: float
+    total: float
+    rough: bool
+    knobs: tuple[KnobReport, ...]

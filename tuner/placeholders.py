@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import UnknownKnobError, UsageError
-from tuner.model import Config, Value
+from tuner.model import Config, Trial, Value
 from tuner.space import Knob, SearchSpace, same_value
 
 _PLACEHOLDER = re.compile(
@@ -83,7 +83,11 @@ def render(argv: Sequence[str], config: Config) -> tuple[str, ...]:
 
 
 def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) -> SearchSpace:
-    """The space with the arguments' own knobs and choices. Raises ``UnknownKnobError`` for one without any choice."""
+    """The space with the arguments' own knobs and choices. Raises ``UnknownKnobError`` for one without any choice.
+
+    Its own knobs come first: they are the user's wish, and what they choose between may decide what else there is.
+    """
+    own: list[Knob] = []
     knobs = [_with_choices(knob, placeholders.get(knob.name)) for knob in space.knobs]
     declared = {knob.name for knob in space.knobs}
     for placeholder in placeholders.values():
@@ -96,8 +100,8 @@ def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) ->
                 hint=f"give its values, as in {{{placeholder.knob}=1|2|4}}, the script's own first; or write"
                 f" {{{{{placeholder.knob}}}}} if the braces are meant literally; the knobs are: {known}",
             )
-        knobs.append(_own_knob(placeholder))
-    return replace(space, knobs=tuple(knobs))
+        own.append(_own_knob(placeholder))
+    return replace(space, knobs=(*own, *knobs))
 
 
 def first_knowledge(placeholders: Mapping[str, Placeholder]) -> dict[str, Any]:
@@ -130,6 +134,28 @@ def extend_facts(facts: Mapping[str, Any], placeholders: Mapping[str, Placeholde
         # Whatever kept instrumentation from it doesn't matter: the script takes it as an argument.
         left_out.pop(knob, None)
     return {**facts, "as_written": as_written, "left_out": left_out, "placeholders": list(placeholders)}
+
+
+def widen_facts(
+    facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder], trials: Iterable[Trial]
+) -> Mapping[str, Any]:
+    """The facts with the knobs that only another value of an argument brings, such as those of another loader.
+
+    The first trial that shows one tells how the script wrote it; ``beside`` keeps the arguments that it takes.
+    What the baseline showed stays as it was. The very same facts where there is nothing to add.
+    """
+    for trial in trials:
+        arguments = {knob: value for knob, value in trial.config.items() if knob in placeholders}
+        if not arguments or trial.outcome is None or not trial.outcome.complete:
+            continue
+        shown = trial.outcome.facts
+        known = {*facts["as_written"], *facts["left_out"], *shown.get("left_out", ()), *trial.config}
+        found = {knob: value for knob, value in shown.get("as_written", {}).items() if knob not in known}
+        if found:
+            as_written = {**facts["as_written"], **found}
+            beside = {**facts.get("beside", {}), **dict.fromkeys(found, arguments)}
+            facts = {**shown, **facts, "as_written": as_written, "beside": beside}
+    return facts
 
 
 def _placeholder(match: re.Match[str]) -> Placeholder:
@@ -209,7 +235,7 @@ def _own_knob(placeholder: Placeholder) -> Knob:
     choices = placeholder.choices
     # Nobody has said what it changes, so it counts as what may change most.
     return Knob(
-        placeholder.knob, lambda known: choices, "argument of the script", tier=3, ordered=_numbers(choices)
+        placeholder.knob, lambda known: choices, "argument of the script", tier=3, ordered=_numbers(choices), own=True
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner.errors import SpaceError, UnknownKnobError, UsageError
@@ -31,6 +31,8 @@ class Knob:
     ``refuses`` gives the reason to leave the knob out of this study, or "".
     ``late`` knobs (compilers) are tried after the cheap ones. ``loader`` knobs feed the loop, and are judged by the
     whole rate; the others by the rate without the wait for data. More of a ``heavier`` one takes more memory.
+    ``own`` ones are arguments of the script that no space declares: nobody has said what they change, so they are
+    judged by the whole rate.
     ``value_type`` and ``least`` are what a value has to be; a knob without a type takes any.
     """
 
@@ -45,6 +47,7 @@ class Knob:
     late: bool = False
     loader: bool = False
     heavier: bool = False
+    own: bool = False
     value_type: type[bool] | type[int] | type[float] | type[str] | None = None
     least: int | None = None
 
@@ -205,8 +208,19 @@ def resolve(
         if len(values) < 2:
             left_out[knob.name] = f"only one value makes sense here: {written}"
             continue
-        axes.append(Axis(knob, values, _index(values, written)))
+        axes.append(Axis(_beside(knob, facts), values, _index(values, written)))
     return ResolvedSpace(space, tuple(axes), left_out, pinned, facts)
+
+
+def _beside(knob: Knob, facts: Mapping[str, Any]) -> Knob:
+    """The knob; where the script has it only beside other values of its arguments, it means nothing without them."""
+    arguments: Config | None = facts.get("beside", {}).get(knob.name)
+    if arguments is None:
+        return knob
+    needs = knob.needs or (lambda config: True)
+    return replace(
+        knob, needs=lambda c: all(same_value(c.get(name), v) for name, v in arguments.items()) and needs(c)
+    )
 
 
 def selected_names(selection: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from tuner.ledger import TRIALS, Ledger
 from tuner.lock import DeviceLock, FolderLock
 from tuner.model import Measurement, Phase, TierBest, Trial, Winner
 from tuner.noise import MOVED
-from tuner.placeholders import extend_facts, first_knowledge, parse
+from tuner.placeholders import extend_facts, first_knowledge, parse, widen_facts
 from tuner.plan import StudyPlan
 from tuner.probing import explore
 from tuner.refusal import refusal
@@ -28,11 +28,11 @@ from tuner.scoring import WORTH_HAVING, key_of, score_of
 from tuner.screens import note_unseen, screen
 from tuner.search.history import History, Proposal, Sampler
 from tuner.search.memory import MemoryLimits
-from tuner.space import Known, ResolvedSpace, resolve, selected_names
+from tuner.space import Known, ResolvedSpace, SearchSpace, resolve, selected_names
 from tuner.stats import Verdict
 from tuner.storage import Repository, StudyRecord
 from tuner.tiers import best_of_tiers
-from tuner.wording import shift_text
+from tuner.wording import config_text, shift_text
 
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
@@ -135,7 +135,7 @@ class _Study:
             self._measure_baseline()
             space = self._resolve_space()
             self._probe(space)
-            why = self._search(space)
+            space, why = self._search(space)
             winner = self._prove()
             bench.repository.save_state(self._record.id, "finished")
         except Interrupted:
@@ -179,20 +179,12 @@ class _Study:
         plan = self._plan
         asked = [*selected_names(plan.selection), *plan.pinned]
         space = plan.spaces.chosen(self._bench.knowledge, self._placeholders, asked)
-        known = Known(plan.device, plan.cores, facts=self._bench.knowledge)
-        resolved = resolve(space, known, selection=plan.selection, pinned=plan.pinned)
+        resolved = self._resolved(space)
         identity.check_space(self._record.space, resolved, str(plan.folder))
         # Only now is it sure that the study goes on: one that is refused stays as it was, finished or not.
         self._bench.repository.save_state(self._record.id, "running")
         self._bench.repository.save_space(self._record.id, identity.space_document(resolved))
-        self._space = self._bench.space = resolved
-        self._bench.tell(
-            SpaceResolved(
-                {axis.knob.name: axis.values for axis in resolved.axes},
-                {axis.knob.name: axis.values[axis.as_written] for axis in resolved.axes},
-                dict(resolved.left_out), resolved.pinned, resolved.size,
-            )
-        )  # fmt: skip
+        self._take(resolved)
         excluded = [
             f"{axis.knob.name}={value}"
             for axis in resolved.axes
@@ -209,22 +201,56 @@ class _Study:
         if self._bottleneck is not None:
             self._bench.tell(Probed(self._bottleneck))
 
-    def _search(self, space: ResolvedSpace) -> str:
-        """Runs trials until a bound is reached; says which."""
+    def _resolved(self, space: SearchSpace) -> ResolvedSpace:
+        plan = self._plan
+        known = Known(plan.device, plan.cores, facts=self._bench.knowledge)
+        return resolve(space, known, selection=plan.selection, pinned=plan.pinned)
+
+    def _take(self, space: ResolvedSpace) -> None:
+        self._space = self._bench.space = space
+        self._bench.tell(
+            SpaceResolved(
+                {axis.knob.name: axis.values for axis in space.axes},
+                {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
+                dict(space.left_out), space.pinned, space.size,
+            )
+        )  # fmt: skip
+
+    def _widened(self, space: ResolvedSpace) -> ResolvedSpace:
+        """The space with what the trials so far have shown of other values of the script's arguments.
+
+        It follows from the trials alone, so that a resumed study comes to the same one.
+        """
+        bench = self._bench
+        facts = widen_facts(bench.knowledge, self._placeholders, bench.trials)
+        if facts is bench.knowledge:
+            return space
+        bench.knowledge = facts
+        wider = self._resolved(space.space)
+        new = [axis.knob.name for axis in wider.axes if axis.knob.name in space.left_out]
+        if not new:
+            return space
+        bench.note(f"with {config_text(facts['beside'][new[0]])} there is more to turn: {', '.join(new)}")
+        self._take(wider)
+        return wider
+
+    def _search(self, space: ResolvedSpace) -> tuple[ResolvedSpace, str]:
+        """Runs trials until a bound is reached; says which, and what the space had become by then."""
         bench = self._bench
         while True:
+            space = self._widened(space)
             trial = bench.waiting()
             if trial is not None:
                 bench.conduct(trial)
                 continue
             over = self._search_is_over(space)
             if over:
-                return over
+                return space, over
             limits = MemoryLimits(self._plan.limits.max_device_bytes, self._plan.limits.max_host_bytes)
             history = History(space, self._plan.objective, bench.trials, limits)
             proposal = self._sampler.propose(history)
             if proposal is None:
-                return "every config worth a trial has been tried"
+                return space, "every config worth a trial has been tried"
             if self._anchor_is_due():
                 bench.run(Phase.ANCHOR, {}, "whether the machine drifts")
                 self._note_drift()

@@ -69,3 +69,18 @@ def test_a_batch_that_arrives_is_verified(evidence: Callable[..., dict[str, Any]
 @pytest.mark.parametrize("value", ["off", False])
 def test_not_compiling_is_an_answer(evidence: Callable[..., dict[str, Any]], value: str | bool) -> None:
     assert evidence("compile", value, "float32", "1", bound=False)["evidence"] == "verified"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [("--width", 16, "verified"), ("--width", "16", "verified"), ("--size", 16, "unverifiable")],
+)
+def test_an_argument_of_the_scripts_own_is_seen_in_its_parser(
+    option: str, value: Any, found: str, run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    parser = f"import argparse\np = argparse.ArgumentParser()\np.add_argument('{option}', type=int)\np.parse_args()\n"
+    script = write_script(TRAIN)
+    script.write_text(parser + script.read_text().replace("sys.argv[1]", "'float32'").replace("sys.argv[2]", "4"))
+    ran = run_child(script, {"width": value}, argv=(option, "16"), knowledge={"placeholders": ["width"]})
+    assert ran.of("window")[0]["complete"], ran.output
+    assert ran.evidence("width") == found

@@ -18,7 +18,7 @@ from golden_files import check
 
 from tuner.cli import main, probe
 from tuner.cli.study import write_profile
-from tuner.model import Config, Measurement, Outcome
+from tuner.model import Config, Evidence, KnobReport, Measurement, Outcome
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
 from tuner.study import run_study
@@ -83,6 +83,25 @@ def test_the_studies(here: Path, said: Callable[..., str]) -> None:
     check("studies.txt", _trimmed(said("studies").replace(str(here), "HERE")))
 
 
+def test_the_waterfall(here: Path, said: Callable[..., str]) -> None:
+    world = worlds.World(feed=300.0, compute=900.0)
+
+    def outcome_of(config: Config) -> Outcome:
+        outcome = world.outcome(config)
+        if outcome.measurement is None:
+            return outcome
+        told = [KnobReport(k, v, 1, 1, _evidence(k)) for k, v in config.items() if k != "layout"]
+        return replace(outcome, measurement=replace(outcome.measurement, knobs=(*outcome.measurement.knobs, *told)))
+
+    plan = worlds.plan(Path("made-up"), trials=20)
+    run_study(plan, ReplayRunner(outcome_of), StructuredSampler(), lambda event: None, threading.Event())
+    check("waterfall.txt", _trimmed(said("trials", "made-up", "--waterfall", "--svg", "waterfall.svg")))
+    check("waterfall.svg", Path("waterfall.svg").read_text(encoding="utf-8"))
+    turns = json.loads(said("trials", "made-up", "--waterfall", "--json"))
+    rounded = [{k: round(v, 6) if isinstance(v, float) else v for k, v in turn.items()} for turn in turns]
+    check("waterfall.json", json.dumps(rounded, indent=2) + "\n")
+
+
 def test_the_devices(said: Callable[..., str]) -> None:
     """The processor, which every machine has, stands last."""
     *_, cpu = json.loads(said("devices", "--json"))
@@ -131,6 +150,10 @@ def test_a_probe(
     document = json.loads(said(*command, "--json"))
     document["overhead_share"] = round(document["overhead_share"], 6)
     check("probe.json", json.dumps(document, indent=2) + "\n")
+
+
+def _evidence(knob: str) -> Evidence:
+    return Evidence.UNVERIFIABLE if knob == "precision" else Evidence.VERIFIED
 
 
 def _trimmed(text: str) -> str:

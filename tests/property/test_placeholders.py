@@ -137,7 +137,7 @@ SPACE = SearchSpace("torch", "torch", (Knob("batch_size", lambda known: [8, 16],
 
 def test_the_space_takes_the_arguments_choices_and_knobs() -> None:
     space = extend_space(SPACE, parse(["--b={batch_size=32|64}", "--width={width=8|16}", "--act={act=relu|gelu}"]))
-    batch_size, width, act = space.knobs
+    width, act, batch_size = space.knobs
     known = Known(Device("cpu", 0, "a CPU", "", 0), cores=2)
     assert [list(knob.choices(known)) for knob in (batch_size, width, act)] == [[32, 64], [8, 16], ["relu", "gelu"]]
     assert (batch_size.ordered, width.ordered, act.ordered) == (True, True, False)

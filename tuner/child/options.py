@@ -69,4 +69,14 @@ def _report(session: Session, seen: dict[str, dict[str, Any]]) -> None:
     session.facts["options"] = found
     values = {knob: _value(seen, knob) for knob in session.knowledge.get("placeholders") or ()}
     session.facts["arguments"] = {knob: value for knob, value in values.items() if value is not None}
+    for knob in values.keys() & session.config.keys() - session.reported_knobs:
+        _report_argument(session, knob, values[knob])
     session.facts["option_flags"] = {knob: seen[dest]["flag"] for knob, dest in found.items()}
+
+
+def _report_argument(session: Session, knob: str, parsed: Any) -> None:
+    """An argument of the script's own that no adapter knows: that the parser took it is all that can be seen."""
+    if str(parsed).lower() == str(session.config[knob]).lower():
+        session.knob(knob, "verified", observed=parsed)
+    else:
+        session.knob(knob, "unverifiable", changed=0, reason="the script's argument parser doesn't show it")

@@ -63,6 +63,7 @@ class Session:
         self.suggestions: dict[str, Any] = {}
         self._reported: set[str] = set()
         self._logged: dict[str, tuple[float, float]] = {}
+        self.reported_knobs: set[str] = set()
         self._reported_step = 0
         self._reported_samples = 0.0
         self.observers: list[Callable[[], None]] = []
@@ -268,6 +269,7 @@ class Session:
             # What ended the script so early is the news, not that a knob had no time to show.
             evidence, reason = "unverifiable", "the script ended before it could show"
         if name in self.config:
+            self.reported_knobs.add(name)
             self.recorder.emit(
                 "knob", knob=name, requested=self.config[name], sites_seen=sites, sites_changed=changed,
                 evidence=evidence, reason=reason, observed=observed,

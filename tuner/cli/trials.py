@@ -12,13 +12,15 @@ from typing import Any
 from tuner.bottleneck import bottleneck_of
 from tuner.cli.stored import StoredStudy, open_study
 from tuner.cli.tables import Subparsers, show, table
-from tuner.errors import ExitCode, StorageError
+from tuner.cli.waterfall import show_waterfall
+from tuner.errors import ExitCode, StorageError, UsageError
 from tuner.model import CardUse, Measurement, Phase, Trial
 from tuner.noise import MOVED, throttle_text
 from tuner.objective import Objective
 from tuner.progress.state import result_text
 from tuner.rederive import disagreements
 from tuner.scoring import Yardstick
+from tuner.waterfall import waterfall
 from tuner.wording import (
     bottleneck_text,
     bytes_text,
@@ -36,23 +38,33 @@ RATE = Objective("throughput", "samples/s", True, lambda measurement: measuremen
 def add_parser(verbs: Subparsers) -> None:
     """Declares the verb."""
     parser = verbs.add_parser(
-        "trials", help="list the trials of a study", usage="autotune trials [DIR] [--json | --check]",
+        "trials", help="list the trials of a study",
+        usage="autotune trials [DIR] [--json | --check] [--waterfall [--svg FILE]]",
         description="Lists the trials of the study in DIR. Without DIR, the study in the current folder, or the only"
         " one below it.",
     )  # fmt: skip
     parser.add_argument("dir", nargs="?", metavar="DIR", help="the study's folder")
     parser.add_argument("--json", action="store_true", help="print JSON, with what was observed of every knob")
     parser.add_argument("--check", action="store_true", help="derive every figure from the raw records again")
+    parser.add_argument(
+        "--waterfall", action="store_true",
+        help="show what each turn brought, from the script as written to the fastest trial",
+    )  # fmt: skip
+    parser.add_argument("--svg", metavar="FILE", help="draw the waterfall into a file")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the trials."""
+    if arguments.svg is not None and not arguments.waterfall:
+        raise UsageError("--svg draws the waterfall", hint="autotune trials --waterfall --svg FILE")
     stored = open_study(arguments.dir)
     if arguments.check:
         return check(stored)
+    yardstick = Yardstick(stored.trials, RATE)
+    if arguments.waterfall:
+        return show_waterfall(stored, waterfall(stored.trials, yardstick), arguments.svg, as_json=arguments.json)
     if arguments.json:
-        yardstick = Yardstick(stored.trials, RATE)
         documents = [document(t, gain(t, stored.trials), yardstick.drift(t.number)) for t in stored.trials]
         print(json.dumps(documents, indent=2))
         return ExitCode.OK
@@ -60,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     bottleneck = bottleneck_of(stored.trials)
     if bottleneck is not None:
         print(bottleneck_text(bottleneck))
-    for shift in Yardstick(stored.trials, RATE).shifts(MOVED):
+    for shift in yardstick.shifts(MOVED):
         print(shift_text(shift))
     for trial in stored.trials:
         if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:

@@ -108,7 +108,7 @@ class _Walk:
         if own is None or other is None:
             return 0.0
         whole = own / other
-        if axis.knob.loader or not self._history.objective.maximize or _wait(reference) < WAITING:
+        if axis.knob.loader or axis.knob.own or not self._history.objective.maximize or _wait(reference) < WAITING:
             return whole
         # What computing gains is hidden behind the wait for now; it must not cost anything in return.
         return whole * (1 - _wait(reference)) / (1 - _wait(trial)) if whole > CLIMB_ON else whole

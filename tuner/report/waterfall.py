@@ -1,0 +1,121 @@
+"""The way from the script as written to the fastest single trial, as a table's rows and as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from tuner.model import Turn
+from tuner.wording import AS_WRITTEN, config_text, gain_text, number_text, value_text
+
+CAUTION = "single trials; what is proven is in best.json"
+_SLOT = 132  # pixels that a bar and its labels take
+_BAR = 72
+_LEFT = 24
+_TOP = 96
+_HEIGHT = 240  # of the tallest bar
+_LINE = 16
+_STYLE = """\
+text { font: 12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
+.title { font-size: 16px; font-weight: 600; }
+.rate { font-weight: 600; }
+@media (prefers-color-scheme: dark) {
+  .page { fill: #0d1117; } .ink { fill: #e6edf3; } .quiet { fill: #9198a1; }
+  .before { fill: #3d444d; } .gained { fill: #4493f8; } .axis { stroke: #3d444d; }
+}"""
+
+
+def table_rows(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the table; a ~ marks figures that are rough, since the baseline moved around the trial."""
+    unit = turns[0].unit if turns else "samples"
+    rows = [
+        [
+            str(turn.trial), turn_text(turn), number_text(turn.samples_per_s), gain_mark(turn) if turn.turned else "",
+            f"{'~' if turn.rough else ''}{gain_text(turn.total)}", seen_text(turn),
+        ]
+        for turn in turns
+    ]  # fmt: skip
+    return ["trial", "turn", f"{unit}/s", "this turn", "in all", "observed"], rows
+
+
+def turn_text(turn: Turn) -> str:
+    """What was turned."""
+    return config_text(turn.turned) if turn.turned else AS_WRITTEN
+
+
+def gain_mark(turn: Turn) -> str:
+    """What the turn brought."""
+    return f"{'~' if turn.rough else ''}{gain_text(turn.gain)}"
+
+
+def seen_text(turn: Turn) -> str:
+    """Whether the knobs took effect: once where all of them say the same."""
+    seen = {report.knob: str(report.evidence) for report in turn.knobs}
+    told = {knob: seen.get(knob, "not observed") for knob in turn.turned}
+    if len(set(told.values())) <= 1:
+        return next(iter(told.values()), "")
+    return ", ".join(f"{knob} {text}" for knob, text in told.items())
+
+
+def picture(turns: Sequence[Turn], title: str) -> str:
+    """The turns as bars from left to right, as the text of an SVG file: legible on light and on dark pages."""
+    depth = max((len(_label(turn)) for turn in turns), default=1)
+    width = max(2 * _LEFT + _SLOT * len(turns), 460)
+    height = _TOP + _HEIGHT + 2 * _LINE + depth * _LINE + 2 * _LINE
+    scale = _HEIGHT / max((turn.samples_per_s for turn in turns), default=1.0)
+    floor = _TOP + _HEIGHT
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+        f' role="img" aria-label="{escape(title)}">',
+        f"<style>\n{_STYLE}\n</style>",
+        f'<rect class="page" width="{width}" height="{height}" fill="#ffffff"/>',
+        _text(_LEFT, 32, title, "title ink", anchor="start"),
+        _text(_LEFT, 52, _total(turns), "quiet", anchor="start"),
+    ]
+    for place, turn in enumerate(turns):
+        parts += _bar(place, turn, turns[place - 1] if place else None, scale, floor)
+    parts.append(f'<path class="axis" d="M{_LEFT} {floor}.5H{width - _LEFT}" stroke="#d1d9e0"/>')
+    parts.append(_text(_LEFT, height - _LINE + 2, CAUTION, "quiet", anchor="start"))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _total(turns: Sequence[Turn]) -> str:
+    if len(turns) < 2:
+        return "no turn was faster"
+    return f"{gain_text(turns[-1].total)} in all, in {turns[-1].unit} per second"
+
+
+def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, floor: int) -> list[str]:
+    """The part that was there before is pale, what the turn brought is strong."""
+    middle = _LEFT + _SLOT * place + _SLOT // 2
+    own = turn.samples_per_s * scale
+    pale = min(own, previous.samples_per_s * scale) if previous is not None else own
+    left = middle - _BAR // 2
+    parts = [_rectangle(left, floor - pale, pale, "before")]
+    if own > pale:
+        parts.append(_rectangle(left, floor - own, own - pale, "gained"))
+    top = floor - math.ceil(own)
+    if previous is not None:
+        parts.append(_text(middle, top - 6 - _LINE, gain_mark(turn), "quiet"))
+    parts.append(_text(middle, top - 6, f"{number_text(turn.samples_per_s)}/s", "rate ink"))
+    lines = _label(turn)
+    parts += [_text(middle, floor + (2 + i) * _LINE - 8, line, "ink") for i, line in enumerate(lines)]
+    return parts
+
+
+def _label(turn: Turn) -> list[str]:
+    """The knobs under a bar, each value below its name."""
+    if not turn.turned:
+        return [AS_WRITTEN]
+    return [line for knob, value in turn.turned.items() for line in (knob, f"= {value_text(value)}")]
+
+
+def _rectangle(x: int, y: float, height: float, kind: str) -> str:
+    fill = {"before": "#d1d9e0", "gained": "#0969da"}[kind]
+    return f'<rect class="{kind}" x="{x}" y="{y:.1f}" width="{_BAR}" height="{height:.1f}" fill="{fill}"/>'
+
+
+def _text(x: int, y: int, text: str, kind: str, *, anchor: str = "middle") -> str:
+    fill = "#59636e" if "quiet" in kind else "#1f2328"
+    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}" fill="{fill}">{escape(text)}</text>'
