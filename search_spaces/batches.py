@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.model import Config, Value
-from tuner.space import Known
+from tuner.space import Knob, Known
 
 
 def keeps(facts: Mapping[str, Any]) -> bool:
@@ -82,3 +82,17 @@ def rate_refuses(known: Known) -> str:
 
 def accumulations(known: Known) -> Sequence[Value]:
     return [2, 4, 8]
+
+
+BATCH_SIZE = Knob(
+    "batch_size", batch_sizes, "samples in one forward pass",
+    tier=3, ordered=True, heavier=True, refuses=batch_refuses, value_type=int, least=1,
+)  # fmt: skip
+GRAD_ACCUMULATION = Knob(
+    "grad_accumulation", accumulations, "micro-batches in one optimizer step",
+    tier=3, ordered=True, refuses=accumulation_refuses, value_type=int, least=1,
+)  # fmt: skip
+LR_SCALE = Knob(
+    "lr_scale", lambda known: [], "factor on the learning rate, as the effective batch asks for",
+    tier=3, refuses=rate_refuses, value_type=float,
+)  # fmt: skip

@@ -83,18 +83,9 @@ SPACE = SearchSpace(
             ordered=True, devices=CPU, value_type=int, least=1,
         ),
         Knob("precision", _precisions, "dtype policy of the layers", tier=2, value_type=str),
-        Knob(
-            "batch_size", batches.batch_sizes, "samples in one forward pass",
-            tier=3, ordered=True, heavier=True, refuses=batches.batch_refuses, value_type=int, least=1,
-        ),
-        Knob(
-            "grad_accumulation", batches.accumulations, "micro-batches in one optimizer step",
-            tier=3, ordered=True, refuses=batches.accumulation_refuses, value_type=int, least=1,
-        ),
-        Knob(
-            "lr_scale", lambda known: [], "factor on the learning rate, as the effective batch asks for",
-            tier=3, refuses=batches.rate_refuses, value_type=float,
-        ),
+        batches.BATCH_SIZE,
+        batches.GRAD_ACCUMULATION,
+        batches.LR_SCALE,
         Knob(
             "steps_per_execution", lambda known: [1, 4, 16, 64], "steps in one call of the training function",
             ordered=True, needs=_runs_graphs, value_type=int, least=1,

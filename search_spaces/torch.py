@@ -66,10 +66,7 @@ SPACE = SearchSpace(
             "optimizer", _optimizers, "implementation of the optimizer's update",
             tier=2, devices=CPU_AND_CUDA, value_type=str,
         ),
-        Knob(
-            "batch_size", batches.batch_sizes, "samples in one forward pass",
-            tier=3, ordered=True, heavier=True, refuses=batches.batch_refuses, value_type=int, least=1,
-        ),
+        batches.BATCH_SIZE,
         Knob(
             "prefetch_factor", lambda known: [2, 4, 8], "batches that each worker keeps ready",
             ordered=True, loader=True, heavier=True, needs=_has_workers, value_type=int, least=1,
@@ -86,14 +83,8 @@ SPACE = SearchSpace(
             "cudnn_benchmark", lambda known: [True, False], "cuDNN picks its kernels by trial",
             devices=CUDA, value_type=bool,
         ),
-        Knob(
-            "grad_accumulation", batches.accumulations, "micro-batches in one optimizer step",
-            tier=3, ordered=True, refuses=batches.accumulation_refuses, value_type=int, least=1,
-        ),
-        Knob(
-            "lr_scale", lambda known: [], "factor on the learning rate, as the effective batch asks for",
-            tier=3, refuses=batches.rate_refuses, value_type=float,
-        ),
+        batches.GRAD_ACCUMULATION,
+        batches.LR_SCALE,
         Knob(
             "compile", _compile_modes, "torch.compile and its mode",
             tier=2, late=True, devices=CPU_AND_CUDA, value_type=str,

@@ -9,10 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from torch_trials import ENDLESS, Log
+from in_process import InProcess
 
 from tuner.child.patches import unpatch_all
-from tuner.child.session import Session
 
 
 def keras() -> ModuleType:
@@ -27,32 +26,20 @@ def keras() -> ModuleType:
     return imported
 
 
-class Trial:
-    """A session, its adapter and its records, none of which ends this process."""
+class Trial(InProcess):
+    """With the adapter of Keras and TensorFlow."""
 
-    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], probe: str = "", device: str = "cpu") -> None:
+    def __init__(
+        self, config: dict[str, Any], knowledge: dict[str, Any], probe: str = "", device: str = "cpu"
+    ) -> None:
+        super().__init__(config, knowledge, probe=probe, device=device)
         import tensorflow
 
         from tuner.child.keras_adapter import KerasAdapter
 
-        self.log = Log()
-        request = {
-            "config": config, "knowledge": knowledge, "window": ENDLESS, "device": device, "folder": "", "probe": probe,
-        }  # fmt: skip
-        self.session = Session(request, self.log)
         self.adapter = KerasAdapter(self.session)
         self.adapter.meet_tensorflow(tensorflow)
         self.adapter.meet_keras(keras())
-
-    def end(self) -> dict[str, Any]:
-        """The facts record."""
-        self.session.finish(complete=False)
-        return self.log.of("facts")[0]
-
-    def evidence(self, knob: str) -> tuple[str, str]:
-        """What was found of a knob, and why."""
-        record = next(r for r in self.log.of("knob") if r["knob"] == knob)
-        return record["evidence"], record["reason"]
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     tf = pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
 
+from in_process import ENDLESS
 from tf_networks import SAMPLES, Gan, Net, batches
-from torch_trials import ENDLESS
 
 pytest_plugins = ["tf_trials"]
 pytestmark = pytest.mark.filterwarnings("ignore")

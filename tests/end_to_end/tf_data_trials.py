@@ -18,22 +18,11 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
 import tensorflow as tf
+from in_process import Log
 
 from tuner.child.patches import unpatch_all
-from tuner.child.recorder import Recorder
 from tuner.child.session import Session
 from tuner.child.tf_data import DatasetWatch
-
-
-class Log(Recorder):
-    """Keeps records instead of sending them."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.records: list[dict[str, Any]] = []
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        self.records.append({"kind": kind, **fields})
 
 
 class Trial:

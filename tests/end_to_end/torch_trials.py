@@ -6,55 +6,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from in_process import InProcess
 
 from tuner.child.patches import unpatch_all
-from tuner.child.recorder import Recorder
-from tuner.child.session import Session
-
-ENDLESS = {
-    "warmup_steps": 1, "warmup_s": 0.0, "block_s": 0.001, "min_blocks": 10**9, "min_s": 1e9, "max_s": 1e9,
-    "target_half_width": 0.0,
-}  # fmt: skip
 
 
-class Log(Recorder):
-    """Keeps records instead of sending them."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.records: list[dict[str, Any]] = []
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        self.records.append({"kind": kind, **fields})
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        """Records of one kind."""
-        return [record for record in self.records if record["kind"] == kind]
-
-
-class Trial:
-    """A session, its adapter and its records, none of which ends this process."""
+class Trial(InProcess):
+    """With PyTorch's adapter."""
 
     def __init__(self, config: dict[str, Any], knowledge: dict[str, Any]) -> None:
-        self.log = Log()
-        request = {"config": config, "knowledge": knowledge, "window": ENDLESS, "device": "cpu", "folder": ""}
-        self.session = Session(request, self.log)
+        super().__init__(config, knowledge)
         import torch
 
         from tuner.child.torch_adapter import TorchAdapter
 
         self.adapter = TorchAdapter(self.session, torch)
         self.adapter.install()
-
-    def end(self) -> dict[str, Any]:
-        """The facts record."""
-        self.session.finish(complete=False)
-        return self.log.of("facts")[0]
-
-    def evidence(self, knob: str) -> tuple[str, str]:
-        """What was found of a knob, and why."""
-        record = next(r for r in self.log.of("knob") if r["knob"] == knob)
-        return record["evidence"], record["reason"]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ One adapter for all of Keras' backends: what differs between them lies below ``M
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -122,12 +121,8 @@ class KerasAdapter:
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
         loss = self._loss() if self._loss_at > progress else None
-        if loss is None:
-            return
-        self.session.recorder.emit("loss", samples=self.session.clock.progress, value=loss)
-        if not math.isfinite(loss):
-            self.session.fail("nan", f"the training loss became {loss}")
-            self.session.stop("the loss is not finite", complete=False)
+        if loss is not None:
+            self.session.loss(loss)
 
     def _loss(self) -> float | None:
         """The training loss since the last time: Keras' own figure is a mean over the epoch so far."""

@@ -190,6 +190,13 @@ class Session:
             self.failed.add(reason)
             self.recorder.emit("failure", reason=reason, detail=detail)
 
+    def loss(self, value: float) -> None:
+        """The training loss as it is now. One that isn't finite ends the trial: such a config can't train."""
+        self.recorder.emit("loss", samples=self.clock.progress, value=value)
+        if not math.isfinite(value):
+            self.fail("nan", f"the training loss became {value}")
+            self.stop("the loss is not finite", complete=False)
+
     def note(self, text: str) -> None:
         """A line for people, recorded once."""
         if text not in self.failed:

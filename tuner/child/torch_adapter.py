@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from types import ModuleType
 from typing import Any
@@ -108,12 +107,8 @@ class TorchAdapter:
         self.session.clock.min_window_steps = 3 * self._prefetch_capacity()
         self.steps.scalers.settle()
         loss = self.steps.losses.take()
-        if loss is None:
-            return
-        self.session.recorder.emit("loss", samples=self.session.clock.progress, value=loss)
-        if not math.isfinite(loss):
-            self.session.fail("nan", f"the training loss became {loss}")
-            self.session.stop("the loss is not finite", complete=False)
+        if loss is not None:
+            self.session.loss(loss)
 
     def _prefetch_capacity(self) -> int:
         """Batches that can lie ready: a window shorter than this measures a queue that was filled before."""

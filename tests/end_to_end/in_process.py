@@ -1,0 +1,61 @@
+"""A trial in the tests' own process: nothing of it ends that process, and its records are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuner.child.recorder import Recorder
+from tuner.child.session import Session
+
+ENDLESS = {
+    "warmup_steps": 1, "warmup_s": 0.0, "block_s": 0.001, "min_blocks": 10**9, "min_s": 1e9, "max_s": 1e9,
+    "target_half_width": 0.0,
+}  # fmt: skip
+
+
+class Log(Recorder):
+    """Keeps records instead of sending them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.records: list[dict[str, Any]] = []
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        self.records.append({"kind": kind, **fields})
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """Records of one kind."""
+        return [record for record in self.records if record["kind"] == kind]
+
+
+class InProcess:
+    """A session and its records; who inherits installs the watches."""
+
+    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], **request: Any) -> None:
+        self.log = Log()
+        given = {"config": config, "knowledge": knowledge, "window": ENDLESS, "device": "cpu", "folder": ""}
+        self.session = Session({**given, **request}, self.log)
+
+    def end(self) -> dict[str, Any]:
+        """The facts record."""
+        self.session.finish(complete=False)
+        return self.log.of("facts")[0]
+
+    def evidence(self, knob: str) -> tuple[str, str]:
+        """What was found of a knob at last, and why."""
+        record = [r for r in self.log.of("knob") if r["knob"] == knob][-1]
+        return record["evidence"], record["reason"]
+
+    @property
+    def steps(self) -> int:
+        """Steps that were counted."""
+        return self.session.clock.total_steps
+
+    @property
+    def samples(self) -> float:
+        """Samples that were trained on; the open block's included, once ended."""
+        return self.session.clock.total_samples
+
+    def set_apart(self) -> int:
+        """Blocks that aren't training."""
+        return sum(block["flagged"] for block in self.log.of("block"))
