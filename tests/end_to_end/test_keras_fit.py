@@ -270,3 +270,14 @@ def test_steps_on_the_wrong_device_are_no_measurement(begin: Begin) -> None:
     assert [record["detail"] for record in trial.log.of("failure")] == [
         "TensorFlow sees no GPU here: the steps ran on the CPU"
     ]
+
+
+def test_a_model_under_a_strategy_is_counted_and_its_loss_read(begin: Begin) -> None:
+    import tensorflow as tf
+
+    trial = begin()
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        made = model()
+    history = fit(made, batch_size=50).history["loss"]
+    assert trial.end()["samples"] == 2 * ROWS
+    assert numpy.mean([record["value"] for record in trial.log.of("loss")][-2:]) == pytest.approx(history[-1], rel=1e-4)

@@ -130,24 +130,25 @@ class KerasAdapter:
         if fits is None or not fits.logs:
             return self.loops.take_loss() if self.loops is not None else None
         # jax holds the metrics' state elsewhere while it trains.
-        tracker = _loss_tracker(fits.model) if fits.backend != "jax" else None
-        if tracker is not None:
-            total, count = float(tracker.total), float(tracker.count)
+        tracked = self._tracked_loss(fits.model) if fits.backend != "jax" else None
+        if tracked is not None:
+            total, count = tracked
             before, self._loss_read = self._loss_read, (total, count)
             return (total - before[0]) / (count - before[1]) if count > before[1] else None
         name = next((name for name in ("loss", *fits.logs) if name in fits.logs and "loss" in name), None)
         return None if name is None else float(fits.logs[name])
 
+    def _tracked_loss(self, model: Any) -> tuple[float, float] | None:
+        """Sum and count of the metric that holds the training loss, as Keras or the model's own train_step keeps it."""
+        read = self.keras.ops.convert_to_numpy  # a strategy's variable is no number by itself
+        found = [m for m in model.metrics if m.name == "loss" and hasattr(m, "total") and hasattr(m, "count")]
+        values = [(float(read(metric.total)), float(read(metric.count))) for metric in reversed(found)]
+        # A model with its own train_step leaves the one that Keras made unused.
+        return next(((total, count) for total, count in values if count), None)
+
     def _observe(self) -> None:
         if self.session.trained_by == FRAMEWORK:
             Observation(self).observe()
-
-
-def _loss_tracker(model: Any) -> Any:
-    """The metric that holds the training loss, as Keras or the model's own train_step keeps it."""
-    found = [m for m in model.metrics if m.name == "loss" and hasattr(m, "total") and hasattr(m, "count")]
-    # A model with its own train_step leaves the one that Keras made unused.
-    return next((metric for metric in reversed(found) if float(metric.count)), None)
 
 
 def _adapter(session: Session) -> KerasAdapter:
