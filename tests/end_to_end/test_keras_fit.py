@@ -281,3 +281,17 @@ def test_a_model_under_a_strategy_is_counted_and_its_loss_read(begin: Begin) -> 
     history = fit(made, batch_size=50).history["loss"]
     assert trial.end()["samples"] == 2 * ROWS
     assert numpy.mean([record["value"] for record in trial.log.of("loss")][-2:]) == pytest.approx(history[-1], rel=1e-4)
+
+
+@pytest.mark.parametrize("config", [{}, {"steps_per_execution": 2}], ids=["as written", "turned"])
+def test_a_model_that_is_fit_again_and_again_is_traced_as_often_as_in_plain_keras(
+    begin: Begin, config: dict[str, Any]
+) -> None:
+    trial = begin(config, framework="keras")
+    made = model()
+    fit(made, batch_size=50)
+    traces = trial.adapter.fits.traces()  # type: ignore[union-attr]
+    for _ in range(3):
+        fit(made, batch_size=50)
+    assert trial.adapter.fits.traces() == traces  # type: ignore[union-attr]
+    assert trial.end()["samples"] == 8 * ROWS

@@ -106,7 +106,8 @@ class Observation:
         session, model = self.session, fits.model
         optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         session.facts.update(
-            trainer="keras", training_loaders=["fit"], fed_by=fits.kind, optimizers=[type(optimizer).__name__],
+            trainer="keras", fed_by=fits.kind, optimizers=[type(optimizer).__name__],
+            training_loaders=["fit"] if fits.graph is not None else [],  # whose sides can be measured by themselves
             batch_norm=has_batch_norm(model), retraces=max(0, fits.traces() - 1),
             loss_reduction="unknown" if fits.custom_step else reduction_of(model),
         )  # fmt: skip

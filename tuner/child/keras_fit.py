@@ -37,7 +37,6 @@ class FitWatch:
         self.model: Any = None
         self.logs: Any = None
         self.kind = ""
-        self.given: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
         self.dataset_len: int | None = None
         self.workers = 0  # that prepare the batches of a PyDataset
@@ -94,10 +93,7 @@ class FitWatch:
             except TypeError:
                 return original(model, *args, **kwargs)  # raises the script's own TypeError
             self.session.claim(FRAMEWORK)
-            self._meet(model, bound.arguments)
-            self._turn(model, bound.arguments)
-            if self.session.measuring:
-                self._watch(bound.arguments)
+            self._prepare(model, bound.arguments)
             self._enters(1)
             self._awaits_iterator = True
             try:
@@ -108,12 +104,21 @@ class FitWatch:
 
         return fit
 
+    def _prepare(self, model: Any, given: dict[str, Any]) -> None:
+        try:
+            self._meet(model, given)
+            self._turn(model, given)
+            if self.session.measuring:
+                self._watch(given)
+        except Exception as error:
+            # What is ours to mend must not be told as the script's own fault.
+            self.session.note(f"Model.fit could not be prepared: {type(error).__name__}: {error}")
+
     def _meet(self, model: Any, given: dict[str, Any]) -> None:
         """What the script wrote, as it stands before anything is turned."""
         self.model = model
         x: Any = given.get("x")
         self.kind = self._kind_of(x)
-        self.given = {name: given.get(name) for name in ("batch_size", "steps_per_epoch", "validation_batch_size")}
         self.custom_step = type(model).train_step is not _base_step(model)
         self.written = {
             "run_eagerly": bool(model.run_eagerly),
@@ -148,11 +153,11 @@ class FitWatch:
 
     def _turn(self, model: Any, given: dict[str, Any]) -> None:
         session, config = self.session, self.session.config
-        turned = [knob for knob in MODEL_KNOBS if session.wants(knob)]
+        turned = [knob for knob in MODEL_KNOBS if session.wants(knob) and getattr(model, knob) != config[knob]]
         for knob in turned:
             setattr(model, knob, config[knob])
-        if turned or session.measuring:
-            model.train_function = None  # a model that was fit before has one that knows nothing of this
+        if turned or (session.measuring and not hasattr(model.train_function, _STEPPING)):
+            model.train_function = None  # one that was made before knows nothing of this
         if session.wants("workers") and self.kind == "pydataset":
             given["x"].workers = self.workers = int(config["workers"])
         factor = 1.0
