@@ -177,6 +177,7 @@ def summary(lines: list[dict[str, Any]]) -> str:
         if not studies:
             continue
         held = [line for line in studies if line["finals"] == "held"]
+        voided = [line for line in studies if line["finals"] == "no proof"]
         faults = sum(line["verdict"] == "error" for line in studies)
         improved = sum(line["verdict"] == "improved" for line in studies)
         foreign = statistics.fmean(line.get("foreign_cpus", 0.0) for line in studies)
@@ -184,8 +185,9 @@ def summary(lines: list[dict[str, Any]]) -> str:
             f"{name}: improved {share_text(improved, len(studies))}",
             f"  finals with three calm rounds or more: {share_text(len(held), len(studies))};"
             f" improved of these {share_text(improved, len(held))}",
-            f"  finals without proof: {sum(line['finals'] == 'no proof' for line in studies)}, no candidate:"
-            f" {sum(line['finals'] == 'none' for line in studies) - faults}, errors: {faults};"
+            f"  finals without proof: {len(voided)}, in which an interval above 1 was not believed:"
+            f" {share_text(sum(line['low'] > 1 for line in voided), len(voided))}",
+            f"  no candidate: {sum(line['finals'] == 'none' for line in studies) - faults}, errors: {faults};"
             f" foreign CPUs {foreign:.2f}, {statistics.fmean(line['seconds'] for line in studies):.1f} s a study",
         ]
     return "\n".join(text)
