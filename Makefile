@@ -11,6 +11,8 @@ STUDY ?= studies/digits
 STUDY_ARGS ?=
 STUDY_FOLDER ?= autotune-$(notdir $(STUDY))
 BIN = $(VENV)/bin
+# TensorFlow is large, and installed for the studies that train with it only.
+NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras)
 
 .PHONY: env study test golden lint types clean
 
@@ -23,7 +25,11 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install -q -e '.[studies,test]'
 	touch $@
 
-study: env
+$(VENV)/.keras: $(VENV)/.installed
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -e '.[keras]'
+	touch $@
+
+study: env $(NEEDS)
 	$(BIN)/autotune study $(STUDY) --study $(STUDY_FOLDER) $(STUDY_ARGS)
 	@echo
 	@echo "$(STUDY_FOLDER)/best.json:"

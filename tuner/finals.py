@@ -107,7 +107,7 @@ def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int)
     for trial in trials:
         own = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
         if own is not None and own > 1.0:
-            effective = key_of(_with_effect(trial))
+            effective = key_of(with_effect(trial))
             if effective != key_of(trial.config) and effective in tried:
                 continue
             gains.append((own, trial))
@@ -115,7 +115,7 @@ def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int)
     return tuple(trial for _, trial in gains[:count])
 
 
-def _with_effect(trial: Trial) -> Config:
+def with_effect(trial: Trial) -> Config:
     """The config without the knobs that met nothing to turn."""
     measurement = trial.outcome.measurement if trial.outcome is not None else None
     reports = measurement.knobs if measurement is not None else ()

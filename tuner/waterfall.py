@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tuner.finals import with_effect
 from tuner.model import Config, Phase, Trial, Turn, Value
 from tuner.noise import MOVED
-from tuner.scoring import Yardstick
+from tuner.scoring import Yardstick, key_of
 from tuner.space import same_value
 
+SEARCHED = (Phase.BASELINE, Phase.SEARCH)
 NO_LOSS = 0.98
 """A turn that loses more than this is none that others were built on."""
 
@@ -19,12 +21,15 @@ def waterfall(trials: Sequence[Trial], yardstick: Yardstick) -> tuple[Turn, ...]
     The first is the script as written; () where it wasn't measured. The search builds each config on the best one
     so far, so that the earlier one that differs from it least, and lost nothing itself, is what it was built on.
     """
+    tried = {key_of(trial.config) for trial in trials if trial.phase in SEARCHED}
     before: dict[int, Trial] = {}
     kept: list[Trial] = []
     gains: dict[int, float] = {}
     for trial in sorted(trials, key=lambda t: t.number):
-        gain = yardstick.gain(trial) if trial.phase in (Phase.BASELINE, Phase.SEARCH) else None
+        gain = yardstick.gain(trial) if trial.phase in SEARCHED else None
         if gain is None or not (kept or trial.phase is Phase.BASELINE):
+            continue
+        if _turns_in_vain(trial) and key_of(with_effect(trial)) in tried:
             continue
         built_on = _built_on(trial, kept, gains)
         if built_on is not None:
@@ -42,6 +47,11 @@ def waterfall(trials: Sequence[Trial], yardstick: Yardstick) -> tuple[Turn, ...]
         _turn(trial, previous, gains, rough=yardstick.drift(trial.number) > MOVED)
         for trial, previous in zip(chain, [None, *chain], strict=False)
     )
+
+
+def _turns_in_vain(trial: Trial) -> bool:
+    """Whether it turns a knob without effect: what it shows beyond the same config without that knob is chance."""
+    return key_of(with_effect(trial)) != key_of(trial.config)
 
 
 def _built_on(trial: Trial, kept: Sequence[Trial], gains: Mapping[int, float]) -> Trial | None:

@@ -70,6 +70,16 @@ def test_a_climb_is_one_turn_and_a_value_that_changes_later_another() -> None:
     assert turned(changed) == [{}, {"workers": 2}, {"cache": True}, {"workers": 4}]
 
 
+def test_a_knob_without_effect_is_no_turn() -> None:
+    """The trial that turned it is the one without it, measured again with more luck."""
+    lucky = trial(2, {"workers": 2, "pin": True}, 250.0)
+    assert lucky.outcome is not None and lucky.outcome.measurement is not None
+    reports = (KnobReport("pin", True, 0, 0, Evidence.NOT_APPLICABLE),)
+    measurement = replace(lucky.outcome.measurement, knobs=reports)
+    trials = [*search(({"workers": 2}, 200.0)), replace(lucky, outcome=replace(lucky.outcome, measurement=measurement))]
+    assert turned(trials) == [{}, {"workers": 2}]
+
+
 def test_true_is_not_one() -> None:
     trials = search(({"cache": True}, 150.0), ({"cache": 1}, 200.0))
     assert turned(trials) == [{}, {"cache": 1}]
