@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import ENDLESS
 
 from tuner.cli.settings import read_file
 from tuner.placeholders import parse, render
@@ -60,7 +61,7 @@ def test_an_example_trains_without_us(example: Path) -> None:
 
 
 def test_a_trial_of_an_example_counts_its_samples(example: Path, run_child: Callable[..., Any]) -> None:
-    ran = run_child(example / "train.py", argv=tuple(arguments(example)), timeout=240.0)
+    ran = run_child(example / "train.py", argv=tuple(arguments(example)), window=ENDLESS, timeout=240.0)
     assert ran.returncode == 0, ran.output[-2000:]
     rows = 1437 if "digits" in example.name else 64
     assert (ran.facts["unit"], ran.facts["samples"]) == ("samples", rows)
