@@ -254,9 +254,11 @@ def test_a_train_step_of_the_models_own_is_counted_and_not_accumulated(begin: Be
 def test_the_probe_computes_on_one_batch_and_loads_without_computing(begin: Begin) -> None:
     for side in ("compute", "loader"):
         trial = begin(probe=side)
-        made = model()
+        made = model(metrics=["mae"])  # made in the first step, which the loader's side hasn't
         before = [w.copy() for w in made.get_weights()]
-        fit(made, batch_size=10)
+        x, y = arrays()
+        history = fit(made, x, y, batch_size=10, validation_data=(x, y)).history
+        assert {"val_loss", "val_mae"} <= history.keys()
         assert trial.end()["samples"] == 2 * ROWS
         same = all(numpy.array_equal(a, b) for a, b in zip(before, made.get_weights(), strict=True))
         assert same is (side == "loader")

@@ -63,6 +63,9 @@ class FitWatch:
         patch(trainer, "evaluate", self._evaluate)
         patch(trainer, "predict", self._evaluate)
         patch(trainer, "make_train_function", self._make_train_function)
+        if self.session.probe == "loader":
+            holder = next(cls for cls in trainer.__mro__ if "get_metrics_result" in cls.__dict__)
+            patch(holder, "get_metrics_result", self._metrics_result)
         if self.backend == "tensorflow":
             tf = sys.modules["tensorflow"]
             self.graph = GraphMeter(self.session, tf)
@@ -268,6 +271,13 @@ class FitWatch:
         except tf.errors.OutOfRangeError as error:
             raise StopIteration from error
         return {}
+
+    def _metrics_result(self, original: Any) -> Any:
+        def get_metrics_result(model: Any) -> Any:
+            # What the model was compiled with is made in its first step, and here there is none.
+            return original(model) if self.evaluating or not self.depth else {}
+
+        return get_metrics_result
 
     def _stepped(self, model: Any, per_call: int) -> None:
         accumulated = accumulation_of(model.optimizer)
