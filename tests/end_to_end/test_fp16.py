@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from torch_trials import begin
+
+__all__ = ["begin"]
 
 torch = pytest.importorskip("torch", reason="PyTorch isn't installed")
 
-pytest_plugins = ["torch_trials"]
 Begin = Callable[..., Any]
 
 

@@ -14,11 +14,13 @@ with warnings.catch_warnings():
     tf = pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
 
 from tf_networks import Gan, Net, batches
+from tf_trials import begin
 
 from tuner.child.session import StopTrial
 from tuner.child.tf_graphs import products
 
-pytest_plugins = ["tf_trials"]
+__all__ = ["begin"]
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 Begin = Callable[..., Any]
 

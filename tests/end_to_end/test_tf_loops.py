@@ -15,8 +15,10 @@ with warnings.catch_warnings():
 
 from in_process import ENDLESS
 from tf_networks import SAMPLES, Gan, Net, batches
+from tf_trials import begin
 
-pytest_plugins = ["tf_trials"]
+__all__ = ["begin"]
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 Begin = Callable[..., Any]
 

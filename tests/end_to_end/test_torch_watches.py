@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from torch_trials import begin
 
 from tuner.child import options
 
+__all__ = ["begin"]
+
 torch = pytest.importorskip("torch", reason="PyTorch isn't installed")
 
-pytest_plugins = ["torch_trials"]
 Begin = Callable[..., Any]
 
 
@@ -235,6 +237,9 @@ def test_an_option_of_the_scripts_own_lifts_what_the_patches_cant_do(begin: Begi
 LEARN = """
 import torch, torch.nn as nn
 from torch.utils.data import DataLoader, TensorDataset
+from torch_trials import begin
+
+__all__ = ["begin"]
 torch.manual_seed(0)
 x, y = torch.randn(64, 5), torch.randn(64, 1)
 loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True, generator=torch.Generator().manual_seed(1))
