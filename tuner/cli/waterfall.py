@@ -12,7 +12,7 @@ from tuner.cli.tables import show, table
 from tuner.durable import write_durably
 from tuner.errors import ExitCode
 from tuner.model import Turn
-from tuner.report.waterfall import CAUTION, picture, table_rows
+from tuner.report.waterfall import caution, picture, table_rows
 
 
 def show_waterfall(stored: StoredStudy, turns: Sequence[Turn], svg: str | None, *, as_json: bool) -> int:
@@ -26,7 +26,7 @@ def show_waterfall(stored: StoredStudy, turns: Sequence[Turn], svg: str | None, 
     else:
         columns, rows = table_rows(turns)
         show(table(columns, rows, right=[name for name in columns if name not in ("turn", "observed")]))
-        print(CAUTION)
+        print(caution(turns))
     return ExitCode.OK
 
 

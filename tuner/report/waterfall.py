@@ -9,7 +9,8 @@ from html import escape
 from tuner.model import Turn
 from tuner.wording import AS_WRITTEN, config_text, gain_text, number_text, value_text
 
-CAUTION = "single trials; what is proven is in best.json"
+_CAUTION = "single trials; what is proven is in best.json"
+_ROUGH = "; ~ rough, since the baseline moved meanwhile"
 _SLOT = 132  # pixels that a bar and its labels take
 _BAR = 72
 _LEFT = 24
@@ -31,12 +32,17 @@ def table_rows(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
     unit = turns[0].unit if turns else "samples"
     rows = [
         [
-            str(turn.trial), turn_text(turn), number_text(turn.samples_per_s), gain_mark(turn) if turn.turned else "",
-            f"{'~' if turn.rough else ''}{gain_text(turn.total)}", seen_text(turn),
+            str(turn.trial), turn_text(turn), number_text(turn.samples_per_s),
+            _gain(turn, turn.gain) if turn.turned else "", _gain(turn, turn.total), seen_text(turn),
         ]
         for turn in turns
     ]  # fmt: skip
     return ["trial", "turn", f"{unit}/s", "this turn", "in all", "observed"], rows
+
+
+def caution(turns: Sequence[Turn]) -> str:
+    """What the figures are, and what they aren't."""
+    return _CAUTION + (_ROUGH if any(turn.rough for turn in turns) else "")
 
 
 def turn_text(turn: Turn) -> str:
@@ -44,9 +50,8 @@ def turn_text(turn: Turn) -> str:
     return config_text(turn.turned) if turn.turned else AS_WRITTEN
 
 
-def gain_mark(turn: Turn) -> str:
-    """What the turn brought."""
-    return f"{'~' if turn.rough else ''}{gain_text(turn.gain)}"
+def _gain(turn: Turn, gain: float) -> str:
+    return f"{'~' if turn.rough else ''}{gain_text(gain)}"
 
 
 def seen_text(turn: Turn) -> str:
@@ -76,14 +81,14 @@ def picture(turns: Sequence[Turn], title: str) -> str:
     for place, turn in enumerate(turns):
         parts += _bar(place, turn, turns[place - 1] if place else None, scale, floor)
     parts.append(f'<path class="axis" d="M{_LEFT} {floor}.5H{width - _LEFT}" stroke="#d1d9e0"/>')
-    parts.append(_text(_LEFT, height - _LINE + 2, CAUTION, "quiet", anchor="start"))
+    parts.append(_text(_LEFT, height - _LINE + 2, caution(turns), "quiet", anchor="start"))
     return "\n".join([*parts, "</svg>", ""])
 
 
 def _total(turns: Sequence[Turn]) -> str:
     if len(turns) < 2:
         return "no turn was faster"
-    return f"{gain_text(turns[-1].total)} in all, in {turns[-1].unit} per second"
+    return f"{_gain(turns[-1], turns[-1].total)} in all, in {turns[-1].unit} per second"
 
 
 def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, floor: int) -> list[str]:
@@ -97,7 +102,7 @@ def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, floor: int
         parts.append(_rectangle(left, floor - own, own - pale, "gained"))
     top = floor - math.ceil(own)
     if previous is not None:
-        parts.append(_text(middle, top - 6 - _LINE, gain_mark(turn), "quiet"))
+        parts.append(_text(middle, top - 6 - _LINE, _gain(turn, turn.gain), "quiet"))
     parts.append(_text(middle, top - 6, f"{number_text(turn.samples_per_s)}/s", "rate ink"))
     lines = _label(turn)
     parts += [_text(middle, floor + (2 + i) * _LINE - 8, line, "ink") for i, line in enumerate(lines)]
