@@ -11,7 +11,7 @@ STUDY ?= studies/digits
 STUDY_ARGS ?=
 STUDY_FOLDER ?= autotune-$(notdir $(STUDY))
 BIN = $(VENV)/bin
-# TensorFlow is large, and installed for the studies that train with it only.
+# TensorFlow is large, and installed for the tests and for the studies that train with it only.
 NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras)
 
 .PHONY: env study test golden lint types clean
@@ -21,12 +21,11 @@ env: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) $(TORCH)
-	$(BIN)/python -m pip install -q $(TENSORFLOW)
 	$(BIN)/python -m pip install -q -e '.[studies,test]'
 	touch $@
 
 $(VENV)/.keras: $(VENV)/.installed
-	$(BIN)/python -m pip install -q $(PIP_ARGS) -e '.[keras]'
+	$(BIN)/python -m pip install -q $(PIP_ARGS) $(TENSORFLOW)
 	touch $@
 
 study: env $(NEEDS)
@@ -35,7 +34,7 @@ study: env $(NEEDS)
 	@echo "$(STUDY_FOLDER)/best.json:"
 	@cat $(STUDY_FOLDER)/best.json
 
-test: env lint types
+test: env $(VENV)/.keras lint types
 	$(BIN)/python -m pytest -m "not slow"
 
 # AUTOTUNE_GOLDEN=write make golden  writes the golden files anew
