@@ -150,7 +150,9 @@ class TorchAdapter:
     def _observe_script(self) -> None:
         session, steps, modules = self.session, self.steps, self.modules
         primary = self.loaders.loaders.get(self.loaders.primary or "")
-        countable = primary.fetches > 1 if primary is not None else self.samples_told
+        # The probe's loader side trains on nothing, so that no loader is seen to feed a backward.
+        counted = self.samples_told or (session.probe == "loader" and session.clock.total_samples > 0)
+        countable = primary.fetches > 1 if primary is not None else counted
         session.facts.update(
             framework="torch", framework_version=self.torch.__version__, unit="samples" if countable else "steps",
             training_loaders=self._training_loaders(), dataset_len=primary.dataset_len if primary else None,
