@@ -23,6 +23,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.slow
 def test_a_second_run_finds_what_the_first_one_compiled(
     write_script: Callable[..., Path],
     run_child: Callable[..., Any],

@@ -69,6 +69,7 @@ def test_a_slow_loader_is_input_bound(probed: Callable[..., dict[str, Any]]) -> 
     assert found["headroom_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_what_a_step_costs_besides_is_overhead(probed: Callable[..., dict[str, Any]]) -> None:
     found = probed(load_s=0.0, step_s=0.016, sample_s=0.004 / 8)
     assert found["bound"] == "overhead-bound"

@@ -147,7 +147,14 @@ def screen(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., S
     return begin
 
 
-@pytest.mark.parametrize("parts", [{}, CLIPPED, SCALED], ids=["plain", "clipped", "gradient scaler"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param(CLIPPED, id="clipped", marks=pytest.mark.slow),
+        pytest.param(SCALED, id="gradient scaler", marks=pytest.mark.slow),
+    ],
+)
 def test_the_gradient_of_a_batch_in_parts_is_that_of_the_whole(screen: Callable[..., Screen], parts: Any) -> None:
     result = screen(**parts).of(SPLIT, seeds=1)
     gradient = result.checks[-1]
@@ -156,6 +163,7 @@ def test_the_gradient_of_a_batch_in_parts_is_that_of_the_whole(screen: Callable[
     assert gradient.worse < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["lightning", "transformers"])
 def test_a_trainers_own_accumulation_gives_the_same_gradient_and_loss(
     write_script: Callable[..., Path], tmp_path: Path, library: str
@@ -186,6 +194,7 @@ def test_batch_norm_is_refused_beforehand(screen: Callable[..., Screen]) -> None
     assert "BatchNorm would see smaller batches" in screen(**NORMED).left_out()["batch_size"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "config", "said"),
     [(DROPOUT, SPLIT, "draws random numbers"), (FLIPPED, {**SPLIT, "num_workers": 2}, "data were not the same")],
@@ -206,6 +215,7 @@ def test_a_loss_that_becomes_nan_in_a_screen_fails(screen: Callable[..., Screen]
     assert result.seeds == 1, "no further seed is tried"
 
 
+@pytest.mark.slow
 def test_steps_that_overflow_again_and_again_fail(screen: Callable[..., Screen]) -> None:
     result = screen(**OVERFLOWING).of({"optimizer": "foreach"}, seeds=1)
     assert result.verdict is Verdict.FAIL

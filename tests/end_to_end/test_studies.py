@@ -51,6 +51,7 @@ def arguments(folder: Path) -> list[str]:
     return [*render(settings.get("args", ()), {}), *SHORT[folder.name]]
 
 
+@pytest.mark.slow
 def test_an_example_trains_without_us(example: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "train.py", *arguments(example)], cwd=example, capture_output=True, text=True, timeout=240,

@@ -72,7 +72,12 @@ ALL = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 
 
 @pytest.mark.parametrize(
-    ("kind", "replicas"), [("eager", 1), ("function", 1), ("epoch", 1), ("mirrored", 1), ("mirrored", 2)]
+    ("kind", "replicas"),
+    [
+        ("function", 1),
+        ("mirrored", 2),
+        *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in ("eager", "epoch", "mirrored")),
+    ],
 )
 def test_the_rate_is_the_scripts_own(
     write_script: Callable[..., Path], run_child: Callable[..., Any], kind: str, replicas: int
