@@ -60,6 +60,10 @@ SPACE = SearchSpace(
         ),
         Knob("parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True),
         Knob(
+            "vectorized_map", lambda known: [True, False], "tf.data maps whole batches where the script maps elements",
+            loader=True, value_type=bool,
+        ),
+        Knob(
             "cache", lambda known: [True, False], "tf.data keeps prepared elements in memory",
             loader=True, heavier=True, refuses=_cache_refuses, value_type=bool,
         ),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-MODULES = ("tf_batch_checks", "tf_plan_checks", "tf_keras_data_checks")
+MODULES = ("tf_batch_checks", "tf_plan_checks", "tf_vector_checks", "tf_keras_data_checks")
 CHECKS = [
     node.name
     for module in MODULES

@@ -113,7 +113,7 @@ def check_fit_tells_no_effect_from_effect() -> None:
 
     def fit(told: dict[str, Any], **config: Any) -> FitTrial:
         unpatch_all()
-        trial = FitTrial(config, told, "")
+        trial = FitTrial(config, told)
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         rows = tf.data.Dataset.from_tensor_slices((np.zeros((400, 3), np.float32), np.zeros((400, 1), np.float32)))

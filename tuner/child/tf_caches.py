@@ -35,16 +35,21 @@ _HARMLESS = ("Assert", "Print", "PrintV2", "LookupTableFindV2", "LookupTableSize
 _SOURCE_OPS = re.compile(r"(TFRecord|TextLine|FixedLengthRecord|Range|TensorSlice|Tensor|CSV)Dataset(V\d)?")
 
 
-def stateful_ops(dataset: Any) -> list[str]:
-    """Operations in the functions handed to the dataset's last link that may give another result each time."""
-    registry = sys.modules["tensorflow.python.framework.op_def_registry"]
+def operations(dataset: Any) -> set[str]:
+    """Names of the operations in the functions handed to the dataset's last link, and in what those call."""
     names: set[str] = set()
     for function in dataset._functions():
         graph = function.function.graph.as_graph_def()
         names.update(node.op for node in graph.node)
         names.update(node.op for body in graph.library.function for node in body.node_def)
+    return names
+
+
+def stateful_ops(dataset: Any) -> list[str]:
+    """Operations in the functions handed to the dataset's last link that may give another result each time."""
+    registry = sys.modules["tensorflow.python.framework.op_def_registry"]
     found = []
-    for name in sorted(names - {*_CALLS, *_HARMLESS}):
+    for name in sorted(operations(dataset) - {*_CALLS, *_HARMLESS}):
         known = registry.get(name)
         if known is None or (known.is_stateful and not _SOURCE_OPS.fullmatch(name)):
             found.append(name)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from . import tf_batches, tf_edits, tf_plans
+from . import tf_batches, tf_edits, tf_plans, tf_vectors
 from .session import Session
 from .tf_caches import Place
 from .tf_recipes import Node, RecipeBook, Refused
 
-KNOBS = ("batch_size", "parallel_calls", "prefetch", "cache", "deterministic", "private_threads")
+KNOBS = ("batch_size", "parallel_calls", "vectorized_map", "prefetch", "cache", "deterministic", "private_threads")
 # A cache is placed in what the script wrote; then come the links below the batch, the batch, and what stands behind.
-_ORDER = ("cache", "parallel_calls", "batch_size", "prefetch", "deterministic", "private_threads")
+_ORDER = ("cache", "parallel_calls", "batch_size", "vectorized_map", "prefetch", "deterministic", "private_threads")
 FIRST_STEPS = 3
 AS_WRITTEN = "the script is written so already"
 
@@ -150,6 +150,8 @@ class DatasetWatch:
             return self._with_cache(node, bool(value))
         if knob == "parallel_calls":
             return tf_edits.with_calls(node, value, self.tf)
+        if knob == "vectorized_map":
+            return tf_vectors.moved(node, self.tf) if value else (node, 1, 0)
         if knob == "prefetch":
             return tf_edits.with_prefetch(node, value, self.tf)
         return tf_edits.with_option(node, dataset, knob, value, self.tf)
@@ -214,6 +216,7 @@ class DatasetWatch:
         for knob, find in (
             ("batch_size", lambda: self._written_size(node, dataset, batched)),
             ("parallel_calls", lambda: tf_edits.written_calls(node)),
+            ("vectorized_map", lambda: tf_vectors.written(node, self.tf)),
             ("prefetch", lambda: tf_edits.written_prefetch(node)),
         ):
             try:

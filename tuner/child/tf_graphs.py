@@ -18,6 +18,7 @@ _PRODUCTS = frozenset(
     ]
 )  # fmt: skip
 _DRAWS = ("Random", "StatelessRandom", "TruncatedNormal", "StatelessTruncatedNormal", "ParameterizedTruncated")
+_CALLS = ("StatefulPartitionedCall",)
 _XLA_THREADS = "tf_XLA"
 
 
@@ -64,6 +65,12 @@ def updates_variables(graph: Any) -> bool:
         and OUR_SCOPE not in node.name
         for node, _ in nodes_of(graph)
     )
+
+
+def draws_numbers(graph: Any) -> bool:
+    """Whether running the graph draws random numbers."""
+    return any(node.op.startswith((*_DRAWS, "Stateful", "Multinomial", "Rng")) and node.op not in _CALLS
+               for node, _ in nodes_of(graph))  # fmt: skip
 
 
 def draws(tf: ModuleType, graph: Any, rows: int) -> list[str]:

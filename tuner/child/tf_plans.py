@@ -142,7 +142,20 @@ def _caches(plan: Plan) -> list[Any]:
     return [name for _, name, *_ in plan if name == "MemoryCache"]
 
 
-_ASPECTS = {"parallel_calls": _parallel, "prefetch": _prefetches, "cache": _caches}
+def _maps_of_batches(plan: Plan) -> list[Any]:
+    """The maps behind the batches; one before them is often fused with them."""
+    found = []
+    for _, name, *_ in plan:
+        if "Batch" in name:
+            break
+        if name in ("Map", "ParallelMapV2"):
+            found.append(name)
+    return found
+
+
+_ASPECTS = {
+    "parallel_calls": _parallel, "prefetch": _prefetches, "cache": _caches, "vectorized_map": _maps_of_batches,
+}  # fmt: skip
 
 
 def judge(knob: str, requested: Any, plan: Plan, baseline: Plan | None) -> Verdict:
