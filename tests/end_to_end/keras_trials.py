@@ -29,10 +29,8 @@ def keras() -> ModuleType:
 class Trial(InProcess):
     """With the adapter of Keras and TensorFlow."""
 
-    def __init__(
-        self, config: dict[str, Any], knowledge: dict[str, Any], probe: str = "", device: str = "cpu"
-    ) -> None:
-        super().__init__(config, knowledge, probe=probe, device=device)
+    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], **request: Any) -> None:
+        super().__init__(config, knowledge, **request)
         import tensorflow
 
         from tuner.child.keras_adapter import KerasAdapter
@@ -50,10 +48,11 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Trial]]:
     keras()
 
     def start(
-        config: dict[str, Any] | None = None, *, probe: str = "", device: str = "cpu", **knowledge: Any
-    ) -> Trial:
+        config: dict[str, Any] | None = None, *, probe: str = "", device: str = "cpu", seed: int | None = None,
+        **knowledge: Any,
+    ) -> Trial:  # fmt: skip
         unpatch_all()
-        return Trial(config or {}, knowledge, probe, device)
+        return Trial(config or {}, knowledge, probe=probe, device=device, seed=seed)
 
     yield start
     unpatch_all()

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .keras_fit import FRAMEWORK, FitWatch, accumulation_of
-from .keras_model import POLICIES, compute_dtypes, has_batch_norm, reduction_of
+from .keras_fit import FRAMEWORK, FitWatch
+from .keras_model import POLICIES, accumulation_of, compute_dtypes, has_batch_norm, inner_optimizer, reduction_of
 from .tf_graphs import is_compiled, products, xla_threads
 
 if TYPE_CHECKING:
@@ -104,9 +104,8 @@ class Observation:
 
     def _fit(self, fits: FitWatch) -> None:
         session, model = self.session, fits.model
-        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         session.facts.update(
-            trainer="keras", fed_by=fits.kind, optimizers=[type(optimizer).__name__],
+            trainer="keras", fed_by=fits.kind, optimizers=[type(inner_optimizer(model)).__name__],
             training_loaders=["fit"] if fits.graph is not None else [],  # whose sides can be measured by themselves
             batch_norm=has_batch_norm(model), retraces=max(0, fits.traces() - 1),
             loss_reduction="unknown" if fits.custom_step else reduction_of(model),
@@ -164,7 +163,7 @@ class Observation:
             "run_eagerly": lambda: fits.model.run_eagerly,
             "steps_per_execution": lambda: fits.model.steps_per_execution,
             "workers": lambda: fits.workers,
-            "grad_accumulation": lambda: accumulation_of(fits.model.optimizer),
+            "grad_accumulation": lambda: accumulation_of(fits.model),
             **({"batch_size": lambda: fits.largest_batch} if fits.kind == "arrays" else {}),
         }
         for knob, look in seen.items():

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from .keras_gradients import GradientWatch
 from .keras_meter import BatchMeter, GraphMeter
+from .keras_model import accumulation_of
 from .patches import patch
 from .session import Session
 
@@ -29,6 +31,7 @@ class FitWatch:
         self.loops = loops
         self.backend: str = keras.backend.backend()
         self.graph: GraphMeter | None = None
+        self.gradients: GradientWatch | None = None  # likewise TensorFlow's
         self.batches = BatchMeter(session)
         self.depth = 0
         self.evaluating = 0
@@ -70,6 +73,8 @@ class FitWatch:
             tf = sys.modules["tensorflow"]
             self.graph = GraphMeter(self.session, tf)
             self.graph.install()
+            self.gradients = GradientWatch(self.session, tf)
+            self.gradients.install()
             patch(trainer, "_autoconvert_optionals", self._count_in_graph)
             patch(sys.modules[trainer.__module__].TFEpochIterator, "__init__", self._epoch_iterator)
         else:
@@ -112,7 +117,7 @@ class FitWatch:
             self._meet(model, given)
             self._turn(model, given)
             if self.session.measuring:
-                self._watch(given)
+                self._watch(model, given)
         except Exception as error:
             # What is ours to mend must not be told as the script's own fault.
             self.session.note(f"Model.fit could not be prepared: {type(error).__name__}: {error}")
@@ -175,7 +180,7 @@ class FitWatch:
         if factor != 1.0 and given.get("steps_per_epoch"):
             given["steps_per_epoch"] = max(1, round(given["steps_per_epoch"] / factor))
 
-    def _watch(self, given: dict[str, Any]) -> None:
+    def _watch(self, model: Any, given: dict[str, Any]) -> None:
         watch = self
 
         class Metrics(self.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
@@ -197,8 +202,9 @@ class FitWatch:
             callbacks.append(self.metrics)  # a CallbackList
         else:
             given["callbacks"] = [*_as_list(callbacks or ()), self.metrics]
-        if self.graph is not None:
+        if self.graph is not None and self.gradients is not None:
             self.graph.prepare()
+            self.gradients.prepare(model)
 
     def _evaluate(self, original: Any) -> Any:
         def evaluate(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -280,13 +286,15 @@ class FitWatch:
         return get_metrics_result
 
     def _stepped(self, model: Any, per_call: int) -> None:
-        accumulated = accumulation_of(model.optimizer)
+        accumulated = accumulation_of(model)
         in_epoch = self.metrics.params.get("steps") if self.metrics is not None else None
         taken = per_call if in_epoch is None else max(1, min(per_call, in_epoch - self._taken))
         self._taken += taken
         before = self.micro // accumulated
         self.micro += taken
         updates = self.micro // accumulated - before
+        if self.gradients is not None and self.gradients.waiting and self.graph is not None:
+            self.gradients.stepped(updates, self.graph.samples, self.graphs())
         if updates:
             self.session.step(FRAMEWORK, updates)
 
@@ -296,10 +304,12 @@ class FitWatch:
             if not self._making or self.graph is None:
                 return run
             self.step_function = step_function
-            graph = self.graph
+            graph, gradients = self.graph, self.gradients
 
             def counted(data: Any) -> Any:
                 graph.count(data, model.distribute_strategy)
+                if gradients is not None:
+                    gradients.took(data)
                 return run(data)
 
             return sys.modules["tensorflow"].autograph.experimental.do_not_convert(counted)
@@ -332,12 +342,6 @@ class FitWatch:
         """How often the step function was traced; 0 where that can't be told."""
         count = getattr(self.step_function, "experimental_get_tracing_count", None)
         return int(count()) if count is not None else 0
-
-
-def accumulation_of(optimizer: Any) -> int:
-    """Micro-batches in one update, as the optimizer was made."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return int(getattr(inner, "gradient_accumulation_steps", None) or 1)
 
 
 def _base_step(model: Any) -> Any:

@@ -72,6 +72,11 @@ class GraphMeter:
         return tf.autograph.experimental.do_not_convert(get_next)
 
     @property
+    def samples(self) -> int:
+        """Samples that were trained on so far. Reading waits for the steps that are under way."""
+        return 0 if self._samples is None else int(self._samples.numpy())
+
+    @property
     def largest(self) -> int:
         """Rows of the largest batch that was trained on; 0 where none was seen."""
         return 0 if self._largest is None else int(self._largest.numpy())
@@ -80,7 +85,7 @@ class GraphMeter:
         """Tells the clock what was counted since the last time. Reading waits for the steps that are under way."""
         if self._samples is None:
             return
-        now = (int(self._samples.numpy()), float(self._wait_s.numpy()))
+        now = (self.samples, float(self._wait_s.numpy()))
         self.session.clock.settle(now[0] - self._read[0], max(0.0, now[1] - self._read[1]))
         self._read = now
 

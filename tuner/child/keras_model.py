@@ -119,6 +119,16 @@ class OptimizerWatch:
         return Scaled()
 
 
+def inner_optimizer(model: Any) -> Any:
+    """The model's optimizer, without what scales its loss."""
+    return getattr(model.optimizer, "inner_optimizer", model.optimizer)
+
+
+def accumulation_of(model: Any) -> int:
+    """Micro-batches in one update, as the model's optimizer was made."""
+    return int(getattr(inner_optimizer(model), "gradient_accumulation_steps", None) or 1)
+
+
 def reduction_of(model: Any) -> str:
     """How the compiled loss depends on the batch: "mean", "sum" or "unknown"."""
     losses = model.loss
