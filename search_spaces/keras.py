@@ -41,6 +41,11 @@ def _precisions(known: Known) -> Sequence[Value]:
     return [p for p in ("fp32", "bf16", "fp16") if p in supported]
 
 
+def _strategies(known: Known) -> Sequence[Value]:
+    """A trial has one device: what mirrors is only in its way, and the others differ in how data reach the device."""
+    return {"cuda": ["default", "one_device"], "tpu": ["default", "tpu"]}.get(known.device.kind, ["default"])
+
+
 def _runs_graphs(config: Config) -> bool:
     return not config.get("run_eagerly", False)
 
@@ -57,6 +62,10 @@ SPACE = SearchSpace(
         Knob(
             "run_eagerly", lambda known: [False], "Python runs every operation of a step",
             value_type=bool,
+        ),
+        Knob(
+            "strategy", _strategies, "how TensorFlow distributes a step; one that the script makes may be undone",
+            value_type=str,
         ),
         Knob("parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True),
         Knob(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -283,6 +283,41 @@ def test_a_model_under_a_strategy_is_counted_and_its_loss_read(begin: Begin) -> 
     history = fit(made, batch_size=50).history["loss"]
     assert trial.end()["samples"] == 2 * ROWS
     assert numpy.mean([record["value"] for record in trial.log.of("loss")][-2:]) == pytest.approx(history[-1], rel=1e-4)
+
+
+@pytest.fixture
+def distributed(begin: Begin) -> Iterator[Any]:
+    """tf.distribute; a strategy that was set is taken back."""
+    import tensorflow as tf
+
+    yield tf.distribute
+    tf.distribute.experimental_set_strategy(None)
+
+
+@pytest.mark.parametrize("wanted", ["default", "one_device"])
+def test_a_strategy_that_a_script_needs_not_is_undone(begin: Begin, distributed: Any, wanted: str) -> None:
+    def train() -> None:
+        with distributed.MirroredStrategy(["CPU:0"]).scope():
+            made = model()
+        fit(made, batch_size=50)
+
+    baseline = begin()
+    train()
+    assert baseline.end()["as_written"]["strategy"] == "mirrored"
+    trial = begin({"strategy": wanted})
+    train()
+    assert trial.end()["samples"] == 2 * ROWS
+    assert trial.evidence("strategy") == ("verified", "")
+
+
+def test_a_strategy_is_set_before_the_first_layer(begin: Begin, distributed: Any) -> None:
+    trial = begin({"strategy": "one_device"})
+    made = model()
+    fit(made, batch_size=50)
+    facts = trial.end()
+    assert type(made.distribute_strategy).__name__ == "OneDeviceStrategy"
+    assert (facts["samples"], facts["as_written"]["strategy"]) == (2 * ROWS, "default")
+    assert trial.evidence("strategy") == ("verified", "")
 
 
 @pytest.mark.parametrize("config", [{}, {"steps_per_execution": 2}], ids=["as written", "turned"])

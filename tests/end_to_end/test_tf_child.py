@@ -68,6 +68,7 @@ TRAIN = """
         apart += time.perf_counter() - before
     print("samples", seen, "seconds", time.perf_counter() - began - apart)
 """
+EPOCHS = 10  # long enough that a moment's pause of the machine doesn't decide
 ALL = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 
 
@@ -82,7 +83,7 @@ ALL = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 def test_the_rate_is_the_scripts_own(
     write_script: Callable[..., Path], run_child: Callable[..., Any], kind: str, replicas: int
 ) -> None:
-    run = run_child(write_script(TRAIN), argv=(kind, str(replicas), "4"), window=ALL)
+    run = run_child(write_script(TRAIN), argv=(kind, str(replicas), str(EPOCHS)), window=ALL)
     assert run.returncode == 0, run.output
     told = re.search(r"samples (\d+) seconds (\S+)", run.output)
     assert told, run.output
@@ -94,9 +95,20 @@ def test_the_rate_is_the_scripts_own(
     assert rate == pytest.approx(int(told[1]) / float(told[2]), rel=0.02)
     assert any(block["flagged"] for block in run.of("block"))
     assert run.facts["unit"] == "samples"
-    assert run.facts["steps"] == 4 * 40
+    assert run.facts["steps"] == EPOCHS * 40
     assert len(run.facts["training_loaders"]) == 1
     assert [loss for loss in run.of("loss") if loss["value"] > 0] or replicas > 1
+    assert run.facts["as_written"]["strategy"] == "mirrored"
+    assert run.facts["left_out"].get("strategy") == ("the script trains on 2 replicas" if replicas > 1 else None)
+
+
+def test_a_loop_does_without_the_strategy_that_it_made(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    run = run_child(write_script(TRAIN), {"strategy": "default"}, argv=("mirrored", "1", "4"), window=ALL)
+    assert run.returncode == 0, run.output
+    assert run.facts["steps"] == 4 * 40
+    assert run.evidence("strategy") == "verified"
 
 
 def test_a_window_ends_the_script(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:

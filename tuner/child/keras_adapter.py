@@ -16,6 +16,7 @@ from .keras_model import OptimizerWatch, PolicyWatch
 from .session import Attendant, Session
 from .tf_data import DatasetWatch
 from .tf_loops import LoopWatch
+from .tf_strategies import StrategyWatch
 
 SUPPORTED = (3, 3)
 
@@ -31,6 +32,7 @@ class KerasAdapter:
         self.datasets: DatasetWatch | None = None
         self.loops: LoopWatch | None = None
         self.fits: FitWatch | None = None
+        self.strategies: StrategyWatch | None = None
         self.policy = PolicyWatch(session)
         self.optimizers: OptimizerWatch | None = None
         self._loss_read = (0.0, 0.0)
@@ -54,6 +56,8 @@ class KerasAdapter:
         if session.measuring:
             tf_files.install(session, tf)
         if session.may_be_of(FRAMEWORK):
+            self.strategies = StrategyWatch(session, tf)
+            self.strategies.install()
             self.datasets = DatasetWatch(session, tf)
             self.datasets.install()
             self.loops = LoopWatch(session, tf, self.datasets)
@@ -86,6 +90,7 @@ class KerasAdapter:
             return
         self.policy.install()
         self.optimizers = OptimizerWatch(session, keras)
+        self.policy.on_first = self.optimizers.on_first = self._model_begins
         self.optimizers.install()
         self.fits = FitWatch(session, keras, self.datasets, self.loops)
         self.fits.on_epoch = self._epoch_begins
@@ -99,6 +104,10 @@ class KerasAdapter:
         self.fits.datasets, self.fits.loops = self.datasets, self.loops
         if self.fits.backend == "tensorflow":
             self.loops.note_keras(self.keras)
+
+    def _model_begins(self) -> None:
+        if self.strategies is not None and self.keras.backend.backend() == "tensorflow":
+            self.strategies.begin()
 
     def _epoch_begins(self) -> None:
         self._loss_read = (0.0, 0.0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .keras_fit import FRAMEWORK, FitWatch
 from .keras_model import POLICIES, accumulation_of, compute_dtypes, has_batch_norm, inner_optimizer, reduction_of
 from .tf_graphs import is_compiled, products, xla_threads
+from .tf_strategies import DEFAULT, NO_STRATEGY
 
 if TYPE_CHECKING:
     from .keras_adapter import KerasAdapter
@@ -50,6 +51,7 @@ class Observation:
         )  # fmt: skip
         session.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
         self._policy()
+        self._strategy()
         if self.fits is not None:
             self._fit(self.fits)
         elif adapter.optimizers is not None and adapter.optimizers.made:
@@ -99,6 +101,15 @@ class Observation:
             self.session.left_out["precision"] = f"the script chooses the policy {policy.chosen_by_script} itself"
         elif not policy.asked:
             self.session.left_out["precision"] = "no layer of Keras computes in the training step"
+
+    def _strategy(self) -> None:
+        strategies, session = self.adapter.strategies, self.session
+        if strategies is None or session.facts["backend"] != "tensorflow":
+            session.left_out["strategy"] = f"Keras computes with {session.facts['backend']} here"
+            return
+        session.as_written["strategy"], reason = strategies.written()
+        if reason or (self.fits is None and session.as_written["strategy"] == DEFAULT):
+            session.left_out["strategy"] = reason or NO_STRATEGY
 
     # fit
 
@@ -153,6 +164,8 @@ class Observation:
                 self._compare(knob, self._threads(kind))
         if "memory_growth" in config:
             self._compare("memory_growth", self.session.as_written.get("memory_growth"))
+        if "strategy" in config and self.adapter.strategies is not None:
+            self._compare("strategy", self.adapter.strategies.seen(fits.model if fits is not None else None))
         if "precision" in config:
             self._precision_evidence()
         if "lr_scale" in config:

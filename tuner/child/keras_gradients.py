@@ -15,6 +15,7 @@ from .keras_model import compute_dtypes, inner_optimizer
 from .patches import patch
 from .session import Session
 from .tf_graphs import draws_numbers
+from .tf_tally import plain_variable
 
 _UNSEEN = -1.0
 _EXACT = frozenset({"float32", "float64"})
@@ -45,7 +46,7 @@ class GradientWatch:
             self.waiting = False  # each replica has a part of it; and after several steps the first isn't seen alone
             return
         self._model, self._seeds = model, _seed_states(model)
-        self._norm = self._variable(_UNSEEN, "float32")
+        self._norm = plain_variable(self.tf, _UNSEEN, "float32")
 
     def took(self, data: Any) -> None:
         """A micro-batch, while the training function is traced or runs."""
@@ -56,7 +57,7 @@ class GradientWatch:
             if isinstance(tensor, tf.Tensor) and (tensor.dtype.is_floating or tensor.dtype.is_integer):
                 with tf.device("/CPU:0"):
                     if place not in self._inputs:
-                        self._inputs[place] = self._variable([0.0, 0.0], "float64")
+                        self._inputs[place] = plain_variable(self.tf, [0.0, 0.0], "float64")
                     elements = tf.cast(tf.size(tensor), tf.float64)
                     self._inputs[place].assign_add(tf.stack([elements, self._weighted_sum(tensor)]))
 
@@ -90,10 +91,6 @@ class GradientWatch:
             dense = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in gradients if g is not None]
         unseen = tf.equal(self._norm, _UNSEEN)
         self._norm.assign(tf.where(unseen, tf.linalg.global_norm(dense), self._norm))
-
-    def _variable(self, value: Any, dtype: str) -> Any:
-        with self.tf.init_scope():
-            return self.tf.Variable(value, dtype=dtype, trainable=False)
 
     def _weighted_sum(self, tensor: Any) -> Any:
         """The same for the same samples, in one batch or in several; another one for an image that is flipped."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from .patches import patch
 from .session import Session
+from .tf_tally import plain_variable
 
 
 class GraphMeter:
@@ -35,10 +36,10 @@ class GraphMeter:
     def prepare(self) -> None:
         """Makes the variables, outside of any graph; not before training begins, since they start the runtime."""
         if self._samples is None:
-            with self.tf.init_scope(), self.tf.device("/CPU:0"):
-                self._samples = self.tf.Variable(0, dtype=self.tf.int64, trainable=False, name="autotune_samples")
-                self._largest = self.tf.Variable(0, dtype=self.tf.int64, trainable=False, name="autotune_largest")
-                self._wait_s = self.tf.Variable(0.0, dtype=self.tf.float64, trainable=False, name="autotune_wait")
+            with self.tf.device("/CPU:0"):
+                self._samples = plain_variable(self.tf, 0, "int64")
+                self._largest = plain_variable(self.tf, 0, "int64")
+                self._wait_s = plain_variable(self.tf, 0.0, "float64")
 
     def count(self, data: Any, strategy: Any) -> None:
         """Adds the leading dimension of a step's batch; called while the training function is traced or runs."""

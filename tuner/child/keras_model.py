@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +26,7 @@ class PolicyWatch:
         self.chosen_by_script = ""
         self.forced: Any = None
         self.asked = 0
+        self.on_first: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Called before any layer is made."""
@@ -49,8 +51,10 @@ class PolicyWatch:
 
     def _get(self, original: Any) -> Any:
         def dtype_policy() -> Any:
-            own = original()
+            if not self.asked:
+                self.on_first()
             self.asked += 1
+            own = original()
             return own if self.forced is None or self.chosen_by_script or own.name != "float32" else self.forced
 
         return dtype_policy
@@ -67,6 +71,7 @@ class OptimizerWatch:
         self.made: list[str] = []
         self.scaled = 0
         self.accumulated_by_script = 0
+        self.on_first: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Patches the base class: every optimizer's own ``__init__`` calls it."""
@@ -84,6 +89,8 @@ class OptimizerWatch:
             except TypeError:
                 original(optimizer, *args, **kwargs)  # raises the script's own TypeError
                 return
+            if not self.made:
+                self.on_first()
             self.made.append(type(optimizer).__name__)
             self._turn(given.arguments)
             original(*given.args, **given.kwargs)

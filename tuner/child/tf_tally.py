@@ -10,6 +10,16 @@ from typing import Any
 from .tf_graphs import OUR_SCOPE
 
 
+def plain_variable(tf: ModuleType, value: Any, dtype: str) -> Any:
+    """A variable outside of any graph, which graphs may add to; not before the script's own work begins.
+
+    Of the class itself, not by tf.Variable: a strategy would make a mirrored one, a tf.function one of its own.
+    """
+    variable = sys.modules["tensorflow.python.ops.resource_variable_ops"].ResourceVariable
+    with tf.init_scope():
+        return variable(tf.constant(value, dtype), trainable=False, name=OUR_SCOPE)
+
+
 @dataclass(frozen=True)
 class Counts:
     """Totals since the beginning."""
@@ -44,12 +54,8 @@ class Tally:
 
     def _made(self) -> Any:
         if self._variable is None:
-            # The class itself, not tf.Variable: a strategy would make a mirrored one, a tf.function one of its own.
-            variable = sys.modules["tensorflow.python.ops.resource_variable_ops"].ResourceVariable
-            with self.tf.init_scope():
-                zeros = self.tf.zeros([4], self.tf.float64)
-                self._variable = variable(zeros, trainable=False, name=OUR_SCOPE)
-                self._largest = variable(zeros[0], trainable=False, name=OUR_SCOPE)
+            self._variable = plain_variable(self.tf, [0.0] * 4, "float64")
+            self._largest = plain_variable(self.tf, 0.0, "float64")
         return self._variable
 
     def read(self) -> Counts:
