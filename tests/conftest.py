@@ -73,6 +73,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         module: str = "",
         mode: str = "trial",
         seed: int | None = None,
+        probe: str = "",
         device: str = "cpu",
         max_device_bytes: int | None = None,
         timeout: float = 120.0,
@@ -82,7 +83,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         request = {
             "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
             "argv": list(argv), "device": device, "config": dict(config or {}), "knowledge": dict(knowledge or {}),
-            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed,
+            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe,
             "max_device_bytes": max_device_bytes,
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))

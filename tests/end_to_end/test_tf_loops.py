@@ -116,6 +116,7 @@ def test_raw_variables_without_an_optimizer(begin: Begin) -> None:
     facts = trial.end()
     assert (trial.steps, trial.samples) == (21, 3 * SAMPLES)
     assert "isn't given as an argument" in facts["left_out"]["batch_size"]
+    assert facts["left_out"]["prefetch"] == facts["left_out"]["batch_size"]
 
 
 def test_several_steps_a_call_from_an_iterator(begin: Begin) -> None:

@@ -117,7 +117,7 @@ class Observation:
         session, model = self.session, fits.model
         session.facts.update(
             trainer="keras", fed_by=fits.kind, optimizers=[type(inner_optimizer(model)).__name__],
-            training_loaders=["fit"] if fits.graph is not None else [],  # whose sides can be measured by themselves
+            training_loaders=["fit"],
             batch_norm=has_batch_norm(model), retraces=max(0, fits.traces() - 1),
             loss_reduction="unknown" if fits.custom_step else reduction_of(model),
         )  # fmt: skip

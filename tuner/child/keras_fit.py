@@ -260,13 +260,19 @@ class FitWatch:
         if self.kind == "dataset" and self.calls in FED_AT and self.graph is not None:
             self.datasets.fed_by(args[-1])
         if self.graph is None:
-            return function(*args)
+            return self._batch_only(args) if self.session.probe == "loader" else function(*args)
         # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
         self.graph.timing = timed
         try:
             return self._fetch_only(args[-1]) if self.session.probe == "loader" else function(*args)
         finally:
             self.graph.timing = False
+
+    def _batch_only(self, args: tuple[Any, ...]) -> Any:
+        """As ``_fetch_only``, where batches pass through Python."""
+        if hasattr(args[-1], "__next__"):
+            next(args[-1])
+        return ({}, args[0]) if self.backend == "jax" else {}  # there the model's state comes in and goes out
 
     def _fetch_only(self, iterator: Any) -> dict[str, Any]:
         """The probe's loader side: a batch that nobody trains on."""

@@ -11,6 +11,7 @@ from typing import Any
 from .call_sites import user_stack
 from .patches import patch
 from .session import Session
+from .tf_data import KNOBS as DATA_KNOBS
 from .tf_feeds import FeedWatch
 from .tf_functions import FunctionWatch, TracedFunction, not_converted
 from .tf_graphs import products
@@ -230,6 +231,7 @@ class LoopWatch:
         """What the loop itself adds to what is known of its data; the watch on datasets reports the knobs."""
         session, size = self.session, self.feeds.size
         if not session.config:
+            session.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
             reason = self.out_of_reach or (self.functions.literal_rows(size, retrace=True) if size else "")
             if reason:
                 session.left_out["batch_size"] = reason

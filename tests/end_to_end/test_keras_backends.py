@@ -1,0 +1,75 @@
+"""``Model.fit`` on Keras' other backends, in a real child: the same adapter counts, turns and probes there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("keras", reason="Keras isn't installed")
+pytestmark = pytest.mark.timeout(300)
+
+TRAIN = """
+    import os, sys
+    os.environ["KERAS_BACKEND"] = sys.argv[1]
+    import json, keras, numpy
+    keras.utils.set_random_seed(1)
+    x = numpy.random.default_rng(0).random((100, 4), dtype="float32")
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(8, activation="relu"), layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    before = [w.copy() for w in model.get_weights()]
+    history = model.fit(x, x.sum(1), batch_size=20, epochs=4, validation_data=(x, x.sum(1)), verbose=0).history
+    changed = any(not numpy.array_equal(a, b) for a, b in zip(before, model.get_weights()))
+    print("told", json.dumps({"loss": history.get("loss"), "val_mae": history["val_mae"], "changed": changed}))
+"""
+WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
+BACKENDS = [
+    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}"))
+    for name in ("torch", "jax")
+]
+
+
+@pytest.fixture(params=BACKENDS)
+def train(
+    request: pytest.FixtureRequest, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> Callable[..., tuple[Any, dict[str, Any]]]:
+    """A whole training under the child, and what the script itself told at its end."""
+
+    def run(config: dict[str, Any] | None = None, **more: Any) -> tuple[Any, dict[str, Any]]:
+        ran = run_child(write_script(TRAIN), config, argv=(request.param,), window=WHOLE, **more)
+        assert ran.returncode == 0, ran.output
+        told = re.search(r"told (.*)", ran.output)
+        assert told, ran.output
+        return ran, json.loads(told[1])
+
+    return run
+
+
+def test_fit_is_counted_and_its_metrics_are_told(train: Callable[..., Any]) -> None:
+    ran, told = train()
+    assert (ran.facts["samples"], ran.facts["steps"]) == (400, 20)
+    assert ran.facts["as_written"]["batch_size"] == 20
+    metrics = {record["name"]: record["value"] for record in ran.of("metric")}
+    assert metrics["val_mae"] == pytest.approx(told["val_mae"][-1])
+    assert ran.of("loss")
+
+
+def test_knobs_of_fit_are_turned(train: Callable[..., Any]) -> None:
+    ran, _ = train({"batch_size": 10, "grad_accumulation": 2})
+    assert (ran.facts["samples"], ran.facts["steps"]) == (400, 20)
+    assert ran.evidence("batch_size") == ran.evidence("grad_accumulation") == "verified"
+
+
+@pytest.mark.parametrize("side", ["compute", "loader"])
+def test_each_side_of_the_loop_runs_by_itself(train: Callable[..., Any], side: str) -> None:
+    ran, told = train(probe=side, knowledge={"training_loaders": ["fit"], "framework": "keras"})
+    assert ran.facts["samples"] == 400
+    assert ran.facts["steps"] == 20
+    assert told["changed"] is (side == "compute")
+    assert len(told["val_mae"]) == 4
