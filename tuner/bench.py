@@ -108,7 +108,7 @@ class Bench:
         side = Side(trial.why).word if trial.phase is Phase.PROBE else ""
 
         def time_to_repeat(seconds: float) -> bool:
-            kept = max(self.reserved_s(), self._proof_s(trial.config, seconds)) if kept_s is None else kept_s
+            kept = max(self.reserved_s(), self.proof_s(trial.config, seconds)) if kept_s is None else kept_s
             return self.time_for(seconds + kept)
 
         finished = self.ledger.conduct(
@@ -209,12 +209,12 @@ class Bench:
     def reserved_s(self) -> float:
         """Seconds kept for the proof: of the best so far, or of a later find where that one's has no time any more."""
         best = self.best()
-        if best is not None and best is not self.baseline() and self.time_for(self._proof_s(best.config)):
-            return self.budget.reserved_s(self._proof_s(best.config), found=True)
+        if best is not None and best is not self.baseline() and self.time_for(self.proof_s(best.config)):
+            return self.budget.reserved_s(self.proof_s(best.config), found=True)
         axes = self.space.axes if self.space is not None else ()
-        return self.budget.reserved_s(self._proof_s({axis.knob.name: axis.values[0] for axis in axes}), found=False)
+        return self.budget.reserved_s(self.proof_s({axis.knob.name: axis.values[0] for axis in axes}), found=False)
 
-    def _proof_s(self, config: Config, run_s: float = 0.0) -> float:
+    def proof_s(self, config: Config, run_s: float = 0.0) -> float:
         """Seconds that a proof takes at least: the screen where one is due, and the fewest rounds of the finals."""
         proof_s = self.finals_s(config, FEWEST_ROUNDS, run_s)
         if self.needs_screen(config):

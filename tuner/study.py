@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -309,7 +310,24 @@ class _Study:
         self._screened = tuple(screen(bench, candidates))
         passed = [key_of(s.config) for s in self._screened if s.verdict is Verdict.PASS]
         self._fit = [t for t in candidates if not bench.needs_screen(t.config) or key_of(t.config) in passed]
-        return hold_finals(bench, self._fit)
+        winner = hold_finals(bench, self._fit)
+        if candidates:
+            self._note_lack_of_time(candidates[0], winner)
+        return winner
+
+    def _note_lack_of_time(self, fastest: Trial, winner: Winner | None) -> None:
+        """Names the budget that would do, where nothing but time was lacking to prove the fastest config."""
+        bench = self._bench
+        screened = [key_of(screened.config) for screened in self._screened]
+        lacked = winner is None if fastest in self._fit else key_of(fastest.config) not in screened
+        if bench.budget.seconds is None or not lacked:
+            return
+        # A study that goes on measures the script as written once more.
+        wanted_s = bench.budget.elapsed(bench.clock()) + bench.trial_s() + bench.proof_s(fastest.config)
+        bench.note(
+            f"with --budget {math.ceil(wanted_s / 60) + 1}m the same command goes on, and has the time to prove"
+            f" {config_text(fastest.config)}"
+        )
 
 
 def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:

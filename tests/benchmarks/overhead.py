@@ -1,10 +1,10 @@
-"""What instrumentation costs on a 10 ms step: interleaved fresh processes, ratios, medians.
+"""What instrumentation costs, on a step of about 10 ms and until the first step: interleaved fresh processes, ratios.
 
-    python tests/benchmarks/overhead.py [--pairs 15]
+    python tests/benchmarks/overhead.py [--framework torch|keras] [--pairs 15]
 
-Each pair runs the same script under plain Python, measured by us ("trial"), and with a config applied by us that
-changes nothing that costs time ("apply"), in random order. The script times its own steps; the ratio of a pair is
-instrumented ÷ plain of the median step. Printed: the median of the ratios with its 95% interval (sign test).
+Each round runs the same script under plain Python, measured by us ("trial"), and with a config applied by us that
+changes nothing that costs time ("apply"), in random order. The script times its own steps, and tells when the first one
+ended. Printed for both: the median of the ratios to plain Python of the same round, with its 95% interval (sign test).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 CHILD = Path(__file__).parents[2] / "tuner" / "child" / "__main__.py"
-SCRIPT = """
-import statistics, time, torch
+TORCH = """
+import json, statistics, time, torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -32,45 +34,70 @@ for _ in range(6):
     layers += [torch.nn.Linear(512, 512), torch.nn.ReLU()]
 model = torch.nn.Sequential(*layers, torch.nn.Linear(512, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-times = []
+ends = []
 for epoch in range(4):
-    last = time.perf_counter()
     for x, y in loader:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-        now = time.perf_counter()
-        times.append(now - last)
-        last = now
-print(statistics.median(times[20:]))
+        ends.append(time.time())
+steps = [after - before for before, after in zip(ends[20:], ends[21:])]
+print(json.dumps({"step_s": statistics.median(steps), "first_step_at": ends[0]}))
 """
+KERAS = """
+import json, statistics, time, keras, numpy
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+chance = numpy.random.default_rng(0)
+x, y = chance.normal(size=(8192, 256)).astype("float32"), chance.integers(0, 10, 8192)
+layers = [keras.layers.Dense(512, activation="relu") for _ in range(7)]
+model = keras.Sequential([keras.Input((256,)), *layers, keras.layers.Dense(10)])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+ends = []
+class Times(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        ends.append(time.time())
+model.fit(x, y, batch_size=64, epochs=4, verbose=0, callbacks=[Times()])
+steps = [after - before for before, after in zip(ends[20:], ends[21:])]
+print(json.dumps({"step_s": statistics.median(steps), "first_step_at": ends[0]}))
+"""
+SCRIPTS = {"torch": TORCH, "keras": KERAS}
+WINDOW = {
+    "warmup_steps": 10, "warmup_s": 1, "block_s": 0.25, "min_blocks": 9999, "min_s": 9999, "max_s": 9999,
+    "target_half_width": 0.0,
+}  # fmt: skip
 
 
-def run(script: Path, mode: str) -> float:
-    """The script's own median step in seconds."""
-    if mode == "plain":
-        command, environment = [sys.executable, str(script)], dict(os.environ)
-    else:
+@dataclass(frozen=True)
+class Run:
+    """The script's own figures: its median step, and the time from the start of the process to its first step's end."""
+
+    step_s: float
+    first_step_s: float
+
+
+def run(script: Path, mode: str) -> Run:
+    """One run in a fresh process."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command, sinks = [sys.executable, str(script)], []
+    if mode != "plain":
         request = {
             "v": 1, "mode": mode, "script": str(script), "argv": [], "device": "cpu", "folder": str(script.parent),
-            "config": {"threads": 1} if mode == "apply" else {},
-            "window": {
-                "warmup_steps": 10, "warmup_s": 1, "block_s": 0.25, "min_blocks": 9999, "min_s": 9999, "max_s": 9999,
-                "target_half_width": 0.0,
-            },
+            "config": {"threads": 1} if mode == "apply" else {}, "window": WINDOW,
         }  # fmt: skip
         path = script.parent / "request.json"
         path.write_text(json.dumps(request))
-        sink = os.open(os.devnull, os.O_WRONLY)
-        environment = {**os.environ, "AUTOTUNE_REQUEST": str(path), "AUTOTUNE_RECORDS_FD": str(sink)}
+        sinks = [os.open(os.devnull, os.O_WRONLY)]
+        environment |= {"AUTOTUNE_REQUEST": str(path), "AUTOTUNE_RECORDS_FD": str(sinks[0])}
         command = [sys.executable, str(CHILD)]
-        process = subprocess.run(
-            command, env=environment, pass_fds=[sink], capture_output=True, text=True, check=True, cwd=script.parent
-        )
+    began = time.time()
+    process = subprocess.run(
+        command, env=environment, pass_fds=sinks, capture_output=True, text=True, check=True, cwd=script.parent
+    )
+    for sink in sinks:
         os.close(sink)
-        return float(process.stdout.split()[-1])
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return float(process.stdout.split()[-1])
+    told = json.loads(process.stdout.splitlines()[-1])
+    return Run(told["step_s"], told["first_step_at"] - began)
 
 
 def interval_of_median(values: list[float]) -> tuple[float, float]:
@@ -82,26 +109,27 @@ def interval_of_median(values: list[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Runs the pairs and prints a line a mode."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Runs the rounds and prints a line a mode and figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--framework", choices=sorted(SCRIPTS), default="torch")
     parser.add_argument("--pairs", type=int, default=15)
-    pairs = parser.parse_args().pairs
-    ratios: dict[str, list[float]] = {"trial": [], "apply": []}
-    steps: list[float] = []
+    options = parser.parse_args()
+    rounds: list[dict[str, Run]] = []
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
-        script.write_text(SCRIPT)
-        for _ in range(pairs):
+        script.write_text(SCRIPTS[options.framework])
+        for _ in range(options.pairs):
             order = ["plain", "trial", "apply"]
             random.shuffle(order)
-            found = {mode: run(script, mode) for mode in order}
-            steps.append(found["plain"])
-            for mode, values in ratios.items():
-                values.append(found[mode] / found["plain"])
-    print(f"plain step: median {statistics.median(steps) * 1e3:.2f} ms over {pairs} runs")
-    for mode, values in ratios.items():
-        low, high = interval_of_median(values)
-        print(f"{mode}: {statistics.median(values):.4f} times plain, 95% {low:.4f} to {high:.4f}")
+            rounds.append({mode: run(script, mode) for mode in order})
+    for name, unit, scale in (("step_s", "ms", 1e3), ("first_step_s", "s", 1.0)):
+        plain = statistics.median(getattr(found["plain"], name) for found in rounds)
+        what = name.removesuffix("_s").replace("_", " ")
+        print(f"{what}: median {plain * scale:.2f} {unit} under plain Python, {len(rounds)} runs of each")
+        for mode in ("trial", "apply"):
+            ratios = [getattr(found[mode], name) / getattr(found["plain"], name) for found in rounds]
+            low, high = interval_of_median(ratios)
+            print(f"  {mode}: {statistics.median(ratios):.4f} times plain, 95% {low:.4f} to {high:.4f}")
 
 
 if __name__ == "__main__":

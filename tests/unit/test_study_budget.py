@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,6 +98,21 @@ def test_finals_that_can_not_become_a_proof_are_not_begun(tmp_path: Path) -> Non
     assert not any(trial.phase is Phase.FINALS for trial in result.trials)
     assert result.best is not None and result.best.config
     assert any(note.text.startswith("not proven: no time left") for note in of(events, Noted))
+
+
+@pytest.mark.parametrize("accuracy", [UNSCREENED, AccuracyLimits()], ids=["unscreened", "screened"])
+def test_the_budget_that_is_named_for_want_of_time_proves_it(tmp_path: Path, accuracy: AccuracyLimits) -> None:
+    def slow(config: Config) -> Outcome:
+        return outcome_in(60.0 if config else 10.0, faster(config))
+
+    first, events = study(tmp_path, slow, selection=("precision",), budget_s=120.0, accuracy=accuracy)
+    assert first.winner is None
+    named = [re.search(r"with --budget (\d+)m .* precision=", note.text) for note in of(events, Noted)]
+    budget_s = next(60.0 * int(match[1]) for match in named if match)
+    again, events = study(tmp_path, slow, selection=("precision",), budget_s=budget_s, accuracy=accuracy)
+    assert again.seconds <= budget_s
+    assert again.winner is not None and again.winner.verdict is Verdict.IMPROVED
+    assert not any("--budget" in note.text for note in of(events, Noted))
 
 
 def test_finals_end_once_three_rounds_can_not_be_had_and_keep_what_they_measured(tmp_path: Path) -> None:
