@@ -189,13 +189,20 @@ class Bench:
         own = [t for t in trials if key_of(t.config) == key_of(config)]
         seconds = [t.outcome.seconds for t in own if t.phase is phase and t.outcome is not None]
         if not seconds:
-            seconds = [self._with_half_a_window(t.outcome) for t in own if t.outcome is not None]
+            seconds = [self._within(t.outcome, self.plan.window.max_s / 2) for t in own if t.outcome is not None]
         return statistics.median(seconds) if seconds else self.trial_s()
 
-    def _with_half_a_window(self, outcome: Outcome) -> float:
-        """Seconds, had it been no baseline: those get twice the window of others."""
+    def probe_s(self) -> float:
+        """Seconds that a run of the probe would take, by the baseline."""
+        baseline = self.baseline()
+        outcome = baseline.outcome if baseline is not None else None
+        return FIRST_TRIAL_S if outcome is None else self._within(outcome, probe_window(self.plan.window).max_s)
+
+    @staticmethod
+    def _within(outcome: Outcome, window_s: float) -> float:
+        """Seconds that the run would have taken with so long a window: the baseline gets a longer one than others."""
         blocks = outcome.measurement.blocks if outcome.measurement is not None else ()
-        return outcome.seconds - max(0.0, sum(block.seconds for block in blocks) - self.plan.window.max_s / 2)
+        return outcome.seconds - max(0.0, sum(block.seconds for block in blocks) - window_s)
 
     def finals_s(self, config: Config, rounds: int, run_s: float = 0.0) -> float:
         """Seconds that so many rounds of the config and the baseline take, where one of the config takes ``run_s``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -59,6 +59,12 @@ class Bottleneck:
         return self.compute / self.real if self.compute is not None else None
 
     @property
+    def input_share(self) -> float:
+        """The part of the real loop's time that its data take: waited for, or taken from computing."""
+        taken = 1 - 1 / self.most_from_input if self.most_from_input else 0.0
+        return max(self.wait_share, taken)
+
+    @property
     def hides_its_wait(self) -> bool:
         """Whether the loop waits for its loader while a device computes on, so that no loader would bring anything."""
         return self.most_from_input is not None and self.most_from_input < LEAST_FROM_INPUT
@@ -79,13 +85,8 @@ def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> 
     """From the real loop, and as many of its sides as could be measured."""
     compute, loader = measured.get(Side.COMPUTE), measured.get(Side.LOADER)
     overhead = overhead_share(compute, measured.get(Side.HALF))
-    bound = Bound.COMPUTE
-    if real.data_wait_share >= INPUT_SHARE:
-        bound = Bound.INPUT
-    elif overhead is not None and overhead >= OVERHEAD_SHARE:
-        bound = Bound.OVERHEAD
-    return Bottleneck(
-        bound=bound,
+    found = Bottleneck(
+        bound=Bound.COMPUTE,
         real=real.samples_per_s,
         compute=compute.samples_per_s if compute is not None else None,
         loader=loader.samples_per_s if loader is not None else None,
@@ -93,6 +94,9 @@ def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> 
         wait_share=real.data_wait_share,
         overhead_share=overhead,
     )
+    if found.input_share >= INPUT_SHARE:
+        return replace(found, bound=Bound.INPUT)
+    return replace(found, bound=Bound.OVERHEAD) if overhead is not None and overhead >= OVERHEAD_SHARE else found
 
 
 def bottleneck_of(trials: Iterable[Trial]) -> Bottleneck | None:

@@ -82,7 +82,7 @@ def _against(bench: Bench) -> str:
     """Why a study isn't probed, or ""."""
     if not sides(bench.knowledge):
         return "no loader is seen to feed the training"
-    run_s, budget_s = bench.trial_s(), bench.plan.budget_s
+    run_s, budget_s = bench.probe_s(), bench.plan.budget_s
     if budget_s is not None and run_s > LARGEST_SHARE * budget_s:
         return f"a run takes about {seconds_text(run_s)}, which is too much of {seconds_text(budget_s)}"
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tuner.accuracy import Check, Screened
-from tuner.bottleneck import Bottleneck, Bound
+from tuner.bottleneck import INPUT_SHARE, Bottleneck, Bound
 from tuner.model import Config, Device, Phase, Ratio, Script, Shift, Trial, Value
 
 AS_WRITTEN = "as written"
@@ -76,12 +76,18 @@ def count_text(number: int, noun: str) -> str:
 
 def bottleneck_text(found: Bottleneck) -> str:
     """What holds a loop up, on one line."""
-    shares = [f"{share_text(found.wait_share)} of the time"] if found.bound is Bound.INPUT else []
+    shares = [f"{share_text(found.input_share)} of the time"] if found.bound is Bound.INPUT else []
     if found.bound is Bound.OVERHEAD and found.overhead_share is not None:
         shares.append(f"{share_text(found.overhead_share)} of a step")
     if found.most_from_input is not None:
         shares.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
-    return f"{found.bound}: {BOUND_TEXT[found.bound]}" + (f" ({'; '.join(shares)})" if shares else "")
+    return bound_text(found) + (f" ({'; '.join(shares)})" if shares else "")
+
+
+def bound_text(found: Bottleneck) -> str:
+    """Which part decides the rate."""
+    unseen = found.bound is Bound.INPUT and found.wait_share < INPUT_SHARE
+    return f"{found.bound}: {'preparing the data takes time from computing' if unseen else BOUND_TEXT[found.bound]}"
 
 
 def budget_text(seconds: float, finals_share: float) -> str:

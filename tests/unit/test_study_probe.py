@@ -16,11 +16,12 @@ from tuner.accuracy import AccuracyLimits
 from tuner.bottleneck import Bound, Side, bottleneck_of
 from tuner.cli.trials import listed
 from tuner.events import Event, Noted, Probed
-from tuner.model import Config, Outcome, Phase
+from tuner.model import Block, Config, Outcome, Phase
 from tuner.runner.base import Interrupted, TrialRequest
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
 from tuner.study import StudyResult, run_study
+from tuner.wording import bottleneck_text
 
 ORDER = [Side.COMPUTE, Side.LOADER, Side.HALF]
 
@@ -162,6 +163,31 @@ def test_a_wait_that_costs_nothing_is_not_worth_a_loader(tmp_path: Path) -> None
     assert "workers" in searched(shown)[0]
     blind, _ = study(tmp_path / "blind", Loop(EVEN, wait=0.3), probe=False)
     assert "workers" in searched(blind)[0]
+
+
+def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_without_a_wait(tmp_path: Path) -> None:
+    result, _ = study(tmp_path, Loop({**EVEN, Side.COMPUTE: 178.0}))
+    assert result.bottleneck is not None and result.bottleneck.bound is Bound.INPUT
+    assert bottleneck_text(result.bottleneck) == (
+        "input-bound: preparing the data takes time from computing"
+        " (44% of the time; a perfect loader would bring 1.78x the speed)"
+    )
+
+
+def test_a_probe_is_weighed_by_its_own_window_and_not_by_the_baselines(tmp_path: Path) -> None:
+    class Long(Loop):
+        def _rate(self, config: Config) -> Outcome:
+            outcome = super()._rate(config)
+            assert outcome.measurement is not None
+            blocks = (Block(100.0, 2, 20.0, 0.0),)
+            measurement = replace(outcome.measurement, blocks=blocks)
+            return replace(outcome, seconds=30.0, measurement=measurement)
+
+    # Thirty seconds, of which a probe's window saves fifteen: that is 6% of 250.
+    for budget_s, probed in ((249.0, False), (251.0, True)):
+        loop = Long(EVEN)
+        study(tmp_path / str(budget_s), loop, budget_s=budget_s)
+        assert bool(loop.probes) is probed
 
 
 def test_where_a_step_costs_more_than_its_samples_larger_batches_come_first(tmp_path: Path) -> None:

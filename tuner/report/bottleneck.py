@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tuner.bottleneck import Bottleneck
-from tuner.wording import BOUND_TEXT, bytes_text, gain_text, share_text
+from tuner.wording import bound_text, bytes_text, gain_text, share_text
 
 
 def bottleneck_lines(
     found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], left_out: Mapping[str, str], records: str
 ) -> list[str]:
     """What holds the loop up, by how much, and what to turn."""
-    lines = ["", f"{found.bound}: {BOUND_TEXT[found.bound]}"]
+    lines = ["", bound_text(found)]
     lines.append(f"waiting for the loader: {share_text(found.wait_share)} of the time")
     if found.most_from_input is not None:
         lines.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
