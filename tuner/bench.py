@@ -221,6 +221,11 @@ class Bench:
         axes = self.space.axes if self.space is not None else ()
         return self.budget.reserved_s(self.proof_s({axis.knob.name: axis.values[0] for axis in axes}), found=False)
 
+    def search_s(self) -> float | None:
+        """Seconds left for searching, beside what is kept for the proof; None without a budget."""
+        left = self.budget.seconds_left(self.clock())
+        return None if left is None else max(0.0, left - self.reserved_s())
+
     def proof_s(self, config: Config, run_s: float = 0.0) -> float:
         """Seconds that a proof takes at least: the screen where one is due, and the fewest rounds of the finals."""
         proof_s = self.finals_s(config, FEWEST_ROUNDS, run_s)

@@ -20,8 +20,8 @@ from tuner.wording import seconds_text
 
 FOLDER = "probe"
 REAL = "the real loop"
-LARGEST_SHARE = 0.06
-"""Of a study's budget for one run of its probe at most: the search needs it more."""
+LARGEST_SHARE = 0.15
+"""Of the time for searching that a study's probe takes at most: the search needs it more."""
 
 
 def probe(
@@ -80,11 +80,13 @@ def _trial(bench: Bench, side: Side, config: Config) -> Outcome:
 
 def _against(bench: Bench) -> str:
     """Why a study isn't probed, or ""."""
-    if not sides(bench.knowledge):
+    found = sides(bench.knowledge)
+    if not found:
         return "no loader is seen to feed the training"
-    run_s, budget_s = bench.probe_s(), bench.plan.budget_s
-    if budget_s is not None and run_s > LARGEST_SHARE * budget_s:
-        return f"a run takes about {seconds_text(run_s)}, which is too much of {seconds_text(budget_s)}"
+    missing = [side for side, config in found.items() if bench.recorded(Phase.PROBE, config, str(side)) is None]
+    probe_s, search_s = len(missing) * bench.probe_s(), bench.search_s()
+    if search_s is not None and probe_s > LARGEST_SHARE * search_s:
+        return f"it takes about {seconds_text(probe_s)}, too much of the {seconds_text(search_s)} for searching"
     return ""
 
 

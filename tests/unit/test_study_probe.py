@@ -124,7 +124,7 @@ def test_a_probe_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     ("loop", "changes", "note"),
     [
         (Loop(EVEN, loaders=()), {}, "no probe: no loader is seen to feed the training"),
-        (Loop(EVEN), {"budget_s": 150.0}, "no probe: a run takes about 10 s, which is too much of 2 min 30 s"),
+        (Loop(EVEN), {"budget_s": 150.0}, "no probe: it takes about 30 s, too much of the 1 min 30 s for searching"),
         (Loop(EVEN), {"probe": False}, ""),
     ],
 )
@@ -183,8 +183,8 @@ def test_a_probe_is_weighed_by_its_own_window_and_not_by_the_baselines(tmp_path:
             measurement = replace(outcome.measurement, blocks=blocks)
             return replace(outcome, seconds=30.0, measurement=measurement)
 
-    # Thirty seconds, of which a probe's window saves fifteen: that is 6% of 250.
-    for budget_s, probed in ((249.0, False), (251.0, True)):
+    # Three times thirty seconds, of which a probe's window saves fifteen: that is 15% of 300; 150 are for the proof.
+    for budget_s, probed in ((449.0, False), (452.0, True)):
         loop = Long(EVEN)
         study(tmp_path / str(budget_s), loop, budget_s=budget_s)
         assert bool(loop.probes) is probed
