@@ -183,7 +183,7 @@ def test_a_probe_is_weighed_by_its_own_window_and_not_by_the_baselines(tmp_path:
             measurement = replace(outcome.measurement, blocks=blocks)
             return replace(outcome, seconds=30.0, measurement=measurement)
 
-    # Three times thirty seconds, of which a probe's window saves fifteen: that is 15% of 300; 150 are for the proof.
+    # Three times thirty seconds, of which a probe's window saves fifteen: 15% of 300; 150 are for the proof.
     for budget_s, probed in ((449.0, False), (452.0, True)):
         loop = Long(EVEN)
         study(tmp_path / str(budget_s), loop, budget_s=budget_s)
