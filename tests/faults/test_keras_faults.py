@@ -35,6 +35,10 @@ TRAIN = """
                 os.kill(os.getpid(), signal.SIGKILL)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mae")
+    if fault == "graph":
+        words = keras.Sequential([keras.Input((4,), dtype="int32"), keras.layers.Embedding(3, 2)])
+        words.compile("sgd", "mae")
+        words.fit(numpy.full((64, 4), 7), numpy.zeros((64, 4, 2)), verbose=0)
     if fault == "shape":
         model.fit(numpy.zeros((64, 5), "float32"), numpy.zeros(64), verbose=0)
     model.fit(batches, verbose=0, callbacks=[Fails()])
@@ -46,6 +50,7 @@ WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
     ("fault", "told"),
     [
         ("data", "row 200 is broken"), ("callback", "the script's own callback fails"), ("shape", "incompatible"),
+        ("graph", "= 7 is not in [0, 3)"),
     ],
 )  # fmt: skip
 def test_the_scripts_own_error_is_told_as_python_tells_it(

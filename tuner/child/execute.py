@@ -11,6 +11,7 @@ import ctypes
 import importlib.machinery
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -20,6 +21,9 @@ from typing import Any
 from . import files, hooks, options, session, wire
 from .recorder import Recorder
 from .session import Session, StopTrial
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_OUR_FRAME = re.compile(rf'  File "{re.escape(_HERE)}/[^"]*", line \d+, in [^\n]*\n(?:    [^\n]*\n)?\n?')
 
 
 def main() -> None:
@@ -150,6 +154,7 @@ def _report_exception(current: Session, error: BaseException) -> int:
     chain: list[BaseException] = [error]
     for link in chain:
         link.__traceback__ = _without_our_frames(link.__traceback__)  # excepthook prints the exception's own trace
+        _clean_told_frames(link)
         chain += [other for other in (link.__cause__, link.__context__) if other is not None and other not in chain]
     own = error.__traceback__
     text = "".join(traceback.format_exception(type(error), error, own))
@@ -158,6 +163,13 @@ def _report_exception(current: Session, error: BaseException) -> int:
     )
     sys.excepthook(type(error), error, own)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _clean_told_frames(error: BaseException) -> None:
+    """TensorFlow's errors tell in their text where an operation was made, through frames of ours."""
+    text = getattr(error, "_message", None)
+    if isinstance(text, str):
+        error._message = _OUR_FRAME.sub("", text)  # type: ignore[attr-defined]
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -171,8 +183,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _next_of_theirs(trace: TracebackType | None) -> TracebackType | None:
-    here = os.path.dirname(os.path.abspath(__file__))
-    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == here:
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == _HERE:
         trace = trace.tb_next
     return trace
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from types import ModuleType
@@ -59,7 +60,7 @@ class GraphMeter:
         tf = self.tf
 
         def get_next(iterator: Any) -> Any:
-            if not self.timing:
+            if not self.timing or self._is_deterministic():
                 return original(iterator)
             with tf.device("/CPU:0"):
                 began = tf.timestamp()
@@ -71,6 +72,13 @@ class GraphMeter:
             return element
 
         return tf.autograph.experimental.do_not_convert(get_next)
+
+    def _is_deterministic(self) -> bool:
+        """Whether the script wants nothing but deterministic operations, of which a reading of the clock is none."""
+        wanted = bool(sys.modules["tensorflow.python.framework.config"].is_op_determinism_enabled())
+        if wanted:
+            self.session.note("the wait for data can't be measured: the script has enabled TensorFlow's op determinism")
+        return wanted
 
     @property
     def samples(self) -> int:
