@@ -191,6 +191,20 @@ Matrix size-incompatible: In[0]: [32,4], In[1]: [5,1]
     assert judgement[2] == "InvalidArgumentError: Matrix size-incompatible: In[0]: [32,4], In[1]: [5,1]"
 
 
+def test_an_error_in_traced_code_is_told_without_the_lines_that_led_there() -> None:
+    text = """in user code:
+
+    File "train.py", line 148, in None  *
+        lambda one, two: mix_up(one, two)
+    File "train.py", line 122, in mix_up  *
+        size = keras.backend.shape(one)[0]
+
+    AttributeError: module 'keras.backend' has no attribute 'shape'
+"""
+    judgement = classify(Traces([HELLO, raised("AttributeError", text)], True, status=exited(1)))
+    assert judgement[2] == "AttributeError: module 'keras.backend' has no attribute 'shape'"
+
+
 def test_a_full_disk_is_the_machines() -> None:
     record = raised("OSError", "[Errno 28] No space left on device: 'log'")
     assert judge(record, status=exited(1)) == (OutcomeKind.INFRASTRUCTURE, "disk-full")

@@ -222,7 +222,9 @@ _SURROUNDINGS = ("Graph execution error", "Detected at node", "<stack traces", "
 
 
 def _essence(text: str) -> str:
-    """TensorFlow's own sentence, out of its story of where each node of the graph came from."""
+    """TensorFlow's own sentence, out of its story of where a node of the graph, or a line of traced code, came from."""
+    if text.startswith("in user code:"):
+        return last_line(text).partition(": ")[2]  # behind the error's name
     if not text.startswith("Graph execution error"):
         return text
     unsupported = _UNSUPPORTED.search(text)
