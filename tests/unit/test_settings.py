@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.accuracy import AccuracyLimits
 from tuner.cli import build_parser
 from tuner.cli.settings import Settings, gather
 from tuner.errors import ScriptNotFoundError, UsageError
@@ -45,7 +46,7 @@ def test_without_a_word_the_defaults_hold() -> None:
     assert _gather("train.py") == Settings(
         script="train.py", module="", args=(), device="auto", trials=30, budget_s=1800.0, trial_timeout_s=120.0,
         folder="", knobs=(), pinned={}, max_memory="0.9", space="auto", objective="throughput", seed=0,
-        effective_batch="keep", source=None,
+        effective_batch="keep", source=None, accuracy=AccuracyLimits(), planned_samples=None, probe=True,
     )  # fmt: skip
 
 
@@ -64,6 +65,9 @@ space = "spaces/mine.py"
 objective = "latency"
 seed = 9
 effective_batch = "free"
+max_loss_increase = 0.02
+planned_samples = 1000
+probe = false
 """
 
 
@@ -74,7 +78,8 @@ def test_a_file_says_everything(here: Path, declare: Callable[..., Path]) -> Non
         budget_s=5400.0, trial_timeout_s=45.0, folder="job/out", knobs=("batch_size", "-compile"),
         pinned={"num_workers": 4, "pin_memory": True, "precision": "bf16", "lr": 0.5}, max_memory="0.5",
         space="job/spaces/mine.py", objective="latency", seed=9, effective_batch="free",
-        source=path.relative_to(here),
+        source=path.relative_to(here), accuracy=AccuracyLimits(max_loss_increase=0.02), planned_samples=1000,
+        probe=False,
     )  # fmt: skip
     assert _gather("job") == expected
     shutil.copy("train.py", "job/train.py")
@@ -94,15 +99,18 @@ def test_the_command_line_overrides_the_file_and_pins_are_joined(declare: Callab
         "train.py", "--device", "cuda:1", "--trials", "3", "--budget", "90s", "--trial-timeout", "1m", "--study",
         "elsewhere", "--knobs", "threads,-precision", "--set", "num_workers=2", "--set", "channels_last=true",
         "--max-memory", "20GiB", "--space", "keras", "--objective", "./mine.py", "--seed", "4",
-        "--effective-batch", "keep", script_args=["--epochs", "1"],
+        "--effective-batch", "keep", "--max-loss-increase", "off", "--planned-samples", "2000",
+        script_args=["--epochs", "1"],
     )  # fmt: skip
     assert settings == Settings(
         script="train.py", module="", args=("--epochs", "1"), device="cuda:1", trials=3, budget_s=90.0,
         trial_timeout_s=60.0, folder="elsewhere", knobs=("threads", "-precision"),
         pinned={"num_workers": 2, "pin_memory": True, "precision": "bf16", "lr": 0.5, "channels_last": True},
         max_memory="20GiB", space="keras", objective="./mine.py", seed=4,
-        effective_batch="keep", source=Path("study.toml"),
+        effective_batch="keep", source=Path("study.toml"), accuracy=AccuracyLimits(max_loss_increase=None),
+        planned_samples=2000, probe=False,
     )  # fmt: skip
+    assert not _gather("train.py", "--no-probe").probe
     assert _gather("train.py", script_args=[]).args == (), "nothing behind -- is nothing, too"
 
 

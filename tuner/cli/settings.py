@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,10 @@ class Settings:
     objective: str
     seed: int
     effective_batch: str
-    accuracy: AccuracyLimits = field(default_factory=AccuracyLimits)
-    planned_samples: int | None = None
-    probe: bool = True
-    source: Path | None = None
+    accuracy: AccuracyLimits
+    planned_samples: int | None
+    probe: bool
+    source: Path | None
 
 
 def gather(arguments: argparse.Namespace) -> Settings:
@@ -74,7 +74,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         folder=merged["study"], knobs=merged["knobs"], pinned=merged["set"], max_memory=merged["max_memory"],
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
         effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
-        accuracy=_accuracy(merged),
+        accuracy=_accuracy(merged), probe=merged["probe"],
     )  # fmt: skip
 
 

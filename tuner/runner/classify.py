@@ -224,8 +224,8 @@ _SURROUNDINGS = ("Graph execution error", "Detected at node", "<stack traces", "
 def _essence(text: str) -> str:
     """TensorFlow's own sentence, out of its story of where a node of the graph, or a line of traced code, came from."""
     if text.startswith("in user code:"):
-        told = last_line(text)
-        return told.partition(": ")[2] or told  # behind the error's name
+        sentence = last_line(text)
+        return sentence.partition(": ")[2] or sentence  # behind the error's name
     if not text.startswith("Graph execution error"):
         return text
     unsupported = _UNSUPPORTED.search(text)
