@@ -56,7 +56,7 @@ SCRIPT = """
         torch.save(model.state_dict(), "model.pt")
         print(f"workers={loader.num_workers} batch={loader.batch_size}")
 """
-STUDY = ["study", "train.py", "--knobs", "num_workers", "--trials", "2", "--budget", "150s", "--device", "cpu"]
+STUDY = ["study", "train.py", "--knobs", "num_workers", "--trials", "2", "--budget", "400s", "--device", "cpu"]
 FOLDER_SUFFIX = "train-cpu"
 
 
