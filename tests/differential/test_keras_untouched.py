@@ -81,6 +81,7 @@ def test_to_be_measured_changes_no_weight(
     assert weights(measured.output) == plain(kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dataset", "loop"])
 def test_knobs_that_change_no_sample_change_no_weight(
     kind: str, plain: Callable[[str], str], write_script: Callable[..., Path], run_child: Callable[..., Any]

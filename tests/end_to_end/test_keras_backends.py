@@ -60,13 +60,14 @@ def test_fit_is_counted_and_its_metrics_are_told(train: Callable[..., Any]) -> N
     assert ran.of("loss")
 
 
+@pytest.mark.slow
 def test_knobs_of_fit_are_turned(train: Callable[..., Any]) -> None:
     ran, _ = train({"batch_size": 10, "grad_accumulation": 2})
     assert (ran.facts["samples"], ran.facts["steps"]) == (400, 20)
     assert ran.evidence("batch_size") == ran.evidence("grad_accumulation") == "verified"
 
 
-@pytest.mark.parametrize("side", ["compute", "loader"])
+@pytest.mark.parametrize("side", [pytest.param("compute", marks=pytest.mark.slow), "loader"])
 def test_each_side_of_the_loop_runs_by_itself(train: Callable[..., Any], side: str) -> None:
     ran, told = train(probe=side, knowledge={"training_loaders": ["fit"], "framework": "keras"})
     assert ran.facts["samples"] == 400

@@ -49,7 +49,9 @@ WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ("data", "row 200 is broken"), ("callback", "the script's own callback fails"), ("shape", "incompatible"),
+        ("data", "row 200 is broken"),
+        pytest.param("callback", "the script's own callback fails", marks=pytest.mark.slow),
+        pytest.param("shape", "incompatible", marks=pytest.mark.slow),
         ("graph", "= 7 is not in [0, 3)"),
     ],
 )  # fmt: skip
