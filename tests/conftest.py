@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from tuner.child import wire
+from tuner.runner.process import LEAVE_S
 
 CHILD = Path(__file__).parent.parent / "tuner" / "child" / "__main__.py"
 QUICK_WINDOW = {
@@ -59,6 +62,21 @@ def write_script(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """The child's records until it has ended. As in the runner, one whose script is through may not stay: TensorFlow's
+    generator datasets can lock up while Python ends, without us as well.
+    """
+    records = []
+    leaving = threading.Timer(LEAVE_S, process.kill)
+    with os.fdopen(reader, "rb") as stream:
+        for record in wire.decode(stream):
+            records.append(record)
+            if record["kind"] == "exit":
+                leaving.start()
+    leaving.cancel()
+    return records
+
+
 @pytest.fixture
 def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
     """Runs a script in a real child, as the runner would, and returns its records."""
@@ -90,17 +108,26 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         reader, writer = os.pipe()
         environment = {
             **os.environ, wire.REQUEST_ENV: str(folder / "request.json"), wire.RECORDS_ENV: str(writer),
+            "PYTHONFAULTHANDLER": "1",
         }  # fmt: skip
         process = subprocess.Popen(
             [sys.executable, str(CHILD)], cwd=script.parent, env=environment, pass_fds=[writer],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         os.close(writer)
-        with os.fdopen(reader, "rb") as stream:
+        # A child that hangs tells where each of its threads is.
+        watchdog = threading.Timer(timeout, process.send_signal, [signal.SIGABRT])
+        watchdog.start()
+        try:
             # A script of these tests writes less than a pipe holds, so reading one stream after the other is safe.
-            records = list(wire.decode(stream))
-        output, _ = process.communicate(timeout=timeout)
-        return ChildRun(process.returncode, output, records, folder)
+            records = _records_of(reader, process)
+            output, _ = process.communicate()
+        finally:
+            watchdog.cancel()
+        assert process.returncode != -signal.SIGABRT, output
+        told = [record["code"] for record in records if record["kind"] == "exit"]
+        stayed = bool(told) and process.returncode == -signal.SIGKILL
+        return ChildRun(told[-1] if stayed else process.returncode, output, records, folder)
 
     return run
 
