@@ -42,7 +42,8 @@ class Side(StrEnum):
 class Bottleneck:
     """Rates in samples per second, None where one couldn't be measured; shares of the real loop's time.
 
-    ``overhead_share`` is the part of a step that doesn't grow with the batch: launching, Python, the optimizer.
+    ``wait_share`` is None where the wait can't be seen. ``overhead_share`` is the part of a step that doesn't grow with
+    the batch: launching, Python, the optimizer.
     """
 
     bound: Bound
@@ -50,7 +51,7 @@ class Bottleneck:
     compute: float | None
     loader: float | None
     unit: str
-    wait_share: float
+    wait_share: float | None
     overhead_share: float | None
 
     @property
@@ -59,10 +60,14 @@ class Bottleneck:
         return self.compute / self.real if self.compute is not None else None
 
     @property
+    def saved_share(self) -> float:
+        """The part of the real loop's time that one kept batch saves; 0 where that wasn't measured."""
+        return max(0.0, 1 - 1 / self.most_from_input) if self.most_from_input else 0.0
+
+    @property
     def input_share(self) -> float:
         """The part of the real loop's time that its data take: waited for, or taken from computing."""
-        taken = 1 - 1 / self.most_from_input if self.most_from_input else 0.0
-        return max(self.wait_share, taken)
+        return max(self.wait_share or 0.0, self.saved_share)
 
     @property
     def hides_its_wait(self) -> bool:

@@ -71,7 +71,7 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
         steps_per_s=sum(block.steps for block in blocks) / seconds,
         unit=str(facts.get("unit") or "samples") if counted else "steps",
         blocks=blocks,
-        data_wait_share=min(1.0, sum(block.wait_s for block in blocks) / seconds),
+        data_wait_share=None if facts.get("wait_is_unseen") else min(1.0, sum(b.wait_s for b in blocks) / seconds),
         peak_host_bytes=peak_host_bytes(resources),
         peak_device_bytes=_peak_device_bytes(records),
         first_step_s=_number(_last(records, "first_step") or {}, "seconds"),

@@ -95,6 +95,7 @@ class Measurement:
     """A trial's figures, derived from its raw blocks and facts.
 
     ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
+    ``data_wait_share`` is None where nothing shows when the loop waits.
     ``scaled_steps`` are optimizer steps under a gradient scaler after its first ones, in which it finds its scale;
     ``skipped_steps`` those of them that it skipped, since gradients overflowed.
     ``compile_cache`` says what the compiler's cache on disk gave: nothing ("cold"), all ("warm"), or a part ("mixed");
@@ -108,7 +109,7 @@ class Measurement:
     steps_per_s: float
     unit: str
     blocks: tuple[Block, ...]
-    data_wait_share: float
+    data_wait_share: float | None
     peak_host_bytes: int
     peak_device_bytes: int
     first_step_s: float
@@ -155,6 +156,11 @@ class Outcome:
     def complete(self) -> bool:
         """Whether the trial gave a measurement that a config may be judged by."""
         return self.kind is OutcomeKind.COMPLETE and self.measurement is not None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the script's author should know of it."""
+        return tuple(str(remark) for remark in self.facts.get("remarks") or ())
 
 
 class Phase(StrEnum):

@@ -33,7 +33,7 @@ from tuner.space import Known, ResolvedSpace, SearchSpace, resolve, selected_nam
 from tuner.stats import Verdict
 from tuner.storage import Repository, StudyRecord
 from tuner.tiers import best_of_tiers
-from tuner.wording import config_text, shift_text
+from tuner.wording import AS_WRITTEN, config_text, shift_text
 
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
@@ -165,6 +165,8 @@ class _Study:
             raise refusal(baseline.outcome, self._plan.folder / TRIALS / "0000" / "log.txt")
         if not self._paused:
             note_unseen(bench, baseline)
+            for remark in baseline.outcome.remarks:
+                bench.note(f"{AS_WRITTEN}: {remark}")
         facts = {
             **baseline.outcome.facts, "effective_batch": self._plan.effective_batch,
             "free_host_bytes": self._free_host_bytes(baseline.outcome.measurement),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from tuner.accuracy import Check, Screened
 from tuner.bottleneck import INPUT_SHARE, Bottleneck, Bound
@@ -24,6 +25,11 @@ def value_text(value: Value) -> str:
 def config_text(config: Config) -> str:
     """A config on one line; the empty one is what the script says."""
     return " ".join(f"{knob}={value_text(value)}" for knob, value in config.items()) or AS_WRITTEN
+
+
+def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
+    """What was noticed in the script as written."""
+    return next((t.outcome.remarks for t in trials if t.phase is Phase.BASELINE and t.outcome is not None), ())
 
 
 def run_text(trial: Trial) -> str:
@@ -86,7 +92,7 @@ def bottleneck_text(found: Bottleneck) -> str:
 
 def bound_text(found: Bottleneck) -> str:
     """Which part decides the rate."""
-    unseen = found.bound is Bound.INPUT and found.wait_share < INPUT_SHARE
+    unseen = found.bound is Bound.INPUT and (found.wait_share or 0.0) < INPUT_SHARE
     return f"{found.bound}: {'preparing the data takes time from computing' if unseen else BOUND_TEXT[found.bound]}"
 
 
@@ -119,9 +125,9 @@ def _worse(share: float) -> str:
     return f"{abs(share):.2%} {'worse' if share > 0 else 'better'}"
 
 
-def share_text(share: float) -> str:
+def share_text(share: float | None) -> str:
     """A share in percent."""
-    return f"{share:.0%}"
+    return "not seen" if share is None else f"{share:.0%}"
 
 
 def bytes_text(amount: float) -> str:

@@ -96,6 +96,9 @@ def test_a_knob_of_the_model_is_turned_at_the_entry_of_fit(begin: Begin, knob: s
     assert facts["samples"] == 2 * ROWS
     assert facts["steps"] >= 20
     assert trial.evidence(knob) == ("verified", "")
+    in_one_call = ["the wait for data can't be seen: 4 steps are taken in one call"]
+    assert facts.get("remarks", []) == (in_one_call if knob == "steps_per_execution" else [])
+    assert bool(facts.get("wait_is_unseen")) is bool(facts.get("remarks"))
 
 
 def test_a_batch_size_is_verified_by_the_rows_that_were_trained_on(begin: Begin) -> None:

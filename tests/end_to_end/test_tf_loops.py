@@ -85,6 +85,8 @@ def test_a_whole_epoch_in_one_function_is_counted_by_its_graph(begin: Begin) -> 
     assert trial.set_apart() >= 3
     assert "fetches its batches itself" in facts["left_out"]["jit_compile"]
     assert facts["as_written"]["batch_size"] == 8
+    assert facts["wait_is_unseen"]
+    assert facts["remarks"] == ["the wait for data can't be seen: the training function fetches its batches itself"]
 
 
 def test_raw_variables_without_an_optimizer(begin: Begin) -> None:

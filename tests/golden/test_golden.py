@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import made_up
+import made_up_keras
 import pytest
 from golden_files import check
 from rich.console import Console
@@ -19,7 +20,7 @@ from tuner.cli.tables import WIDE, table
 from tuner.cli.trials import document, gain, listed
 from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, TrialStarted
 from tuner.export.profile import Found, merged, profile_of, read
-from tuner.model import Phase, Trial
+from tuner.model import Phase, Trial, Verdict
 from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
 from tuner.progress.state import State
@@ -27,6 +28,7 @@ from tuner.report.text import Findings, summary
 
 SUMMARIES: dict[str, Findings] = {
     "improved": made_up.FINDINGS,
+    "keras": made_up_keras.FINDINGS,
     "screened": replace(made_up.FINDINGS, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.FINDINGS, winner=made_up.KEEP, screened=made_up.SCREENED),
     "unproven": replace(made_up.FINDINGS, winner=None, why="stopped on request", interrupted=True),
@@ -133,7 +135,14 @@ def test_an_anchor_counts_as_no_trial_of_the_search() -> None:
     assert state.search_done == len(searched)
 
 
-@pytest.mark.parametrize(("name", "trials"), [("trials", made_up.TRIALS), ("trials_card", made_up.on_a_card())])
+@pytest.mark.parametrize(
+    ("name", "trials"),
+    [
+        ("trials", made_up.TRIALS),
+        ("trials_card", made_up.on_a_card()),
+        ("trials_keras", made_up_keras.TRIALS),
+    ],
+)
 def test_the_table_of_trials(name: str, trials: Sequence[Trial]) -> None:
     written = io.StringIO()
     shown = table(*listed(trials), right=["trial", "gain", "took"])
@@ -150,6 +159,7 @@ def test_the_trials_as_json() -> None:
 
 PROFILES: dict[str, Found] = {
     "improved": made_up.FOUND,
+    "keras": made_up_keras.FOUND,
     "screened": replace(made_up.FOUND, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.FOUND, winner=made_up.KEEP),
     "unproven": replace(made_up.FOUND, winner=None, baseline=made_up.measured(1204.0)),
@@ -161,7 +171,8 @@ def test_best_json(case: str) -> None:
     content = merged(None, profile_of(PROFILES[case]), "best.json")
     check(f"best_{case}.json", content.decode())
     [profile] = read(content, "best.json")
-    assert profile.config == (made_up.CONFIG if case in ("improved", "screened") else {})
+    winner = PROFILES[case].winner
+    assert profile.config == (winner.config if winner is not None and winner.verdict is Verdict.IMPROVED else {})
     assert profile.device == made_up.DEVICE
 
 

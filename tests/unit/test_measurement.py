@@ -49,6 +49,13 @@ def test_the_window_is_what_counts() -> None:
     assert measurement.steady
 
 
+def test_a_wait_that_nothing_shows_is_not_told_as_none() -> None:
+    unseen: Record = {"kind": "facts", "t": 1.0, "wait_is_unseen": True}
+    measurement = measurement_of([*blocks(20, wait_s=0.0), unseen, DONE], [])
+    assert measurement is not None
+    assert measurement.data_wait_share is None
+
+
 def test_skipped_steps_and_the_first_gradient_are_read() -> None:
     scaler = {"steps": 80, "skipped": 9, "late_steps": 60, "late_skipped": 6}
     gradient = {"norm": "inf", "samples": 64, "exact": True, "random": False, "inputs": [[1024, 3.5]]}

@@ -40,6 +40,19 @@ def test_a_study_finds_and_proves_the_gain(tmp_path: Path) -> None:
     assert not ran.result.interrupted
 
 
+def test_what_is_noticed_in_the_script_as_written_is_told_once(tmp_path: Path) -> None:
+    def outcome(config: Config) -> Outcome:
+        measured = worlds.World().outcome(config)
+        return replace(measured, facts={**measured.facts, "remarks": ["it is traced anew with every step"]})
+
+    told = [
+        event.text
+        for trials in (3, 4)  # the second study resumes the first one
+        for event in of(Ran(worlds.plan(tmp_path, trials=trials), outcome).events, Noted)
+    ]
+    assert told.count("as written: it is traced anew with every step") == 1
+
+
 def test_events_come_in_order(tmp_path: Path) -> None:
     events = Ran(worlds.plan(tmp_path, trials=4), worlds.World().outcome).events
     kinds = [type(event) for event in events]

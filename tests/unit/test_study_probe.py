@@ -172,6 +172,22 @@ def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_witho
         "input-bound: preparing the data takes time from computing"
         " (44% of the time; a perfect loader would bring 1.78x the speed)"
     )
+    assert "workers" in searched(result)[0]
+
+
+def test_where_no_wait_can_be_seen_the_probe_says_whether_a_loader_is_worth_it(tmp_path: Path) -> None:
+    class Blind(Loop):
+        def _rate(self, config: Config) -> Outcome:
+            outcome = super()._rate(config)
+            assert outcome.measurement is not None
+            return replace(outcome, measurement=replace(outcome.measurement, data_wait_share=None))
+
+    even, _ = study(tmp_path / "even", Blind(EVEN))
+    assert not any("workers" in config for config in searched(even))
+    uneven, _ = study(tmp_path / "uneven", Blind({**EVEN, Side.COMPUTE: 178.0}))
+    assert "workers" in searched(uneven)[0]
+    unknown, _ = study(tmp_path / "unknown", Blind(EVEN), probe=False)
+    assert "workers" in searched(unknown)[0]
 
 
 def test_a_probe_is_weighed_by_its_own_window_and_not_by_the_baselines(tmp_path: Path) -> None:

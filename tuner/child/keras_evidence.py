@@ -127,7 +127,7 @@ class Observation:
         by_script = self.adapter.optimizers.accumulated_by_script if self.adapter.optimizers is not None else 0
         session.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
         self._leave_out(fits)
-        self._note_retracing(fits)
+        self._remark_on(fits)
 
     def _leave_out(self, fits: FitWatch) -> None:
         session, left_out = self.session, self.session.left_out
@@ -147,10 +147,13 @@ class Observation:
             for knob in ("threads", "inter_op_threads"):
                 left_out[knob] = f"Keras computes with {fits.backend} here"
 
-    def _note_retracing(self, fits: FitWatch) -> None:
+    def _remark_on(self, fits: FitWatch) -> None:
+        steps = int(fits.model.steps_per_execution)
+        if fits.backend == "tensorflow" and steps > 1:
+            self.session.hide_wait(f"{steps} steps are taken in one call")
         traces = fits.traces()
         if fits.calls >= 20 and traces > max(4, fits.calls // 4):
-            self.session.note(
+            self.session.remark(
                 f"the training step was traced anew {traces} times in {fits.calls} calls: batches of ever new shapes,"
                 " or Python values where tensors were meant"
             )

@@ -203,6 +203,17 @@ class Session:
             self.failed.add(text)
             self.recorder.emit("note", text=text)
 
+    def remark(self, text: str) -> None:
+        """What the script's author should know of it; the study tells it after the baseline, and in its report."""
+        remarks: list[str] = self.facts.setdefault("remarks", [])
+        if text not in remarks:
+            remarks.append(text)
+
+    def hide_wait(self, why: str) -> None:
+        """Nothing shows when this loop waits for its data: that it seems never to isn't told."""
+        self.facts["wait_is_unseen"] = True
+        self.remark(f"the wait for data can't be seen: {why}")
+
     def step(self, framework: str, count: int = 1) -> None:
         """So many steps ended; called by the framework's adapter, outside of the script's own locks."""
         self.claim(framework)

@@ -221,7 +221,7 @@ class LoopWatch:
             products=dict(found), retraces=retraces,
         )  # fmt: skip
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
-            session.note(
+            session.remark(
                 f"the training step was traced anew {retraces} times in {calls} steps: pass tensors, not Python numbers"
             )
         self._observe_batches()
@@ -252,6 +252,7 @@ class LoopWatch:
             session.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
             if any(entry.fetches for entry in stepping):
                 session.left_out["jit_compile"] = "the training function fetches its batches itself: XLA can't do that"
+                session.hide_wait("the training function fetches its batches itself")
         if "jit_compile" in session.config:
             evidence, reason, sites, changed = functions.compiled_evidence()
             observed = [entry.refused for entry in stepping if entry.refused]

@@ -21,6 +21,7 @@ from tuner.probing import FOLDER, probe
 from tuner.report.bottleneck import bottleneck_lines
 from tuner.runner.base import Interrupted
 from tuner.runner.process import ProcessRunner
+from tuner.space import ResolvedSpace
 from tuner.wording import rate_text
 
 STOPPING = "stopping"
@@ -52,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
         return ExitCode.INTERRUPTED
     knobs, records = worth_turning(found, space), str(plan.folder / FOLDER)
     if arguments.json:
-        print(json.dumps(_document(found, headroom_bytes, knobs, records), indent=2))
+        print(json.dumps(_document(found, headroom_bytes, knobs, space, records), indent=2))
     else:
-        print("\n".join(bottleneck_lines(found, headroom_bytes, knobs, space.left_out, records)))
+        print("\n".join(bottleneck_lines(found, headroom_bytes, knobs, space, records)))
     return ExitCode.OK
 
 
@@ -69,7 +70,7 @@ def _teller(*, quiet: bool) -> Callable[[str, Outcome], None]:
 
 
 def _document(
-    found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], records: str
+    found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], space: ResolvedSpace, records: str
 ) -> dict[str, object]:
     told = {**asdict(found), "bound": str(found.bound), "headroom_bytes": headroom_bytes}
-    return {**told, "knobs": list(knobs), "records": records}
+    return {**told, "knobs": list(knobs), "remarks": list(space.facts.get("remarks", ())), "records": records}

@@ -22,10 +22,12 @@ from tuner.rederive import disagreements
 from tuner.scoring import Yardstick
 from tuner.waterfall import waterfall
 from tuner.wording import (
+    AS_WRITTEN,
     bottleneck_text,
     bytes_text,
     count_text,
     gain_text,
+    remarks_of,
     run_text,
     seconds_text,
     share_text,
@@ -74,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(bottleneck_text(bottleneck))
     for shift in yardstick.shifts(MOVED):
         print(shift_text(shift))
+    for remark in remarks_of(stored.trials):
+        print(f"{AS_WRITTEN}: {remark}")
     for trial in stored.trials:
         if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
             print(f"trial {trial.number}: {trial.outcome.detail}")
@@ -173,6 +177,7 @@ def document(trial: Trial, gain: float | None, drift: float) -> dict[str, Any]:
         "round": trial.round, "seed": trial.seed, "gain": gain, "drift": drift,
         "outcome": str(outcome.kind) if outcome else None, "reason": outcome.reason if outcome else "",
         "detail": outcome.detail if outcome else "", "seconds": outcome.seconds if outcome else None,
+        "remarks": list(outcome.remarks) if outcome else [],
         "measurement": None,
     }  # fmt: skip
     if measurement is not None:

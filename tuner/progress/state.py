@@ -149,7 +149,7 @@ def result_text(trial: Trial) -> str:
         kind = "can't work here" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
     text = rate_text(measurement.samples_per_s, measurement.unit)
-    if measurement.data_wait_share >= 0.05:
+    if (measurement.data_wait_share or 0.0) >= 0.05:
         text += f", {share_text(measurement.data_wait_share)} data wait"
     if measurement.skip_share >= _WORTH_MENTIONING:
         text += f", {share_text(measurement.skip_share)} of the steps skipped"

@@ -28,6 +28,7 @@ from tuner.wording import (
     count_text,
     gain_text,
     number_text,
+    remarks_of,
     run_text,
     screened_text,
     seconds_text,
@@ -83,6 +84,7 @@ def summary(findings: Findings) -> str:
     parts = [_verdict(findings)]
     if findings.bottleneck is not None:
         parts[0].append(f"as written it is {bottleneck_text(findings.bottleneck)}")
+    parts.append(_remarks(remarks_of(findings.trials)))
     if findings.winner is not None:
         parts.append(_comparison(findings.winner, "winner" if improved else "candidate"))
     if findings.winner is not None and improved:
@@ -138,6 +140,10 @@ def _unproven(findings: Findings) -> list[str]:
         f"not proven: {ended}",
         f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the one as written",
     ]
+
+
+def _remarks(remarks: Sequence[str]) -> list[str]:
+    return ["noticed in the script as written", *(f"  {remark}" for remark in remarks)] if remarks else []
 
 
 def _comparison(winner: Winner, title: str) -> list[str]:

@@ -1,16 +1,17 @@
 """One knob at a time, on top of the best so far: what a person with a stopwatch would try first.
 
 On a synthetic model of this problem such a start had a third to a sixth of TPE's regret at 20 trials. Loader knobs
-are skipped while the loop doesn't wait for its loader, or a probe showed that its wait costs nothing; compute knobs are
-judged by the rate without that wait. Where steps cost more than their samples, larger batches come first and smaller
-ones never; compilers stay late all the same, since each later trial pays for them again.
+are skipped while the loop doesn't wait for its loader, or a probe showed that its wait costs nothing, and not where it
+showed that data take time from computing; compute knobs are judged by the rate without that wait. Where steps cost more
+than their samples, larger batches come first and smaller ones never; compilers stay late all the same, since each later
+trial pays for them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuner.bottleneck import BATCH, Bound
+from tuner.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.model import Trial, Value
 from tuner.scoring import WORTH_HAVING
 from tuner.search.history import History, Proposal
@@ -44,7 +45,7 @@ class _Walk:
         """The configs to try; whoever takes one must come back with its trial in a new history."""
         axes = self._history.axes
         for axis in sorted(axes, key=self._turn):
-            if axis.knob.loader and self._wait_that_costs() < WAITING and not self._has_turned_loader():
+            if axis.knob.loader and not (self._data_cost_time() or self._has_turned_loader()):
                 continue
             if axis.knob.needs is not None and not axis.knob.needs(self._complete()):
                 continue
@@ -108,7 +109,8 @@ class _Walk:
         if own is None or other is None:
             return 0.0
         whole = own / other
-        if axis.knob.loader or axis.knob.own or not self._history.objective.maximize or _wait(reference) < WAITING:
+        by_whole = axis.knob.loader or axis.knob.own or not self._history.objective.maximize
+        if by_whole or _wait(reference) < WAITING or not _sees_wait(trial):
             return whole
         # What computing gains is hidden behind the wait for now; it must not cost anything in return.
         return whole * (1 - _wait(reference)) / (1 - _wait(trial)) if whole > CLIMB_ON else whole
@@ -116,13 +118,18 @@ class _Walk:
     def _complete(self) -> dict[str, Value]:
         return self._history.space.complete(self._incumbent.config)
 
-    def _wait(self) -> float:
-        return _wait(self._incumbent)
+    def _data_cost_time(self) -> bool:
+        """Whether a loader could bring anything: the loop waits for its data, or a kept batch was faster by far.
 
-    def _wait_that_costs(self) -> float:
-        """The incumbent's wait, without what the script as written waits at no cost while its device computes on."""
+        What the script as written waits at no cost, while its device computes on, doesn't count.
+        """
         bottleneck = self._history.bottleneck
-        return self._wait() - (bottleneck.wait_share if bottleneck is not None and bottleneck.hides_its_wait else 0.0)
+        if bottleneck is not None and bottleneck.saved_share >= INPUT_SHARE:
+            return True
+        if not _sees_wait(self._incumbent) and (bottleneck is None or bottleneck.compute is None):
+            return True  # nothing tells
+        hidden = bottleneck.wait_share if bottleneck is not None and bottleneck.hides_its_wait else None
+        return _wait(self._incumbent) - (hidden or 0.0) >= WAITING
 
     def _has_turned_loader(self) -> bool:
         loader = {axis.knob.name for axis in self._history.axes if axis.knob.loader}
@@ -131,4 +138,9 @@ class _Walk:
 
 def _wait(trial: Trial) -> float:
     measurement = trial.outcome.measurement if trial.outcome is not None else None
-    return min(0.99, measurement.data_wait_share) if measurement is not None else 0.0
+    return min(0.99, measurement.data_wait_share or 0.0) if measurement is not None else 0.0
+
+
+def _sees_wait(trial: Trial) -> bool:
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    return measurement is not None and measurement.data_wait_share is not None
