@@ -108,10 +108,9 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         reader, writer = os.pipe()
         environment = {
             **os.environ, wire.REQUEST_ENV: str(folder / "request.json"), wire.RECORDS_ENV: str(writer),
-            "PYTHONFAULTHANDLER": "1",
         }  # fmt: skip
         process = subprocess.Popen(
-            [sys.executable, str(CHILD)], cwd=script.parent, env=environment, pass_fds=[writer],
+            [sys.executable, "-X", "faulthandler", str(CHILD)], cwd=script.parent, env=environment, pass_fds=[writer],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         os.close(writer)

@@ -87,9 +87,10 @@ def sides(facts: Mapping[str, Any]) -> dict[Side, Config]:
 
 
 def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> Bottleneck:
-    """From the real loop, and as many of its sides as could be measured."""
-    compute, loader = measured.get(Side.COMPUTE), measured.get(Side.LOADER)
-    overhead = overhead_share(compute, measured.get(Side.HALF))
+    """From the real loop, and as many of its sides as could be measured in the same unit."""
+    alike = {side: found for side, found in measured.items() if found.unit == real.unit}
+    compute, loader = alike.get(Side.COMPUTE), alike.get(Side.LOADER)
+    overhead = overhead_share(compute, alike.get(Side.HALF))
     found = Bottleneck(
         bound=Bound.COMPUTE,
         real=real.samples_per_s,

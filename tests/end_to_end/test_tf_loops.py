@@ -17,6 +17,8 @@ from in_process import ENDLESS
 from tf_networks import SAMPLES, Gan, Net, batches
 from tf_trials import begin
 
+from tuner.child.session import StopTrial
+
 __all__ = ["begin"]
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -58,6 +60,29 @@ def test_the_loss_of_a_screens_block_is_that_of_all_its_steps(begin: Begin, trac
     # The clock starts with the first step's end, which is a look at the loss, too.
     assert trial.loops.take_loss() == pytest.approx(sum(losses[1:]) / 2, rel=1e-5)
     assert trial.loops.take_loss() is None
+
+
+@pytest.mark.parametrize("side", ["compute", "loader"])
+def test_the_sides_of_a_loop_are_counted_in_samples(begin: Begin, side: str) -> None:
+    """What computes is held against what loads."""
+    known: list[str] = []
+    for probe in ("", side):
+        trial = begin(training_loaders=known)
+        trial.session.probe = probe
+        trial.session.clock._window = {**ENDLESS, "block_s": 0.0, "until_samples": 100}
+        net, data, seen = Net(), batches(), list[bytes]()
+        before = [weight.copy() for weight in net.model.get_weights()]
+        step = tf.function(net.step)
+        with pytest.raises(StopTrial):
+            for x, y in data.repeat():
+                step(x, y)
+                seen.append(x.numpy().tobytes())
+        known = known or trial.log.of("facts")[0]["training_loaders"]
+        assert trial.samples == pytest.approx(100, abs=20)
+        assert trial.steps == pytest.approx(trial.samples / 8, abs=3)
+        same = all((a == b).all() for a, b in zip(before, net.model.get_weights(), strict=True))
+        assert same is (probe == "loader")
+        assert len(set(seen)) == {"": len(seen), "compute": 1, "loader": 0}[probe]
 
 
 def test_a_whole_epoch_in_one_function_is_counted_by_its_graph(begin: Begin) -> None:

@@ -150,6 +150,14 @@ def test_a_compilation_starts_the_warm_up_again(time: Time, log: Log) -> None:
     assert clock.phase == "warmup"
 
 
+def test_what_happens_with_every_step_is_part_of_the_loop(time: Time, log: Log) -> None:
+    """A function that is traced anew with every batch: its warm-up would never end."""
+    graphs = iter(range(10_000))
+    clock = StepClock(log, WINDOW, clock=time, activity=lambda: next(graphs))
+    assert _train(clock, time, 10_000, 0.1) < 1000
+    assert clock.complete
+
+
 def test_slow_steps_dont_wait_for_ten(clock: StepClock, time: Time) -> None:
     assert _train(clock, time, 100, 10.0) <= 8
 

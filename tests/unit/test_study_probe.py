@@ -175,6 +175,19 @@ def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_witho
     assert "workers" in searched(result)[0]
 
 
+def test_a_side_in_another_unit_is_held_against_nothing(tmp_path: Path) -> None:
+    class InSteps(Loop):
+        def _rate(self, config: Config) -> Outcome:
+            outcome = super()._rate(config)
+            assert outcome.measurement is not None
+            unit = "steps" if self._side() is Side.LOADER else "samples"
+            return replace(outcome, measurement=replace(outcome.measurement, unit=unit))
+
+    result, _ = study(tmp_path, InSteps(EVEN))
+    assert result.bottleneck is not None
+    assert (result.bottleneck.loader, result.bottleneck.compute) == (None, EVEN[Side.COMPUTE])
+
+
 def test_where_no_wait_can_be_seen_the_probe_says_whether_a_loader_is_worth_it(tmp_path: Path) -> None:
     class Blind(Loop):
         def _rate(self, config: Config) -> Outcome:

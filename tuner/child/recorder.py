@@ -21,6 +21,11 @@ _T975 = (
 MIN_STEPS_BETWEEN_VALIDATIONS = 3
 
 
+# What happens again and again, such as a trace with every batch, is part of the loop. A scaler looks for its scale, and
+# torch.compile for the shapes that there are, in fewer blocks than that.
+MOST_RESTARTS = {"warmup": 20, "window": 5}
+
+
 class Recorder:
     """Writes records to an inherited descriptor; in a forked worker, or once the parent is gone, it is silent."""
 
@@ -82,7 +87,7 @@ class StepClock:
         self._fetched_wait_s = 0.0
         self._was_validated_on = False
         self._last_activity = 0
-        self._restarts = 0
+        self._restarts = dict.fromkeys(MOST_RESTARTS, 0)
         self._blocks: list[tuple[float, float]] = []
 
     def start(self) -> None:
@@ -217,9 +222,9 @@ class StepClock:
         """Moves from warm-up to the window and from the window to its end."""
         now = self._clock()
         activity = self.activity()
-        if activity != self._last_activity and self._restarts < 5:
+        if activity != self._last_activity and self._restarts[self.phase] < MOST_RESTARTS[self.phase]:
             self._last_activity = activity
-            self._restarts += self.phase == "window"
+            self._restarts[self.phase] += 1
             self._enter("warmup", now)
         elapsed = now - self._phase_started
         if self.phase == "warmup":

@@ -260,7 +260,7 @@ class FeedWatch:
             feed.fetches += 1
             feed.sizes[count] = feed.sizes.get(count, 0) + 1
             return element
-        source = self._source_of[iterator]
+        source, self.primary = self._source_of[iterator], feed.key
         while True:
             began = time.perf_counter()
             try:
