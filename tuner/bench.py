@@ -214,12 +214,16 @@ class Bench:
         return any(knob.tier > 1 for knob in knobs if knob.name in config)
 
     def reserved_s(self) -> float:
-        """Seconds kept for the proof: of the best so far, or of a later find where that one's has no time any more."""
+        """Seconds kept for the proof: of the best so far, or of a later find where that one's has no time any more.
+
+        Where no proof fits into what is left, the search may have it all.
+        """
         best = self.best()
         if best is not None and best is not self.baseline() and self.time_for(self.proof_s(best.config)):
             return self.budget.reserved_s(self.proof_s(best.config), found=True)
         axes = self.space.axes if self.space is not None else ()
-        return self.budget.reserved_s(self.proof_s({axis.knob.name: axis.values[0] for axis in axes}), found=False)
+        proof_s = self.proof_s({axis.knob.name: axis.values[0] for axis in axes})
+        return self.budget.reserved_s(proof_s, found=False) if self.time_for(proof_s) else 0.0
 
     def search_s(self) -> float | None:
         """Seconds left for searching, beside what is kept for the proof; None without a budget."""

@@ -113,6 +113,8 @@ CASES = (
     ),
     Wrong("trials", "storage", "there is no study in .", "autotune studies", 6),
     Wrong("trials gone", "storage", "there is no folder gone", "", 6),
+    Wrong("trials --svg a.svg", "usage", "--svg draws the waterfall", "--waterfall --svg FILE"),
+    Wrong("trials --waterfall --svg gone/a.svg", "usage", "there is no folder gone", ""),
     Wrong("studies gone", "storage", "there is no folder gone", "", 6),
     Wrong("devices -- x", "usage", "takes nothing behind --", ""),
 )

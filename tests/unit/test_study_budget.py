@@ -72,6 +72,13 @@ def test_no_budget_is_overspent(tmp_path: Path, budget_s: float, accuracy: Accur
         assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED, "what is found is proven"
 
 
+def test_where_no_proof_fits_the_search_may_have_the_time(tmp_path: Path) -> None:
+    """Three rounds of two runs take a minute; of fifty seconds half used to be kept for them, in vain."""
+    result, _ = study(tmp_path, faster, budget_s=50.0)
+    assert result.winner is None
+    assert [trial.phase for trial in result.trials] == [Phase.BASELINE, *[Phase.SEARCH] * 4]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_machine_that_becomes_slower_overspends_by_a_round_at_most(tmp_path: Path, seed: int) -> None:
     """Runs take 10 s at first and up to 25 s later, and others disturb every other one of them."""

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tuner.bottleneck import bottleneck_of
@@ -60,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the trials."""
     if arguments.svg is not None and not arguments.waterfall:
         raise UsageError("--svg draws the waterfall", hint="autotune trials --waterfall --svg FILE")
+    if arguments.svg is not None and not Path(arguments.svg).parent.is_dir():
+        raise UsageError(f"--svg {arguments.svg}: there is no folder {Path(arguments.svg).parent}")
     stored = open_study(arguments.dir)
     if arguments.check:
         return check(stored)
