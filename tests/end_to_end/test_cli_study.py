@@ -146,8 +146,12 @@ def test_a_study_leaves_the_folder_of_the_script_alone(studied: Studied) -> None
     assert studied.place.processes() == []
 
 
-def test_the_same_command_again_has_its_result_at_once(studied: Studied) -> None:
+def test_the_same_command_again_derives_its_result_at_once(studied: Studied) -> None:
     trials = studied.place.run("trials", "--json").stdout
+    assert studied.place.run("trials", "--check").returncode == 0
+    best = studied.folder / "best.json"
+    [before] = json.loads(best.read_bytes())["profiles"]
+    best.unlink()
     started = time.monotonic()
     again = studied.place.run(*STUDY)
     assert time.monotonic() - started < 15
@@ -155,6 +159,8 @@ def test_the_same_command_again_has_its_result_at_once(studied: Studied) -> None
     assert "resuming after 2 trials\nthe best so far, not proven yet: num_workers=1, " in again.stdout
     assert [line for line in again.stdout.splitlines() if line.startswith("faster: ")]
     assert studied.place.run("trials", "--json").stdout == trials
+    [after] = json.loads(best.read_bytes())["profiles"]
+    assert {**after, "study": None} == {**before, "study": None}
 
 
 def test_other_arguments_are_another_study(studied: Studied) -> None:
