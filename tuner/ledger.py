@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -16,11 +17,13 @@ from tuner import codec
 from tuner.coldstart import with_cold_starts
 from tuner.durable import write_durably
 from tuner.errors import InfrastructureError, StorageError
+from tuner.measurement import read_records
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.noise import contamination, disturbance
 from tuner.placeholders import render
 from tuner.plan import StudyPlan
 from tuner.runner.base import Interrupted, Limits, Runner, TrialRequest, Window
+from tuner.runner.leavings import put_aside
 from tuner.storage import Repository, TrialRecord
 
 TRIALS = "trials"
@@ -69,7 +72,14 @@ class Ledger:
             if outcome is not None:
                 self._store(replace(record.trial, outcome=outcome))
             else:
+                self._clear_up(record.trial)
                 self._repository.requeue_trial(self._study_id, record.trial.number)
+
+    def _clear_up(self, trial: Trial) -> None:
+        """Puts aside what a trial left whose study died with it."""
+        folder = self._folder(trial)
+        with contextlib.suppress(OSError):
+            put_aside(folder, read_records(folder / "records.jsonl"))
 
     def seconds(self) -> float:
         """What the finished trials took from start to end, repeats included, in all runs of the study."""

@@ -23,7 +23,8 @@ from tuner.storage import Repository
 DRIVER = Path(study_driver.__file__)
 # A tiny training whose step takes about a millisecond.
 TRAIN = """
-    import torch
+    import os, torch
+    os.makedirs(os.path.join(os.path.dirname(__file__), "out", "run"))  # fails where it is there
     from torch.utils.data import DataLoader, TensorDataset
     model = torch.nn.Linear(16, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

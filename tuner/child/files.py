@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from .leavings import Leavings
 from .patches import patch
 from .session import Session
 
@@ -37,6 +38,7 @@ class Overlay:
         self.named = tuple(path for path in _folders_of(session.request) if path + os.sep not in self.exempt)
         self.stat = os.stat
         self.open: Any = builtins.open
+        self.leavings = Leavings(session.folder, self.is_among_users, lambda: bool(session.clock.total_steps))
 
     def absolute(self, path: Any) -> str | None:
         """The path as text, or None for descriptors and other things that aren't paths."""
@@ -48,7 +50,7 @@ class Overlay:
     def is_users(self, path: str) -> bool:
         """Whether a regular file (or folder) stands there that the trial didn't make."""
         real = os.path.realpath(path)
-        if real.startswith(self.exempt) and not self._under_user_folder(real):
+        if not self.is_among_users(real):
             return False
         try:
             status = self.stat(real)
@@ -56,6 +58,11 @@ class Overlay:
             return False
         ordinary = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
         return ordinary and status.st_mtime < self.began
+
+    def is_among_users(self, path: str) -> bool:
+        """Whether the path lies where trials may not write what they like."""
+        real = os.path.realpath(path)
+        return self.session.here and (not real.startswith(self.exempt) or self._under_user_folder(real))
 
     def _under_user_folder(self, real: str) -> bool:
         """A project that lies in the temporary folder is still the user's; only the trial's own folder isn't."""
@@ -123,6 +130,7 @@ def install(session: Session) -> None:
         patch(os, name, lambda original: _rename(overlay, original))
     for name in ("remove", "unlink"):
         patch(os, name, lambda original: _remove(overlay, original))
+    patch(os, "mkdir", lambda original: _mkdir(overlay, original))
     patch(os, "stat", lambda original: _first_path(overlay, original))
     patch(shutil, "rmtree", lambda original: _rmtree(overlay, original))
     session.overlay = overlay
@@ -166,8 +174,10 @@ def _open(overlay: Overlay, original: Any) -> Any:
             checkpoint = isinstance(file, (str, os.PathLike)) and str(file).endswith(CHECKPOINTS)
             keeps = "w" not in mode
             file = overlay.for_writing(file, always=checkpoint and "w" in mode, keep_content=keeps)
+            overlay.leavings.will_make(overlay.absolute(file))
         else:
             file = overlay.for_reading(file)
+            overlay.leavings.read(file)
         return original(file, mode, *args, **kwargs)
 
     return open
@@ -194,9 +204,18 @@ def _rename(overlay: Overlay, original: Any) -> Any:
                 shutil.copy2(source, target)
                 return None
             return shutil.move(source, target)
+        overlay.leavings.will_make(destination, folder=os.path.isdir(source))
         return original(src, dst, *args, **kwargs)
 
     return rename
+
+
+def _mkdir(overlay: Overlay, original: Any) -> Any:
+    def mkdir(path: Any, *args: Any, **kwargs: Any) -> Any:
+        overlay.leavings.will_make(None if kwargs.get("dir_fd") is not None else overlay.absolute(path), folder=True)
+        return original(path, *args, **kwargs)
+
+    return mkdir
 
 
 def _remove(overlay: Overlay, original: Any) -> Any:
