@@ -101,15 +101,16 @@ class Bench:
     def conduct(self, trial: Trial, *, kept_s: float | None = None) -> Trial:
         """Runs a trial to its outcome and tells of it.
 
-        A disturbed one is repeated where there is time beside ``kept_s``, which is what the proof takes when None.
+        A disturbed one is repeated where there is time beside ``kept_s``, which is what the proof takes when None. To the
+        baseline everything is held: time for another trial is enough.
         """
         left = self.budget.seconds_left(self.clock())
         self.tell(TrialStarted(trial, len(self.searched()), left))
         side = Side(trial.why).word if trial.phase is Phase.PROBE else ""
 
         def time_to_repeat(seconds: float) -> bool:
-            kept = max(self.reserved_s(), self.proof_s(trial.config, seconds)) if kept_s is None else kept_s
-            return self.time_for(seconds + kept)
+            proof_s = max(self.reserved_s(), self.proof_s(trial.config, seconds)) if kept_s is None else kept_s
+            return self.time_for(seconds + (seconds if trial.phase is Phase.BASELINE else proof_s))
 
         finished = self.ledger.conduct(
             trial, self.knowledge, self._window(trial), probe=side, time_for=time_to_repeat

@@ -168,6 +168,21 @@ def test_a_disturbed_trial_is_repeated_only_beside_the_proofs_time(
     assert result.winner is not None and result.winner.runs >= 3
 
 
+@pytest.mark.parametrize(("budget_s", "repeated"), [(60.0, True), (40.0, False)])
+def test_a_disturbed_baseline_is_repeated_where_a_trial_still_fits(
+    tmp_path: Path, budget_s: float, repeated: bool
+) -> None:
+    """Else a trial on a calm machine is told to be many times faster than the script as written."""
+    baselines = iter([1.0])
+
+    def busy_at_first(config: Config) -> Outcome:
+        return outcome_in(10.0, faster(config), foreign_cpus=next(baselines, 0.0) if not config else 0.0)
+
+    result, events = study(tmp_path, busy_at_first, budget_s=budget_s)
+    assert result.seconds <= budget_s
+    assert any(n.text.startswith("trial 0 is measured again") for n in of(events, Noted)) is repeated
+
+
 def test_what_is_early_to_end_is_the_search_only(tmp_path: Path) -> None:
     """A hopeless trial ends early. An anchor or a run of the finals that did would look steadier than it is."""
     runner = ReplayRunner(worlds.World().outcome)
