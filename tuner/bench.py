@@ -101,8 +101,8 @@ class Bench:
     def conduct(self, trial: Trial, *, kept_s: float | None = None) -> Trial:
         """Runs a trial to its outcome and tells of it.
 
-        A disturbed one is repeated where there is time beside ``kept_s``, which is what the proof takes when None. To the
-        baseline everything is held: time for another trial is enough.
+        A disturbed one is repeated where there is time beside ``kept_s``, which is what the proof takes when None.
+        Everything is held against the baseline: there time for another trial is enough.
         """
         left = self.budget.seconds_left(self.clock())
         self.tell(TrialStarted(trial, len(self.searched()), left))
