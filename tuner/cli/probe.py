@@ -22,7 +22,7 @@ from tuner.report.bottleneck import bottleneck_lines
 from tuner.runner.base import Interrupted
 from tuner.runner.process import ProcessRunner
 from tuner.space import ResolvedSpace
-from tuner.wording import rate_text
+from tuner.wording import AS_WRITTEN, rate_text
 
 STOPPING = "stopping"
 
@@ -55,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_document(found, headroom_bytes, knobs, space, records), indent=2))
     else:
-        print("\n".join(bottleneck_lines(found, headroom_bytes, knobs, space, records)))
+        asides = [f"{AS_WRITTEN}: {remark}" for remark in space.facts.get("remarks", ())]
+        asides += [f"left out: {knob}: {reason}" for knob, reason in space.left_out.items()]
+        print("\n".join(bottleneck_lines(found, headroom_bytes, knobs, asides, records)))
     return ExitCode.OK
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.bottleneck import Bottleneck
-from tuner.space import ResolvedSpace
-from tuner.wording import AS_WRITTEN, bound_text, bytes_text, gain_text, share_text
+from tuner.wording import bound_text, bytes_text, gain_text, share_text
 
 
 def bottleneck_lines(
-    found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], space: ResolvedSpace, records: str
+    found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], asides: Sequence[str], records: str
 ) -> list[str]:
-    """What holds the loop up, by how much, and what to turn."""
+    """What holds the loop up, by how much, what to turn, and what else there is to say."""
     lines = ["", bound_text(found)]
     if found.wait_share is not None:
         lines.append(f"waiting for the loader: {share_text(found.wait_share)} of the time")
@@ -24,7 +23,5 @@ def bottleneck_lines(
         lines.append(f"of a step, {share_text(found.overhead_share)} doesn't grow with the batch")
     if headroom_bytes is not None:
         lines.append(f"memory left below the limit: {bytes_text(max(0, headroom_bytes))}")
-    lines += [f"{AS_WRITTEN}: {remark}" for remark in space.facts.get("remarks", ())]
     lines.append(f"worth turning: {', '.join(knobs) or 'nothing that can be turned here'}")
-    lines += [f"left out: {knob}: {reason}" for knob, reason in space.left_out.items()]
-    return [*lines, f"records: {records}"]
+    return [*lines, *asides, f"records: {records}"]
