@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from tuner.child.files import Overlay
+from tuner.child.recorder import Recorder
+from tuner.child.session import Session
 from tuner.child.wire import MADE
 from tuner.environment import cpu_device
 from tuner.model import Outcome, Script
 from tuner.runner.base import Interrupted, Limits, TrialRequest, Window
-from tuner.runner.leavings import FILES, LARGEST_RESULT_BYTES, put_aside
+from tuner.runner.leavings import FILES, LARGEST_RESULT_BYTES, MOST_RESULTS, put_aside
 from tuner.runner.process import ProcessRunner
 
 TRAIN = """
@@ -134,6 +137,43 @@ def test_large_files_and_what_was_there_before_stay(tmp_path: Path) -> None:
     assert below(folder) == {"archive.h5", "labels.csv"}
     assert below(theirs) == {"old.txt"}
     assert below(trial / FILES) == {str(theirs / "log.txt").lstrip(os.sep)}
+
+
+@pytest.mark.parametrize(("files", "stay"), [(MOST_RESULTS, False), (MOST_RESULTS + 1, True)])
+def test_many_small_files_are_data(tmp_path: Path, files: int, stay: bool) -> None:
+    """Pictures that were unpacked, and that TensorFlow reads past Python's own open."""
+    folder, trial = tmp_path / "pictures", tmp_path / "trial"
+    for path in (folder, trial):
+        path.mkdir()
+    note(trial, folder, folder=True)
+    for number in range(files):
+        (folder / f"{number}.jpg").write_text("x")
+        note(trial, folder / f"{number}.jpg")
+    put_aside(trial, [])
+    assert folder.exists() is stay
+    assert len(below(trial)) == (0 if stay else files)
+
+
+@pytest.mark.parametrize(
+    ("cwd", "path", "watched"),
+    [
+        ("home/project", "home/project/out", True),
+        ("home/project", "home/results/out", False),
+        ("home/project", "home/.keras/datasets/flowers", False),
+        ("home", "home/out", True),
+        ("home", "home/.keras/datasets/flowers", False),
+        ("home/project", "elsewhere/out", True),
+    ],
+)
+def test_downloads_of_libraries_are_no_leavings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, path: str, watched: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    (tmp_path / cwd).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / cwd)
+    session = Session({"folder": str(tmp_path / "study" / "trials" / "0000")}, Recorder(None))
+    assert Overlay(session).is_watched(str(tmp_path / path)) is watched
 
 
 def test_what_can_not_be_moved_stays(tmp_path: Path) -> None:

@@ -36,9 +36,10 @@ class Overlay:
         caches = (os.path.expanduser("~/.cache"), tempfile.gettempdir(), session.folder, "/dev", "/proc", "/sys")
         self.exempt = tuple(os.path.realpath(path) + os.sep for path in caches if path)
         self.named = tuple(path for path in _folders_of(session.request) if path + os.sep not in self.exempt)
+        self.home = os.path.realpath(os.path.expanduser("~"))
         self.stat = os.stat
         self.open: Any = builtins.open
-        self.leavings = Leavings(session.folder, self.is_among_users, lambda: bool(session.clock.total_steps))
+        self.leavings = Leavings(session.folder, self.is_watched, lambda: bool(session.clock.total_steps))
 
     def absolute(self, path: Any) -> str | None:
         """The path as text, or None for descriptors and other things that aren't paths."""
@@ -63,6 +64,14 @@ class Overlay:
         """Whether the path lies where trials may not write what they like."""
         real = os.path.realpath(path)
         return self.session.here and (not real.startswith(self.exempt) or self._under_user_folder(real))
+
+    def is_watched(self, path: str) -> bool:
+        """Whether what is made there comes from the script. Libraries keep downloads elsewhere in the home folder."""
+        real = os.path.realpath(path)
+        if not self.is_among_users(real):
+            return False
+        in_home = os.path.relpath(real, self.home) if real.startswith(self.home + os.sep) else ""
+        return not in_home or (self._under_user_folder(real) and not in_home.startswith("."))
 
     def _under_user_folder(self, real: str) -> bool:
         """A project that lies in the temporary folder is still the user's; only the trial's own folder isn't."""

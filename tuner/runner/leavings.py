@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from tuner.child.wire import MADE
 FILES = "files"
 """The folder in a trial's own that holds what it would have left elsewhere."""
 LARGEST_RESULT_BYTES = 2**20
-"""What is larger than that before the first step, or is read again, is taken for data and not for a log."""
+MOST_RESULTS = 20
+"""What is more than that in a folder before the first step, or is read again, is taken for data and not for logs."""
 
 
 @dataclass
@@ -33,9 +34,10 @@ class _Made:
     folders: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
 
-    def is_result(self, path: str) -> bool:
-        """Whether the file came out of the training, as far as it shows by itself."""
-        return self.files[path] or (path not in self.read and _size(path) <= LARGEST_RESULT_BYTES)
+    def are_data(self, paths: Collection[str]) -> bool:
+        """Whether files that were made together before the first step are what the script trains on."""
+        read = any(path in self.read for path in paths)
+        return read or len(paths) > MOST_RESULTS or sum(map(_size, paths)) > LARGEST_RESULT_BYTES
 
 
 def put_aside(trial: Path, records: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -46,15 +48,18 @@ def put_aside(trial: Path, records: Iterable[Mapping[str, Any]]) -> list[str]:
     made = _read(trial / MADE)
     first_step_t = next((float(r["t"]) for r in records if r["kind"] == "first_step"), None)
     first_step_at = time.time() - (time.monotonic() - first_step_t) if first_step_t is not None else time.time()
-    results = {path for path in made.files if made.is_result(path)}
+    results = {path for path, after_first_step in made.files.items() if after_first_step}
+    early = made.files.keys() - results
     for top in (path for path in made.folders if os.path.dirname(path) not in made.folders):
         inside = set(_files_below(top))
         # Made by other programs, or past Python's own open: only their age tells.
-        late = {path for path in inside - made.files.keys() if _changed_at(path) >= first_step_at}
-        if inside - late - results:
-            # Whoever finds its large files there won't make the small ones again.
-            results -= {path for path in inside & made.files.keys() if not made.files[path]}
-        results |= late
+        untold = {path for path in inside - made.files.keys() if _changed_at(path) < first_step_at}
+        # Whoever finds some of its data there won't make the others again: all or nothing.
+        if not untold and not made.are_data(inside & early):
+            results |= inside & early
+        results |= inside - made.files.keys() - untold
+        early -= inside
+    results |= {path for path in early if not made.are_data([path])}
     moved = [path for path in sorted(results) if _move(path, trial / FILES)]
     for path in sorted(made.folders, key=len, reverse=True):
         with contextlib.suppress(OSError):
