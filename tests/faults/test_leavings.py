@@ -163,12 +163,14 @@ def test_many_small_files_are_data(tmp_path: Path, files: int, stay: bool) -> No
         ("home", "home/out", True),
         ("home", "home/.keras/datasets/flowers", False),
         ("home/project", "elsewhere/out", True),
+        ("home/project", "home/project/study/compile-cache/ab/code.py", False),
     ],
 )
 def test_downloads_of_libraries_are_no_leavings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, path: str, watched: bool
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "home/project/study/compile-cache"))
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     (tmp_path / cwd).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / cwd)

@@ -36,6 +36,7 @@ class Overlay:
         caches = (os.path.expanduser("~/.cache"), tempfile.gettempdir(), session.folder, "/dev", "/proc", "/sys")
         self.exempt = tuple(os.path.realpath(path) + os.sep for path in caches if path)
         self.named = tuple(path for path in _folders_of(session.request) if path + os.sep not in self.exempt)
+        self.caches = tuple(os.path.realpath(path) + os.sep for path in _caches())
         self.home = os.path.realpath(os.path.expanduser("~"))
         self.stat = os.stat
         self.open: Any = builtins.open
@@ -68,7 +69,7 @@ class Overlay:
     def is_watched(self, path: str) -> bool:
         """Whether what is made there comes from the script. Libraries keep downloads elsewhere in the home folder."""
         real = os.path.realpath(path)
-        if not self.is_among_users(real):
+        if not self.is_among_users(real) or real.startswith(self.caches):
             return False
         in_home = os.path.relpath(real, self.home) if real.startswith(self.home + os.sep) else ""
         return not in_home or (self._under_user_folder(real) and not in_home.startswith("."))
@@ -118,6 +119,13 @@ class Overlay:
             return path
         name = self.absolute(path)
         return path if name is None else self.diverted.get(name, path)
+
+
+def _caches() -> Iterator[str]:
+    """What the environment names as one, such as the study's own for what is compiled."""
+    for name, value in os.environ.items():
+        if os.path.isabs(value) and ("CACHE" in name or name in ("HF_HOME", "TORCH_HOME", "KERAS_HOME")):
+            yield value
 
 
 def _folders_of(request: dict[str, Any]) -> Iterator[str]:
