@@ -66,13 +66,14 @@ class Ledger:
         # Whoever ran them is dead: the folder's lock is ours.
         for record in self._repository.orphans(self._study_id, lambda owner: False):
             outcome = self._outcome_on_disk(record)
+            if outcome is None:
+                self._clear_up(record.trial)
             if outcome is None and record.attempts >= ATTEMPTS:
                 detail = f"the study died with it {record.attempts} times"
                 outcome = Outcome(OutcomeKind.CRASHED, "took-the-study-down", detail)
             if outcome is not None:
                 self._store(replace(record.trial, outcome=outcome))
             else:
-                self._clear_up(record.trial)
                 self._repository.requeue_trial(self._study_id, record.trial.number)
 
     def _clear_up(self, trial: Trial) -> None:
