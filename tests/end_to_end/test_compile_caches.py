@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tuner.measurement import measurement_of
+from tuner.environment import cpu_device
+from tuner.model import Config, Script
+from tuner.runner.base import Limits, TrialRequest, Window
+from tuner.runner.process import ProcessRunner
 
 pytest.importorskip("torch", reason="PyTorch isn't installed")
 
@@ -24,18 +27,22 @@ TRAIN = """
 
 
 @pytest.mark.slow
-def test_a_second_run_finds_what_the_first_one_compiled(
-    write_script: Callable[..., Path],
-    run_child: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_second_trial_finds_what_the_first_one_compiled(
+    write_script: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compile-cache"))
-    script = write_script(TRAIN)
+    """The study lies beside the script, where what a trial leaves is put aside: its cache is not."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    write_script(TRAIN)
     told = []
-    for config in ({"compile": "default"}, {"compile": "default"}, {}):
-        run = run_child(script, config, window={"max_s": 1.0})
-        measurement = measurement_of(run.records, [])
-        assert measurement is not None, run.output
-        told.append(measurement.compile_cache)
+    configs: list[Config] = [{"compile": "default"}, {"compile": "default"}, {}]
+    for number, config in enumerate(configs):
+        request = TrialRequest(
+            tmp_path / "study" / "trials" / str(number), Script("train.py", ()), cpu_device(), config,
+            window=Window(max_s=1.0), limits=Limits(trial_timeout_s=120.0),
+            compile_cache=tmp_path / "study" / "compile-cache",
+        )  # fmt: skip
+        outcome = ProcessRunner().run(request, threading.Event())
+        assert outcome.measurement is not None, outcome
+        told.append(outcome.measurement.compile_cache)
     assert told == ["cold", "warm", ""]
