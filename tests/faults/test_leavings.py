@@ -163,6 +163,7 @@ def test_many_small_files_are_data(tmp_path: Path, files: int, stay: bool) -> No
         ("home", "home/out", True),
         ("home", "home/.keras/datasets/flowers", False),
         ("home/project", "elsewhere/out", True),
+        ("home/project", "home/project/__pycache__/numba.nbi", False),
         ("home/project", "home/project/study/compile-cache", False),
         ("home/project", "home/project/study/compile-cache/ab/code.py", False),
     ],

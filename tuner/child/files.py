@@ -70,7 +70,8 @@ class Overlay:
         """Whether what is made there comes from the script. Libraries keep downloads elsewhere in the home folder."""
         real = os.path.realpath(path)
         # The folder itself, too: whatever lies in one that the trial made goes with it.
-        if not self.is_among_users(real) or (real + os.sep).startswith(self.caches):
+        cached = (real + os.sep).startswith(self.caches) or f"{os.sep}__pycache__" in real
+        if cached or not self.is_among_users(real):
             return False
         in_home = os.path.relpath(real, self.home) if real.startswith(self.home + os.sep) else ""
         return not in_home or (self._under_user_folder(real) and not in_home.startswith("."))
