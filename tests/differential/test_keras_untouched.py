@@ -72,7 +72,7 @@ def plain(write_script: Callable[..., Path]) -> Callable[[str], str]:
     return run
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset", "loop"])
+@pytest.mark.parametrize("kind", [pytest.param("arrays", marks=pytest.mark.slow), "dataset", "loop"])
 def test_to_be_measured_changes_no_weight(
     kind: str, plain: Callable[[str], str], write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -76,7 +76,7 @@ ALL = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
     ("kind", "replicas"),
     [
         ("function", 1),
-        ("mirrored", 2),
+        pytest.param("mirrored", 2, marks=pytest.mark.slow),
         *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in ("eager", "epoch", "mirrored")),
     ],
 )

@@ -90,7 +90,11 @@ def test_a_gradient_scaler_does_not_scale_the_loss(losses: Losses) -> None:
     assert losses(3, loop=SCALED)[0][1] == pytest.approx(losses(3)[0][1], rel=1e-3)
 
 
-@pytest.mark.parametrize("divided", ["/ 4", "/ 4 / 1", ""], ids=["as trainers do", "as two of them do", "not divided"])
+@pytest.mark.parametrize(
+    "divided",
+    ["/ 4", pytest.param("/ 4 / 1", marks=pytest.mark.slow), ""],
+    ids=["as trainers do", "as two of them do", "not divided"],
+)
 def test_parts_of_the_scripts_own_give_the_loss_of_the_whole_step(losses: Losses, divided: str) -> None:
     """Lightning and accelerate divide each part's loss: twice the parts must not look twice as good."""
     whole, parts = losses(3), losses(3, loop=IN_PARTS.replace("DIVIDED", divided))
