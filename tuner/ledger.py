@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
@@ -17,7 +16,6 @@ from tuner import codec
 from tuner.coldstart import with_cold_starts
 from tuner.durable import write_durably
 from tuner.errors import InfrastructureError, StorageError
-from tuner.measurement import read_records
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.noise import contamination, disturbance
 from tuner.placeholders import render
@@ -67,7 +65,7 @@ class Ledger:
         for record in self._repository.orphans(self._study_id, lambda owner: False):
             outcome = self._outcome_on_disk(record)
             if outcome is None:
-                self._clear_up(record.trial)
+                put_aside(self._folder(record.trial))
             if outcome is None and record.attempts >= ATTEMPTS:
                 detail = f"the study died with it {record.attempts} times"
                 outcome = Outcome(OutcomeKind.CRASHED, "took-the-study-down", detail)
@@ -75,12 +73,6 @@ class Ledger:
                 self._store(replace(record.trial, outcome=outcome))
             else:
                 self._repository.requeue_trial(self._study_id, record.trial.number)
-
-    def _clear_up(self, trial: Trial) -> None:
-        """Puts aside what a trial left whose study died with it."""
-        folder = self._folder(trial)
-        with contextlib.suppress(OSError):
-            put_aside(folder, read_records(folder / "records.jsonl"))
 
     def seconds(self) -> float:
         """What the finished trials took from start to end, repeats included, in all runs of the study."""

@@ -15,11 +15,11 @@ import pytest
 from tuner.child.files import Overlay
 from tuner.child.recorder import Recorder
 from tuner.child.session import Session
-from tuner.child.wire import MADE
+from tuner.child.wire import FILES, MADE
 from tuner.environment import cpu_device
 from tuner.model import Outcome, Script
 from tuner.runner.base import Interrupted, Limits, TrialRequest, Window
-from tuner.runner.leavings import FILES, LARGEST_RESULT_BYTES, MOST_RESULTS, put_aside
+from tuner.runner.leavings import LARGEST_RESULT_BYTES, MOST_RESULTS, put_aside
 from tuner.runner.process import ProcessRunner
 
 TRAIN = """
@@ -130,9 +130,11 @@ def test_large_files_and_what_was_there_before_stay(tmp_path: Path) -> None:
         note(trial, path)
     with (trial / MADE).open("a") as file:
         file.write('{"made": "torn')
-    assert put_aside(trial, [{"kind": "first_step", "t": time.monotonic()}]) == [str(theirs / "log.txt")]
+    step = {"v": 1, "kind": "first_step", "t": time.monotonic()}
+    (trial / "records.jsonl").write_text(json.dumps(step) + "\n")
+    assert put_aside(trial) == [str(theirs / "log.txt")]
     (theirs / "log.txt").write_text("the user's own, made since")
-    assert put_aside(trial, []) == []
+    assert put_aside(trial) == []
     (theirs / "log.txt").unlink()
     assert below(folder) == {"archive.h5", "labels.csv"}
     assert below(theirs) == {"old.txt"}
@@ -149,7 +151,7 @@ def test_many_small_files_are_data(tmp_path: Path, files: int, stay: bool) -> No
     for number in range(files):
         (folder / f"{number}.jpg").write_text("x")
         note(trial, folder / f"{number}.jpg")
-    put_aside(trial, [])
+    put_aside(trial)
     assert folder.exists() is stay
     assert len(below(trial)) == (0 if stay else files)
 
@@ -185,7 +187,7 @@ def test_what_can_not_be_moved_stays(tmp_path: Path) -> None:
     left.write_text("x")
     note(tmp_path, left)
     (tmp_path / FILES).write_text("a file, not a folder")
-    assert put_aside(tmp_path, []) == []
+    assert put_aside(tmp_path) == []
     assert left.read_text() == "x"
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from .leavings import Leavings
 from .patches import patch
 from .session import Session
+from .wire import FILES
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".tar", ".bin", ".keras", ".h5", ".weights")
 
@@ -29,7 +30,7 @@ class Overlay:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.root = os.path.join(session.folder, "files")
+        self.root = os.path.join(session.folder, FILES)
         self.diverted: dict[str, str] = {}
         # A file that is older than the trial is the user's; one that the trial made is the trial's.
         self.began = time.time()
@@ -52,7 +53,7 @@ class Overlay:
     def is_users(self, path: str) -> bool:
         """Whether a regular file (or folder) stands there that the trial didn't make."""
         real = os.path.realpath(path)
-        if not self.is_among_users(real):
+        if not self._is_among_users(real):
             return False
         try:
             status = self.stat(real)
@@ -61,17 +62,16 @@ class Overlay:
         ordinary = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
         return ordinary and status.st_mtime < self.began
 
-    def is_among_users(self, path: str) -> bool:
+    def _is_among_users(self, real: str) -> bool:
         """Whether the path lies where trials may not write what they like."""
-        real = os.path.realpath(path)
-        return self.session.here and (not real.startswith(self.exempt) or self._under_user_folder(real))
+        return not real.startswith(self.exempt) or self._under_user_folder(real)
 
     def is_watched(self, path: str) -> bool:
         """Whether what is made there comes from the script. Libraries keep downloads elsewhere in the home folder."""
         real = os.path.realpath(path)
         # The folder itself, too: whatever lies in one that the trial made goes with it.
         cached = (real + os.sep).startswith(self.caches) or f"{os.sep}__pycache__" in real
-        if cached or not self.is_among_users(real):
+        if cached or not (self.session.here and self._is_among_users(real)):
             return False
         in_home = os.path.relpath(real, self.home) if real.startswith(self.home + os.sep) else ""
         return not in_home or (self._under_user_folder(real) and not in_home.startswith("."))

@@ -19,6 +19,9 @@ REQUEST_ENV = "AUTOTUNE_REQUEST"
 RECORDS_ENV = "AUTOTUNE_RECORDS_FD"
 """Environment variable: number of the inherited descriptor that records are written to."""
 
+FILES = "files"
+"""In the trial's folder: the trial's versions of the user's files, and what it would have left among them."""
+
 MADE = "made.jsonl"
 """In the trial's folder: what the trial makes among the user's files, a line each; see ``leavings``."""
 

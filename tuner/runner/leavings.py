@@ -12,15 +12,13 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tuner.child.wire import MADE
+from tuner.child.wire import FILES, MADE
+from tuner.measurement import read_records
 
-FILES = "files"
-"""The folder in a trial's own that holds what it would have left elsewhere."""
 LARGEST_RESULT_BYTES = 2**20
 MOST_RESULTS = 20
 """What is more than that in a folder before the first step, or is read again, is taken for data and not for logs."""
@@ -40,14 +38,14 @@ class _Made:
         return read or len(paths) > MOST_RESULTS or sum(map(_size, paths)) > LARGEST_RESULT_BYTES
 
 
-def put_aside(trial: Path, records: Iterable[Mapping[str, Any]]) -> list[str]:
+def put_aside(trial: Path) -> list[str]:
     """Moves what the trial with this folder left into it; gives the paths. Nothing may run of the trial any more.
 
-    ``records`` are the trial's own, whose ``t`` is the monotonic clock of this machine in seconds.
+    Does nothing where that was done before.
     """
-    made = _read(trial / MADE)
-    first_step_t = next((float(r["t"]) for r in records if r["kind"] == "first_step"), None)
-    first_step_at = time.time() - (time.monotonic() - first_step_t) if first_step_t is not None else time.time()
+    if not (trial / MADE).exists():
+        return []
+    made, first_step_at = _read(trial / MADE), _first_step_at(trial)
     results = {path for path, after_first_step in made.files.items() if after_first_step}
     early = made.files.keys() - results
     for top in (path for path in made.folders if os.path.dirname(path) not in made.folders):
@@ -68,6 +66,15 @@ def put_aside(trial: Path, records: Iterable[Mapping[str, Any]]) -> list[str]:
     with contextlib.suppress(OSError):
         (trial / MADE).unlink()
     return moved
+
+
+def _first_step_at(trial: Path) -> float:
+    """The moment of the first step, in seconds since the epoch; now where there was none."""
+    with contextlib.suppress(OSError):
+        for record in read_records(trial / "records.jsonl"):
+            if record["kind"] == "first_step":
+                return time.time() - (time.monotonic() - float(record["t"]))
+    return time.time()
 
 
 def _read(path: Path) -> _Made:
@@ -93,26 +100,30 @@ def _files_below(folder: str) -> Iterable[str]:
         yield from (os.path.join(here, name) for name in names)
 
 
-def _size(path: str) -> int:
+def _status(path: str) -> os.stat_result | None:
+    """Of the path itself, where it is a link; None where it is gone."""
     try:
-        return os.lstat(path).st_size
+        return os.lstat(path)
     except OSError:
-        return 0
+        return None
+
+
+def _size(path: str) -> int:
+    status = _status(path)
+    return status.st_size if status is not None else 0
 
 
 def _changed_at(path: str) -> float:
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:
-        return 0.0
+    status = _status(path)
+    return status.st_mtime if status is not None else 0.0
 
 
 def _move(path: str, folder: Path) -> bool:
     """Whether the file was there and lies in the folder now. What can't be moved stays."""
-    target = folder / path.lstrip(os.sep)
+    target, status = folder / path.lstrip(os.sep), _status(path)
+    if status is None or not stat.S_ISREG(status.st_mode):
+        return False
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            return False
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, target)
     except OSError:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from tuner import environment
 from tuner.card import CardReader, card_reader
-from tuner.child.wire import MADE, decode
+from tuner.child.wire import decode
 from tuner.measurement import measurement_of, merged_facts
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.base import Interrupted, Limits, TrialRequest
@@ -47,15 +47,14 @@ class ProcessRunner:
         device_bytes = environment.device_used_bytes(request.device)
         kills = oom_kills()
         try:
-            (request.folder / MADE).unlink(missing_ok=True)
+            put_aside(request.folder)  # of an earlier run, which was killed together with its runner
             with contextlib.ExitStack() as resources:
-                records: list[dict[str, Any]] = []
                 # Called last, when nothing of the trial runs any more.
-                resources.callback(lambda: put_aside(request.folder, records))
+                resources.callback(put_aside, request.folder)
                 card = resources.enter_context(card_reader(request.device))
                 launched = launch(request, self._python, self._child, device_bytes)
                 resources.callback(launched.close)
-                watch = _Watch(request, launched, card, started, records)
+                watch = _Watch(request, launched, card, started)
                 resources.callback(watch.close)
                 watch.run(stop)
         except OSError as error:
@@ -76,10 +75,10 @@ def _infrastructure(error: OSError, folder: Path, seconds: float) -> Outcome:
 class _Journal:
     """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need."""
 
-    def __init__(self, path: Path, records: list[dict[str, Any]]) -> None:
+    def __init__(self, path: Path) -> None:
         self._file: IO[bytes] = path.open("wb", buffering=0)
         self._torn = b""
-        self.records = records
+        self.records: list[dict[str, Any]] = []
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
         """Stores what came and returns the records completed by it."""
@@ -113,14 +112,12 @@ class _Progress:
 class _Watch:
     """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples."""
 
-    def __init__(
-        self, request: TrialRequest, launched: Launched, card: CardReader, started: float, records: list[dict[str, Any]]
-    ) -> None:
+    def __init__(self, request: TrialRequest, launched: Launched, card: CardReader, started: float) -> None:
         self._request = request
         self._launched = launched
         self._tree = Tree(launched.guard)
         self._card = card
-        self._journal = _Journal(request.folder / "records.jsonl", records)
+        self._journal = _Journal(request.folder / "records.jsonl")
         self._samples: list[dict[str, Any]] = []
         self._samples_file = (request.folder / "resources.jsonl").open("w", encoding="ascii")
         self._progress = _Progress(started, time.monotonic())
