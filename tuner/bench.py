@@ -14,7 +14,7 @@ from tuner.bottleneck import Side
 from tuner.budget import FEWEST_ROUNDS, Budget
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.ledger import Ledger
-from tuner.model import Config, Outcome, Phase, Trial
+from tuner.model import Config, Outcome, Phase, Trial, baseline_of
 from tuner.plan import StudyPlan
 from tuner.runner.base import Interrupted, Window, probe_window, screen_window
 from tuner.scoring import Yardstick, key_of
@@ -168,7 +168,7 @@ class Bench:
 
     def baseline(self) -> Trial | None:
         """Trial 0, once it is finished."""
-        return next((trial for trial in self.trials if trial.phase is Phase.BASELINE), None)
+        return baseline_of(self.trials)
 
     def searched(self) -> list[Trial]:
         """The finished trials of baseline and search."""

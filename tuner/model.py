@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -191,6 +191,11 @@ class Trial:
     outcome: Outcome | None = None
     round: int | None = None
     seed: int | None = None
+
+
+def baseline_of(trials: Iterable[Trial]) -> Trial | None:
+    """The script as written, once it is among the trials."""
+    return next((trial for trial in trials if trial.phase is Phase.BASELINE), None)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tuner.accuracy import Check, Screened
 from tuner.bottleneck import INPUT_SHARE, Bottleneck, Bound
-from tuner.model import Config, Device, Phase, Ratio, Script, Shift, Trial, Value
+from tuner.model import Config, Device, Phase, Ratio, Script, Shift, Trial, Value, baseline_of
 
 AS_WRITTEN = "as written"
 BOUND_TEXT = {
@@ -29,7 +29,8 @@ def config_text(config: Config) -> str:
 
 def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
     """What was noticed in the script as written."""
-    return next((t.outcome.remarks for t in trials if t.phase is Phase.BASELINE and t.outcome is not None), ())
+    baseline = baseline_of(trials)
+    return baseline.outcome.remarks if baseline is not None and baseline.outcome is not None else ()
 
 
 def run_text(trial: Trial) -> str:

@@ -116,6 +116,17 @@ def test_a_trial_that_is_killed_leaves_no_more(run: Callable[..., Outcome], tmp_
     assert run(1).complete
 
 
+def test_what_was_left_by_a_run_that_died_with_its_runner_is_put_aside_first(
+    run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    out, trial = tmp_path / "project" / "out", tmp_path / "study" / "0"
+    trial.mkdir(parents=True)
+    for folder in (out, out / "run", out / "run" / "samples"):
+        folder.mkdir()
+        note(trial, folder, folder=True)
+    assert run(0).complete
+
+
 def test_large_files_and_what_was_there_before_stay(tmp_path: Path) -> None:
     folder, theirs, trial = (tmp_path / name for name in ("made", "theirs", "trial"))
     for path in (folder, theirs, trial):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,19 @@ class Loop(ReplayRunner):
 
 EVEN = {Side.COMPUTE: 101.0, Side.LOADER: 1000.0, Side.HALF: 101.0}
 OVERHEAD = {Side.COMPUTE: 101.0, Side.LOADER: 1000.0, Side.HALF: 51.0}
+
+
+class Altered(Loop):
+    """One whose measurements show the fields that ``fields_of`` gives for a side, None for the real loop."""
+
+    def __init__(self, sides: Mapping[Side, float], fields_of: Callable[[Side | None], dict[str, Any]]) -> None:
+        super().__init__(sides)
+        self._fields_of = fields_of
+
+    def _rate(self, config: Config) -> Outcome:
+        outcome = super()._rate(config)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, **self._fields_of(self._side())))
 
 
 def study(folder: Path, loop: Loop, **changes: Any) -> tuple[StudyResult, list[Event]]:
@@ -176,30 +189,21 @@ def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_witho
 
 
 def test_a_side_in_another_unit_is_held_against_nothing(tmp_path: Path) -> None:
-    class InSteps(Loop):
-        def _rate(self, config: Config) -> Outcome:
-            outcome = super()._rate(config)
-            assert outcome.measurement is not None
-            unit = "steps" if self._side() is Side.LOADER else "samples"
-            return replace(outcome, measurement=replace(outcome.measurement, unit=unit))
-
-    result, _ = study(tmp_path, InSteps(EVEN))
+    loop = Altered(EVEN, lambda side: {"unit": "steps" if side is Side.LOADER else "samples"})
+    result, _ = study(tmp_path, loop)
     assert result.bottleneck is not None
     assert (result.bottleneck.loader, result.bottleneck.compute) == (None, EVEN[Side.COMPUTE])
 
 
 def test_where_no_wait_can_be_seen_the_probe_says_whether_a_loader_is_worth_it(tmp_path: Path) -> None:
-    class Blind(Loop):
-        def _rate(self, config: Config) -> Outcome:
-            outcome = super()._rate(config)
-            assert outcome.measurement is not None
-            return replace(outcome, measurement=replace(outcome.measurement, data_wait_share=None))
+    def blind(sides: Mapping[Side, float]) -> Loop:
+        return Altered(sides, lambda side: {"data_wait_share": None})
 
-    even, _ = study(tmp_path / "even", Blind(EVEN))
+    even, _ = study(tmp_path / "even", blind(EVEN))
     assert not any("workers" in config for config in searched(even))
-    uneven, _ = study(tmp_path / "uneven", Blind({**EVEN, Side.COMPUTE: 178.0}))
+    uneven, _ = study(tmp_path / "uneven", blind({**EVEN, Side.COMPUTE: 178.0}))
     assert "workers" in searched(uneven)[0]
-    unknown, _ = study(tmp_path / "unknown", Blind(EVEN), probe=False)
+    unknown, _ = study(tmp_path / "unknown", blind(EVEN), probe=False)
     assert "workers" in searched(unknown)[0]
 
 

@@ -16,7 +16,7 @@ from tuner.cli.tables import Subparsers
 from tuner.durable import write_durably
 from tuner.errors import ExitCode
 from tuner.export import profile as profiles
-from tuner.model import Measurement, Phase
+from tuner.model import Measurement, baseline_of
 from tuner.noise import MOVED
 from tuner.plan import StudyPlan
 from tuner.progress import view_for
@@ -121,7 +121,7 @@ def write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
 
 
 def _baseline(result: StudyResult) -> Measurement | None:
-    baseline = next((trial for trial in result.trials if trial.phase is Phase.BASELINE), None)
+    baseline = baseline_of(result.trials)
     return baseline.outcome.measurement if baseline is not None and baseline.outcome is not None else None
 
 

@@ -19,6 +19,7 @@ from tuner.model import (
     Trial,
     Verdict,
     Winner,
+    baseline_of,
 )  # fmt: skip
 from tuner.stats import Verdict as Learned
 from tuner.wording import (
@@ -119,7 +120,7 @@ def _proof(winner: Winner) -> str:
 
 def _unproven(findings: Findings) -> list[str]:
     """Without finals nothing is proven, whatever one trial showed."""
-    best, baseline = findings.best, _baseline(findings.trials)
+    best, baseline = findings.best, baseline_of(findings.trials)
     if baseline is None or not _rate(baseline):
         return ["nothing is known yet: the script as written was not measured to the end"]
     if best is None or not best.config:
@@ -271,10 +272,6 @@ def run_command(script: Script, profile: str) -> str:
     target = ["--module", script.module] if script.module else [script.path]
     arguments = ["--", *script.argv] if script.argv else []
     return shlex.join(["autotune", "run", "--config", profile, *target, *arguments])
-
-
-def _baseline(trials: Sequence[Trial]) -> Trial | None:
-    return next((t for t in trials if t.phase is Phase.BASELINE), None)
 
 
 def _rate(trial: Trial) -> float:
