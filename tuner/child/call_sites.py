@@ -11,7 +11,7 @@ _LIBRARIES = ("site-packages", "dist-packages", "lib/python", "<frozen", "<strin
 
 def frames() -> Iterator[tuple[str, int]]:
     """File and line of every call that led here, innermost first, without our own."""
-    here = __file__.rsplit("/", 1)[0]
+    here = __file__.rsplit("/", 1)[0] + "/"
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

@@ -183,7 +183,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _next_of_theirs(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == _HERE:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE + os.sep):
         trace = trace.tb_next
     return trace
 

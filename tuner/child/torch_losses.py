@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from .call_sites import frames
 from .session import Session
 
 _PLAIN = "_autotune_plain"
@@ -114,11 +114,6 @@ def _divisor(loss: Any) -> Any:
 
 def _call_site() -> str:
     """File and line of the script's own call, to keep a GAN's losses apart."""
-    frame: Any = sys._getframe(1)
-    here = __file__.rsplit("/", 1)[0]
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(here) and "/torch/" not in name:
-            return f"{name.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
+    own = ((name, line) for name, line in frames() if "/torch/" not in name)
+    name, line = next(own, ("?", 0))
+    return f"{name.rsplit('/', 1)[-1]}:{line}"
