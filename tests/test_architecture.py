@@ -18,30 +18,46 @@ ROOT = Path(__file__).parent.parent
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 60
 
-# A unit (a module of tuner/, or a package in it) imports units of earlier rows and of its own row only; within a row
-# there is no cycle either, see below.
+# A unit (a module of tuner/, or a folder in it) imports units of earlier rows only, whatever the import is for.
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "errors model",
-        "space stats accuracy bottleneck budget objective events noise wording quantities codec durable",
-        "environment card lock measurement placeholders registry scoring coldstart spaces storage tiers",
+        "objective",
+        "space",
+        "analysis",
+        "events formatting devices storage",
         "search runner",
-        "plan identity",
-        "finals ledger bench contest screens refusal study probing rederive waterfall",
+        "study",
         "progress report export",
-        "cli __main__",
+        "cli",
+        "__main__",
     )
 )
+# The same for the child's units. Its adapters import what all of them share, and meet in the list of them only.
+CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
+    frozenset(row.split())
+    for row in (
+        "wire patches call_sites",
+        "seeds created_files",
+        "recorder",
+        "session",
+        "arguments files trackers",
+        "torch tensorflow",
+        "keras",
+        "hooks",
+        "execute",
+        "__init__ __main__",
+    )
+)
+# Folders whose modules are each other's neighbours, and may import each other as long as no circle comes of it.
 ISLANDS = frozenset({"__init__", "child"})
 # Receive data and never fetch it: values, and the words for them, are all that they may know.
 RECEIVERS = frozenset({"progress", "report", "export"})
-VALUES = frozenset(
-    ["errors", "model", "stats", "accuracy", "bottleneck", "events", "codec", "objective", "quantities", "wording"]
-)  # fmt: skip
+VALUES = frozenset(["errors", "model", "analysis", "events", "objective", "formatting"])
 # The protocol is the one part of the island that the parent speaks, too.
 WIRE = "tuner.child.wire"
-SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage.py", "pynvml": "tuner/environment.py"}
+SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage/database.py", "pynvml": "tuner/devices/"}
 FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers"})
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
 
@@ -76,34 +92,64 @@ def _tree(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"))
 
 
-def _unit(path: str) -> str:
-    return path.removeprefix("tuner/").removesuffix(".py").partition("/")[0]
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _units(tree: ast.Module) -> Iterator[str]:
-    """The units of tuner that a module imports."""
+def _absolute(path: str, name: str) -> str:
+    """A relative import's full name."""
+    level = len(name) - len(name.lstrip("."))
+    if not level:
+        return name
+    parts = path.removesuffix(".py").split("/")
+    return ".".join([*parts[: len(parts) - level], name.lstrip(".")])
+
+
+def _unit(module: str, below: str = "tuner") -> str:
+    """The part of a dotted name right below a package; its ``__init__`` where there is none."""
+    return module.removeprefix(below).lstrip(".").partition(".")[0] or "__init__"
+
+
+def _units(path: str, tree: ast.Module) -> Iterator[str]:
+    """The units of tuner that a module imports, but for the protocol of the child."""
     for name in _imports(tree):
         if name != "tuner" and name.split(".")[0] == "tuner" and not f"{name}.".startswith(f"{WIRE}."):
-            unit = name.split(".")[1]
+            unit = _unit(name)
             yield unit if unit in ISLANDS or any(unit in layer for layer in LAYERS) else "__init__"
 
 
 def one_way(path: str, tree: ast.Module) -> Iterator[str]:
-    """tuner/: a unit imports only earlier or equal rows of the table; receivers only values."""
-    if not path.startswith("tuner/") or _unit(path) in ISLANDS:
+    """tuner/: a unit imports only units of earlier rows of the table; receivers only values."""
+    unit = _unit(_module(path))
+    if not path.startswith("tuner/") or unit in ISLANDS:
         return
-    unit = _unit(path)
     row = next((row for row, layer in enumerate(LAYERS) if unit in layer), None)
     if row is None:
         yield f"{path}: {unit} has no row in the table of layers"
         return
-    for imported in _units(tree):
+    for imported in _units(path, tree):
         if imported in (unit, "__init__"):
             continue
-        if imported not in frozenset().union(*LAYERS[: row + 1]):
+        if imported not in frozenset().union(*LAYERS[:row]):
             yield f"{path}: {unit} may not import {imported}"
         elif unit in RECEIVERS and imported not in VALUES:
             yield f"{path}: {unit} receives values and may not import {imported}"
+
+
+def one_way_in_the_child(path: str, tree: ast.Module) -> Iterator[str]:
+    """tuner/child/: likewise, by its own table."""
+    if not path.startswith("tuner/child/"):
+        return
+    unit = _unit(_module(path), "tuner.child")
+    row = next((row for row, layer in enumerate(CHILD_LAYERS) if unit in layer), None)
+    if row is None:
+        yield f"{path}: {unit} has no row in the table of the child's layers"
+        return
+    for name in _imports(tree):
+        full = _absolute(path, name)
+        imported = _unit(full, "tuner.child")
+        if full.startswith("tuner.child.") and imported not in (unit, *frozenset().union(*CHILD_LAYERS[:row])):
+            yield f"{path}: {unit} may not import {imported}"
 
 
 def island(path: str, tree: ast.Module) -> Iterator[str]:
@@ -113,7 +159,8 @@ def island(path: str, tree: ast.Module) -> Iterator[str]:
             if not name.startswith(".") and name.split(".")[0] not in sys.stdlib_module_names:
                 yield f"{path}: the island imports {name}"
         for name in _imports(tree):
-            if name.split(".")[0] == "tuner" or name.startswith(".."):
+            full = _absolute(path, name)
+            if name.split(".")[0] == "tuner" or (name.startswith(".") and not full.startswith("tuner.child.")):
                 yield f"{path}: the island imports {name}"
     elif path == "tuner/__init__.py":
         for name in _imports(tree):
@@ -140,7 +187,7 @@ def late_frameworks(path: str, tree: ast.Module) -> Iterator[str]:
 def declarations(path: str, tree: ast.Module) -> Iterator[str]:
     """search_spaces/ and objectives/ see what a third party's would: space, objective, model, errors."""
     if path.startswith(("search_spaces/", "objectives/")):
-        for unit in _units(tree):
+        for unit in _units(path, tree):
             if unit not in ("space", "objective", "model", "errors"):
                 yield f"{path}: a declaration may not import tuner.{unit}"
     elif path.startswith("tuner/"):
@@ -192,7 +239,8 @@ def _bound(tree: ast.Module) -> Iterator[str]:
 
 
 RULES: tuple[Callable[[str, ast.Module], Iterator[str]], ...] = (
-    one_way, island, sole_importers, late_frameworks, declarations, plain_studies, short, telling_names,
+    one_way, one_way_in_the_child, island, sole_importers, late_frameworks, declarations, plain_studies, short,
+    telling_names,
 )  # fmt: skip
 FOLDERS = ("tuner", "search_spaces", "objectives", "studies", "tests")
 FILES = sorted(
@@ -215,19 +263,26 @@ def test_files_are_short() -> None:
     assert {path: lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
 
 
-def test_no_import_at_module_level_goes_in_a_circle() -> None:
+def test_no_import_goes_in_a_circle() -> None:
+    """Modules of tuner/, the child's included; imports for types only, and those in functions, count as well."""
+    modules = {_module(path) for path in FILES if path.startswith("tuner/")}
     imports: dict[str, set[str]] = {}
     for path in FILES:
-        if path.startswith("tuner/") and _unit(path) not in ISLANDS:
-            imports.setdefault(_unit(path), set()).update(set(_units(_tree(path))) - ISLANDS - {_unit(path)})
+        if path.startswith("tuner/"):
+            names = (_absolute(path, name) for name in _imports(_tree(path)))
+            found = {next((m for m in (n, n.rpartition(".")[0]) if m in modules), "") for n in names}
+            imports[_module(path)] = found - {"", "tuner", "tuner.child", _module(path)}
     assert _circle(imports) == []
 
 
 def _circle(imports: dict[str, set[str]]) -> list[str]:
-    """The units left when those that import none of the rest are taken away again and again."""
+    """What is left when those that import none of the rest are taken away again and again."""
     left = dict(imports)
     while free := [unit for unit, others in left.items() if not others & left.keys()]:
         for unit in free:
+            del left[unit]
+    while idle := left.keys() - set().union(*left.values()):  # they only import what goes in a circle
+        for unit in idle:
             del left[unit]
     return sorted(left)
 
@@ -244,36 +299,43 @@ LONG_FUNCTION = "def long():\n" + "    x = 1\n" * LONGEST_FUNCTION
 @pytest.mark.parametrize(
     ("rule", "path", "source"),
     [
-        (one_way, "tuner/space.py", "from tuner.study import Study"),
-        (one_way, "tuner/space.py", "def late():\n    from tuner import cli"),
-        (one_way, "tuner/space.py", "import tuner.runner.process"),
-        (one_way, "tuner/runner/base.py", "from tuner.plan import StudyPlan"),
-        (one_way, "tuner/runner/base.py", "from tuner.child import execute"),
-        (one_way, "tuner/runner/base.py", "from tuner.child.session import Session"),
-        (one_way, "tuner/report/text.py", "from tuner.storage import Repository"),
-        (one_way, "tuner/report/text.py", "from tuner.progress import view"),
+        (one_way, "tuner/space/declare.py", "from tuner.study.run import run_study"),
+        (one_way, "tuner/space/declare.py", "def late():\n    from tuner import cli"),
+        (one_way, "tuner/space/declare.py", "import tuner.runner.process"),
+        (one_way, "tuner/space/declare.py", "if TYPE_CHECKING:\n    from tuner.study.plan import StudyPlan"),
+        (one_way, "tuner/objective.py", "from tuner.space import Knob"),
+        (one_way, "tuner/runner/request.py", "from tuner.study.plan import StudyPlan"),
+        (one_way, "tuner/runner/request.py", "from tuner.child import execute"),
+        (one_way, "tuner/runner/request.py", "from tuner.child.session import Session"),
+        (one_way, "tuner/report/summary.py", "from tuner.storage.database import Repository"),
+        (one_way, "tuner/report/summary.py", "from tuner.progress import plain"),
         (one_way, "tuner/novelty.py", ""),
+        (one_way_in_the_child, "tuner/child/session.py", "from .torch.loader import LoaderWatch"),
+        (one_way_in_the_child, "tuner/child/torch/loader.py", "from ..keras.fit import FitWatch"),
+        (one_way_in_the_child, "tuner/child/torch/loader.py", "def late():\n    from .. import hooks"),
+        (one_way_in_the_child, "tuner/child/novelty.py", ""),
         (island, "tuner/child/wire.py", "import numpy"),
         (island, "tuner/child/wire.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
         (island, "tuner/child/wire.py", "def late():\n    from tuner.model import Config"),
         (island, "tuner/child/wire.py", "from ..model import Config"),
+        (island, "tuner/child/torch/loader.py", "from ...model import Config"),
         (island, "tuner/__init__.py", "def late():\n    import numpy"),
-        (sole_importers, "tuner/study.py", "def late():\n    import optuna.samplers"),
-        (sole_importers, "tuner/card.py", "def late():\n    import pynvml"),
+        (sole_importers, "tuner/study/run.py", "def late():\n    import optuna.samplers"),
+        (sole_importers, "tuner/runner/process.py", "def late():\n    import pynvml"),
         (sole_importers, "tuner/search/tpe.py", "from sqlalchemy import create_engine"),
-        (late_frameworks, "tuner/environment.py", "import torch.nn"),
+        (late_frameworks, "tuner/devices/present.py", "import torch.nn"),
         (late_frameworks, "search_spaces/keras.py", "if True:\n    from tensorflow import keras"),
-        (declarations, "search_spaces/torch.py", "from tuner.runner.base import Window"),
-        (declarations, "tuner/study.py", "from search_spaces.torch import SPACE"),
+        (declarations, "search_spaces/torch.py", "from tuner.runner.request import Window"),
+        (declarations, "tuner/study/run.py", "from search_spaces.torch import SPACE"),
         (plain_studies, "studies/digits/train.py", "def main():\n    import tuner"),
-        (short, "tuner/study.py", LONG_FUNCTION),
+        (short, "tuner/study/run.py", LONG_FUNCTION),
         (telling_names, "tuner/utils.py", ""),
         (telling_names, "tuner/helpers/text.py", ""),
-        (telling_names, "tuner/study.py", "class TrialManager: pass"),
-        (telling_names, "tuner/study.py", "def common_part(): pass"),
-        (telling_names, "tuner/study.py", "def run(misc): pass"),
-        (telling_names, "tuner/study.py", "HELPER = 1"),
-        (telling_names, "tuner/study.py", "class A:\n    def b(self):\n        self.misc_facts = 1"),
+        (telling_names, "tuner/study/run.py", "class TrialManager: pass"),
+        (telling_names, "tuner/study/run.py", "def common_part(): pass"),
+        (telling_names, "tuner/study/run.py", "def run(misc): pass"),
+        (telling_names, "tuner/study/run.py", "HELPER = 1"),
+        (telling_names, "tuner/study/run.py", "class A:\n    def b(self):\n        self.misc_facts = 1"),
     ],
 )
 def test_a_rule_can_fail(rule: Callable[[str, ast.Module], Iterator[str]], path: str, source: str) -> None:
@@ -283,12 +345,14 @@ def test_a_rule_can_fail(rule: Callable[[str, ast.Module], Iterator[str]], path:
 @pytest.mark.parametrize(
     ("rule", "path", "source"),
     [
-        (one_way, "tuner/study.py", "from tuner import __version__, stats\nfrom tuner.runner.base import Window"),
+        (one_way, "tuner/study/run.py", "from tuner import analysis\nfrom tuner.runner.request import Window"),
         (one_way, "tuner/runner/process.py", "from tuner.child import wire\nfrom tuner.child.wire import decode"),
         (island, "tuner/child/hooks.py", "import json\nfrom . import wire\ndef late():\n    import torch"),
-        (late_frameworks, "tuner/environment.py", "def late():\n    import torch"),
-        (short, "tuner/study.py", LONG_FUNCTION.removesuffix("    x = 1\n")),
-        (telling_names, "tuner/environment.py", "utilisation = commonly = 1\nfrom contextlib import contextmanager"),
+        (island, "tuner/child/torch/loader.py", "from ..session import Session\nfrom .steps import StepWatch"),
+        (one_way_in_the_child, "tuner/child/torch/loader.py", "from ..session import Session\nfrom . import steps"),
+        (late_frameworks, "tuner/devices/present.py", "def late():\n    import torch"),
+        (short, "tuner/study/run.py", LONG_FUNCTION.removesuffix("    x = 1\n")),
+        (telling_names, "tuner/devices/cpu.py", "utilisation = commonly = 1\nfrom contextlib import contextmanager"),
     ],
 )
 def test_a_rule_lets_pass_what_is_right(
@@ -298,5 +362,5 @@ def test_a_rule_lets_pass_what_is_right(
 
 
 def test_a_circle_is_found() -> None:
-    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
     assert _circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []

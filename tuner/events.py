@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tuner.accuracy import Screened
-from tuner.bottleneck import Bottleneck
+from tuner.analysis.accuracy import Screened
+from tuner.analysis.bottleneck import Bottleneck
 from tuner.model import Config, Device, Ratio, Script, Trial, Winner
 
 

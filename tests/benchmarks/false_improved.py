@@ -22,14 +22,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import worlds
 from shares import share_text
+from support import worlds
 
-from tuner.accuracy import AccuracyLimits
+from tuner.analysis.accuracy import AccuracyLimits
 from tuner.model import Config, Outcome, Verdict
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
-from tuner.study import run_study
+from tuner.study.run import run_study
 
 
 class NothingHelps:

@@ -29,22 +29,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import worlds
 from shares import share_text
+from support import worlds
 
-from tuner import environment
-from tuner.accuracy import AccuracyLimits
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.analysis.contention import OVERWHELMING, allowed_foreign_cpus
+from tuner.devices import present as environment
 from tuner.errors import AutotuneError
 from tuner.model import Phase, Script
-from tuner.noise import OVERWHELMING, allowed_foreign_cpus
-from tuner.plan import StudyPlan
-from tuner.registry import load_objective, load_space
-from tuner.runner.base import Limits, Window
 from tuner.runner.process import ProcessRunner
+from tuner.runner.request import Limits, Window
 from tuner.runner.tree import cpu_times
 from tuner.search.structured import StructuredSampler
-from tuner.spaces import Spaces
-from tuner.study import StudyResult, run_study
+from tuner.space.choose import Spaces
+from tuner.space.registry import load_objective, load_space
+from tuner.study.plan import StudyPlan
+from tuner.study.run import StudyResult, run_study
 
 SCRIPT = """
 import numpy

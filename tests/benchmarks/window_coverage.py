@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
-import step_times
+from support import step_times
 
 from tuner.model import Measurement
 

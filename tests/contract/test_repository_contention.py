@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tuner.model import Outcome, OutcomeKind, Phase
-from tuner.storage import Repository, TrialState
+from tuner.storage.database import Repository, TrialState
 
 POSTGRESQL = os.environ.get("AUTOTUNE_TEST_POSTGRESQL", "")
 PROCESSES = 5
@@ -24,7 +24,7 @@ TRIALS = 40
 PRELUDE = """
 import sys, time
 from tuner.model import Outcome, OutcomeKind, Phase
-from tuner.storage import Repository
+from tuner.storage.database import Repository
 url, owner = sys.argv[1:3]
 print("ready", flush=True)
 sys.stdin.readline()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import worlds
+from support import worlds
 
+from tuner.analysis.gain import key_of
 from tuner.model import Phase, Trial
-from tuner.scoring import key_of
+from tuner.search.chain import Sequence
 from tuner.search.history import History, Sampler
-from tuner.search.sequence import Sequence
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
-from tuner.space import ResolvedSpace
+from tuner.space.declare import ResolvedSpace
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "structured": StructuredSampler,

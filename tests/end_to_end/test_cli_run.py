@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import environment
+from tuner.devices import present as environment
 
 pytest.importorskip("torch", reason="PyTorch isn't installed")
 BIN = Path(sys.executable).parent

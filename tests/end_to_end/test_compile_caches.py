@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.environment import cpu_device
+from tuner.devices.present import cpu_device
 from tuner.model import Config, Script
-from tuner.runner.base import Limits, TrialRequest, Window
 from tuner.runner.process import ProcessRunner
+from tuner.runner.request import Limits, TrialRequest, Window
 
 pytest.importorskip("torch", reason="PyTorch isn't installed")
 

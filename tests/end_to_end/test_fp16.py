@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch_trials import begin
+from support.torch_trials import begin
 
 __all__ = ["begin"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 import pytest
-from keras_trials import Trial, begin, keras
+from support.keras_trials import Trial, begin, keras
 
 __all__ = ["begin"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy
 import pytest
-from in_process import InProcess
-from keras_trials import Trial, begin, keras
+from support.in_process import InProcess
+from support.keras_trials import Trial, begin, keras
 
 from tuner.child import patches
-from tuner.child.keras_adapter import KerasAdapter
+from tuner.child.keras.adapter import KerasAdapter
 
 __all__ = ["begin"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]

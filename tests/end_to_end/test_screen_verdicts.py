@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from test_metrics import TRAINERS
 
-from tuner.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
-from tuner.environment import cpu_device
+from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
+from tuner.analysis.stats import Verdict
+from tuner.devices.present import cpu_device
+from tuner.formatting import screened_text
 from tuner.model import Config, Outcome, Script
-from tuner.registry import load_space
-from tuner.runner.base import TrialRequest, Window, screen_window
 from tuner.runner.process import ProcessRunner
-from tuner.space import Known, resolve
-from tuner.stats import Verdict
-from tuner.wording import screened_text
+from tuner.runner.request import TrialRequest, Window, screen_window
+from tuner.space.declare import Known, resolve
+from tuner.space.registry import load_space
 
 pytest.importorskip("torch", reason="PyTorch isn't installed")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import ENDLESS
+from support.in_process import ENDLESS
 
 from tuner.cli.settings import read_file
-from tuner.placeholders import parse, render
+from tuner.space.arguments import parse, render
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(path.parent for path in (ROOT / "studies").glob("*/study.toml"))

@@ -13,11 +13,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     tf = pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
 
-from tf_networks import Gan, Net, batches
-from tf_trials import begin
+from support.tf_networks import Gan, Net, batches
+from support.tf_trials import begin
 
 from tuner.child.session import StopTrial
-from tuner.child.tf_graphs import products
+from tuner.child.tensorflow.graphs import products
 
 __all__ = ["begin"]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 MODULES = ("tf_batch_checks", "tf_plan_checks", "tf_vector_checks", "tf_keras_data_checks")
 CHECKS = [
     node.name
     for module in MODULES
-    for node in ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8")).body
+    for node in ast.parse((TESTS / "support" / f"{module}.py").read_text(encoding="utf-8")).body
     if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
 ]
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, 
 def told() -> dict[str, str]:
     """What became of each check; all of them run in one process."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "tf_data_trials.py"), *MODULES],
-        capture_output=True, text=True, timeout=280, check=False,
+        [sys.executable, "-m", "support.tf_data_trials", *MODULES],
+        cwd=TESTS, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and lines, done.stderr[-4000:]

@@ -13,9 +13,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     tf = pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
 
-from in_process import ENDLESS
-from tf_networks import SAMPLES, Gan, Net, batches
-from tf_trials import begin
+from support.in_process import ENDLESS
+from support.tf_networks import SAMPLES, Gan, Net, batches
+from support.tf_trials import begin
 
 from tuner.child.session import StopTrial
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tuner.child.torch_losses import loss_reduction
+from tuner.child.torch.losses import loss_reduction
 
 pytest.importorskip("torch", reason="PyTorch isn't installed")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch_trials import begin
+from support.torch_trials import begin
 
-from tuner.child import options
+from tuner.child import arguments
 
 __all__ = ["begin"]
 
@@ -222,7 +222,7 @@ def test_steps_that_are_seen_are_not_counted_twice(begin: Begin) -> None:
 
 def test_an_option_of_the_scripts_own_lifts_what_the_patches_cant_do(begin: Begin) -> None:
     trial = begin()
-    options.install(trial.session)
+    arguments.install(trial.session)
     parser = argparse.ArgumentParser()
     parser.add_argument("--accum-iter", type=int, default=2)
     parser.parse_args([])
@@ -380,7 +380,7 @@ def test_samples_are_counted_only_where_the_baseline_was(begin: Begin, knowledge
 @pytest.mark.parametrize("flag", ["--batch_size", "--batch-size", "--bs"])
 def test_a_bare_placeholder_is_what_argparse_holds(begin: Begin, flag: str) -> None:
     trial = begin(placeholders=["batch_size", "width"])
-    options.install(trial.session)
+    arguments.install(trial.session)
     parser = argparse.ArgumentParser()
     parser.add_argument(flag, type=int, default=20)
     parser.add_argument("--width", default="wide")

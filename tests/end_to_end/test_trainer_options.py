@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tuner.child import trackers, trainers
+from tuner.child import trackers
 from tuner.child.patches import unpatch_all
 from tuner.child.recorder import Recorder
 from tuner.child.session import Session
+from tuner.child.torch import trainers
 
 
 def _trainer_session(**config: Any) -> Session:

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import study_driver
+from support import study_driver
 
+from tuner.analysis.gain import key_of
 from tuner.errors import ExitCode
 from tuner.model import Phase, Trial
-from tuner.scoring import key_of
-from tuner.storage import Repository
+from tuner.storage.database import Repository
 
 DRIVER = Path(study_driver.__file__)
 # A tiny training whose step takes about a millisecond.

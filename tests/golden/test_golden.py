@@ -10,11 +10,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-import made_up
-import made_up_keras
 import pytest
-from golden_files import check
 from rich.console import Console
+from support import made_up, made_up_keras
+from support.golden_files import check
 
 from tuner.cli.tables import WIDE, table
 from tuner.cli.trials import document, gain, listed
@@ -24,7 +23,7 @@ from tuner.model import Phase, Trial, Verdict
 from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
 from tuner.progress.state import State
-from tuner.report.text import Findings, summary
+from tuner.report.summary import Findings, summary
 
 SUMMARIES: dict[str, Findings] = {
     "improved": made_up.FINDINGS,

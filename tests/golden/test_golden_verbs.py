@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import worlds
-from golden_files import check
+from support import worlds
+from support.golden_files import check
 
 from tuner.cli import main, probe
 from tuner.cli.study import write_profile
 from tuner.model import Config, Evidence, KnobReport, Measurement, Outcome
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
-from tuner.study import run_study
+from tuner.study.run import run_study
 
 SPACE = """
     from tuner.space import Knob, SearchSpace

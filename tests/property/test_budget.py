@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.budget import FEWEST_ROUNDS, LARGEST_SHARE_UNFOUND, Budget
+from tuner.study.budget import FEWEST_ROUNDS, LARGEST_SHARE_UNFOUND, Budget
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 SECONDS = st.floats(0, 1e6)

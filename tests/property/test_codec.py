@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner import codec
 from tuner.model import (
     Block,
     CardUse,
@@ -24,6 +23,7 @@ from tuner.model import (
     OutcomeKind,
     Value,
 )  # fmt: skip
+from tuner.storage import codec
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 TEXT = st.text(max_size=12)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.torch import SPACE as TORCH
+from tuner.analysis.gain import key_of
 from tuner.errors import SpaceError, UnknownKnobError
 from tuner.model import Config, Device, Value
-from tuner.scoring import key_of
-from tuner.space import Knob, Known, ResolvedSpace, SearchSpace, resolve, same_value
+from tuner.space.declare import Knob, Known, ResolvedSpace, SearchSpace, resolve, same_value
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 CPU = Device("cpu", 0, "a CPU", "", 2**34)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.stats import (
+from tuner.analysis.stats import (
     Verdict,
     mean_ratio_interval,
     non_inferior,

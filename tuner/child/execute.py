@@ -18,7 +18,7 @@ import traceback
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from . import files, hooks, options, session, wire
+from . import arguments, files, hooks, session, wire
 from .recorder import Recorder
 from .session import Session, StopTrial
 
@@ -33,7 +33,7 @@ def main() -> None:
     session.begin(current)
     recorder.emit("hello", pid=os.getpid(), python=sys.version.split()[0], executable=sys.executable)
     hooks.install(current)
-    options.install(current)
+    arguments.install(current)
     if current.measuring:
         files.install(current)
     code = _run(current)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from .leavings import Leavings
+from .created_files import Leavings
 from .patches import patch
 from .session import Session
 from .wire import FILES

@@ -57,7 +57,10 @@ def _seed_numpy(session: Session, numpy: ModuleType) -> None:
 
 def install(session: Session) -> None:
     """Registers every adapter. One whose framework is never imported costs nothing."""
-    from . import keras_adapter, seeds, torch_adapter, trackers, trainers
+    from . import seeds, trackers
+    from .keras import adapter as keras_adapter
+    from .torch import adapter as torch_adapter
+    from .torch import trainers
 
     adapters: dict[str, Adapter] = {
         "torch": torch_adapter.install, **keras_adapter.ADAPTERS, **trainers.ADAPTERS, **trackers.ADAPTERS,

@@ -6,10 +6,10 @@ import argparse
 import json
 from dataclasses import asdict
 
-from tuner import environment
 from tuner.cli.tables import Subparsers, show, table
+from tuner.devices import present as environment
 from tuner.errors import ExitCode
-from tuner.wording import bytes_text
+from tuner.formatting import bytes_text
 
 
 def add_parser(verbs: Subparsers) -> None:

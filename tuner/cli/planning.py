@@ -6,21 +6,22 @@ import os
 import shlex
 from pathlib import Path
 
-from tuner import environment
-from tuner.accuracy import AccuracyLimits
-from tuner.budget import FINALS_SHARE
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.cli.quantities import parse_bytes
+from tuner.cli.script import find_script, refuse_many_ranks, stem
 from tuner.cli.settings import Settings
-from tuner.cli.target import find_script, refuse_many_ranks, stem
+from tuner.devices import present as environment
 from tuner.errors import StorageError
-from tuner.lock import FolderLock
+from tuner.formatting import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
 from tuner.objective import amortised
-from tuner.placeholders import parse
-from tuner.plan import DATABASE, StudyPlan
-from tuner.quantities import parse_bytes
-from tuner.registry import AUTO, load_objective, load_spaces
-from tuner.runner.base import Limits
-from tuner.spaces import Spaces
-from tuner.wording import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
+from tuner.runner.request import Limits
+from tuner.space.arguments import parse
+from tuner.space.choose import Spaces
+from tuner.space.registry import AUTO, load_objective, load_spaces
+from tuner.storage.folder import DATABASE
+from tuner.storage.lock import FolderLock
+from tuner.study.budget import FINALS_SHARE
+from tuner.study.plan import StudyPlan
 
 
 def make_plan(settings: Settings) -> StudyPlan:

@@ -9,20 +9,21 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from tuner.bottleneck import Bottleneck, worth_turning
+from tuner.analysis.bottleneck import Bottleneck, worth_turning
 from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, make_plan
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
 from tuner.cli.tables import Subparsers
 from tuner.errors import ExitCode
+from tuner.formatting import AS_WRITTEN, rate_text
 from tuner.model import Outcome
-from tuner.probing import FOLDER, probe
 from tuner.report.bottleneck import bottleneck_lines
-from tuner.runner.base import Interrupted
 from tuner.runner.process import ProcessRunner
-from tuner.space import ResolvedSpace
-from tuner.wording import AS_WRITTEN, rate_text
+from tuner.runner.request import Interrupted
+from tuner.space.declare import ResolvedSpace
+from tuner.storage.folder import PROBE
+from tuner.study.probe import probe
 
 STOPPING = "stopping"
 
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             found, space, headroom_bytes = probe(plan, ProcessRunner(), _teller(quiet=arguments.json), stop)
     except Interrupted:
         return ExitCode.INTERRUPTED
-    knobs, records = worth_turning(found, space), str(plan.folder / FOLDER)
+    knobs, records = worth_turning(found, space), str(plan.folder / PROBE)
     if arguments.json:
         print(json.dumps(_document(found, headroom_bytes, knobs, space, records), indent=2))
     else:

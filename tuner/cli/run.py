@@ -11,15 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tuner import environment
+from tuner.cli.script import find_script, ranks
 from tuner.cli.tables import Subparsers
-from tuner.cli.target import find_script, ranks
+from tuner.devices import present as environment
 from tuner.errors import ProfileError, UsageError
 from tuner.export import profile as profiles
+from tuner.formatting import config_text, device_text, gain_text
 from tuner.model import Device, Script, Verdict
-from tuner.placeholders import parse, render
 from tuner.runner.launch import exec_applied
-from tuner.wording import config_text, device_text, gain_text
+from tuner.space.arguments import parse, render
+from tuner.storage.folder import PROFILE
 
 _NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
 """What a rate hardly depends on: not worth a warning in every production log."""
@@ -104,7 +105,7 @@ def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Mappi
 
 def _file(given: str) -> str:
     """The file, also where the study's folder is given."""
-    return str(Path(given) / profiles.FILE) if Path(given).is_dir() else given
+    return str(Path(given) / PROFILE) if Path(given).is_dir() else given
 
 
 def _content(path: Path) -> bytes:

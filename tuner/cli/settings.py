@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.accuracy import AccuracyLimits
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.model import Config, Value
-from tuner.placeholders import typed_value
-from tuner.quantities import parse_bytes, parse_fraction, parse_seconds
-from tuner.registry import AUTO
+from tuner.space.arguments import typed_value
+from tuner.space.registry import AUTO
 
 FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.cli.stored import StoredStudy, find_studies, read_study
 from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode, ProfileError, StorageError
 from tuner.export import profile as profiles
+from tuner.formatting import config_text, gain_text
 from tuner.model import Verdict
-from tuner.wording import config_text, gain_text
+from tuner.storage.folder import PROFILE
+from tuner.storage.studies import StoredStudy, find_studies, read_study
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -55,7 +56,7 @@ def _document(folder: Path) -> dict[str, Any]:
 
 def _facts(stored: StoredStudy) -> dict[str, Any]:
     identity = stored.record.identity
-    path = stored.folder / profiles.FILE
+    path = stored.folder / PROFILE
     profile = _profile(path, identity)
     return {
         "script": identity.get("script.path") or identity.get("script.module") or "",

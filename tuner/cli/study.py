@@ -8,25 +8,26 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tuner.analysis.contention import MOVED
+from tuner.analysis.gain import Yardstick
 from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, described, make_plan, set_aside
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
 from tuner.cli.tables import Subparsers
-from tuner.durable import write_durably
 from tuner.errors import ExitCode
 from tuner.export import profile as profiles
 from tuner.model import Measurement, baseline_of
-from tuner.noise import MOVED
-from tuner.plan import StudyPlan
 from tuner.progress import view_for
-from tuner.report.text import Findings, summary
+from tuner.report.summary import Findings, summary
 from tuner.runner.process import ProcessRunner
-from tuner.scoring import Yardstick
-from tuner.search.sequence import Sequence
+from tuner.search.chain import Sequence
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
-from tuner.study import StudyResult, run_study
+from tuner.storage.atomic import write_durably
+from tuner.storage.folder import PROFILE
+from tuner.study.plan import StudyPlan
+from tuner.study.run import StudyResult, run_study
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -95,7 +96,7 @@ def write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
     """best.json in the study's folder; None where there is nothing that it could say."""
     if result.best is None:
         return None
-    path = plan.folder / profiles.FILE
+    path = plan.folder / PROFILE
     found = profiles.Found(
         device=plan.device, script=plan.script, winner=result.winner, best=result.best, gain=result.best_gain,
         limits={

@@ -10,19 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tuner.bottleneck import bottleneck_of
-from tuner.cli.stored import StoredStudy, open_study
+from tuner.analysis.bottleneck import bottleneck_of
+from tuner.analysis.contention import MOVED, throttle_text
+from tuner.analysis.gain import Yardstick
+from tuner.analysis.waterfall import waterfall
 from tuner.cli.tables import Subparsers, show, table
 from tuner.cli.waterfall import show_waterfall
 from tuner.errors import ExitCode, StorageError, UsageError
-from tuner.model import CardUse, Measurement, Phase, Trial
-from tuner.noise import MOVED, throttle_text
-from tuner.objective import Objective
-from tuner.progress.state import result_text
-from tuner.rederive import disagreements
-from tuner.scoring import Yardstick
-from tuner.waterfall import waterfall
-from tuner.wording import (
+from tuner.formatting import (
     AS_WRITTEN,
     bottleneck_text,
     bytes_text,
@@ -34,6 +29,11 @@ from tuner.wording import (
     share_text,
     shift_text,
 )
+from tuner.model import CardUse, Measurement, Phase, Trial
+from tuner.objective import Objective
+from tuner.progress.state import result_text
+from tuner.storage.audit import disagreements
+from tuner.storage.studies import StoredStudy, open_study
 
 RATE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tuner.cli.stored import StoredStudy
 from tuner.cli.tables import show, table
-from tuner.durable import write_durably
 from tuner.errors import ExitCode
 from tuner.model import Turn
 from tuner.report.waterfall import caution, picture, table_rows
+from tuner.storage.atomic import write_durably
+from tuner.storage.studies import StoredStudy
 
 
 def show_waterfall(stored: StoredStudy, turns: Sequence[Turn], svg: str | None, *, as_json: bool) -> int:

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tuner.accuracy import Screened
+from tuner.analysis.accuracy import Screened
 from tuner.errors import ProfileError
 from tuner.model import Config, Device, KnobReport, Measurement, Script, TierBest, Trial, Verdict, Winner
 
 SCHEMA = 1
-FILE = "best.json"
 FINALS, SINGLE_TRIAL = "finals", "single trial"
 """What a measurement is based on."""
 

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.events import Event, SpaceResolved, TrialStarted
+from tuner.formatting import bottleneck_text, count_text, gain_text, seconds_text, share_text
 from tuner.model import Phase
 from tuner.progress.plain import STOPPING, started_lines
 from tuner.progress.state import State, pair_text, started_text, trial_name
-from tuner.wording import bottleneck_text, count_text, gain_text, seconds_text, share_text
 
 ROWS = 12
 FEWEST_ROWS = 2

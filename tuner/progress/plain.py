@@ -21,9 +21,9 @@ from tuner.events import (
     TrialFinished,
     TrialStarted,
 )
+from tuner.formatting import bottleneck_text, budget_text, count_text, device_text, gain_text, script_text, value_text
 from tuner.model import Phase
 from tuner.progress.state import BEHIND, State, pair_text, screening_text, started_text, trial_name
-from tuner.wording import bottleneck_text, budget_text, count_text, device_text, gain_text, script_text, value_text
 
 STOPPING = "stopping: finishing with the best so far (Ctrl-C again quits at once)"
 

@@ -17,8 +17,7 @@ from tuner.events import (
     TrialFinished,
     TrialStarted,
 )
-from tuner.model import Config, OutcomeKind, Phase, Trial
-from tuner.wording import (
+from tuner.formatting import (
     AS_WRITTEN,
     config_text,
     gain_text,
@@ -29,6 +28,7 @@ from tuner.wording import (
     seconds_text,
     share_text,
 )
+from tuner.model import Config, OutcomeKind, Phase, Trial
 
 BEHIND = (Phase.SCREEN, Phase.FINALS)
 """Phases whose runs are told together, not one by one."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.bottleneck import Bottleneck
-from tuner.wording import bound_text, bytes_text, gain_text, share_text
+from tuner.analysis.bottleneck import Bottleneck
+from tuner.formatting import bound_text, bytes_text, gain_text, share_text
 
 
 def bottleneck_lines(

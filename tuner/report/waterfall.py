@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from tuner.formatting import AS_WRITTEN, config_text, gain_text, number_text, value_text
 from tuner.model import Turn
-from tuner.wording import AS_WRITTEN, config_text, gain_text, number_text, value_text
 
 _CAUTION = "single trials; what is proven is in best.json"
 _ROUGH = "; ~ rough, since the baseline moved meanwhile"

@@ -16,7 +16,8 @@ from typing import IO, Any, NoReturn
 from tuner.child import wire
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
-from tuner.runner.base import TrialRequest
+from tuner.runner.request import TrialRequest
+from tuner.storage.folder import LOG, REQUEST
 
 CHILD = Path(wire.__file__).resolve().parent / "__main__.py"
 _GUARD = Path(guard.__file__).resolve()
@@ -66,12 +67,12 @@ def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: i
     ``used_device_bytes`` is what others hold of the device: the child must not count it as its own.
     """
     request.folder.mkdir(parents=True, exist_ok=True)
-    path = request.folder.absolute() / "request.json"
+    path = request.folder.absolute() / REQUEST
     started = time.monotonic()
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     try:
-        log = os.open(request.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        log = os.open(request.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         try:
             environment = child_environment(request, path, writer)
             process = _start_guard([python, str(child)], writer, log, environment)

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tuner import environment
-from tuner.card import CardReader, card_reader
+from tuner.analysis.measurement import measurement_of, merged_facts
 from tuner.child.wire import decode
-from tuner.measurement import measurement_of, merged_facts
+from tuner.devices import present as environment
+from tuner.devices.cuda_reader import CardReader, card_reader
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.base import Interrupted, Limits, TrialRequest
 from tuner.runner.classify import Traces, classify, one_line
+from tuner.runner.created_files import put_aside
 from tuner.runner.launch import CHILD, Launched, launch
-from tuner.runner.leavings import put_aside
+from tuner.runner.request import Interrupted, Limits, TrialRequest
 from tuner.runner.tree import Tree, Usage, oom_kills
+from tuner.storage.folder import LOG, RECORDS, RESOURCES
 
 SAMPLE_S = 0.25
 LEAVE_S = 10.0
@@ -117,9 +118,9 @@ class _Watch:
         self._launched = launched
         self._tree = Tree(launched.guard)
         self._card = card
-        self._journal = _Journal(request.folder / "records.jsonl")
+        self._journal = _Journal(request.folder / RECORDS)
         self._samples: list[dict[str, Any]] = []
-        self._samples_file = (request.folder / "resources.jsonl").open("w", encoding="ascii")
+        self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
         self._progress = _Progress(started, time.monotonic())
         self._statuses = b""
         self._guard_gone = False
@@ -225,7 +226,7 @@ class _Watch:
             status=self.status,
             ended_by=self.ended_by,
             ended_detail=self.ended_detail,
-            log=_tail(self._request.folder / "log.txt"),
+            log=_tail(self._request.folder / LOG),
             oom_killed=oom_killed,
             measurable=measurement is not None,
         )

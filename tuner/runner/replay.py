@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from tuner.analysis.gain import key_of
 from tuner.model import Config, Outcome
-from tuner.runner.base import Interrupted, TrialRequest
-from tuner.scoring import key_of
+from tuner.runner.request import Interrupted, TrialRequest
 
 
 class ReplayRunner:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.bottleneck import Bottleneck, bottleneck_of
+from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
+from tuner.analysis.gain import Key, Yardstick, key_of
+from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
 from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value
 from tuner.objective import Objective
-from tuner.scoring import Key, Yardstick, key_of
-from tuner.search.memory import Forecast, MemoryLimits, forecast
-from tuner.space import Axis, ResolvedSpace, same_value
+from tuner.space.declare import Axis, ResolvedSpace, same_value
 
 NO_LIMITS = MemoryLimits()
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})

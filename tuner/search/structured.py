@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuner.bottleneck import BATCH, INPUT_SHARE, Bound
+from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
+from tuner.analysis.gain import WORTH_HAVING
 from tuner.model import Trial, Value
-from tuner.scoring import WORTH_HAVING
 from tuner.search.history import History, Proposal
-from tuner.space import Axis
+from tuner.space.declare import Axis
 
 WAITING = 0.06
 """A loop that waits less than this share of its time gains nothing worth having from its loader."""

@@ -1,0 +1,208 @@
+"""A script that wants an empty folder runs in every trial: what one left is put aside, and data stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.child.files import Overlay
+from tuner.child.recorder import Recorder
+from tuner.child.session import Session
+from tuner.child.wire import FILES, MADE
+from tuner.devices.present import cpu_device
+from tuner.model import Outcome, Script
+from tuner.runner.created_files import LARGEST_RESULT_BYTES, MOST_RESULTS, put_aside
+from tuner.runner.process import ProcessRunner
+from tuner.runner.request import Interrupted, Limits, TrialRequest, Window
+
+TRAIN = """
+    import logging, os, pathlib, shutil, subprocess, sys, tempfile, time
+    import tuner
+    out = pathlib.Path(sys.argv[1])
+    os.makedirs(out / "samples")  # fails where it is there
+    (out / "args.json").write_text("{}")
+    logging.basicConfig(filename=out / "train.log", level="INFO")
+    data = pathlib.Path("data")
+    if not data.exists():
+        data.mkdir()
+        (data / "rows.txt").write_text("1 2 3")
+        (data / "names.txt").write_text("too small to be data, and read by nobody that is watched")
+        subprocess.run(["touch", data / "by-another-program.txt"])
+    rows = (data / "rows.txt").read_text()
+    for step in range(1, 10_000):
+        time.sleep(0.001)
+        logging.info("step %d", step)
+        if step == 20:
+            with tempfile.NamedTemporaryFile(dir=out, delete=False) as file:
+                file.write(b"a checkpoint")
+            os.replace(file.name, out / "network.bin")
+            subprocess.run(["touch", out / "samples" / "picture.png"])
+            pathlib.Path("loss.csv").write_text("0.1")
+            shutil.copy("loss.csv", out / "loss.csv")
+        tuner.report(step=step, samples=8 * step)
+        if step == 30 and "hang" in sys.argv:
+            time.sleep(600)
+"""
+WINDOW = Window(warmup_steps=30, warmup_s=0.0, block_s=0.02, min_blocks=6, min_s=0.1, max_s=1.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path, write_script: Callable[..., Path]) -> Callable[..., Outcome]:
+    """Runs the script as a trial of its own number, from the folder that it lies in."""
+    script = write_script(TRAIN, "project/train.py")
+
+    def trial(number: int, *arguments: str, stop: threading.Event | None = None, **limits: Any) -> Outcome:
+        os.chdir(script.parent)
+        request = TrialRequest(
+            tmp_path / "study" / str(number), Script("train.py", ("out/run", *arguments)), cpu_device(), {},
+            window=WINDOW, limits=Limits(**{"trial_timeout_s": 30.0, **limits}),
+        )  # fmt: skip
+        return ProcessRunner().run(request, stop or threading.Event())
+
+    return trial
+
+
+def below(folder: Path) -> set[str]:
+    """The files below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+LEFT = {"out/run/args.json", "out/run/train.log", "out/run/network.bin", "out/run/samples/picture.png",
+        "out/run/loss.csv", "loss.csv"}  # fmt: skip
+DATA = {"data/rows.txt", "data/names.txt", "data/by-another-program.txt"}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The tests change the current folder, and come back."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_trial_finds_what_the_first_one_found(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for number in (0, 1):
+        outcome = run(number)
+        assert outcome.complete, outcome
+        assert below(project) == {"train.py", *DATA}
+        assert not (project / "out").exists()
+        kept = tmp_path / "study" / str(number) / FILES / str(project).lstrip(os.sep)
+        assert below(kept) == LEFT
+
+
+@pytest.mark.parametrize("how", ["deadline", "interrupted"])
+def test_a_trial_that_is_killed_leaves_no_more(run: Callable[..., Outcome], tmp_path: Path, how: str) -> None:
+    if how == "deadline":
+        assert run(0, "hang", no_progress_s=1.0).reason == "no-progress"
+    else:
+        stop = threading.Event()
+        project = tmp_path / "project"
+
+        def stop_at_the_checkpoint() -> None:
+            while not (project / "loss.csv").exists():
+                time.sleep(0.02)
+            stop.set()
+
+        threading.Thread(target=stop_at_the_checkpoint).start()
+        with pytest.raises(Interrupted):
+            run(0, "hang", stop=stop)
+    assert not below(tmp_path / "project") & LEFT
+    assert run(1).complete
+
+
+def test_what_was_left_by_a_run_that_died_with_its_runner_is_put_aside_first(
+    run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    out, trial = tmp_path / "project" / "out", tmp_path / "study" / "0"
+    trial.mkdir(parents=True)
+    for folder in (out, out / "run", out / "run" / "samples"):
+        folder.mkdir()
+        note(trial, folder, folder=True)
+    assert run(0).complete
+
+
+def test_large_files_and_what_was_there_before_stay(tmp_path: Path) -> None:
+    folder, theirs, trial = (tmp_path / name for name in ("made", "theirs", "trial"))
+    for path in (folder, theirs, trial):
+        path.mkdir()
+    for path, size in {
+        folder / "archive.h5": LARGEST_RESULT_BYTES + 1, folder / "labels.csv": 10, theirs / "log.txt": 10,
+        theirs / "old.txt": 10,
+    }.items():  # fmt: skip
+        path.write_bytes(b"x" * size)
+    note(trial, folder, folder=True)
+    for path in (folder / "archive.h5", folder / "labels.csv", theirs / "log.txt", theirs / "gone.txt"):
+        note(trial, path)
+    with (trial / MADE).open("a") as file:
+        file.write('{"made": "torn')
+    step = {"v": 1, "kind": "first_step", "t": time.monotonic()}
+    (trial / "records.jsonl").write_text(json.dumps(step) + "\n")
+    assert put_aside(trial) == [str(theirs / "log.txt")]
+    (theirs / "log.txt").write_text("the user's own, made since")
+    assert put_aside(trial) == []
+    (theirs / "log.txt").unlink()
+    assert below(folder) == {"archive.h5", "labels.csv"}
+    assert below(theirs) == {"old.txt"}
+    assert below(trial / FILES) == {str(theirs / "log.txt").lstrip(os.sep)}
+
+
+@pytest.mark.parametrize(("files", "stay"), [(MOST_RESULTS, False), (MOST_RESULTS + 1, True)])
+def test_many_small_files_are_data(tmp_path: Path, files: int, stay: bool) -> None:
+    """Pictures that were unpacked, and that TensorFlow reads past Python's own open."""
+    folder, trial = tmp_path / "pictures", tmp_path / "trial"
+    for path in (folder, trial):
+        path.mkdir()
+    note(trial, folder, folder=True)
+    for number in range(files):
+        (folder / f"{number}.jpg").write_text("x")
+        note(trial, folder / f"{number}.jpg")
+    put_aside(trial)
+    assert folder.exists() is stay
+    assert len(below(trial)) == (0 if stay else files)
+
+
+@pytest.mark.parametrize(
+    ("cwd", "path", "watched"),
+    [
+        ("home/project", "home/project/out", True),
+        ("home/project", "home/results/out", False),
+        ("home/project", "home/.keras/datasets/flowers", False),
+        ("home", "home/out", True),
+        ("home", "home/.keras/datasets/flowers", False),
+        ("home/project", "elsewhere/out", True),
+        ("home/project", "home/project/__pycache__/numba.nbi", False),
+        ("home/project", "home/project/study/compile-cache", False),
+        ("home/project", "home/project/study/compile-cache/ab/code.py", False),
+    ],
+)
+def test_downloads_of_libraries_are_no_leavings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, path: str, watched: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "home/project/study/compile-cache"))
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    (tmp_path / cwd).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / cwd)
+    session = Session({"folder": str(tmp_path / "study" / "trials" / "0000")}, Recorder(None))
+    assert Overlay(session).is_watched(str(tmp_path / path)) is watched
+
+
+def test_what_can_not_be_moved_stays(tmp_path: Path) -> None:
+    left = tmp_path / "log.txt"
+    left.write_text("x")
+    note(tmp_path, left)
+    (tmp_path / FILES).write_text("a file, not a folder")
+    assert put_aside(tmp_path) == []
+    assert left.read_text() == "x"
+
+
+def note(trial: Path, path: Path, *, folder: bool = False) -> None:
+    """As the child notes it."""
+    with (trial / MADE).open("a") as file:
+        file.write(json.dumps({"made": str(path), "folder": folder, "after_first_step": False}) + "\n")

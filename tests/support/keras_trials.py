@@ -1,0 +1,58 @@
+"""Trials in this very process: Keras is instrumented, nothing ends, and every patch is put back."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from support.in_process import InProcess
+from tuner.child.patches import unpatch_all
+
+
+def keras() -> ModuleType:
+    """Keras on TensorFlow. What these libraries warn of while they are imported is no business of a test."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    pytest.importorskip("tensorflow", reason="TensorFlow isn't installed", exc_type=ImportError)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import keras as module
+    imported: ModuleType = module
+    return imported
+
+
+class Trial(InProcess):
+    """With the adapter of Keras and TensorFlow."""
+
+    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], **request: Any) -> None:
+        super().__init__(config, knowledge, **request)
+        import tensorflow
+
+        from tuner.child.keras.adapter import KerasAdapter
+
+        self.adapter = KerasAdapter(self.session)
+        self.adapter.meet_tensorflow(tensorflow)
+        self.adapter.meet_keras(keras())
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Trial]]:
+    """Begins trials; what they patched is put back."""
+    # A trial that stops would end this process, should its script not unwind in time.
+    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)
+    keras()
+
+    def start(
+        config: dict[str, Any] | None = None, *, probe: str = "", device: str = "cpu", seed: int | None = None,
+        **knowledge: Any,
+    ) -> Trial:  # fmt: skip
+        unpatch_all()
+        return Trial(config or {}, knowledge, probe=probe, device=device, seed=seed)
+
+    yield start
+    unpatch_all()

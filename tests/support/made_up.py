@@ -1,0 +1,200 @@
+"""One made-up study, the same for every golden file. No figure in it was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tuner.analysis import stats
+from tuner.analysis.accuracy import Check, Screened
+from tuner.analysis.bottleneck import Bottleneck, Bound
+from tuner.analysis.gain import Yardstick
+from tuner.analysis.tiers import best_of_tiers
+from tuner.cli.trials import RATE
+from tuner.events import (
+    Event,
+    FinalsStarted,
+    Noted,
+    PairFinished,
+    Probed,
+    Screening,
+    SpaceResolved,
+    StudyFinished,
+    StudyStarted,
+    TrialFinished,
+    TrialStarted,
+)
+from tuner.export.profile import Found
+from tuner.formatting import shift_text
+from tuner.model import (
+    CardUse,
+    Config,
+    Device,
+    Evidence,
+    KnobReport,
+    Measurement,
+    Outcome,
+    OutcomeKind,
+    Phase,
+    Ratio,
+    Script,
+    Shift,
+    Trial,
+    Verdict,
+    Winner,
+)
+from tuner.report.summary import Findings
+
+MIB = 1024**2
+DEVICE = Device("cpu", 0, "Imaginary CPU", "Imaginary CPU", 16 * 1024 * MIB)
+SCRIPT = Script("train.py", ("--epochs", "3", "--name", "first try"), sha256="ab" * 32)
+FOLDER = "autotune-train-cpu"
+WHY = "12 trials are done"
+CONFIG: Config = {"num_workers": 2, "precision": "bf16"}
+LEFT_OUT = {
+    "compile": "not selected",
+    "pin_memory": "means nothing on cpu",
+    "batch_size": "BatchNorm would see smaller batches (see --effective-batch)",
+}
+TIERS = {"num_workers": 1, "precision": 2, "batch_size": 3}
+
+
+def measured(rate: float, **changes: Any) -> Measurement:
+    """A measurement of so many samples per second."""
+    return replace(
+        Measurement(
+            samples_per_s=rate, low=rate * 0.98, high=rate * 1.02, steps_per_s=rate / 32, unit="samples", blocks=(),
+            data_wait_share=0.31, peak_host_bytes=412 * MIB, peak_device_bytes=0, first_step_s=1.25, compile_s=0.0,
+            losses=(), steady=True, cpu_s_per_sample=0.002, foreign_cpus=0.0,
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def complete(number: int, phase: Phase, config: Config, rate: float, why: str = "", **changes: Any) -> Trial:
+    """A trial that gave a figure."""
+    outcome = Outcome(OutcomeKind.COMPLETE, measurement=measured(rate, **changes), seconds=8.4)
+    return Trial(number, phase, config, why, outcome)
+
+
+def failed(number: int, config: Config, kind: OutcomeKind, reason: str, detail: str) -> Trial:
+    """A trial that gave none."""
+    return Trial(number, Phase.SEARCH, config, "batch_size", Outcome(kind, reason, detail, seconds=75.0))
+
+
+REPORT = KnobReport("num_workers", 2, 2, 1, Evidence.VERIFIED, "the other loader validates", 2)
+FASTER = measured(
+    1711.0, data_wait_share=0.02, peak_host_bytes=988 * MIB, first_step_s=2.75,
+    knobs=(REPORT, KnobReport("precision", "bf16", 1, 1, Evidence.VERIFIED, "", "bf16")),
+)  # fmt: skip
+BASELINE = complete(0, Phase.BASELINE, {}, 1204.0, "what the script does by itself")
+SEARCHED = (
+    complete(1, Phase.SEARCH, {"num_workers": 2}, 1498.2, "DataLoader worker processes", data_wait_share=0.02),
+    failed(2, {"batch_size": 512}, OutcomeKind.INFEASIBLE, "host-oom", "the process tree took 15,032,385,536 bytes"),
+    failed(3, {"batch_size": 128}, OutcomeKind.TIMED_OUT, "deadline", "not through after 75 s"),
+    complete(4, Phase.SEARCH, CONFIG, 1650.0, "number format of matrix products", data_wait_share=0.02),
+    complete(5, Phase.ANCHOR, {}, 1180.0, "whether the machine drifts"),
+    complete(6, Phase.SEARCH, {"threads": 1}, 8.731, "intra-op threads", steady=False),
+)
+FINALS = tuple(
+    replace(complete(7 + i, Phase.FINALS, config, rate, "finals of 4"), round=i // 2 + 1)
+    for i, (config, rate) in enumerate([(CONFIG, 1690.0), ({}, 1190.0)] * 3)
+)
+TRIALS = (BASELINE, *SEARCHED, *FINALS)
+BEST = SEARCHED[3]
+WINNER = Winner(
+    Verdict.IMPROVED, CONFIG, Ratio(1.4213, 1.3708, 1.4737), measured(1203.6, first_step_s=1.25), FASTER, 3
+)
+KEEP = replace(WINNER, verdict=Verdict.KEEP_BASELINE, speedup=Ratio(1.012, 0.981, 1.044), winner=measured(1218.0))
+
+SCREENED = (
+    Screened(
+        CONFIG, stats.Verdict.PASS,
+        (Check("training loss", 0.5204, 0.5211, 0.0013, -0.0021, 0.0047, 0.01, stats.Verdict.PASS),), 3, 12800,
+    ),
+    Screened({"precision": "fp16"}, stats.Verdict.FAIL, (), 1, 12800, "seed 1: the loss is not a number"),
+)  # fmt: skip
+
+SHIFT = Shift(0, 5, 1.12)
+BOTTLENECK = Bottleneck(Bound.INPUT, 1204.0, 1750.0, 3800.0, "samples", 0.31, 0.12)
+FINDINGS = Findings(
+    script=SCRIPT, folder=FOLDER, trials=TRIALS, winner=WINNER, best=BEST, gain=1.38, why=WHY, seconds=312.0,
+    left_out=LEFT_OUT, tiers=TIERS, profile=f"{FOLDER}/best.json", bottleneck=BOTTLENECK,
+)  # fmt: skip
+FOUND = Found(
+    device=DEVICE, script=SCRIPT, winner=WINNER, best=BEST, gain=1.38,
+    limits={
+        "max_host_bytes": 14 * 1024 * MIB, "max_device_bytes": None, "trial_timeout_s": 120.0,
+        "effective_batch": "keep",
+    },
+    environment={"python": "3.11.0", "torch": "2.13.0", "autotune": "0.1.0"},
+    study={
+        "name": "train-cpu", "folder": FOLDER, "trials": 13, "seconds": 312.0, "ended": WHY, "interrupted": False,
+    },
+    tiers=TIERS, knowledge={"framework": "torch", "as_written": {"num_workers": 0, "precision": "fp32"}},
+)  # fmt: skip
+
+
+BESTS = best_of_tiers(
+    (*TRIALS, complete(13, Phase.SEARCH, {"batch_size": 128}, 1900.0)), Yardstick(TRIALS, RATE), TIERS, WINNER, SCREENED
+)
+
+
+def events() -> list[Event]:
+    """The study as it is told while it runs."""
+    told: list[Event] = [StudyStarted("train-cpu", FOLDER, SCRIPT, DEVICE, 12, 600.0, 0.2, False)]
+    best: Trial | None = None
+    yardstick = Yardstick(TRIALS, RATE)
+    for trial in (BASELINE, *SEARCHED):
+        left = 600.0 - 9 * trial.number
+        told.append(TrialStarted(replace(trial, outcome=None), trial.number, left))
+        gain = yardstick.gain(trial)
+        if gain is not None and trial.phase is not Phase.ANCHOR and gain >= (yardstick.gain(best) or 0.0):
+            best = trial
+        told.append(TrialFinished(trial, gain, best, yardstick.gain(best)))
+        if trial is BASELINE:
+            told += [_space(), Probed(BOTTLENECK)]
+    told.append(Noted(shift_text(SHIFT)))
+    told += [Screening(BEST, SCREENED[0]), Screening(SEARCHED[0], SCREENED[1])]
+    told.append(FinalsStarted((BEST,), 3))
+    for trial in FINALS:
+        told.append(TrialStarted(replace(trial, outcome=None), 7, 400.0))
+        told.append(TrialFinished(trial, yardstick.gain(trial), best, 1.38))
+        if not trial.config:
+            number = trial.round or 0
+            so_far = Ratio(1.42, 1.37, 1.47) if number > 2 else None
+            told.append(PairFinished(number, 3, CONFIG, 1.4 + number / 100, so_far))
+    return [*told, StudyFinished(WINNER, BEST, len(TRIALS), 312.0, WHY)]
+
+
+def _space() -> SpaceResolved:
+    return SpaceResolved(
+        values={"num_workers": (0, 1, 2), "precision": ("fp32", "bf16"), "persistent_workers": (False, True)},
+        as_written={"num_workers": 0, "precision": "fp32", "persistent_workers": False},
+        left_out=LEFT_OUT, pinned={}, size=12,
+    )  # fmt: skip
+
+
+def on_a_card() -> list[Trial]:
+    """Trials on a card that others used and that grew hot, while the baseline became slower."""
+    calm = CardUse(12, 1755.0, 1755.0, 61.0, 0x4, 0, None)
+    hot = CardUse(12, 1695.0, 1410.0, 91.0, 0x24, 0, 0.0)
+    return [
+        complete(0, Phase.BASELINE, {}, 1204.0, card=calm, foreign_cpus=0.04),
+        complete(1, Phase.SEARCH, {"num_workers": 2}, 1498.2, card=replace(calm, foreign_share=0.34), foreign_cpus=1.3),
+        complete(2, Phase.SEARCH, CONFIG, 1650.0, card=hot, foreign_cpus=0.7, stolen_cpus=0.5),
+        complete(3, Phase.ANCHOR, {}, 1010.0, card=replace(calm, throttle_reasons=0, foreign_bytes=3 * 1024 * MIB)),
+        complete(4, Phase.SEARCH, {"threads": 1}, 900.0, card=replace(calm, sm_mhz=None, lowest_sm_mhz=None)),
+    ]
+
+
+def long_configs(count: int) -> list[Event]:
+    """A study of many trials with configs that are wider than any screen."""
+    told: list[Event] = [events()[0], _space()]
+    for number in range(1, count + 1):
+        config: Config = {"num_workers": number, "precision": "bf16", "persistent_workers": True, "prefetch_factor": 8}
+        trial = complete(number, Phase.SEARCH, config, 1204.0 + number)
+        told.append(TrialFinished(trial, 1.0, trial, 1.0))
+    running = Trial(count + 1, Phase.SEARCH, {**config, "threads": 1}, "intra-op threads")
+    told.append(TrialStarted(running, count, 90.0))
+    return told

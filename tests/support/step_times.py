@@ -1,0 +1,86 @@
+"""Trials of made-up step times with a known rate: the real step clock and derivation, on a clock of our own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.analysis.measurement import measurement_of
+from tuner.analysis.stats import Floats
+from tuner.child.recorder import Recorder, StepClock
+from tuner.model import Measurement
+from tuner.runner.request import Window
+
+NOISES = ("normal", "log-normal", "t3")
+AUTOCORRELATIONS = (0.0, 0.5, 0.9)
+DRIFTS = (0.0, 0.05)
+STEP_S = 0.04
+BATCH = 32.0
+_MOST_STEPS = 800
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How step times scatter: their shape, the correlation of one with the next, the drift in 20 s as a fraction."""
+
+    noise: str
+    autocorrelation: float
+    drift: float
+
+
+WEATHERS = tuple(Weather(n, a, d) for n in NOISES for a in AUTOCORRELATIONS for d in DRIFTS)
+
+
+class _Log(Recorder):
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.records: list[dict[str, Any]] = []
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        self.records.append({"kind": kind, "t": 0.0, **fields})
+
+
+def step_seconds(weather: Weather, random: np.random.Generator) -> tuple[Floats, Floats]:
+    """One trial's step times, and what each was expected to take. A step's standard deviation is a tenth to a third."""
+    count = _MOST_STEPS + 100
+    shocks = random.standard_t(3, count) / math.sqrt(3) if weather.noise == "t3" else random.standard_normal(count)
+    rho, state, states = weather.autocorrelation, 0.0, []
+    for shock in shocks.tolist():
+        state = rho * state + math.sqrt(1 - rho * rho) * shock
+        states.append(state)
+    series = np.array(states[-_MOST_STEPS:])
+    factors = np.exp(0.3 * series - 0.045) if weather.noise == "log-normal" else np.maximum(1 + 0.1 * series, 0.05)
+    expected = STEP_S * (1 + weather.drift * np.arange(_MOST_STEPS) * STEP_S / 20)
+    return expected * factors, expected
+
+
+def measured(weather: Weather, random: np.random.Generator, window: Window) -> tuple[Measurement, float]:
+    """One trial's measurement, its window ended by the step clock's own rule, and the rate to be expected in it."""
+    seconds, expected = step_seconds(weather, random)
+    now, log = [0.0], _Log()
+    clock = StepClock(log, asdict(window), clock=lambda: now[0])
+    began = None
+    for step, took in enumerate(seconds.tolist()):
+        clock.add_samples(BATCH, 0.0)
+        now[0] += took
+        through = clock.step()
+        if began is None and clock.phase == "window":
+            began = step + 1
+        if through:
+            break
+    assert clock.complete and began is not None, "the window didn't end"
+    found = measurement_of([*log.records, {"kind": "window", "t": 0.0, "complete": True}], [])
+    assert found is not None
+    steps = sum(block.steps for block in found.blocks)
+    return found, BATCH * steps / float(expected[began : began + steps].sum())
+
+
+def trials(weather: Weather, count: int, window: Window | None = None) -> Iterator[tuple[Measurement, float]]:
+    """So many trials, the same ones every time."""
+    random = np.random.default_rng([WEATHERS.index(weather), count])
+    for _ in range(count):
+        yield measured(weather, random, window or Window())

@@ -1,0 +1,111 @@
+"""Trials on tf.data, run by test_tf_data.py in one process of their own: importing TensorFlow takes seconds.
+
+Each function ``check_…`` of the modules named on the command line is one test; what it raises is what the test says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+import numpy as np
+import tensorflow as tf
+
+from support.in_process import Log
+from tuner.child.patches import unpatch_all
+from tuner.child.session import Session
+from tuner.child.tensorflow.data.watch import DatasetWatch
+
+
+class Trial:
+    """One trial's watch on tf.data, put in place of the one before."""
+
+    def __init__(self, knowledge: dict[str, Any] | None = None, **config: Any) -> None:
+        unpatch_all()
+        self.log = Log()
+        request = {"config": config, "knowledge": knowledge or {}, "window": {"block_s": 1.0}}
+        self.session = Session(request, self.log)
+        self.session.clock.total_steps = 1  # without a step nothing counts as contradicted
+        self.watch = DatasetWatch(self.session, tf)
+        self.watch.install()
+
+    def train(self, dataset: Any, *, batched: bool = True, batches: int = 3, epochs: int = 1) -> list[Any]:
+        """What an adapter does with a dataset that trains; the last epoch's batches."""
+        self.watch.meet(dataset, batched=batched)
+        adapted = self.watch.adapt(dataset, batched=batched)
+        seen: list[Any] = []
+        for _ in range(epochs):
+            seen = []
+            iterator = iter(adapted)
+            self.watch.fed_by(iterator)
+            for batch in iterator:
+                self.watch.saw_batch(int(tf.nest.flatten(batch)[0].shape[0]))
+                seen.append(batch)
+                if batches and len(seen) == batches:
+                    break
+        return seen
+
+    def knowledge(self) -> dict[str, Any]:
+        """What later trials know of this one, the baseline; through JSON, as in a study."""
+        self.watch.observe()
+        told = {"as_written": self.session.as_written, "left_out": self.session.left_out, **self.session.facts}
+        return json.loads(json.dumps(told))  # type: ignore[no-any-return]
+
+    def evidence(self, knob: str) -> tuple[str, str]:
+        """What was found of a knob, and why."""
+        self.watch.observe()
+        record = next(r for r in self.log.records if r["kind"] == "knob" and r["knob"] == knob)
+        return record["evidence"], record["reason"]
+
+
+def after(make: Callable[[], Any], *, batches: int = 3, epochs: int = 1, **config: Any) -> Trial:
+    """A trial of the config behind a baseline, both on a dataset made anew."""
+    baseline = Trial()
+    baseline.train(make(), batches=batches)
+    trial = Trial(baseline.knowledge(), **config)
+    trial.train(make(), batches=batches, epochs=epochs)
+    return trial
+
+
+def sizes(dataset: Any) -> list[int]:
+    """Leading dimensions of all batches."""
+    return [int(tf.nest.flatten(batch)[0].shape[0]) for batch in dataset]
+
+
+def values(dataset: Any) -> list[int]:
+    """All numbers in order."""
+    return [int(x) for batch in dataset for x in np.ravel(tf.nest.flatten(batch)[0])]
+
+
+def numbers(count: int = 100) -> Any:
+    """A dataset of numbers."""
+    return tf.data.Dataset.range(count)
+
+
+def main() -> None:
+    """Runs the checks of some modules and prints what became of each, as JSON."""
+    told = {}
+    for name in sys.argv[1:]:
+        module = importlib.import_module(f"support.{name}")
+        for check in [check for check in vars(module) if check.startswith("check_")]:
+            Trial()  # what a check makes before its own trial is recorded as well
+            try:
+                getattr(module, check)()
+                told[check] = ""
+            except BaseException:
+                told[check] = traceback.format_exc()
+            unpatch_all()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    sys.modules["support.tf_data_trials"] = sys.modules["__main__"]
+    main()

@@ -1,0 +1,45 @@
+"""Trials in this very process: PyTorch is instrumented, nothing ends, and every patch is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from support.in_process import InProcess
+from tuner.child.patches import unpatch_all
+
+
+class Trial(InProcess):
+    """With PyTorch's adapter."""
+
+    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any]) -> None:
+        super().__init__(config, knowledge)
+        import torch
+
+        from tuner.child.torch.adapter import TorchAdapter
+
+        self.adapter = TorchAdapter(self.session, torch)
+        self.adapter.install()
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Trial]]:
+    """Begins trials; what they patched is put back, the steps that PyTorch wraps once a class included."""
+    import torch
+
+    classes: list[Any] = [torch.optim.SGD, torch.optim.Adadelta, torch.optim.LBFGS]
+    steps = [cls.__dict__["step"] for cls in classes]
+
+    def clean() -> None:
+        unpatch_all()
+        for cls, step in zip(classes, steps, strict=True):
+            cls.step = step
+
+    def start(config: dict[str, Any] | None = None, **knowledge: Any) -> Trial:
+        clean()
+        return Trial(config or {}, knowledge)
+
+    yield start
+    clean()

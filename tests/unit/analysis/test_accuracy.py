@@ -1,0 +1,255 @@
+"""Verdicts of screens on made-up losses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import worlds
+
+from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, is_settled, judge, metrics_in
+from tuner.analysis.stats import Verdict
+from tuner.formatting import screened_text
+from tuner.model import FirstGradient, Outcome
+
+
+def learned(*losses: float) -> Outcome:
+    """A run whose losses are spread evenly over its samples."""
+    outcome = worlds.measured(100.0)
+    assert outcome.measurement is not None
+    steps = tuple((64.0 * (number + 1), loss) for number, loss in enumerate(losses))
+    return replace(outcome, measurement=replace(outcome.measurement, losses=steps))
+
+
+def pairs(*late: tuple[float, float]) -> list[Pair]:
+    """Pairs with these losses in the second half, and in the first a baseline that learns no more."""
+    return [
+        Pair(seed, learned(*[before] * 6, before, before), learned(*[50.0] * 3, *[after] * 5))
+        for seed, (before, after) in enumerate(late, start=1)
+    ]
+
+
+LIMITS = AccuracyLimits(max_loss_increase=0.01)
+
+
+def test_equal_losses_pass() -> None:
+    result = judge({}, pairs((1.0, 1.001), (1.1, 1.1), (0.9, 0.9005)), LIMITS, 256)
+    assert result.verdict is Verdict.PASS
+    assert result.checks[0].high < 0.01
+    assert result.checks[0].baseline == pytest.approx(1.0)
+
+
+def test_a_clearly_higher_loss_fails() -> None:
+    result = judge({}, pairs((1.0, 1.05), (1.1, 1.16), (0.9, 0.946)), LIMITS, 256)
+    assert result.verdict is Verdict.FAIL
+    assert result.checks[0].low > 0.01
+
+
+def test_not_significant_is_not_no_harm() -> None:
+    result = judge({}, pairs((1.0, 1.1), (1.1, 1.0), (0.9, 0.95)), LIMITS, 256)
+    assert result.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_lower_loss_passes() -> None:
+    assert judge({}, pairs((1.0, 0.7), (1.1, 0.75), (0.9, 0.66)), LIMITS, 256).verdict is Verdict.PASS
+
+
+def test_negative_losses_are_compared_by_their_size() -> None:
+    assert judge({}, pairs((-1.0, -1.0), (-1.1, -1.1), (-0.9, -0.9)), LIMITS, 256).verdict is Verdict.PASS
+    assert judge({}, pairs((-1.0, -0.9), (-1.1, -0.99), (-0.9, -0.81)), LIMITS, 256).verdict is Verdict.FAIL
+
+
+def test_a_run_that_failed_fails_with_its_reason() -> None:
+    failed = [*pairs((1.0, 1.0)), Pair(2, learned(1.0, 1.0), worlds.infeasible("nan"))]
+    result = judge({"precision": "fp16"}, failed, LIMITS, 256)
+    assert result.verdict is Verdict.FAIL
+    assert "made-up nan" in result.reason
+
+
+def test_a_baseline_that_failed_shows_nothing() -> None:
+    failed = [Pair(1, worlds.infeasible("host-oom"), learned(1.0, 1.0))]
+    assert judge({}, failed, LIMITS, 256).verdict is Verdict.INCONCLUSIVE
+
+
+def test_no_losses_show_nothing() -> None:
+    blind = [Pair(seed, learned(), learned()) for seed in (1, 2, 3)]
+    result = judge({}, blind, LIMITS, 256)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert math.isnan(result.checks[0].worse)
+
+
+def test_a_metric_may_not_drop() -> None:
+    limits = AccuracyLimits(max_loss_increase=None, max_metric_drop={"accuracy": 0.02})
+
+    def with_accuracy(*values: tuple[float, float]) -> list[Pair]:
+        return [
+            Pair(seed, learned(1.0), learned(1.0), {"accuracy": before}, {"accuracy": after})
+            for seed, (before, after) in enumerate(values, start=1)
+        ]
+
+    assert judge({}, with_accuracy((0.9, 0.9), (0.91, 0.909), (0.9, 0.901)), limits, 1).verdict is Verdict.PASS
+    assert judge({}, with_accuracy((0.9, 0.8), (0.91, 0.81), (0.9, 0.8)), limits, 1).verdict is Verdict.FAIL
+    unseen = [Pair(1, learned(1.0), learned(1.0), {"accuracy": 0.9}, {})]
+    assert judge({}, unseen, limits, 1).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_worst_figure_decides() -> None:
+    limits = AccuracyLimits(max_loss_increase=0.01, max_metric_drop={"accuracy": 0.01})
+    mixed = [replace(p, baseline_metrics={"accuracy": 0.9}, candidate_metrics={"accuracy": 0.7}) for p in pairs(
+        (1.0, 1.0), (1.1, 1.1), (0.9, 0.9)
+    )]  # fmt: skip
+    result = judge({}, mixed, limits, 256)
+    assert [check.verdict for check in result.checks] == [Verdict.PASS, Verdict.FAIL]
+    assert result.verdict is Verdict.FAIL
+
+
+def test_patterns_find_the_last_value() -> None:
+    text = "epoch 1 acc=0.81 (81%)\nepoch 2 acc=0.93\nacc=n/a\n"
+    assert metrics_in(text, {"accuracy": r"acc=(\S+)"}) == {"accuracy": 0.93}
+    assert metrics_in(text, {"epoch": r"(?<=epoch )\d+"}) == {"epoch": 2.0}
+    assert metrics_in(text, {"loss": r"loss=(\S+)"}) == {}
+
+
+def test_a_loss_that_has_come_far_is_held_against_its_way() -> None:
+    """From 2.3 to 0.01: that it is 0.012 with another format says nothing."""
+    came_down = [2.3] * 5 + [0.5] * 3
+    far = [
+        Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.010 + more] * 8))
+        for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
+    ]
+    assert judge({}, far, LIMITS, 1024).verdict is Verdict.PASS
+    worse = [
+        Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.110 + more] * 8))
+        for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
+    ]
+    assert judge({}, worse, LIMITS, 1024).verdict is Verdict.FAIL
+
+
+def with_metric(name: str, *values: tuple[float, float]) -> list[Pair]:
+    return [
+        Pair(seed, learned(1.0), learned(1.0), {name: before}, {name: after})
+        for seed, (before, after) in enumerate(values, start=1)
+    ]
+
+
+def test_a_metric_that_is_better_when_lower_may_not_rise() -> None:
+    limits = AccuracyLimits(max_loss_increase=None, max_metric_rise={"perplexity": 0.02})
+    higher = with_metric("perplexity", (20.0, 22.0), (21.0, 23.1), (20.0, 22.2))
+    lower = with_metric("perplexity", (20.0, 18.0), (21.0, 18.1), (20.0, 17.2))
+    assert judge({}, higher, limits, 1).verdict is Verdict.FAIL
+    assert judge({}, lower, limits, 1).verdict is Verdict.PASS
+    dropping = AccuracyLimits(max_loss_increase=None, max_metric_drop={"perplexity": 0.02})
+    assert judge({}, lower, dropping, 1).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_metric_that_is_not_finite_fails(value: float) -> None:
+    for name, limits in (
+        ("up", AccuracyLimits(max_loss_increase=None, max_metric_drop={"up": 0.5})),
+        ("down", AccuracyLimits(max_loss_increase=None, max_metric_rise={"down": 0.5})),
+    ):
+        once = judge({}, with_metric(name, (0.9, 0.9), (0.9, value), (0.9, 0.9)), limits, 1)
+        assert once.verdict is Verdict.FAIL
+        assert f"{name} {value:.4g}" in screened_text(once)
+        as_written = with_metric(name, (0.9, 0.9), (value, 0.9), (0.9, 0.9))
+        assert judge({}, as_written, limits, 1).verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_was_not_seen_is_named_with_what_was() -> None:
+    limits = AccuracyLimits(None, {"accuracy": 0.01}, {"loss/val": 0.01}, {"loss/val": "val (.*)"})
+    assert limits.unseen({"accuracy", "loss/val", "more"}) == ""
+    assert limits.unseen({"accuracy"}) == "nothing that the script printed matches the pattern of loss/val"
+    seen = limits.unseen({"loss/val", *(f"m{n}" for n in range(9))})
+    assert "accuracy: the script gave no such metric; it gave loss/val, m0" in seen and "and 2 more" in seen
+    result = judge({}, with_metric("accurracy", (0.9, 0.9)), AccuracyLimits(None, {"accuracy": 0.01}), 1)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "it gave accurracy" in screened_text(result)
+
+
+def skipping(*shares: tuple[int, int]) -> list[Pair]:
+    """Pairs that learn alike, in which so many of 100 late steps are skipped."""
+
+    def outcome(skipped: int) -> Outcome:
+        alike = learned(1.0, 1.0, 1.0, 1.0)
+        assert alike.measurement is not None
+        return replace(alike, measurement=replace(alike.measurement, scaled_steps=100, skipped_steps=skipped))
+
+    return [Pair(seed, outcome(before), outcome(after)) for seed, (before, after) in enumerate(shares, start=1)]
+
+
+def test_a_scaler_may_skip_few_steps() -> None:
+    assert judge({}, skipping((0, 5), (0, 4), (0, 6)), LIMITS, 256).verdict is Verdict.PASS
+    as_it_does_as_written = skipping((20, 24), (20, 26), (20, 25))
+    assert judge({}, as_it_does_as_written, LIMITS, 256).verdict is Verdict.PASS
+    failed = judge({}, skipping((0, 8), (0, 10), (0, 12)), LIMITS, 256)
+    assert failed.verdict is Verdict.FAIL
+    assert "skipped 30 of 300 steps after its first ones (10%" in failed.reason
+    assert not is_settled({}, skipping((0, 50))), "one seed's share decides nothing"
+
+
+SPLIT = {"batch_size": 16, "grad_accumulation": 4}
+SAME = ((1024.0, 3.5), (64.0, 0.25))
+
+
+def gradients(*norms: tuple[float, float], before: dict[str, Any] | None = None, **after: Any) -> list[Pair]:
+    """Pairs that learn alike, with these norms of the first step's gradient."""
+
+    def outcome(norm: float, changes: dict[str, Any]) -> Outcome:
+        alike = learned(1.0, 1.0, 1.0, 1.0)
+        first = replace(FirstGradient(norm, 64.0, True, False, SAME), **changes)
+        assert alike.measurement is not None
+        return replace(alike, measurement=replace(alike.measurement, gradient=first))
+
+    return [
+        Pair(seed, outcome(whole, before or {}), outcome(parts, after))
+        for seed, (whole, parts) in enumerate(norms, start=1)
+    ]
+
+
+def test_a_batch_in_parts_gives_the_gradient_of_the_whole() -> None:
+    same = judge(SPLIT, gradients((2.0, 2.00001), (2.1, 2.1), (1.9, 1.9)), LIMITS, 256)
+    assert same.verdict is Verdict.PASS
+    assert same.checks[-1].name == GRADIENT and same.checks[-1].worse == pytest.approx(5e-6)
+    other = gradients((2.0, 2.0), (2.1, 2.11))
+    assert not is_settled(SPLIT, other[:1]) and is_settled(SPLIT, other)
+    failed = judge(SPLIT, other, LIMITS, 256)
+    assert failed.verdict is Verdict.FAIL
+    text = screened_text(failed)
+    assert "gradient norm of the first step 2.055 against 2.05 (0.48% apart; 0.05% is allowed)" in text
+
+
+def test_numbers_that_are_coarser_may_be_further_apart() -> None:
+    near, far = (2.0, 2.01), (2.0, 2.03)
+    for coarse in ({"exact": False}, {"before": {"exact": False}}):
+        assert judge(SPLIT, gradients(near, near, near, **coarse), LIMITS, 256).verdict is Verdict.PASS
+        assert judge(SPLIT, gradients(far, **coarse), LIMITS, 256).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"random": True}, "draws random numbers"),
+        ({"before": {"random": True}}, "draws random numbers"),
+        ({"inputs": ((1024.0, 3.6), (64.0, 0.25))}, "its data were not the same"),
+        ({"norm": math.inf}, "not a finite number"),
+    ],
+)
+def test_gradients_that_chance_moves_leave_it_to_the_losses(changes: dict[str, Any], said: str) -> None:
+    result = judge(SPLIT, gradients((2.0, 2.5), (2.0, 2.5), (2.0, 2.5), **changes), LIMITS, 256)
+    assert result.verdict is Verdict.PASS
+    assert [check.name for check in result.checks] == [LOSS]
+    assert said in screened_text(result)
+
+
+def test_padded_batches_are_the_same_data() -> None:
+    assert judge(SPLIT, gradients((2.0, 2.5), inputs=((960.0, 3.1), (64.0, 0.25))), LIMITS, 256).verdict is Verdict.FAIL
+
+
+def test_another_batch_may_have_another_gradient() -> None:
+    apart = gradients((2.0, 2.5), (2.0, 2.5), (2.0, 2.5))
+    freed = gradients((2.0, 2.5), (2.0, 2.5), (2.0, 2.5), samples=128.0)
+    for config, pairs_ in (({"precision": "bf16"}, apart), ({"batch_size": 128}, freed)):
+        result = judge(config, pairs_, LIMITS, 256)
+        assert (result.verdict, result.reason) == (Verdict.PASS, "")

@@ -1,0 +1,122 @@
+"""Starts with cold compile caches: what production pays, told apart from what later trials see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import worlds
+from support.ran import Ran
+
+from tuner.analysis.cold_start import with_cold_starts
+from tuner.analysis.measurement import measurement_of
+from tuner.model import Config, Measurement, Outcome, Phase, Trial
+from tuner.objective import amortised
+from tuner.report.summary import _break_even, _start
+from tuner.runner.launch import child_environment
+from tuner.runner.request import TrialRequest
+from tuner.storage.codec import decode_outcome, encode_outcome
+
+COMPILED: Config = {"compile": "default"}
+
+
+def outcome(rate: float, start_s: float, cache: str) -> Outcome:
+    made = worlds.measured(rate)
+    assert made.measurement is not None
+    return replace(made, measurement=replace(made.measurement, first_step_s=start_s, compile_cache=cache))
+
+
+def trial(number: int, config: Config, start_s: float, cache: str, phase: Phase = Phase.SEARCH) -> Trial:
+    return Trial(number, phase, config, "", outcome(100.0, start_s, cache))
+
+
+def starts(trials: list[Trial]) -> list[float]:
+    measured = (t.outcome.measurement for t in trials if t.outcome is not None)
+    return [measurement.start_s for measurement in measured if measurement is not None]
+
+
+def test_a_warm_trial_is_charged_with_the_cold_start_of_its_compile_setting() -> None:
+    trials = [
+        trial(0, {}, 2.0, "", Phase.BASELINE),
+        trial(1, COMPILED, 40.0, "cold"),
+        trial(2, {**COMPILED, "workers": 2}, 9.0, "warm"),
+        trial(3, {"compile": "max"}, 90.0, "cold"),
+        trial(4, {**COMPILED, "precision": "bf16"}, 50.0, "cold"),
+        trial(5, COMPILED, 8.0, "warm", Phase.FINALS),
+        trial(6, {**COMPILED, "workers": 4}, 8.0, "mixed"),
+        trial(7, {}, 2.5, "", Phase.FINALS),
+    ]
+    assert starts(with_cold_starts(trials)) == [2.0, 40.0, 40.0, 90.0, 50.0, 40.0, 50.0, 2.5]
+    assert with_cold_starts(with_cold_starts(trials)) == with_cold_starts(trials)
+    assert starts(with_cold_starts(trials[5:])) == [8.0, 8.0, 2.5], "nothing cold is known: what was seen counts"
+
+
+def test_the_first_compilation_decides_over_a_short_training(tmp_path: Path) -> None:
+    """Compiled, the loop is 1.2 times as fast after a start of 60 s: too late for 10,000 samples, in the finals too."""
+    seen: list[Config] = []
+
+    def compiling(config: Config) -> Outcome:
+        seen.append(config)
+        if not config:
+            return outcome(100.0, 2.0, "")
+        return outcome(120.0, 60.0 if seen.count(config) == 1 else 4.0, "cold" if seen.count(config) == 1 else "warm")
+
+    short = worlds.plan(tmp_path / "short", selection=("compile",), objective=amortised(worlds.OBJECTIVE, 10_000))
+    assert Ran(short, compiling).result.winner is None
+    seen.clear()
+    long = worlds.plan(tmp_path / "long", selection=("compile",), objective=amortised(worlds.OBJECTIVE, 100_000))
+    winner = Ran(long, compiling).result.winner
+    assert winner is not None
+    assert winner.speedup.ratio == pytest.approx((2 + 1000) / (60 + 100_000 / 120), rel=1e-6), "not the warm start's"
+    assert (winner.winner.first_step_s, winner.winner.start_s) == (4.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "cache"),
+    [
+        ({"graphs": 2, "cache_hits": 0, "cache_misses": 2}, "cold"),
+        ({"graphs": 2, "cache_hits": 2, "cache_misses": 0}, "warm"),
+        ({"graphs": 2, "cache_hits": 1, "cache_misses": 1}, "mixed"),
+        ({"graphs": 2}, "cold"),
+        ({"graphs": 0}, ""),
+    ],
+)
+def test_the_cache_is_told_by_its_hits_and_misses(fields: dict[str, int], cache: str) -> None:
+    blocks = [
+        {"kind": "block", "t": 1.0 + n, "phase": "window", "steps": 4, "samples": 8, "seconds": 1.0} for n in range(6)
+    ]
+    measurement = measurement_of([*blocks, {"kind": "compile", "t": 9.0, "seconds": 3.0, **fields}], [])
+    assert measurement is not None
+    assert measurement.compile_cache == cache
+
+
+def test_what_is_stored_is_what_was_measured() -> None:
+    [_, warm] = with_cold_starts([trial(1, COMPILED, 40.0, "cold"), trial(2, COMPILED, 9.0, "warm")])
+    assert warm.outcome is not None
+    kept = decode_outcome(encode_outcome(warm.outcome)).measurement
+    assert kept is not None
+    assert (kept.first_step_s, kept.compile_cache, kept.cold_first_step_s) == (9.0, "warm", None)
+
+
+def test_the_words_say_which_start_they_mean() -> None:
+    before, warm = outcome(100.0, 2.0, "").measurement, outcome(150.0, 9.0, "warm").measurement
+    assert isinstance(before, Measurement) and isinstance(warm, Measurement)
+    known = replace(warm, cold_first_step_s=42.0)
+    assert [_start(m) for m in (before, warm, known)] == [
+        "2.0 s", "9.0 s (warm compile cache)", "42 s (cold compile cache; warm: 9.0 s)"
+    ]  # fmt: skip
+    assert _break_even(before, known) == [
+        "its slower start, with nothing compiled yet, is made up for after 12,000 samples (2 min 02 s)"
+    ]
+
+
+def test_a_study_has_a_cache_of_its_own_unless_the_user_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    ran = Ran(worlds.plan(tmp_path, trials=2), worlds.World().outcome)
+    request: TrialRequest = ran.runner.requests[1]
+    assert child_environment(request, tmp_path, 3)["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compile-cache")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/shared")
+    assert child_environment(request, tmp_path, 3)["TORCHINDUCTOR_CACHE_DIR"] == "/shared"

@@ -1,0 +1,213 @@
+"""The finals' schedule and verdict, on made-up runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from support import worlds
+
+from tuner.analysis.comparison import Schedule, choose_candidates, decide, failed_in, is_decided, pairs_of, typical
+from tuner.model import CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Verdict
+
+FAST: Config = {"workers": 2}
+ALSO_FAST: Config = {"workers": 4}
+
+
+def searched(number: int, config: Config, rate: float) -> Trial:
+    phase = Phase.SEARCH if config else Phase.BASELINE
+    return Trial(number, phase, config, "", worlds.measured(rate))
+
+
+SEARCH = [
+    searched(0, {}, 100.0),
+    searched(1, FAST, 150.0),
+    searched(2, ALSO_FAST, 140.0),
+    searched(3, {"layout": True}, 90.0),
+]
+
+
+def run_all(schedule: Schedule, rates: dict[str, list[float | Outcome]]) -> list[Trial]:
+    """Every run of the schedule with made-up rates, by the number of workers."""
+    trials = list(SEARCH)
+    turn: Counter[str] = Counter()
+    while left := schedule.runs_left(trials, failed_in(schedule, trials, worlds.OBJECTIVE)):
+        number, config = left[0]
+        key = str(config.get("workers", 0))
+        given = rates[key][turn[key]]
+        turn[key] += 1
+        outcome = given if isinstance(given, Outcome) else worlds.measured(given)
+        trials.append(Trial(len(trials), Phase.FINALS, config, schedule.name, outcome, round=number))
+    return trials
+
+
+def test_candidates_are_those_that_beat_the_baseline_best_first() -> None:
+    chosen = choose_candidates(SEARCH, worlds.OBJECTIVE, 3)
+    assert [trial.number for trial in chosen] == [1, 2]
+    assert choose_candidates(SEARCH, worlds.OBJECTIVE, 1) == (SEARCH[1],)
+    assert choose_candidates(SEARCH[1:], worlds.OBJECTIVE, 3) == ()
+
+
+def test_a_knob_without_effect_makes_no_candidate_of_its_own() -> None:
+    def in_vain(number: int, config: Config, rate: float) -> Trial:
+        report = KnobReport("layout", True, 0, 0, Evidence.NOT_APPLICABLE)
+        return Trial(number, Phase.SEARCH, config, "", worlds.measured(rate, knobs=(report,)))
+
+    trials = [*SEARCH, in_vain(4, {"layout": True}, 170.0), in_vain(5, {**FAST, "layout": True}, 160.0)]
+    only_so = in_vain(6, {"workers": 8, "layout": True}, 165.0)
+    assert [t.number for t in choose_candidates([*trials, only_so], worlds.OBJECTIVE, 3)] == [6, 1, 2]
+
+
+def test_each_round_runs_everyone_once_in_an_order_of_its_own() -> None:
+    schedule = Schedule((SEARCH[1], SEARCH[2]), 8, seed=5)
+    trials = run_all(schedule, {"0": [100.0] * 8, "2": [150.0] * 8, "4": [140.0] * 8})
+    finals = [trial for trial in trials if trial.phase is Phase.FINALS]
+    assert len(finals) == 24
+    orders = set()
+    for number in range(1, 9):
+        of_round = [trial.config.get("workers", 0) for trial in finals if trial.round == number]
+        assert sorted(of_round) == [0, 2, 4]
+        orders.add(tuple(of_round))
+    assert len(orders) > 2
+
+
+def test_a_schedule_goes_on_where_it_stood() -> None:
+    schedule = Schedule((SEARCH[1],), 3, seed=0)
+    trials = run_all(schedule, {"0": [100.0] * 3, "2": [150.0] * 3})
+    for cut in range(len(SEARCH), len(trials)):
+        following = trials[cut]
+        assert schedule.runs_left(trials[:cut], [])[0] == (following.round, following.config)
+    assert schedule.runs_left(trials, []) == []
+
+
+def test_runs_of_other_finals_do_not_count() -> None:
+    schedule, other = Schedule((SEARCH[1],), 3, 0), Schedule((SEARCH[2],), 3, 0)
+    trials = run_all(other, {"0": [100.0] * 3, "4": [500.0] * 3})
+    assert pairs_of(schedule, FAST, trials, worlds.OBJECTIVE).gains == ()
+    assert decide(schedule, trials, worlds.OBJECTIVE) is None
+
+
+def test_a_clear_gain_is_proven() -> None:
+    schedule = Schedule((SEARCH[1], SEARCH[2]), 5, 0)
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [100, 101, 99, 100, 102], "2": [150, 149, 152, 151, 150], "4": [140, 138, 141, 140, 139],
+    }  # fmt: skip
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.verdict is Verdict.IMPROVED
+    assert winner.config == FAST
+    assert winner.speedup.low < 1.5 < winner.speedup.high
+    assert winner.runs == 5
+    assert winner.winner.samples_per_s == pytest.approx(150.4, abs=0.1)
+
+
+def test_an_interval_that_reaches_one_proves_nothing() -> None:
+    schedule = Schedule((SEARCH[1],), 5, 0)
+    rates: dict[str, list[float | Outcome]] = {"0": [100, 90, 110, 95, 105], "2": [101, 95, 104, 99, 108]}
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.speedup.low < 1 < winner.speedup.high
+    assert winner.verdict is Verdict.KEEP_BASELINE
+
+
+def test_several_candidates_need_more_proof_than_one() -> None:
+    """The best of several is a lucky one too."""
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [100, 100, 100, 100], "2": [106, 104, 110, 103], "4": [101, 99, 100, 101],
+    }  # fmt: skip
+    alone = Schedule((SEARCH[1],), 4, 0)
+    among = Schedule((SEARCH[1], SEARCH[2]), 4, 0)
+    by_itself = decide(alone, run_all(alone, rates), worlds.OBJECTIVE)
+    in_company = decide(among, run_all(among, rates), worlds.OBJECTIVE)
+    assert by_itself is not None and in_company is not None
+    assert in_company.speedup.ratio == pytest.approx(by_itself.speedup.ratio)
+    assert in_company.speedup.low < by_itself.speedup.low
+
+
+def test_a_candidate_that_fails_once_is_out() -> None:
+    schedule = Schedule((SEARCH[1], SEARCH[2]), 3, 0)
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [100, 100, 100], "2": [200, worlds.infeasible("device-oom")], "4": [140, 141, 139],
+    }  # fmt: skip
+    trials = run_all(schedule, rates)
+    winner = decide(schedule, trials, worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.config == ALSO_FAST
+    assert sum(trial.config == FAST and trial.phase is Phase.FINALS for trial in trials) == 2
+
+
+def test_a_round_whose_baseline_failed_is_no_pair() -> None:
+    schedule = Schedule((SEARCH[1],), 4, 0)
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [100, worlds.infeasible("host-oom"), 100, 101], "2": [150, 150, 151, 149],
+    }  # fmt: skip
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.runs == 3
+
+
+def test_two_rounds_never_prove_anything() -> None:
+    schedule = Schedule((SEARCH[1],), 2, 0)
+    rates: dict[str, list[float | Outcome]] = {"0": [100, 100.1], "2": [200, 200.1]}
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.verdict is Verdict.KEEP_BASELINE
+    assert winner.label
+
+
+def test_the_typical_run_tells_of_all() -> None:
+    runs = [worlds.measured(rate).measurement for rate in (80.0, 125.0, 100.0)]
+    told = typical([run for run in runs if run is not None])
+    assert told.samples_per_s == pytest.approx(100.0)
+    assert (told.low, told.high) == (80.0, 125.0)
+
+
+def loaded(rate: float, foreign_cpus: float) -> Outcome:
+    outcome = worlds.measured(rate)
+    assert outcome.measurement is not None
+    return replace(outcome, measurement=replace(outcome.measurement, foreign_cpus=foreign_cpus))
+
+
+def test_rounds_under_heavy_load_are_no_evidence() -> None:
+    schedule = Schedule((SEARCH[1],), 5, 0, most_foreign_cpus=0.5)
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [100, loaded(20, 1.4), 101, 99, 100], "2": [110, 111, loaded(30, 1.0), 109, 110],
+    }  # fmt: skip
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.runs == 3
+    assert winner.verdict is Verdict.IMPROVED
+    assert winner.speedup.ratio == pytest.approx(1.1, abs=0.01)
+
+
+def test_a_machine_that_was_busy_throughout_proves_nothing() -> None:
+    schedule = Schedule((SEARCH[1],), 4, 0, most_foreign_cpus=0.5)
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [loaded(20, 1.1), loaded(21, 1.2), loaded(20, 1.4), 25],
+        "2": [loaded(80, 1.1), loaded(82, 1.0), loaded(81, 1.1), 99],
+    }  # fmt: skip
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert winner.speedup.low > 1
+    assert winner.verdict is Verdict.KEEP_BASELINE
+    assert "in 3 of 4 rounds" in winner.label
+    assert not is_decided(winner)
+
+
+def test_rounds_on_a_card_that_was_slowed_down_are_no_evidence() -> None:
+    def slowed(rate: float) -> Outcome:
+        outcome = worlds.measured(rate)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, card=CardUse(5, 900, 900, 92, 0x24, 0, 0.0)))
+
+    schedule = Schedule((SEARCH[1],), 4, 0)
+    rates: dict[str, list[float | Outcome]] = {"0": [slowed(50), 101, 99, 100], "2": [110, 111, 109, 110]}
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert (winner.runs, winner.verdict) == (3, Verdict.IMPROVED)
+    rates["2"][3] = slowed(60)
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None
+    assert (winner.runs, winner.verdict) == (4, Verdict.KEEP_BASELINE)
+    assert winner.label == "no proof: the card was slowed down: heat in 2 of 4 rounds"

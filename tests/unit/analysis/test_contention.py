@@ -1,0 +1,104 @@
+"""A measurement is disturbed when others used more of the machine than it can bear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tuner.analysis.contention import contamination, disturbance, overwhelmed, throttle_text
+from tuner.model import Block, CardUse, Device, Measurement, Outcome, OutcomeKind
+
+CPU = Device("cpu", 0, "a CPU", "", 2**34)
+CARD = Device("cuda", 0, "a card", "GPU-1", 2**36)
+MEASURED = Measurement(
+    samples_per_s=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
+    data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
+    steady=True, cpu_s_per_sample=0.0, foreign_cpus=0.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "foreign", "disturbed"),
+    [(CPU, 2, 0.2, False), (CPU, 2, 0.3, True), (CPU, 64, 6.4, False), (CPU, 64, 6.5, True), (CARD, 8, 4.0, False),
+     (CARD, 8, 4.1, True)],
+)  # fmt: skip
+def test_what_a_machine_can_bear(device: Device, cores: int, foreign: float, disturbed: bool) -> None:
+    outcome = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, foreign_cpus=foreign))
+    told = contamination(outcome, device, cores)
+    assert bool(told) == disturbed
+    assert not told or f"{foreign:.1f} of {cores} cores" in told
+
+
+def test_what_was_not_measured_was_not_disturbed() -> None:
+    assert contamination(Outcome(OutcomeKind.COMPLETE), CPU, 2) == ""
+    loud = replace(MEASURED, foreign_cpus=9.0)
+    assert contamination(Outcome(OutcomeKind.CRASHED, measurement=loud), CPU, 2) == ""
+
+
+CALM_CARD = CardUse(9, 1755.0, 1740.0, 61.0, 0x4, 0, 0.0)
+
+
+def outcome(**changes: Any) -> Outcome:
+    return Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, **changes))
+
+
+@pytest.mark.parametrize(
+    ("foreign", "stolen", "told"),
+    [
+        (1.2, 0.0, "other processes used 1.2 of 2 cores"),
+        (1.2, 0.5, "other processes used 0.7 and the hypervisor took 0.5 of 2 cores"),
+        (1.2, 1.2, "the hypervisor took 1.2 of 2 cores"),
+    ],
+)
+def test_who_took_the_cores_is_told(foreign: float, stolen: float, told: str) -> None:
+    assert contamination(outcome(foreign_cpus=foreign, stolen_cpus=stolen), CPU, 2) == told
+
+
+@pytest.mark.parametrize(
+    ("card", "told"),
+    [
+        (None, ""),
+        (CALM_CARD, ""),
+        (replace(CALM_CARD, throttle_reasons=0x1 | 0x2 | 0x4 | 0x10 | 0x100), ""),
+        (replace(CALM_CARD, throttle_reasons=0x8), "the card was slowed down: hardware slowdown"),
+        (replace(CALM_CARD, throttle_reasons=0x24), "the card was slowed down: heat"),
+        (replace(CALM_CARD, throttle_reasons=0x40), "the card was slowed down: heat (hardware)"),
+        (replace(CALM_CARD, throttle_reasons=0x80), "the card was slowed down: power brake"),
+        (replace(CALM_CARD, foreign_bytes=2**34, foreign_share=None), ""),
+        (replace(CALM_CARD, foreign_share=0.1), ""),
+        (replace(CALM_CARD, foreign_share=0.34), "other processes used 34% of the card"),
+    ],
+)
+def test_a_card_that_was_slowed_down_or_shared_disturbs(card: CardUse | None, told: str) -> None:
+    assert contamination(outcome(card=card), CARD, 8) == told
+
+
+def test_both_are_told() -> None:
+    told = contamination(outcome(foreign_cpus=6.0, card=replace(CALM_CARD, throttle_reasons=0x20)), CARD, 8)
+    assert told == "other processes used 6.0 of 8 cores; the card was slowed down: heat"
+
+
+def test_the_calmest_run_comes_first() -> None:
+    hot, shared = replace(CALM_CARD, throttle_reasons=0x20), replace(CALM_CARD, foreign_share=0.9)
+    runs = [
+        Outcome(OutcomeKind.CRASHED), outcome(card=hot, foreign_cpus=1.0), outcome(card=hot), outcome(card=shared),
+        outcome(card=CALM_CARD, foreign_cpus=5.0), outcome(card=CALM_CARD),
+    ]  # fmt: skip
+    assert sorted(runs, key=lambda run: disturbance(run, CARD, 8)) == runs[::-1]
+
+
+def test_what_is_no_evidence_says_why() -> None:
+    hot = replace(CALM_CARD, throttle_reasons=0x44, foreign_share=0.3)
+    assert overwhelmed(replace(MEASURED, card=replace(CALM_CARD, foreign_share=0.2), foreign_cpus=2.0), 2.0) == ()
+    assert overwhelmed(replace(MEASURED, card=hot, foreign_cpus=2.1), 2.0) == (
+        "other processes kept the machine busy",
+        "the card was slowed down: heat (hardware)",
+        "other processes kept the card busy",
+    )
+
+
+def test_reasons_have_names() -> None:
+    assert throttle_text(0) == ""
+    assert throttle_text(0x25) == "idle, power cap, heat"

@@ -1,0 +1,125 @@
+"""A trial's worth: only figures that a ratio can be made of, better is above 1 whichever way the objective points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tuner.analysis.gain import Yardstick, gain, key_of, score_of
+from tuner.errors import ObjectiveError
+from tuner.model import Block, Measurement, Outcome, OutcomeKind, Phase, Shift, Trial
+from tuner.objective import Objective
+
+MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
+LESS = Objective("latency", "s", False, lambda measurement: measurement.samples_per_s)
+MEASURED = Measurement(
+    samples_per_s=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
+    data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
+    steady=True, cpu_s_per_sample=0.0, foreign_cpus=0.0,
+)  # fmt: skip
+
+
+def _outcome(figure: float, kind: OutcomeKind = OutcomeKind.COMPLETE) -> Outcome:
+    return Outcome(kind, measurement=replace(MEASURED, samples_per_s=figure))
+
+
+def _trial(number: int, figure: float | None, phase: Phase = Phase.SEARCH) -> Trial:
+    return Trial(number, phase, {}, outcome=None if figure is None else _outcome(figure))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        None,
+        Outcome(OutcomeKind.COMPLETE),
+        _outcome(5.0, OutcomeKind.INFEASIBLE),
+        _outcome(5.0, OutcomeKind.CRASHED),
+        _outcome(0.0),
+        _outcome(-1.0),
+        _outcome(math.nan),
+        _outcome(math.inf),
+    ],
+)
+def test_what_can_not_be_judged_has_no_score(outcome: Outcome | None) -> None:
+    assert score_of(outcome, MORE) is None
+
+
+def test_a_measurement_has_the_objectives_figure() -> None:
+    assert score_of(_outcome(5.0), MORE) == 5.0
+
+
+def test_an_objective_that_raises_is_told_as_such() -> None:
+    broken = Objective("accuracy", "of 1", True, lambda measurement: measurement.metrics["accuracy"])
+    with pytest.raises(ObjectiveError, match="accuracy fails on a measurement: KeyError"):
+        score_of(_outcome(5.0), broken)
+
+
+def test_better_is_above_one_either_way() -> None:
+    assert gain(200.0, 100.0, MORE) == 2.0 == gain(100.0, 200.0, LESS)
+    assert gain(100.0, 200.0, MORE) == 0.5 == gain(200.0, 100.0, LESS)
+
+
+def _anchored(*anchors: tuple[int, float | None], objective: Objective = MORE) -> Yardstick:
+    """Trials among which the baseline was measured at these numbers, at first as the baseline itself."""
+    phases = [Phase.BASELINE, *[Phase.ANCHOR] * len(anchors)]
+    runs = [_trial(number, figure, phase) for (number, figure), phase in zip(anchors, phases, strict=False)]
+    return Yardstick([*reversed(runs), _trial(5, 1e9), _trial(6, 1e9, Phase.FINALS)], objective)
+
+
+@pytest.mark.parametrize(
+    ("number", "reference", "drift"),
+    [(0, 100.0, 1.0), (2, 110.0, 1.5), (5, 125.0, 1.5), (10, 150.0, 1.0), (16, 78.0, 5.0), (20, 30.0, 1.0),
+     (99, 30.0, 1.0)],
+)  # fmt: skip
+def test_a_trial_is_held_against_the_baseline_of_its_moment(number: int, reference: float, drift: float) -> None:
+    yardstick = _anchored((0, 100.0), (10, 150.0), (13, None), (15, math.nan), (20, 30.0))
+    assert yardstick.reference(number) == pytest.approx(reference)
+    assert yardstick.drift(number) == pytest.approx(drift)
+    assert yardstick.gain(_trial(number, 300.0)) == pytest.approx(300.0 / reference)
+
+
+def test_where_the_baseline_moved_is_told() -> None:
+    yardstick = _anchored((0, 100.0), (10, 150.0), (13, None), (15, 140.0), (20, 70.0), (25, 76.0))
+    assert yardstick.shifts(1.1) == [Shift(0, 10, 1.5), Shift(15, 20, 2.0)]
+    assert yardstick.shifts(2.5) == []
+    assert _anchored((0, 100.0)).shifts(1.0) == []
+
+
+def test_without_a_baseline_there_is_no_gain() -> None:
+    for yardstick in (_anchored(), _anchored((0, None)), _anchored((0, math.inf))):
+        assert yardstick.reference(3) is None
+        assert yardstick.gain(_trial(3, 5.0)) is None
+        assert yardstick.drift(3) == 1.0
+        assert yardstick.best_of([_trial(3, 5.0)]) is None
+    assert _anchored((0, 5.0)).gain(None) is None
+    assert _anchored((0, 5.0)).gain(_trial(3, None)) is None
+
+
+@pytest.mark.parametrize(
+    ("figures", "more", "less"),
+    [
+        ([], None, None),
+        ([None, math.nan], None, None),
+        ([3.0], 0, 0),
+        ([None, 3.0, 7.0, 1.0, math.inf], 2, 3),
+        ([3.0, 7.0, 7.0, 3.0], 1, 0),
+    ],
+)
+def test_the_best_is_the_first_of_equals(figures: list[float | None], more: int | None, less: int | None) -> None:
+    trials = [_trial(number, figure) for number, figure in enumerate(figures)]
+    best = _anchored((0, 5.0)).best_of(trials)
+    least = _anchored((0, 5.0), objective=LESS).best_of(iter(trials))
+    assert (best.number if best else None, least.number if least else None) == (more, less)
+
+
+def test_the_best_is_so_after_the_drift_is_taken_out() -> None:
+    best = _anchored((0, 100.0), (10, 200.0)).best_of([_trial(1, 150.0), _trial(9, 220.0)])
+    assert best is not None and best.number == 1
+
+
+def test_a_key_is_the_config_and_not_what_python_takes_for_it() -> None:
+    keys = [key_of({"a": value}) for value in (True, 1, 1.0, "1", False, 0)]
+    assert len(set(keys)) == len(keys)
+    assert key_of({"a": 1, "b": "x"}) == key_of({"b": "x", "a": 1}) != key_of({"a": 1})

@@ -1,0 +1,244 @@
+"""A measurement is derived from raw records: which blocks count, and what else the records say."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.analysis.measurement import (
+    card_use,
+    knob_reports,
+    measurement_of,
+    merged_facts,
+    peak_host_bytes,
+    read_records,
+    read_resources,
+)
+from tuner.model import CardUse, Evidence, FirstGradient
+
+Record = dict[str, Any]
+
+
+def block(t: float, samples: float = 50.0, phase: str = "window", **fields: Any) -> Record:
+    return {
+        "kind": "block", "t": t, "phase": phase, "steps": 5, "samples": samples, "seconds": 0.5,
+        "wait_s": 0.1, "flagged": False, **fields,
+    }  # fmt: skip
+
+
+def blocks(count: int, samples: float = 50.0, *, start: float = 10.0, **fields: Any) -> list[Record]:
+    return [block(start + 0.5 * i, samples, **fields) for i in range(count)]
+
+
+DONE: Record = {"kind": "window", "t": 99.0, "complete": True, "why": ""}
+
+
+def test_the_window_is_what_counts() -> None:
+    records = [*blocks(8, 10.0, start=1.0, phase="warmup"), *blocks(20), DONE]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.samples_per_s == pytest.approx(100)
+    assert measurement.low <= 100 <= measurement.high
+    assert measurement.steps_per_s == pytest.approx(10)
+    assert measurement.data_wait_share == pytest.approx(0.2)
+    assert measurement.unit == "samples"
+    assert len(measurement.blocks) == 20
+    assert measurement.steady
+
+
+def test_a_wait_that_nothing_shows_is_not_told_as_none() -> None:
+    unseen: Record = {"kind": "facts", "t": 1.0, "wait_is_unseen": True}
+    measurement = measurement_of([*blocks(20, wait_s=0.0), unseen, DONE], [])
+    assert measurement is not None
+    assert measurement.data_wait_share is None
+
+
+def test_skipped_steps_and_the_first_gradient_are_read() -> None:
+    scaler = {"steps": 80, "skipped": 9, "late_steps": 60, "late_skipped": 6}
+    gradient = {"norm": "inf", "samples": 64, "exact": True, "random": False, "inputs": [[1024, 3.5]]}
+    records = [*blocks(20), {"kind": "facts", "t": 1.0, "gradient_scaler": scaler}, DONE]
+    measurement = measurement_of([*records, {"kind": "gradient", "t": 2.0, **gradient}], [])
+    assert measurement is not None
+    assert (measurement.scaled_steps, measurement.skipped_steps, measurement.skip_share) == (60, 6, 0.1)
+    assert measurement.gradient == FirstGradient(math.inf, 64.0, True, False, ((1024.0, 3.5),))
+    without = measurement_of([*blocks(20), DONE], [])
+    assert without is not None
+    assert (without.skip_share, without.gradient) == (0.0, None)
+
+
+def test_a_window_that_a_recompilation_ended_does_not_count() -> None:
+    records = [*blocks(10, 5.0), *blocks(4, 1.0, phase="warmup"), *blocks(12), DONE]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.samples_per_s == pytest.approx(100)
+
+
+def test_validation_is_set_apart_where_it_is_the_exception() -> None:
+    records = [*blocks(10), *blocks(3, 0.0, flagged=True), DONE]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.samples_per_s == pytest.approx(100)
+
+
+def test_validation_counts_where_every_step_has_it() -> None:
+    records = [*blocks(2), *blocks(10, 25.0, flagged=True), DONE]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert len(measurement.blocks) == 12
+
+
+def test_a_script_that_ended_early_is_measured_by_its_warm_up_and_not_called_steady() -> None:
+    records = [block(1.0, 1.0, "warmup"), *blocks(9, phase="warmup")]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.samples_per_s == pytest.approx(100)
+    assert len(measurement.blocks) == 8
+    assert not measurement.steady
+
+
+@pytest.mark.parametrize("records", [[], blocks(2), blocks(3, phase="warmup")])
+def test_too_little_is_no_measurement(records: list[Record]) -> None:
+    assert measurement_of(records, []) is None
+
+
+def test_a_script_without_a_loader_is_measured_in_steps() -> None:
+    measurement = measurement_of([*blocks(10, 0.0), DONE], [])
+    assert measurement is not None
+    assert measurement.unit == "steps"
+    assert measurement.samples_per_s == pytest.approx(10)
+
+
+def test_the_unit_that_the_child_names_is_taken() -> None:
+    measurement = measurement_of([*blocks(10), {"kind": "facts", "t": 1.0, "unit": "tokens"}, DONE], [])
+    assert measurement is not None
+    assert measurement.unit == "tokens"
+
+
+def test_other_records_are_carried_over() -> None:
+    records: list[Record] = [
+        {"kind": "first_step", "t": 1.0, "seconds": 3.5},
+        {"kind": "compile", "t": 1.0, "graphs": 1, "seconds": 20.0, "breaks": 0},
+        {"kind": "compile", "t": 2.0, "graphs": 1, "seconds": 5.0, "breaks": 0},
+        {"kind": "memory", "t": 2.0, "reserved": 1000, "allocated": 800, "overhead": 500, "total": 9000},
+        {"kind": "memory", "t": 3.0, "reserved": 1200, "allocated": 900, "overhead": 500, "total": 9000},
+        {"kind": "loss", "t": 3.0, "samples": 64, "value": 2.5},
+        {"kind": "loss", "t": 3.0, "samples": 128, "value": "nan"},
+        {"kind": "metric", "t": 3.0, "name": "accuracy", "value": 0.1},
+        {"kind": "metric", "t": 4.0, "name": "accuracy", "value": 0.2},
+        {"kind": "note", "t": 4.0, "text": "torch.save is diverted"},
+        *blocks(10),
+        DONE,
+    ]
+    measurement = measurement_of(records, [])
+    assert measurement is not None
+    assert measurement.first_step_s == 3.5
+    assert measurement.compile_s == 25.0
+    assert measurement.peak_device_bytes == 1700
+    assert measurement.losses[0] == (64, 2.5)
+    assert math.isnan(measurement.losses[1][1])
+    assert measurement.metrics == {"accuracy": 0.2}
+    assert measurement.notes == ("torch.save is diverted",)
+
+
+def test_cpu_use_is_read_inside_the_window_only() -> None:
+    def sample(t: float, cpu_s: float, busy_s: float, steal_s: float) -> Record:
+        return {"t": t, "rss": 100, "pss": None, "cpu_s": cpu_s, "busy_s": busy_s, "steal_s": steal_s}
+
+    records = [*blocks(10, start=10.5), DONE]
+    resources = [sample(1, 0, 0, 0), sample(10, 50, 500, 30), sample(15, 60, 515, 32), sample(16, 99, 999, 99)]
+    measurement = measurement_of(records, resources)
+    assert measurement is not None
+    assert measurement.cpu_s_per_sample == pytest.approx(2.0 / 100)
+    assert measurement.foreign_cpus == pytest.approx(1.0)
+    assert measurement.stolen_cpus == pytest.approx(0.4)
+
+
+def test_what_a_card_said_in_the_window_is_added_up() -> None:
+    def sample(t: float, mhz: int | None, celsius: int | None, reasons: int, *rows: list[Any]) -> Record:
+        card = {"sm_mhz": mhz, "celsius": celsius, "reasons": reasons, "tells_shares": t < 13, "processes": list(rows)}
+        return {"t": t, "card": card}
+
+    resources: list[Record] = [
+        sample(1, 300, 99, 0x40),
+        sample(10, 1980, 60, 0x4, [7, 2**20, 30.0, True], [8, 2**30, 70.0, False], [9, 5, 5.0, None]),
+        {"t": 10.5},
+        sample(11, 1900, None, 0x20, [7, 2**21, None, True], [10, None, 10.0, True]),
+        sample(12, None, 71, 0x0),
+        sample(13, 1700, 70, 0x4, [7, 2**20, None, True]),
+    ]
+    card = card_use(resources, 10, 15)
+    assert card == CardUse(4, 1900, 1700, 71, 0x24, 2**21, (0.3 + 0.1 + 0) / 3)
+    assert card_use(resources, 14, 15) is None
+    assert card_use([sample(14, None, None, 0)], 10, 15) == CardUse(1, None, None, None, 0, 0, None)
+
+
+def test_the_memory_peak_counts_shared_pages_once() -> None:
+    resources: list[Record] = [
+        {"t": 1, "rss": 100, "pss": 50},
+        {"t": 2, "rss": 400, "pss": None},
+        {"t": 3, "rss": 300, "pss": 150},
+    ]
+    assert peak_host_bytes(resources) == 200
+    assert peak_host_bytes([]) == 0
+
+
+def test_workers_that_share_their_parents_memory_are_no_peak_before_that_is_read() -> None:
+    def sample(rss: int, pss: int | None, processes: int) -> Record:
+        return {"rss": rss, "pss": pss, "processes": processes}
+
+    forked = [sample(200, 200, 1), sample(1800, None, 9), sample(1800, None, 9), sample(1800, 250, 9)]
+    assert peak_host_bytes(forked) == 250
+    assert peak_host_bytes([*forked, sample(3600, None, 9)]) == 500
+    assert peak_host_bytes([*forked, sample(5000, None, 17)]) == 250
+    assert peak_host_bytes([sample(300, None, 1)]) == 300
+
+
+def test_the_last_report_of_a_knob_counts() -> None:
+    def knob(name: str, evidence: str, **fields: Any) -> Record:
+        return {
+            "kind": "knob", "t": 1.0, "knob": name, "requested": 8, "sites_seen": 1, "sites_changed": 1,
+            "evidence": evidence, **fields,
+        }  # fmt: skip
+
+    records = [
+        knob("workers", "unverifiable"),
+        knob("precision", "not applicable", reason="no matrix product"),
+        knob("workers", "verified", observed=8),
+        knob("future", "a word of a later version"),
+    ]
+    workers, precision, future = knob_reports(records)
+    assert (workers.evidence, workers.observed) == (Evidence.VERIFIED, 8)
+    assert precision.reason == "no matrix product"
+    assert future.evidence is Evidence.UNVERIFIABLE
+
+
+def test_facts_are_merged_later_over_earlier() -> None:
+    records: list[Record] = [
+        {"v": 1, "t": 1.0, "kind": "framework", "name": "torch", "version": "2.13"},
+        {"v": 1, "t": 1.0, "kind": "facts", "as_written": {"batch_size": 64}, "steps": 1},
+        {"v": 1, "t": 1.5, "kind": "facts", "framework": "keras", "framework_version": "3.15"},
+        {"v": 1, "t": 2.0, "kind": "facts", "steps": 90},
+    ]
+    assert merged_facts(records) == {
+        "framework": "keras", "framework_version": "3.15", "as_written": {"batch_size": 64}, "steps": 90,
+    }, "torch was only imported"  # fmt: skip
+
+
+def test_torn_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    records, resources = tmp_path / "records.jsonl", tmp_path / "resources.jsonl"
+    assert read_records(records) == []
+    assert read_resources(resources) == []
+    records.write_bytes(b'{"v":1,"t":1,"kind":"note","text":"a"}\n{"v":1,"t":2,"ki')
+    resources.write_bytes(b'{"t":1,"rss":5}\n{"t":2,"r')
+    assert [r["text"] for r in read_records(records)] == ["a"]
+    assert read_resources(resources) == [{"t": 1, "rss": 5}]
+
+
+def test_figures_that_can_not_be_are_left_out() -> None:
+    odd = [block(1.0, seconds=bad) for bad in ("nan", "inf", -1, 0, None, "fast")] + [block(1.0, "nan")]  # type: ignore[arg-type]
+    measurement = measurement_of([*odd, *blocks(10), DONE], [])
+    assert measurement is not None
+    assert len(measurement.blocks) == 10

@@ -1,0 +1,68 @@
+"""Peak memory is forecast from smaller batches, and a config that would break a limit isn't run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import worlds
+
+from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
+from tuner.model import Config, Phase, Trial
+from tuner.search.history import History
+from tuner.search.structured import StructuredSampler
+
+MIB = 2**20
+
+
+def trial(number: int, config: Config, device_mib: float) -> Trial:
+    outcome = worlds.measured(100.0 + 50 * number)
+    assert outcome.measurement is not None
+    measurement = replace(
+        outcome.measurement, peak_device_bytes=int(device_mib * MIB), peak_host_bytes=int(2 * device_mib * MIB)
+    )
+    phase = Phase.SEARCH if config else Phase.BASELINE
+    return Trial(number, phase, config, "", replace(outcome, measurement=measurement))
+
+
+def test_two_batches_forecast_a_third() -> None:
+    trials = [trial(0, {}, 100 + 64), trial(1, {"batch_size": 128}, 100 + 128)]
+    expected = forecast(worlds.resolved(), {"batch_size": 512}, trials)
+    assert expected is not None
+    assert expected.device_bytes == pytest.approx(612 * MIB, rel=1e-6)
+    assert expected.host_bytes == pytest.approx(1224 * MIB, rel=1e-6)
+
+
+def test_other_configs_and_larger_batches_say_nothing() -> None:
+    space = worlds.resolved()
+    other = trial(1, {"batch_size": 128, "precision": "bf16"}, 150)
+    trials = [trial(0, {}, 164), other, trial(2, {"batch_size": 256}, 9)]
+    assert forecast(space, {"batch_size": 128}, trials) is None
+    assert forecast(space, {"workers": 2}, trials[:1]) is None
+
+
+def test_memory_does_not_shrink_with_the_batch() -> None:
+    trials = [trial(0, {}, 200), trial(1, {"batch_size": 128}, 199)]
+    expected = forecast(worlds.resolved(), {"batch_size": 512}, trials)
+    assert expected is not None
+    assert expected.device_bytes == pytest.approx(199.5 * MIB, rel=1e-3)
+
+
+def test_limits_are_of_device_and_host() -> None:
+    assert Forecast(10, 20).exceeds(MemoryLimits(9, None))
+    assert Forecast(10, 20).exceeds(MemoryLimits(None, 19))
+    assert not Forecast(10, 20).exceeds(MemoryLimits(10, 20))
+    assert not Forecast(10, 20).exceeds(MemoryLimits())
+
+
+def test_a_batch_that_would_break_the_limit_is_not_run() -> None:
+    """164, 228, 356 MiB are allowed; 612 isn't, and nobody has to try it."""
+    space = worlds.resolved("batch_size")
+    limits = MemoryLimits(device_bytes=400 * MIB)
+    trials = [trial(0, {}, 164)]
+    tried = []
+    while (proposal := StructuredSampler().propose(History(space, worlds.OBJECTIVE, trials, limits))) is not None:
+        size = int(proposal.config["batch_size"])
+        tried.append(size)
+        trials.append(trial(len(trials), proposal.config, 100 + size))
+    assert tried == [128, 256]

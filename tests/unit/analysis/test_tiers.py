@@ -1,0 +1,68 @@
+"""The best of each tier, and how far it is proven."""
+
+from __future__ import annotations
+
+import pytest
+from support import worlds
+
+from tuner.analysis import stats
+from tuner.analysis.accuracy import Screened
+from tuner.analysis.gain import Yardstick
+from tuner.analysis.tiers import best_of_tiers
+from tuner.model import Config, Phase, Ratio, Trial, Verdict, Winner
+
+TIERS = {"workers": 1, "precision": 2, "batch_size": 3}
+BF16: Config = {"workers": 2, "precision": "bf16"}
+FP16: Config = {"workers": 2, "precision": "fp16"}
+
+
+def trial(number: int, config: Config, rate: float, phase: Phase = Phase.SEARCH) -> Trial:
+    return Trial(number, phase, config, "", worlds.measured(rate))
+
+
+TRIALS = [
+    trial(0, {}, 100.0, Phase.BASELINE),
+    trial(1, {"workers": 2}, 120.0), trial(2, {"workers": 4}, 110.0), trial(3, BF16, 150.0), trial(4, FP16, 160.0),
+    trial(5, {"batch_size": 128}, 90.0), Trial(6, Phase.SEARCH, {"batch_size": 512}, "", worlds.infeasible("oom")),
+]  # fmt: skip
+SCREENED = (
+    Screened(FP16, stats.Verdict.FAIL, (), 3, 100),
+    Screened(BF16, stats.Verdict.PASS, (), 3, 100),
+)
+
+
+def won(config: Config, verdict: Verdict) -> Winner:
+    measurement = worlds.measured(1.0).measurement
+    assert measurement is not None
+    return Winner(verdict, config, Ratio(1.4, 1.2, 1.6), measurement, measurement, 3)
+
+
+def test_the_fastest_trial_stands_for_a_tier_with_what_its_screen_said() -> None:
+    one, two = best_of_tiers(TRIALS, Yardstick(TRIALS, worlds.OBJECTIVE), TIERS, None, SCREENED)
+    assert (one.tier, one.config, one.learned) == (1, {"workers": 2}, "not-needed")
+    assert (two.tier, two.config, two.learned) == (2, FP16, "fail")
+    assert [one.gain, two.gain] == pytest.approx([1.2, 1.6])
+    assert not (one.proven or two.proven or one.speedup or two.speedup)
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_what_finals_proved_stands_for_its_tier(verdict: Verdict) -> None:
+    winner = won(BF16, verdict)
+    one, two = best_of_tiers(TRIALS, Yardstick(TRIALS, worlds.OBJECTIVE), TIERS, winner, SCREENED)
+    improved = verdict is Verdict.IMPROVED
+    assert two.config == (BF16 if improved else FP16), "without a proof the fastest trial says more"
+    assert two.proven == improved
+    assert two.speedup == (winner.speedup if improved else None)
+    assert two.learned == ("pass" if improved else "fail")
+    assert one.speedup is None
+
+
+def test_a_candidate_without_proof_is_told_with_its_finals() -> None:
+    winner = won(FP16, Verdict.KEEP_BASELINE)
+    *_, best = best_of_tiers(TRIALS, Yardstick(TRIALS, worlds.OBJECTIVE), TIERS, winner, ())
+    assert (best.config, best.speedup, best.proven, best.learned) == (FP16, winner.speedup, False, "not-screened")
+
+
+def test_nothing_faster_is_no_best() -> None:
+    trials = [TRIALS[0], *TRIALS[5:]]
+    assert best_of_tiers(trials, Yardstick(trials, worlds.OBJECTIVE), TIERS, None, ()) == ()

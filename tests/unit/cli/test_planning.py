@@ -1,0 +1,62 @@
+"""What happens to an earlier study when a new one is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.cli import main
+from tuner.cli.planning import set_aside
+from tuner.errors import StorageError
+from tuner.storage.folder import DATABASE
+from tuner.storage.lock import FolderLock
+
+
+def study_in(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / DATABASE).write_text("earlier", encoding="utf-8")
+    return folder
+
+
+def test_an_earlier_study_is_moved_to_the_next_free_name(tmp_path: Path) -> None:
+    (tmp_path / "study.1").mkdir()
+    assert set_aside(tmp_path / "study") is None
+    folder = study_in(tmp_path / "study")
+    assert set_aside(folder) == tmp_path / "study.2"
+    assert not folder.exists()
+    assert (tmp_path / "study.2" / DATABASE).read_text(encoding="utf-8") == "earlier"
+
+
+def test_a_study_that_is_running_is_not_moved(tmp_path: Path) -> None:
+    folder = study_in(tmp_path / "study")
+    with FolderLock(folder), pytest.raises(StorageError, match="running already"):
+        set_aside(folder)
+    assert (folder / DATABASE).exists()
+
+
+def test_a_study_in_the_current_folder_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = study_in(tmp_path / "study")
+    (folder / "below").mkdir()
+    for here, given in ((folder, "."), (folder / "below", ".."), (folder, str(folder))):
+        monkeypatch.chdir(here)
+        with pytest.raises(StorageError, match="it is the current folder"):
+            set_aside(Path(given))
+    assert (folder / DATABASE).exists()
+
+
+@pytest.mark.parametrize("option", [[], ["--new"]])
+def test_a_dry_run_says_what_becomes_of_an_earlier_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("", encoding="utf-8")
+    command = ["study", "train.py", "--device", "cpu", "--study", "s", "--dry-run", *option]
+    assert main(command) == 0
+    assert "folder          s (new)\n" in capsys.readouterr().out
+    study_in(Path("s"))
+    Path("s.1").mkdir()
+    assert main(command) == 0
+    said = "new; the earlier study is set aside as s.2" if option else "resumes"
+    assert f"folder          s ({said})\n" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "s.1", "train.py"]

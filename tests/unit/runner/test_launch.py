@@ -1,0 +1,64 @@
+"""What the child is told and in which environment it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.child import wire
+from tuner.model import Device, Script
+from tuner.runner.launch import child_environment, device_environment, request_document
+from tuner.runner.request import Limits, TrialRequest
+
+CARD = Device("cuda", 3, "NVIDIA H100", "GPU-1234", 80 * 2**30)
+
+
+def request(folder: Path, **fields: Any) -> TrialRequest:
+    given: dict[str, Any] = {"script": Script("train.py", ("--lr", "0.1")), "device": CARD, "config": {}, **fields}
+    return TrialRequest(folder, **given)
+
+
+def test_a_child_sees_its_card_alone_and_as_the_first(tmp_path: Path) -> None:
+    environment = child_environment(request(tmp_path), tmp_path / "request.json", 9)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-1234"
+    assert environment[wire.RECORDS_ENV] == "9"
+    assert environment[wire.REQUEST_ENV] == str(tmp_path / "request.json")
+    assert request_document(request(tmp_path), parent_pid=1, started=0.0)["device"] == "cuda:0"
+
+
+def test_a_card_without_a_uuid_is_named_by_number(tmp_path: Path) -> None:
+    card = Device("cuda", 3, "card", "", 0)
+    assert child_environment(request(tmp_path, device=card), tmp_path, 9)["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_a_rank_of_several_chooses_its_card_itself() -> None:
+    assert device_environment(CARD, {}, alone=True) == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
+    assert device_environment(CARD, {"threads": 2}, alone=False) == {"OMP_NUM_THREADS": "2"}
+
+
+def test_threads_are_set_only_where_the_config_turns_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert child_environment(request(tmp_path), tmp_path, 9)["OMP_NUM_THREADS"] == "5"
+    assert child_environment(request(tmp_path, config={"threads": 2}), tmp_path, 9)["OMP_NUM_THREADS"] == "2"
+
+
+def test_trackers_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    environment = child_environment(request(tmp_path), tmp_path, 9)
+    assert environment["WANDB_MODE"] == "disabled"
+    assert environment["MLFLOW_TRACKING_URI"].startswith(tmp_path.as_uri())
+
+
+def test_the_request_holds_everything_that_the_child_may_know(tmp_path: Path) -> None:
+    asked = request(tmp_path, config={"workers": 2}, knowledge={"loaders": ["a"]}, limits=Limits(max_device_bytes=5))
+    document = request_document(asked, parent_pid=77, started=1.5)
+    assert document["v"] == wire.VERSION
+    assert document["script"] == str(Path("train.py").absolute())
+    assert document["script_as_given"] == "train.py"
+    assert document["argv"] == ["--lr", "0.1"]
+    assert (document["config"], document["knowledge"]) == ({"workers": 2}, {"loaders": ["a"]})
+    assert (document["parent_pid"], document["max_device_bytes"]) == (77, 5)
+    assert document["window"]["max_s"] == 20.0
+    assert document["deadline_s"] == 120.0

@@ -1,0 +1,162 @@
+"""The space of a study is that of the framework that trains; what was asked for is held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import worlds
+from support.ran import Ran, of
+
+from tuner.cli import main
+from tuner.errors import StudyMismatchError, UnknownKnobError, UntunableError, UsageError
+from tuner.events import SpaceResolved
+from tuner.model import Config, Outcome
+from tuner.space.arguments import parse
+from tuner.space.choose import Spaces
+from tuner.space.declare import Knob, SearchSpace
+from tuner.space.registry import AUTO, load_spaces
+from tuner.storage.database import Repository
+
+MADE_UP = replace(worlds.SPACE, framework="made-up")
+TINY = SearchSpace(
+    "tiny", "other", (
+        Knob("lever", lambda known: [1, 2], "a lever", ordered=True, value_type=int, least=1),
+        Knob("precision", lambda known: ["half"], "a word", value_type=str),
+    ),
+)  # fmt: skip
+BOTH = Spaces((MADE_UP, TINY), forced=False)
+SOURCE = """
+    from tuner.space import Knob, SearchSpace
+    SPACE = SearchSpace("tiny", "other", (Knob("lever", lambda known: [1, 2], "a lever", value_type=int),))
+"""
+
+
+def trained_with(framework: str) -> Callable[[Config], Outcome]:
+    """A machine whose child says that the framework trains; the lever is worth a third."""
+
+    def outcome_of(config: Config) -> Outcome:
+        faster = config.get("lever") == 2 or config.get("workers") == 4
+        facts = {"as_written": {**worlds.WRITTEN, "lever": 1}, "left_out": {}, "framework": framework}
+        return replace(worlds.measured(400.0 if faster else 300.0), facts=facts)
+
+    return outcome_of
+
+
+@pytest.mark.parametrize(("framework", "name"), [("made-up", "made-up"), ("other", "tiny")])
+def test_the_framework_that_trains_chooses(framework: str, name: str, tmp_path: Path) -> None:
+    ran = Ran(worlds.plan(tmp_path, trials=4, spaces=BOTH), trained_with(framework))
+    [resolved] = of(ran.events, SpaceResolved)
+    assert ("lever" in resolved.values) == (name == "tiny")
+    assert ran.result.space is not None and ran.result.space.space.name == name
+    if name == "tiny":
+        assert ran.result.winner is not None and ran.result.winner.config == {"lever": 2}
+
+
+def test_a_space_that_was_chosen_is_the_studys_own(tmp_path: Path) -> None:
+    def plan(spaces: Spaces) -> Ran:
+        return Ran(worlds.plan(tmp_path, trials=2, spaces=spaces), trained_with("other"))
+
+    done = plan(BOTH).result.trials
+    assert plan(Spaces((TINY,))).result.trials == done, "named by the user, it is the same space"
+    for spaces, shown in (
+        (Spaces((MADE_UP,)), "name: tiny → made-up"),
+        (Spaces((replace(TINY, knobs=(replace(TINY.knobs[0], tier=3),)),)), r"knobs: .*lever:1.* → .*lever:3"),
+    ):
+        with pytest.raises(StudyMismatchError, match=shown):
+            plan(spaces)
+    repository = Repository(f"sqlite:///{tmp_path / 'study.db'}")
+    [record] = repository.studies()
+    repository.close()
+    assert record.state == "finished", "what is refused changes nothing"
+    assert record.space["name"] == "tiny"
+
+
+def test_without_a_space_for_it_the_framework_is_named(tmp_path: Path) -> None:
+    plan = worlds.plan(tmp_path, spaces=BOTH)
+    with pytest.raises(UntunableError, match="trains with jax, and no search space is installed for that") as none:
+        Ran(plan, trained_with("jax"))
+    assert "made-up (for made-up), tiny (for other)" in none.value.hint
+    again: list[Config] = []
+    with pytest.raises(UntunableError):
+        Ran(plan, lambda config: again.append(config) or worlds.measured(1.0))  # type: ignore[func-returns-value]
+    assert not again, "the baseline was measured before"
+    assert Spaces((TINY,)).chosen({"framework": "jax"}, {}, ()) is not None, "one that is forced is taken as it is"
+
+
+def test_of_several_spaces_for_a_framework_the_one_that_has_its_name_counts() -> None:
+    theirs = replace(TINY, name="theirs")
+    with pytest.raises(UntunableError, match=r"trains with other 1\.2, and several search spaces"):
+        Spaces((TINY, theirs), forced=False).chosen({"framework": "other", "framework_version": "1.2"}, {}, ())
+    own = replace(TINY, name="other")
+    assert Spaces((theirs, own), forced=False).chosen({"framework": "other"}, {}, ()).name == "other"
+
+
+def test_a_script_without_a_framework_gets_the_space_that_knows_what_it_asks_for() -> None:
+    assert BOTH.chosen({"as_written": {"lever": 1}}, {}, ()).name == "tiny"
+    assert BOTH.chosen({"as_written": {"workers": 1, "batch_size": 8}}, {}, ()).name == "made-up"
+
+
+@pytest.mark.parametrize(
+    ("selection", "pinned", "argument"),
+    [(["-lever"], {}, ""), ((), {"lever": 2}, ""), ((), {}, "--x={lever}"), ((), {}, "--x={lever=1}")],
+    ids=["selected", "pinned", "bound", "bound with its value"],
+)
+def test_a_knob_of_another_framework_is_refused_once_that_is_known(
+    selection: list[str], pinned: Config, argument: str
+) -> None:
+    placeholders = parse([argument] if argument else [])
+    BOTH.check(placeholders, selection, pinned)
+    asked = [*(name.strip("-") for name in selection), *pinned]
+    BOTH.chosen({"framework": "other"}, placeholders, asked)
+    with pytest.raises(UnknownKnobError, match="lever is a knob of 'tiny', and the script trains with made-up") as told:
+        BOTH.chosen({"framework": "made-up"}, placeholders, asked)
+    assert "the knobs of 'made-up' are: batch_size" in told.value.hint
+
+
+def test_a_bound_knob_with_values_of_its_own_suits_every_space() -> None:
+    chosen = BOTH.chosen({"framework": "made-up"}, parse(["--x={lever=1|2}"]), ())
+    assert chosen.knob("lever").tier == 3
+
+
+@pytest.mark.parametrize(
+    ("selection", "pinned", "argument", "message", "hint"),
+    [
+        (["levre"], {}, "", "unknown knob 'levre'", "did you mean 'lever'?"),
+        ((), {"nosuch": 1}, "", "unknown knob 'nosuch'", "'made-up or tiny' are: batch_size"),
+        ((), {}, "--x={nosuch}", "{nosuch}", "{nosuch=1|2|4}"),
+        (["lever", "workers"], {}, "", "no search space has all", "tiny: lever; made-up: workers"),
+        ((), {"lever": 0}, "", "lever is at least 1", ""),
+    ],
+)
+def test_what_no_space_takes_is_refused_before_anything_runs(
+    selection: list[str], pinned: Config, argument: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as told:
+        BOTH.check(parse([argument] if argument else []), selection, pinned)
+    assert isinstance(told.value, UnknownKnobError) == (message != "lever is at least 1")
+    assert message in told.value.message
+    assert hint in told.value.hint
+
+
+def test_a_value_that_one_space_takes_is_left_to_it() -> None:
+    BOTH.check({}, (), {"precision": 16})  # the made-up one takes any, the tiny one words only
+
+
+def test_the_command_line_knows_all_that_are_installed(
+    install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("tiny_space", SOURCE, search_spaces="tiny = tiny_space:SPACE")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    assert {space.name for space in load_spaces(AUTO)} >= {"tiny", "torch"}
+    assert main(["study", "train.py", "--device", "cpu", "--knobs", "lever", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "tiny (if the script trains with other): lever" in said
+    assert "torch (if the script trains with torch): num_workers" in said
+    assert main(["study", "train.py", "--device", "cpu", "--space", "tiny", "--dry-run"]) == 0
+    assert "search space    tiny: lever" in capsys.readouterr().out
+    assert main(["study", "train.py", "--device", "cpu", "--knobs", "lever,num_workers"]) == 2
+    assert "no search space has all the knobs" in capsys.readouterr().err

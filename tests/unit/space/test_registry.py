@@ -1,0 +1,125 @@
+"""Declarations come from entry points and from the user's own files; whatever is wrong with one is told."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import ObjectiveError, SpaceError
+from tuner.space.registry import OBJECTIVES, SPACES, load_objective, load_space, names
+
+GOOD_SPACE = """
+    from __future__ import annotations
+    from dataclasses import dataclass
+    from tuner.space import Knob, SearchSpace
+
+    @dataclass
+    class Widths:  # a dataclass looks its own module up while it is made
+        values: tuple[int, ...] = (8, 16)
+
+    SPACE = SearchSpace("mine", "torch", (Knob("width", lambda known: Widths().values, "units"),))
+"""
+GOOD_OBJECTIVE = """
+    from tuner.objective import Objective
+    OBJECTIVE = Objective("latency", "s", False, lambda measurement: 1 / measurement.steps_per_s)
+"""
+
+
+def test_what_comes_along_is_found_as_a_third_partys_would_be() -> None:
+    assert load_space("torch").framework == "torch"
+    assert load_objective("throughput").maximize
+    assert "torch" in names(SPACES)
+    assert "throughput" in names(OBJECTIVES)
+
+
+def test_a_third_partys_declarations_are_found(install: Callable[..., None]) -> None:
+    install(
+        "their_knobs", GOOD_SPACE + GOOD_OBJECTIVE,
+        search_spaces="theirs = their_knobs:SPACE", objectives="latency = their_knobs:OBJECTIVE",
+    )  # fmt: skip
+    assert load_space("theirs").knob("width").meaning == "units"
+    assert load_objective("latency").unit == "s"
+    assert "theirs" in names(SPACES) and "theirs" not in names(OBJECTIVES)
+
+
+def test_a_file_of_ones_own_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text(textwrap.dedent(GOOD_SPACE))
+    (tmp_path / "latency.py").write_text(textwrap.dedent(GOOD_OBJECTIVE))
+    before = sys.modules.get("torch")
+    assert load_space(str(tmp_path / "torch.py")).name == "mine"
+    assert load_objective(str(tmp_path / "latency.py")).name == "latency"
+    assert sys.modules.get("torch") is before, "a file called torch.py must not become the user's torch"
+    monkeypatch.chdir(tmp_path)
+    assert load_space("./torch.py").name == load_space("torch.py").name == "mine"
+
+
+def test_an_edited_file_is_loaded_anew(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(textwrap.dedent(GOOD_SPACE))
+    load_space(str(path))
+    path.write_text(textwrap.dedent(GOOD_SPACE).replace('"mine"', '"another"'))
+    assert load_space(str(path)).name == "another"
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "hint"),
+    [
+        ("SPACE = 3", "declares a int", "tuner.space.SearchSpace"),
+        ("OTHER = 3", "declares no SPACE", "SPACE = "),
+        ("SPACE = (", "can't be loaded: SyntaxError", "must import"),
+        ("import no_such_module", "can't be loaded: ModuleNotFoundError", "must import"),
+        ("raise SystemExit('usage: train.py')", "can't be loaded: SystemExit", "must import"),
+        ("from tuner.space import *\nSPACE = SearchSpace('x', 'y', (None,))", "AttributeError", "must import"),
+        (
+            "from tuner.space import *\nk = Knob('a', list, '')\nSPACE = SearchSpace('x', 'y', (k, k))",
+            "declares a knob twice",
+            "must import",
+        ),
+    ],
+)
+def test_a_broken_file_is_told(tmp_path: Path, source: str, message: str, hint: str) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    with pytest.raises(SpaceError) as caught:
+        load_space(str(path))
+    assert str(path) in caught.value.message
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ObjectiveError, match="there is no file"):
+        load_objective(str(tmp_path / "none.py"))
+    (tmp_path / "words.txt").write_text("OBJECTIVE = 3")
+    with pytest.raises(ObjectiveError, match="isn't a Python file"):
+        load_objective(str(tmp_path / "words.txt"))
+
+
+def test_an_unknown_name_is_told_with_those_there_are() -> None:
+    with pytest.raises(SpaceError, match="no search space 'pytorch'") as space:
+        load_space("pytorch")
+    assert "torch" in space.value.hint and "./pytorch.py" in space.value.hint
+    with pytest.raises(ObjectiveError, match="no objective 'speed'") as objective:
+        load_objective("speed")
+    assert "throughput" in objective.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("", "AttributeError"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("SPACE = 'knobs'", "declares a str"),
+    ],
+)
+def test_a_third_partys_broken_package_is_told(install: Callable[..., None], source: str, message: str) -> None:
+    install("their_broken_knobs", source, search_spaces="broken = their_broken_knobs:SPACE")
+    with pytest.raises(SpaceError, match=message) as caught:
+        load_space("broken")
+    assert "broken" in caught.value.message
+    assert load_space("torch").name == "torch", "the others can be used all the same"

@@ -1,0 +1,72 @@
+"""The declared knobs of PyTorch beside what users write: pins, placeholders, values that are no numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import worlds
+
+from search_spaces.torch import SPACE
+from tuner.errors import UsageError
+from tuner.model import Value
+from tuner.space.arguments import extend_facts, extend_space, parse
+from tuner.space.declare import Known, ResolvedSpace, resolve
+
+WRITTEN: dict[str, Value] = {
+    "batch_size": 64, "grad_accumulation": 1, "num_workers": 0, "prefetch_factor": 2, "persistent_workers": False,
+    "precision": "fp32", "compile": "off",
+}  # fmt: skip
+
+
+def space(*argv: str, free: bool = False, pinned: dict[str, Value] | None = None, **written: Value) -> ResolvedSpace:
+    placeholders = parse(argv)
+    facts: dict[str, Any] = {
+        "as_written": {**WRITTEN, **written}, "left_out": {}, "dataset_len": 1000, "precisions": ["fp32", "bf16"],
+        "effective_batch": "free" if free else "keep",
+    }  # fmt: skip
+    known = Known(worlds.DEVICE, 4, facts=extend_facts(facts, placeholders))
+    return resolve(extend_space(SPACE, placeholders), known, pinned=pinned or {})
+
+
+def test_the_effective_batch_is_kept_with_the_users_own_batch_sizes() -> None:
+    bound = "--b={batch_size=64|16|96|128}"
+    kept = space(bound)
+    assert [size for size in (16, 64, 96, 128) if kept.allows({"batch_size": size})] == [16, 64]
+    assert kept.canonical({"batch_size": 16}) == {"batch_size": 16, "grad_accumulation": 4}
+    assert space(bound, free=True).allows({"batch_size": 128})
+
+
+def test_what_is_pinned_is_not_forbidden() -> None:
+    pinned = space(pinned={"batch_size": 128})
+    assert pinned.allows(pinned.canonical({"num_workers": 2}))
+
+
+def test_a_count_that_is_no_number_is_refused_where_it_is_bound_and_borne_where_it_is_written() -> None:
+    for argument in ("{batch_size=auto|64}", "{num_workers=auto}", "{batch_size=64.0|128.0}"):
+        with pytest.raises(UsageError, match="whole number"):
+            extend_space(SPACE, parse([f"--x={argument}"]))
+    odd = space(num_workers="auto", batch_size="auto")
+    assert odd.canonical({"precision": "bf16"}) == {"precision": "bf16"}
+    assert odd.left_out["batch_size"] == "the script's own value is auto, which is no whole number"
+    assert "auto" in space(num_workers="auto", batch_size="auto", free=True).left_out["num_workers"]
+
+
+def test_an_options_text_is_the_number_that_it_means() -> None:
+    facts = {"as_written": {}, "left_out": {}, "arguments": {"batch_size": "64", "act": "relu"}}
+    written = extend_facts(facts, parse(["--b={batch_size}", "--act={act}"]))["as_written"]
+    assert written == {"batch_size": 64, "act": "relu"}
+
+
+def test_words_are_the_scripts_own_where_they_are_bound() -> None:
+    bound = space("--dtype={precision=float32|bfloat16}", "--compile={compile=true|false}", pinned={"compile": False})
+    assert bound.pinned == {"compile": False}
+    assert bound.space.knob("compile").value_type is None
+    assert next(a.values for a in bound.axes if a.knob.name == "precision") == ("float32", "bfloat16")
+
+
+def test_a_pinned_word_is_one_of_those_there_are() -> None:
+    assert space(pinned={"precision": "bf16", "compile": "off"}).pinned["compile"] == "off"
+    with pytest.raises(UsageError, match="precision=banana") as raised:
+        space(pinned={"precision": "banana"})
+    assert raised.value.hint == "they are: fp32, bf16"

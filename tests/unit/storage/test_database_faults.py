@@ -1,0 +1,101 @@
+"""A database on a disk that is full or may not be written: told, never a traceback, and whole afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tuner.model import Phase
+from tuner.storage.database import Repository
+
+NOBODY = 65534
+
+
+def _run(work: str, *arguments: object) -> dict[str, str]:
+    """Runs the work in a process of its own; it prints ``name=value`` lines."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(work), *map(str, arguments)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return dict(line.split("=", 1) for line in ended.stdout.splitlines())
+
+
+DISK_FULL = """
+import resource, sys
+from tuner.errors import StorageError
+from tuner.model import Outcome, OutcomeKind, Phase
+from tuner.storage.database import Repository
+repository = Repository(sys.argv[1])
+study = repository.create_study("train", {}).id
+resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))
+stored = 0
+try:
+    for number in range(200):
+        repository.start_trial(study, Phase.SEARCH, {"x": 1}, "why " * 500, "me")
+        stored = number + 1
+        assert repository.finish_trial(study, number, Outcome(OutcomeKind.CRASHED, "crash", "detail " * 500))
+except StorageError as error:
+    print(f"message={error.message}")
+    print(f"hint={error.hint}")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(f"stored={stored}")
+print(f"readable={len(repository.records(study))}")
+print(f"next={repository.start_trial(study, Phase.SEARCH, {}, '', 'me').number}")
+"""
+
+
+def test_a_full_disk_is_told_and_the_study_goes_on_once_there_is_space(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    told = _run(DISK_FULL, f"sqlite:///{path}")
+    assert str(path) in told["message"]
+    assert "free some" in told["hint"]
+    assert 0 < int(told["stored"]) < 200
+    assert told["readable"] == told["stored"] == told["next"]
+    again = Repository(f"sqlite:///{path}")
+    assert len(again.records(1)) == int(told["stored"]) + 1
+    again.close()
+
+
+READ_ONLY = """
+import os, sys
+from tuner.errors import StorageError
+from tuner.storage.database import Repository
+Repository("sqlite://").close()  # imports the driver: a stranger may not be able to read the interpreter's folder
+if os.getuid() == 0:
+    os.setuid(int(sys.argv[2]))  # root may write anywhere
+try:
+    repository = Repository(sys.argv[1])
+    repository.create_study("another", {})
+    print("message=none")
+except StorageError as error:
+    print(f"message={error.message}")
+    print(f"hint={error.hint}")
+"""
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, exists: bool) -> None:
+    path = tmp_path / "study.db"
+    if exists:
+        made = Repository(f"sqlite:///{path}")
+        made.start_trial(made.create_study("train", {}).id, Phase.SEARCH, {}, "", "me")
+        made.close()
+        path.chmod(0o444)
+    # A stranger must be able to come here at all: pytest's folders are their owner's only.
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == tmp_path.owner() and folder.stat().st_mode & 0o777 == 0o700:
+            folder.chmod(0o711)
+    tmp_path.chmod(0o555)
+    try:
+        told = _run(READ_ONLY, f"sqlite:///{path}", NOBODY)
+    finally:
+        tmp_path.chmod(0o755)
+    assert str(path) in told["message"]
+    assert "writable" in told["hint"]
+    assert os.listdir(tmp_path) == (["study.db"] if exists else [])

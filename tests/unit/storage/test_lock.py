@@ -1,0 +1,115 @@
+"""Locks exclude others while their owner lives, say who that is, and die with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tuner.devices.present import cpu_device
+from tuner.errors import DeviceBusyError, InfrastructureError, StorageError
+from tuner.model import Device
+from tuner.storage.lock import DeviceLock, FolderLock
+
+ROOT = Path(__file__).resolve().parents[3]
+CARD = Device("cuda", 0, "NVIDIA H100", "GPU-1234", 80 * 2**30)
+
+
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@contextmanager
+def elsewhere(expression: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until it is told to end."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from tuner.devices.present import cpu_device
+from tuner.storage.lock import DeviceLock, FolderLock
+with {expression}:
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_device_is_refused_while_another_process_holds_it_and_says_who() -> None:
+    with elsewhere("DeviceLock(cpu_device(), '/studies/resnet')") as owner:
+        with pytest.raises(DeviceBusyError) as caught, DeviceLock(cpu_device(), "mine"):
+            pass
+        assert str(owner.pid) in caught.value.message
+        assert "/studies/resnet" in caught.value.message
+        assert caught.value.hint
+
+
+def test_a_dead_owner_holds_nothing() -> None:
+    with elsewhere("DeviceLock(cpu_device(), 'theirs')") as owner:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        with DeviceLock(cpu_device(), "mine"):
+            pass
+
+
+def test_a_lock_is_given_back_and_can_be_taken_again() -> None:
+    lock = DeviceLock(CARD, "mine")
+    for _ in range(2):
+        with lock, pytest.raises(DeviceBusyError), DeviceLock(CARD, "other"):
+            pass
+
+
+def test_devices_are_told_apart_by_card() -> None:
+    with DeviceLock(CARD, "a"), DeviceLock(replace(CARD, uuid="GPU-5678"), "b"), DeviceLock(cpu_device(), "c"):
+        pass
+    with DeviceLock(CARD, "a"), pytest.raises(DeviceBusyError), DeviceLock(replace(CARD, index=1), "b"):
+        pass
+
+
+def test_an_error_inside_gives_the_lock_back() -> None:
+    with pytest.raises(ZeroDivisionError), DeviceLock(CARD, "a"):
+        raise ZeroDivisionError
+    with DeviceLock(CARD, "b"):
+        pass
+
+
+def test_no_writable_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"  # no folder can be made in it, not even by root, who may write anywhere else
+    file.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(file))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(file))
+    with pytest.raises(InfrastructureError, match="no folder to keep locks in") as caught, DeviceLock(CARD, "a"):
+        pass
+    assert str(file) in caught.value.hint
+
+
+def test_a_study_folder_is_refused_while_another_process_works_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    with elsewhere(f"FolderLock(Path({str(folder)!r}))") as owner:
+        with pytest.raises(StorageError) as caught, FolderLock(folder):
+            pass
+        assert str(owner.pid) in caught.value.message
+    with FolderLock(folder):
+        pass
+
+
+def test_a_study_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "study").write_text("")
+    with pytest.raises(StorageError), FolderLock(tmp_path / "study"):
+        pass

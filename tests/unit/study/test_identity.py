@@ -1,0 +1,114 @@
+"""The same study is resumed; a different one is refused with every difference shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.errors import StudyMismatchError
+from tuner.model import Device, Script, Value
+from tuner.objective import Objective
+from tuner.runner.request import Limits
+from tuner.space.choose import Spaces
+from tuner.space.declare import Axis, Knob, ResolvedSpace, SearchSpace
+from tuner.storage import codec
+from tuner.study.identity import check_identity, identity_of, space_hash
+from tuner.study.plan import StudyPlan
+
+WORKERS = Knob("num_workers", lambda known: [0, 2], "workers", ordered=True)
+SPACE = SearchSpace("torch", "torch", (WORKERS,))
+CARD = Device("cuda", 0, "NVIDIA H100", "GPU-1", 80 * 2**30)
+PLAN = StudyPlan(
+    name="train",
+    script=Script("train.py", ("--lr", "0.1"), sha256="ab" * 32),
+    device=CARD,
+    folder=Path("autotune-train"),
+    spaces=Spaces((SPACE,)),
+    objective=Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s),
+    pinned={"precision": "bf16", "compile": True},
+    software={"torch": "2.13.0", "python": "3.11.7"},
+)
+
+
+def _stored(plan: StudyPlan) -> dict[str, Any]:
+    stored: dict[str, Any] = codec.loads(codec.dumps(identity_of(plan)))
+    return stored
+
+
+def test_a_study_is_itself_after_being_stored() -> None:
+    check_identity(_stored(PLAN), identity_of(PLAN), "autotune-train")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plan: replace(plan, trials=7, budget_s=60.0, seed=3, limits=Limits(trial_timeout_s=9.0)),
+        lambda plan: replace(plan, folder=Path("elsewhere"), cores=64, patience=None, finalists=2),
+        lambda plan: replace(plan, device=replace(CARD, index=1, uuid="GPU-2")),
+        lambda plan: replace(plan, pinned=dict(reversed(plan.pinned.items()))),
+        lambda plan: replace(plan, software=dict(reversed(plan.software.items()))),
+    ],
+    ids=["budget", "place and cores beside a card", "another card of the kind", "order of pins", "order of software"],
+)
+def test_what_no_figure_depends_on_may_change(change: Callable[[StudyPlan], StudyPlan]) -> None:
+    check_identity(_stored(PLAN), identity_of(change(PLAN)), "autotune-train")
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (lambda p: replace(p, script=replace(p.script, sha256="cd" * 9)), "script.sha256: abababababab → cdcdcdcdcdcd"),
+        (lambda p: replace(p, script=replace(p.script, path="other.py")), "script.path: train.py → other.py"),
+        (lambda p: replace(p, script=replace(p.script, module="pkg.train")), "script.module: (none) → pkg.train"),
+        (lambda p: replace(p, script=replace(p.script, argv=())), "script.argv: --lr 0.1 → (none)"),
+        (lambda p: replace(p, selection=("compile",)), "space.selection: [] → ['compile']"),
+        (
+            lambda p: replace(p, pinned={**p.pinned, "compile": 1}),
+            "space.pinned: {'compile': True, 'precision': 'bf16'} → {'compile': 1, 'precision': 'bf16'}",
+        ),
+        (
+            lambda p: replace(p, objective=replace(p.objective, unit="steps/s")),
+            "objective: throughput (samples/s) → throughput (steps/s)",
+        ),
+        (lambda p: replace(p, device=replace(CARD, kind="tpu")), "device.kind: cuda → tpu"),
+        (lambda p: replace(p, device=replace(CARD, name="NVIDIA A100")), "device.name: NVIDIA H100 → NVIDIA A100"),
+        (lambda p: replace(p, software={**p.software, "torch": "2.14"}), "software.torch: 2.13.0 → 2.14"),
+        (lambda p: replace(p, software={"python": "3.11.7"}), "software.torch: 2.13.0 → (absent)"),
+        (lambda p: replace(p, software={**p.software, "cuda": "13"}), "software.cuda: (absent) → 13"),
+    ],
+)
+def test_what_figures_depend_on_is_shown(change: Callable[[StudyPlan], StudyPlan], difference: str) -> None:
+    with pytest.raises(StudyMismatchError) as caught:
+        check_identity(_stored(PLAN), identity_of(change(PLAN)), "autotune-train")
+    first, *differences = caught.value.message.splitlines()
+    assert "autotune-train" in first
+    assert [line.strip() for line in differences] == [difference]
+    assert "--new" in caught.value.hint
+
+
+def test_the_order_of_the_selection_is_no_difference() -> None:
+    one, other = (identity_of(replace(PLAN, selection=names)) for names in (("a", "-b"), ("-b", "a")))
+    assert one == other
+
+
+def test_a_cpu_with_other_cores_is_another_device() -> None:
+    plan = replace(PLAN, device=replace(CARD, kind="cpu"), cores=2)
+    with pytest.raises(StudyMismatchError, match=r"device\.cores: 2 → 8"):
+        check_identity(_stored(plan), identity_of(replace(plan, cores=8)), "autotune-train")
+
+
+def _resolved(values: Sequence[Value], *, ordered: bool = True, **pinned: Value) -> ResolvedSpace:
+    return ResolvedSpace(SPACE, (Axis(replace(WORKERS, ordered=ordered), tuple(values), 0),), {}, pinned, {})
+
+
+def test_a_space_is_known_by_its_axes_and_pins() -> None:
+    spaces = [
+        _resolved([0, 1]), _resolved([0, 1, 2]), _resolved([1, 0]), _resolved([0, True]), _resolved([0, 1.0]),
+        _resolved([0, 1], ordered=False), _resolved([0, 1], compile=True), _resolved([0, 1], compile=1),
+    ]  # fmt: skip
+    assert len({space_hash(space) for space in spaces}) == len(spaces)
+    assert space_hash(_resolved([0, 1], a=1, b=2)) == space_hash(_resolved([0, 1], b=2, a=1))

@@ -1,0 +1,234 @@
+"""A study begins with a probe: on a made-up machine whose sides of the loop are known."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import worlds
+from support.ran import of
+
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.analysis.bottleneck import Bound, Side, bottleneck_of
+from tuner.cli.trials import listed
+from tuner.events import Event, Noted, Probed
+from tuner.formatting import bottleneck_text
+from tuner.model import Block, Config, Outcome, Phase
+from tuner.runner.replay import ReplayRunner
+from tuner.runner.request import Interrupted, TrialRequest
+from tuner.search.structured import StructuredSampler
+from tuner.study.run import StudyResult, run_study
+
+ORDER = [Side.COMPUTE, Side.LOADER, Side.HALF]
+
+
+class Loop(ReplayRunner):
+    """A loop of so many samples per second, and each side of it; it seems to wait for ``wait`` of its time.
+
+    A run of a side in ``broken`` fails. The study is interrupted as run number ``stop_at`` begins.
+    """
+
+    def __init__(
+        self,
+        sides: Mapping[Side, float],
+        *,
+        wait: float = 0.0,
+        loaders: tuple[str, ...] = ("train",),
+        broken: tuple[Side, ...] = (),
+        stop_at: int = 0,
+    ) -> None:
+        super().__init__(self._rate)
+        self._sides, self._wait, self._loaders, self._broken, self._stop_at = sides, wait, loaders, broken, stop_at
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        if len(self.requests) + 1 == self._stop_at:
+            raise Interrupted
+        return super().run(request, stop)
+
+    def _rate(self, config: Config) -> Outcome:
+        side = self._side()
+        if side in self._broken:
+            return worlds.infeasible("device-oom")
+        outcome = worlds.measured(self._sides[side] if side else 100.0, self._wait)
+        assert outcome.measurement is not None
+        # Steps take as long as their samples: half a batch of a rate of 100/s has twice the steps.
+        size = int(config.get("batch_size", worlds.WRITTEN["batch_size"]))
+        measurement = replace(outcome.measurement, steps_per_s=outcome.measurement.samples_per_s / size)
+        return replace(outcome, measurement=measurement, facts={**outcome.facts, "training_loaders": self._loaders})
+
+    def _side(self) -> Side | None:
+        request = self.requests[-1]
+        if request.probe == "compute":
+            return Side.HALF if request.config else Side.COMPUTE
+        return Side.LOADER if request.probe else None
+
+    @property
+    def probes(self) -> list[tuple[str, Config]]:
+        """The sides that it was asked for."""
+        return [(request.probe, request.config) for request in self.requests if request.probe]
+
+
+EVEN = {Side.COMPUTE: 101.0, Side.LOADER: 1000.0, Side.HALF: 101.0}
+OVERHEAD = {Side.COMPUTE: 101.0, Side.LOADER: 1000.0, Side.HALF: 51.0}
+
+
+class Altered(Loop):
+    """One whose measurements show the fields that ``fields_of`` gives for a side, None for the real loop."""
+
+    def __init__(self, sides: Mapping[Side, float], fields_of: Callable[[Side | None], dict[str, Any]]) -> None:
+        super().__init__(sides)
+        self._fields_of = fields_of
+
+    def _rate(self, config: Config) -> Outcome:
+        outcome = super()._rate(config)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, **self._fields_of(self._side())))
+
+
+def study(folder: Path, loop: Loop, **changes: Any) -> tuple[StudyResult, list[Event]]:
+    events: list[Event] = []
+    unscreened = AccuracyLimits(max_loss_increase=None)
+    plan = worlds.plan(folder, **{"probe": True, "trials": 6, "accuracy": unscreened, **changes})
+    return run_study(plan, loop, StructuredSampler(), events.append, threading.Event()), events
+
+
+def test_a_study_begins_with_its_probe(tmp_path: Path) -> None:
+    loop = Loop(EVEN)
+    result, events = study(tmp_path, loop)
+    assert [t.phase for t in result.trials[:5]] == [Phase.BASELINE, *[Phase.PROBE] * 3, Phase.SEARCH]
+    assert [t.why for t in result.trials[1:4]] == [str(side) for side in ORDER]
+    assert loop.probes == [("compute", {}), ("loader", {}), ("compute", {"batch_size": 32})]
+    windows = {request.probe: request.window for request in loop.requests[:4]}
+    assert windows["compute"].max_s == windows[""].max_s / 4
+    assert sum(t.phase in (Phase.BASELINE, Phase.SEARCH) for t in result.trials) == 6, "--trials doesn't count them"
+    assert result.bottleneck == bottleneck_of(result.trials)
+    assert result.bottleneck is not None and result.bottleneck.bound is Bound.COMPUTE
+    assert [event.bottleneck for event in of(events, Probed)] == [result.bottleneck]
+
+
+def test_a_probe_is_no_trial_of_a_config(tmp_path: Path) -> None:
+    """The loader alone is ten times as fast as the loop, which makes it no candidate, no best and no gain."""
+    result, _ = study(tmp_path, Loop(EVEN))
+    assert result.best is not None and result.best.phase is Phase.BASELINE
+    assert result.winner is None
+    shown = {row[0]: row for row in listed(result.trials)[1]}
+    assert shown["2"][1:3] == ["probe", "the loader alone"]
+    assert shown["2"][4] == ""
+
+
+def test_a_probe_that_was_broken_off_goes_on(tmp_path: Path) -> None:
+    whole, _ = study(tmp_path / "whole", Loop(EVEN))
+    for stop_at in (2, 3, 4):
+        folder = tmp_path / str(stop_at)
+        first, _ = study(folder, Loop(EVEN, stop_at=stop_at))
+        assert first.interrupted
+        assert len(first.trials) == stop_at - 1
+        again, _ = study(folder, loop := Loop(EVEN))
+        assert [(t.phase, t.why) for t in again.trials[:4]] == [(t.phase, t.why) for t in whole.trials[:4]]
+        assert len(loop.probes) == 5 - stop_at, "none was run twice"
+        assert again.bottleneck == whole.bottleneck
+
+
+@pytest.mark.parametrize(
+    ("loop", "changes", "note"),
+    [
+        (Loop(EVEN, loaders=()), {}, "no probe: no loader is seen to feed the training"),
+        (Loop(EVEN), {"budget_s": 150.0}, "no probe: it takes about 30 s, too much of the 1 min 30 s for searching"),
+        (Loop(EVEN), {"probe": False}, ""),
+    ],
+)
+def test_where_there_is_no_probe_it_says_why(tmp_path: Path, loop: Loop, changes: dict[str, Any], note: str) -> None:
+    result, events = study(tmp_path, loop, **changes)
+    assert loop.probes == []
+    assert result.bottleneck is None
+    assert [n.text for n in of(events, Noted) if n.text.startswith("no probe")] == ([note] if note else [])
+
+
+def test_a_study_that_searches_already_is_not_probed_later(tmp_path: Path) -> None:
+    study(tmp_path, Loop(EVEN), probe=False, trials=3)
+    loop = Loop(EVEN)
+    result, _ = study(tmp_path, loop, trials=5)
+    assert loop.probes == []
+    assert sum(t.phase is Phase.SEARCH for t in result.trials) == 4
+
+
+def test_a_side_that_fails_is_left_out(tmp_path: Path) -> None:
+    loop = Loop(EVEN, broken=(Side.COMPUTE,))
+    result, _ = study(tmp_path, loop)
+    assert [word for word, _ in loop.probes] == ["compute", "loader"]
+    assert result.bottleneck is not None
+    assert (result.bottleneck.compute, result.bottleneck.loader) == (None, 1000.0)
+
+
+def searched(result: StudyResult) -> list[Config]:
+    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
+
+
+def test_a_wait_that_costs_nothing_is_not_worth_a_loader(tmp_path: Path) -> None:
+    """The host waits for 30% of the time, while the device computes: a kept batch is no faster."""
+    hidden, _ = study(tmp_path / "hidden", Loop(EVEN, wait=0.3))
+    assert not any("workers" in config for config in searched(hidden))
+    shown, _ = study(tmp_path / "shown", Loop({**EVEN, Side.COMPUTE: 143.0}, wait=0.3))
+    assert "workers" in searched(shown)[0]
+    blind, _ = study(tmp_path / "blind", Loop(EVEN, wait=0.3), probe=False)
+    assert "workers" in searched(blind)[0]
+
+
+def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_without_a_wait(tmp_path: Path) -> None:
+    result, _ = study(tmp_path, Loop({**EVEN, Side.COMPUTE: 178.0}))
+    assert result.bottleneck is not None and result.bottleneck.bound is Bound.INPUT
+    assert bottleneck_text(result.bottleneck) == (
+        "input-bound: preparing the data takes time from computing"
+        " (44% of the time; a perfect loader would bring 1.78x the speed)"
+    )
+    assert "workers" in searched(result)[0]
+
+
+def test_a_side_in_another_unit_is_held_against_nothing(tmp_path: Path) -> None:
+    loop = Altered(EVEN, lambda side: {"unit": "steps" if side is Side.LOADER else "samples"})
+    result, _ = study(tmp_path, loop)
+    assert result.bottleneck is not None
+    assert (result.bottleneck.loader, result.bottleneck.compute) == (None, EVEN[Side.COMPUTE])
+
+
+def test_where_no_wait_can_be_seen_the_probe_says_whether_a_loader_is_worth_it(tmp_path: Path) -> None:
+    def blind(sides: Mapping[Side, float]) -> Loop:
+        return Altered(sides, lambda side: {"data_wait_share": None})
+
+    even, _ = study(tmp_path / "even", blind(EVEN))
+    assert not any("workers" in config for config in searched(even))
+    uneven, _ = study(tmp_path / "uneven", blind({**EVEN, Side.COMPUTE: 178.0}))
+    assert "workers" in searched(uneven)[0]
+    unknown, _ = study(tmp_path / "unknown", blind(EVEN), probe=False)
+    assert "workers" in searched(unknown)[0]
+
+
+def test_a_probe_is_weighed_by_its_own_window_and_not_by_the_baselines(tmp_path: Path) -> None:
+    class Long(Loop):
+        def _rate(self, config: Config) -> Outcome:
+            outcome = super()._rate(config)
+            assert outcome.measurement is not None
+            blocks = (Block(100.0, 2, 20.0, 0.0),)
+            measurement = replace(outcome.measurement, blocks=blocks)
+            return replace(outcome, seconds=30.0, measurement=measurement)
+
+    # Three times thirty seconds, of which a probe's window saves fifteen: 15% of 300; 150 are for the proof.
+    for budget_s, probed in ((449.0, False), (452.0, True)):
+        loop = Long(EVEN)
+        study(tmp_path / str(budget_s), loop, budget_s=budget_s)
+        assert bool(loop.probes) is probed
+
+
+def test_where_a_step_costs_more_than_its_samples_larger_batches_come_first(tmp_path: Path) -> None:
+    found, _ = study(tmp_path / "overhead", Loop(OVERHEAD), trials=20)
+    assert found.bottleneck is not None and found.bottleneck.bound is Bound.OVERHEAD
+    batches = [config["batch_size"] for config in searched(found) if "batch_size" in config]
+    assert searched(found)[0] == {"batch_size": 128}
+    assert 32 not in batches, "smaller ones cost more"
+    other, _ = study(tmp_path / "compute", Loop(EVEN), trials=20)
+    assert "batch_size" not in searched(other)[0]
+    assert {"batch_size": 32} in searched(other)

@@ -1,0 +1,1 @@
+"""Figures from trials: pure functions of values, and what they show."""

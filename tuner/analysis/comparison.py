@@ -1,0 +1,218 @@
+"""The finals: the best candidates meet the baseline again, interleaved, each run in a fresh process."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.analysis import stats
+from tuner.analysis.contention import overwhelmed
+from tuner.analysis.gain import WORTH_HAVING, Yardstick, gain, key_of, score_of
+from tuner.model import Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
+from tuner.objective import Objective
+
+CONFIDENCE = 0.95
+FEWEST_PAIRS = 3
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed.
+
+    A round in which a run lost more than ``most_foreign_cpus`` cores to others, or its card was disturbed, is no
+    evidence. Where the time was up they have ``ended``: no rounds are added any more.
+    """
+
+    candidates: tuple[Trial, ...]
+    rounds: int
+    seed: int
+    looks: int = 1
+    most_foreign_cpus: float = math.inf
+    ended: bool = False
+
+    @property
+    def confidence(self) -> float:
+        """Of each interval, so that all of them hold at 95% together.
+
+        The best of several candidates is a lucky one too (Bonferroni), and so is an interval that is looked at
+        until it suits (Pocock).
+        """
+        return 1 - stats.pocock_level((1 - CONFIDENCE) / max(1, len(self.candidates)), self.looks)
+
+    @property
+    def name(self) -> str:
+        """Tells these finals from others of the study, with other candidates; stored with each run of theirs."""
+        return "finals of " + ", ".join(str(trial.number) for trial in self.candidates)
+
+    def holds(self, trial: Trial) -> bool:
+        """Whether the trial is one of these finals' runs."""
+        return trial.phase is Phase.FINALS and trial.why == self.name and (trial.round or 0) in self._rounds
+
+    def runs_left(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> list[tuple[int, Config]]:
+        """The round and the config of each run that isn't among the trials, in the order to run them."""
+        done = {(trial.round, key_of(trial.config)) for trial in trials if self.holds(trial)}
+        out = {key_of(config) for config in dropped}
+        contenders = [t.config for t in self.candidates if key_of(t.config) not in out]
+        if not contenders:
+            return []
+        return [
+            (round_number, config)
+            for round_number in self._rounds
+            for config in self._order(round_number)
+            if (round_number, key_of(config)) not in done and key_of(config) not in out
+        ]
+
+    @property
+    def _rounds(self) -> range:
+        return range(1, self.rounds + 1)
+
+    def _order(self, round_number: int) -> list[Config]:
+        """Random, so that whatever drifts over a round favours nobody."""
+        configs: list[Config] = [{}, *(trial.config for trial in self.candidates)]
+        random.Random(f"{self.seed}:{self.name}:{round_number}").shuffle(configs)
+        return configs
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The runs of one candidate and of the baseline, from the rounds in which both gave a figure."""
+
+    config: Config
+    baseline: tuple[Measurement, ...]
+    candidate: tuple[Measurement, ...]
+    gains: tuple[float, ...]
+    rates: tuple[tuple[float, float], ...]
+
+    def ratio(self, confidence: float, objective: Objective) -> Ratio:
+        """How many times better than the baseline, with its interval."""
+        before, after = [pair[0] for pair in self.rates], [pair[1] for pair in self.rates]
+        if not objective.maximize:
+            before, after = after, before
+        interval = stats.mean_ratio_interval(before, after, confidence)
+        return Ratio(interval.estimate, interval.low, interval.high)
+
+
+def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int) -> tuple[Trial, ...]:
+    """The best trials of the search that beat the baseline, best first.
+
+    One that also turns a knob without effect gives way to the same config without it.
+    """
+    yardstick = Yardstick(trials, objective)
+    tried = {key_of(trial.config) for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}
+    gains = []
+    for trial in trials:
+        own = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
+        if own is not None and own > 1.0:
+            effective = key_of(with_effect(trial))
+            if effective != key_of(trial.config) and effective in tried:
+                continue
+            gains.append((own, trial))
+    gains.sort(key=lambda pair: (-pair[0], pair[1].number))
+    return tuple(trial for _, trial in gains[:count])
+
+
+def with_effect(trial: Trial) -> Config:
+    """The config without the knobs that met nothing to turn."""
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    reports = measurement.knobs if measurement is not None else ()
+    in_vain = {report.knob for report in reports if report.evidence is Evidence.NOT_APPLICABLE}
+    return {knob: value for knob, value in trial.config.items() if knob not in in_vain}
+
+
+def failed_in(schedule: Schedule, trials: Iterable[Trial], objective: Objective) -> list[Config]:
+    """Candidates of which a run in the finals gave no figure: what doesn't hold isn't a winner."""
+    runs = (trial for trial in trials if schedule.holds(trial))
+    return [run.config for run in runs if run.config and score_of(run.outcome, objective) is None]
+
+
+def pairs_of(
+    schedule: Schedule, config: Config, trials: Iterable[Trial], objective: Objective, *, calm_only: bool = False
+) -> Pairs:
+    """The rounds of a candidate so far; with ``calm_only`` those that nothing disturbed much."""
+    runs = {(trial.round, key_of(trial.config)): trial for trial in trials if schedule.holds(trial)}
+    found = []
+    for number in range(1, schedule.rounds + 1):
+        before, after = runs.get((number, key_of({}))), runs.get((number, key_of(config)))
+        if before is None or after is None or before.outcome is None or after.outcome is None:
+            continue
+        scores = score_of(before.outcome, objective), score_of(after.outcome, objective)
+        measurements = before.outcome.measurement, after.outcome.measurement
+        if scores[0] is None or scores[1] is None or not measurements[0] or not measurements[1]:
+            continue
+        if not calm_only or not _disturbed(schedule, measurements[0], measurements[1]):
+            found.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
+    return Pairs(
+        config,
+        tuple(m[0] for _, m in found),
+        tuple(m[1] for _, m in found),
+        tuple(gain(s[1], s[0], objective) for s, _ in found),
+        tuple(s for s, _ in found),
+    )
+
+
+def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) -> Winner | None:
+    """What the finals proved; None where no candidate was measured twice beside the baseline.
+
+    The candidate whose interval's lower end is highest is judged, by its calm rounds. Fewer than three of them prove
+    nothing: the figures of all rounds are told then, and that they are no proof.
+    """
+    failed = {key_of(config) for config in failed_in(schedule, trials, objective)}
+    contests = []
+    for candidate in schedule.candidates:
+        every = pairs_of(schedule, candidate.config, trials, objective)
+        calm = pairs_of(schedule, candidate.config, trials, objective, calm_only=True)
+        if key_of(candidate.config) not in failed and len(every.rates) >= 2:
+            proof = len(calm.rates) >= FEWEST_PAIRS
+            contests.append((proof, calm if proof else every))
+    if not contests:
+        return None
+    proof, best = max(contests, key=lambda c: (c[0], c[1].ratio(schedule.confidence, objective).low))
+    ratio = best.ratio(schedule.confidence, objective)
+    return Winner(
+        verdict=Verdict.IMPROVED if proof and ratio.low > 1.0 else Verdict.KEEP_BASELINE,
+        config=best.config,
+        speedup=ratio,
+        baseline=typical(best.baseline),
+        winner=typical(best.candidate),
+        runs=len(best.rates),
+        label="" if proof else _why_no_proof(schedule, best),
+    )
+
+
+def _disturbed(schedule: Schedule, *runs: Measurement) -> tuple[str, ...]:
+    """What disturbed any run of a round too much, each cause once."""
+    return tuple(dict.fromkeys(cause for run in runs for cause in overwhelmed(run, schedule.most_foreign_cpus)))
+
+
+def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:
+    rounds = [_disturbed(schedule, *runs) for runs in zip(pairs.baseline, pairs.candidate, strict=True)]
+    causes = Counter(cause for causes in rounds for cause in causes)
+    if causes:
+        told = ", ".join(f"{cause} in {count} of {len(rounds)} rounds" for cause, count in causes.items())
+        return f"no proof: {told}"
+    return f"no proof: only {len(rounds)} rounds were run"
+
+
+def is_decided(winner: Winner | None) -> bool:
+    """Whether more rounds would change little: a gain is proven, or none worth having is left."""
+    if winner is None or winner.label:
+        return winner is None
+    return winner.speedup.low > 1.0 or winner.speedup.high < WORTH_HAVING
+
+
+def typical(runs: Sequence[Measurement]) -> Measurement:
+    """The run with the median rate, with the geometric mean of all and their range in place of its own."""
+    ordered = sorted(runs, key=lambda run: run.samples_per_s)
+    mean = statistics.geometric_mean([run.samples_per_s for run in runs])
+    return replace(
+        ordered[len(ordered) // 2],
+        samples_per_s=mean,
+        low=ordered[0].samples_per_s,
+        high=ordered[-1].samples_per_s,
+        peak_host_bytes=max(run.peak_host_bytes for run in runs),
+        peak_device_bytes=max(run.peak_device_bytes for run in runs),
+    )

@@ -1,0 +1,70 @@
+"""Forecasts a config's peak memory from smaller ones, so that the search needn't crash to learn where it ends.
+
+What grows with the batch grows linearly (activations, and the batches that workers hold); the rest is a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tuner.model import Config, Measurement, Trial
+from tuner.space.declare import ResolvedSpace, same_value
+
+BATCH = "batch_size"
+
+
+@dataclass(frozen=True)
+class MemoryLimits:
+    """Bytes that a config may take of the device and of the host; None is unbounded."""
+
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Bytes that a config will take at its peak."""
+
+    device_bytes: float
+    host_bytes: float
+
+    def exceeds(self, limits: MemoryLimits) -> bool:
+        """Whether it is more than what is allowed."""
+        too_much_device = limits.device_bytes is not None and self.device_bytes > limits.device_bytes
+        return too_much_device or (limits.host_bytes is not None and self.host_bytes > limits.host_bytes)
+
+
+def forecast(space: ResolvedSpace, config: Config, trials: Iterable[Trial]) -> Forecast | None:
+    """From trials that differ only in a smaller batch; None where fewer than two of them were measured."""
+    wanted = space.complete(config)
+    size = wanted.get(BATCH)
+    if not isinstance(size, int):
+        return None
+    points: list[tuple[int, Measurement]] = []
+    for trial in trials:
+        measurement = trial.outcome.measurement if trial.outcome is not None and trial.outcome.complete else None
+        complete = space.complete(trial.config)
+        own = complete.get(BATCH)
+        if measurement is not None and isinstance(own, int) and own < size and _alike(space, wanted, complete):
+            points.append((own, measurement))
+    if len({batch for batch, _ in points}) < 2:
+        return None
+    return Forecast(
+        _line_at(size, [(batch, float(m.peak_device_bytes)) for batch, m in points]),
+        _line_at(size, [(batch, float(m.peak_host_bytes)) for batch, m in points]),
+    )
+
+
+def _alike(space: ResolvedSpace, one: Config, other: Config) -> bool:
+    """Whether two configs are the same but for the batch and what follows from it."""
+    follows = {BATCH, *space.space.derive(one, space.facts), *space.space.derive(other, space.facts)}
+    return all(same_value(one.get(name), other.get(name)) for name in {*one, *other} - follows)
+
+
+def _line_at(size: int, points: list[tuple[int, float]]) -> float:
+    """The least-squares line at ``size``; memory never shrinks as the batch grows."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    return mean_y + max(0.0, slope) * (size - mean_x)

@@ -1,0 +1,78 @@
+"""From the script as written to the fastest single trial, turn by turn. Pure: trials in, turns out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tuner.analysis.comparison import with_effect
+from tuner.analysis.contention import MOVED
+from tuner.analysis.gain import Yardstick, key_of
+from tuner.model import Config, Phase, Trial, Turn, Value
+from tuner.space.declare import same_value
+
+SEARCHED = (Phase.BASELINE, Phase.SEARCH)
+NO_LOSS = 0.98
+"""A turn that loses more than this is none that others were built on."""
+
+
+def waterfall(trials: Sequence[Trial], yardstick: Yardstick) -> tuple[Turn, ...]:
+    """The chain of configs that leads to the fastest single trial, each with the knobs of the one before.
+
+    The first is the script as written; () where it wasn't measured. The search builds each config on the best one
+    so far, so that the earlier one that differs from it least, and lost nothing itself, is what it was built on.
+    """
+    tried = {key_of(trial.config) for trial in trials if trial.phase in SEARCHED}
+    before: dict[int, Trial] = {}
+    kept: list[Trial] = []
+    gains: dict[int, float] = {}
+    for trial in sorted(trials, key=lambda t: t.number):
+        gain = yardstick.gain(trial) if trial.phase in SEARCHED else None
+        if gain is None or not (kept or trial.phase is Phase.BASELINE):
+            continue
+        if _turns_in_vain(trial) and key_of(with_effect(trial)) in tried:
+            continue
+        built_on = _built_on(trial, kept, gains)
+        if built_on is not None:
+            if gain < NO_LOSS * gains[built_on.number]:
+                continue
+            before[trial.number] = built_on
+        gains[trial.number] = gain
+        kept.append(trial)
+    if not kept:
+        return ()
+    chain = [max(kept, key=lambda t: gains[t.number])]
+    while chain[0].number in before:
+        chain.insert(0, before[chain[0].number])
+    return tuple(
+        _turn(trial, previous, gains, rough=yardstick.drift(trial.number) > MOVED)
+        for trial, previous in zip(chain, [None, *chain], strict=False)
+    )
+
+
+def _turns_in_vain(trial: Trial) -> bool:
+    """Whether it turns a knob without effect: what it shows beyond the same config without that knob is chance."""
+    return key_of(with_effect(trial)) != key_of(trial.config)
+
+
+def _built_on(trial: Trial, kept: Sequence[Trial], gains: Mapping[int, float]) -> Trial | None:
+    """The trial without knobs of its own that differs least; of several the simplest."""
+    fewer = [other for other in kept if other.config.keys() <= trial.config.keys()]
+    return min(
+        fewer, key=lambda t: (len(_turned(trial.config, t.config)), len(t.config), -gains[t.number]), default=None
+    )
+
+
+def _turned(config: Config, earlier: Config) -> dict[str, Value]:
+    return {knob: value for knob, value in config.items() if not same_value(value, earlier.get(knob))}
+
+
+def _turn(trial: Trial, previous: Trial | None, gains: Mapping[int, float], *, rough: bool) -> Turn:
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    assert measurement is not None, "a gain comes from a measurement"
+    turned = _turned(trial.config, previous.config if previous is not None else {})
+    return Turn(
+        trial=trial.number, turned=turned, samples_per_s=measurement.samples_per_s, unit=measurement.unit,
+        gain=gains[trial.number] / gains[previous.number] if previous is not None else 1.0,
+        total=gains[trial.number], rough=rough,
+        knobs=tuple(report for report in measurement.knobs if report.knob in turned),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Keras, whatever computes below it."""

@@ -1,0 +1,154 @@
+"""What Keras' training steps were given: counted in TensorFlow's graph, or in Python where batches pass through it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from ..patches import patch
+from ..session import Session
+from ..tensorflow.counters import plain_variable
+
+
+class GraphMeter:
+    """Variables that the training function adds to: what ran counts, not what was asked for.
+
+    They live on the host: a step that is compiled for the device never touches them.
+    """
+
+    def __init__(self, session: Session, tf: ModuleType) -> None:
+        self.session = session
+        self.tf = tf
+        self.timing = False
+        self._samples: Any = None
+        self._largest: Any = None
+        self._wait_s: Any = None
+        self._read = (0, 0.0)
+
+    def install(self) -> None:
+        """Watches what iterators give while ``timing`` is set."""
+        from tensorflow.python.data.ops import iterator_ops
+
+        patch(iterator_ops.OwnedIterator, "get_next", self._get_next)
+
+    def prepare(self) -> None:
+        """Makes the variables, outside of any graph; not before training begins, since they start the runtime."""
+        if self._samples is None:
+            with self.tf.device("/CPU:0"):
+                self._samples = plain_variable(self.tf, 0, "int64")
+                self._largest = plain_variable(self.tf, 0, "int64")
+                self._wait_s = plain_variable(self.tf, 0.0, "float64")
+
+    def count(self, data: Any, strategy: Any) -> None:
+        """Adds the leading dimension of a step's batch; called while the training function is traced or runs."""
+        tf = self.tf
+        for value in tf.nest.flatten(data):
+            parts = strategy.experimental_local_results(value)
+            tensors = [part for part in parts if isinstance(part, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor))]
+            if tensors and tensors[0].shape.rank != 0:
+                sizes = [_leading(tf, tensor) for tensor in tensors]
+                with tf.device("/CPU:0"):
+                    size = tf.add_n(sizes)
+                    self._samples.assign_add(size)
+                    self._largest.assign(tf.maximum(self._largest, size))
+                return
+
+    def _get_next(self, original: Any) -> Any:
+        tf = self.tf
+
+        def get_next(iterator: Any) -> Any:
+            if not self.timing or self._is_deterministic():
+                return original(iterator)
+            with tf.device("/CPU:0"):
+                began = tf.timestamp()
+            with tf.control_dependencies([began]):
+                element = original(iterator)
+            tensors = [t for t in tf.nest.flatten(element, expand_composites=True) if isinstance(t, tf.Tensor)]
+            with tf.control_dependencies(tensors), tf.device("/CPU:0"):
+                self._wait_s.assign_add(tf.timestamp() - began)
+            return element
+
+        return tf.autograph.experimental.do_not_convert(get_next)
+
+    def _is_deterministic(self) -> bool:
+        """Whether the script wants nothing but deterministic operations, of which a reading of the clock is none."""
+        wanted = bool(sys.modules["tensorflow.python.framework.config"].is_op_determinism_enabled())
+        if wanted:
+            self.session.hide_wait("the script has enabled TensorFlow's op determinism")
+        return wanted
+
+    @property
+    def samples(self) -> int:
+        """Samples that were trained on so far. Reading waits for the steps that are under way."""
+        return 0 if self._samples is None else int(self._samples.numpy())
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest batch that was trained on; 0 where none was seen."""
+        return 0 if self._largest is None else int(self._largest.numpy())
+
+    def settle(self) -> None:
+        """Tells the clock what was counted since the last time. Reading waits for the steps that are under way."""
+        if self._samples is None:
+            return
+        now = (self.samples, float(self._wait_s.numpy()))
+        self.session.clock.settle(now[0] - self._read[0], max(0.0, now[1] - self._read[1]))
+        self._read = now
+
+
+def _leading(tf: ModuleType, tensor: Any) -> Any:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.nrows(out_type=tf.int64)
+    shape = tensor.dense_shape if isinstance(tensor, tf.SparseTensor) else tf.shape(tensor, out_type=tf.int64)
+    return tf.cast(shape[0], tf.int64)
+
+
+class BatchMeter:
+    """Counts and times batches that pass through Python: those of the jax and torch backends."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.counting = False
+        self.largest = 0
+
+    def install(self, iterators: Any) -> None:
+        """Patches the backend's iterator over an epoch."""
+        patch(iterators, "_get_iterator", self._get_iterator)
+
+    def _get_iterator(self, original: Any) -> Any:
+        def _get_iterator(iterator: Any) -> Any:
+            batches = original(iterator)
+            return self._counted(batches) if self.counting else batches
+
+        return _get_iterator
+
+    def _counted(self, batches: Any) -> Iterator[Any]:
+        clock = self.session.clock
+        began = time.perf_counter()
+        for batch in _first_of(batches) if self.session.probe == "compute" else batches:
+            size = leading_dimension(batch)
+            self.largest = max(self.largest, size)
+            clock.add_samples(size, time.perf_counter() - began)
+            yield batch
+            clock.fetch_begins()
+            began = time.perf_counter()
+
+
+def _first_of(batches: Any) -> Iterator[Any]:
+    """The first batch again and again, for the probe."""
+    for batch in batches:
+        while True:
+            yield batch
+
+
+def leading_dimension(batch: Any) -> int:
+    """Rows of the first array in a nested batch; 0 where there is none."""
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        return next((size for size in map(leading_dimension, batch) if size), 0)
+    shape: tuple[int, ...] = tuple(getattr(batch, "shape", ()))
+    return int(shape[0]) if shape else 0

@@ -1,0 +1,152 @@
+"""Another batch size for a tf.data dataset: in its last batcher, else by cutting its batches anew."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from .recipes import Node, Refused
+
+BATCHERS = (
+    "batch", "padded_batch", "ragged_batch", "sparse_batch", "rebatch", "map_and_batch", "dense_to_ragged_batch",
+    "dense_to_sparse_batch",
+)  # fmt: skip
+# Behind these a batch is still a batch, and what they were told doesn't depend on how many samples it has.
+_PASSING = ("map", "prefetch", "with_options", "repeat", "ignore_errors", "shard", "enumerate", "cache")
+# These were told a number of batches.
+_COUNTING = ("take", "skip", "shuffle", "assert_cardinality")
+_TOLD = {
+    "bucket_by_sequence_length": "the dataset batches by the samples' lengths",
+    "group_by_window": "the dataset batches by a key of its samples",
+    "filter": "the dataset filters whole batches",
+    "take_while": "the dataset ends by a condition on whole batches",
+    "from_generator": "a Python generator makes the batches",
+    "choose_from_datasets": "the dataset chooses its batches one by one",
+    "snapshot": "the batches are kept in files",
+    "apply": "the script applies a function of its own to the batches",
+}
+
+ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
+
+
+def as_int(value: Any) -> int | None:
+    """An integer, whether it is Python's, NumPy's or a tensor's; None for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        pass
+    try:
+        return operator.index(value.numpy())
+    except (AttributeError, TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def batchers(node: Node, unbatched: int = 0) -> list[Node]:
+    """What makes the dataset's batches: one, or one in each branch. Raises ``Refused`` where that can't be told."""
+    method = node.method
+    if method in BATCHERS and not unbatched:
+        return [node]
+    if method in ("zip", "concatenate", "sample_from_datasets"):
+        branches = [x for x in node.inputs if unbatched or method != "zip" or not _only_counts(x)]
+        if not branches:
+            raise Refused("the dataset has no batches")
+        return [found for branch in branches for found in batchers(branch, unbatched)]
+    if method == "cache" and node.arguments.get("filename"):
+        raise Refused("the batches are kept in files")
+    if method == "unbatch":
+        unbatched += 1
+    elif method in BATCHERS:
+        unbatched -= method != "rebatch"
+    elif method not in _PASSING and method not in _COUNTING:
+        raise Refused(_TOLD.get(method) or f"the dataset's batches come from {method.strip('_')}")
+    return batchers(node.inputs[0], unbatched)
+
+
+def written_size(found: Sequence[Node]) -> int:
+    """The one size of all the batchers. Raises ``Refused``."""
+    sizes = {as_int(node.arguments.get("batch_size")) for node in found}
+    if len(sizes) > 1:
+        raise Refused("the datasets that are put together have different batch sizes", final=True)
+    size = sizes.pop()
+    if size is None or size < 1:
+        raise Refused("the batch size isn't a plain number")
+    return size
+
+
+def resized(node: Node, old: int, new: int, unbatched: int = 0) -> Node:
+    """The tree with its batchers' size changed, and what counts their batches with it. Raises ``Refused``."""
+    method = node.method
+    if method in BATCHERS and not unbatched:
+        return node.but(batch_size=new)
+    if method in ("zip", "concatenate", "sample_from_datasets"):
+        kept = [not unbatched and method == "zip" and _only_counts(x) for x in node.inputs]
+        return node.on(*(x if k else resized(x, old, new, unbatched) for x, k in zip(node.inputs, kept, strict=True)))
+    counts = not unbatched and method in _COUNTING
+    if method == "unbatch":
+        unbatched += 1
+    elif method in BATCHERS:
+        unbatched -= method != "rebatch"
+    below = resized(node.inputs[0], old, new, unbatched)
+    if counts and method == "assert_cardinality":
+        return below  # what it says would be wrong now, and how many batches there are isn't known
+    return _recounted(node, old, new).on(below) if counts else node.on(below)
+
+
+def _recounted(node: Node, old: int, new: int) -> Node:
+    name = "buffer_size" if node.method == "shuffle" else "count"
+    count = as_int(node.arguments.get(name))
+    if count is None:
+        raise Refused(f"what {node.method} counts in batches isn't a plain number")
+    if count <= 0 or old == new:
+        return node  # -1: all of them
+    if node.method == "shuffle":
+        return node.but(buffer_size=-(-count * old // new))
+    if count * old % new:
+        raise Refused(f"{node.method}({count}) of {old} samples each is no whole number of batches of {new}")
+    return node.but(count=count * old // new)
+
+
+def _only_counts(node: Node) -> bool:
+    """Whether a zipped branch gives one scalar a batch for ever: seeds or numbers, not data."""
+    spec = node.dataset.element_spec
+    scalar = all(getattr(part, "shape", None) == () for part in (spec if isinstance(spec, tuple) else (spec,)))
+    return scalar and int(node.dataset.cardinality()) == ENDLESS
+
+
+def leading_size(tf: ModuleType, dataset: Any) -> int | None:
+    """The batch size that the elements' shapes tell."""
+    specs = tf.nest.flatten(dataset.element_spec)
+    sizes = {spec.shape[0] if spec.shape.rank else None for spec in specs if isinstance(spec, tf.TensorSpec)}
+    return sizes.pop() if len(sizes) == 1 and len(specs) else None
+
+
+def check_cuttable(tf: ModuleType, dataset: Any) -> None:
+    """Whether batches can be cut and put together along their first dimension. Raises ``Refused``."""
+    leading: set[int | None] = set()
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if not isinstance(spec, tf.TensorSpec):
+            raise Refused("the batches hold ragged or sparse tensors")
+        if spec.shape.rank is None:
+            continue
+        if spec.shape.rank == 0:
+            raise Refused("the dataset's elements are no batches")
+        if None in spec.shape.as_list()[1:]:
+            raise Refused("the batches differ in more than their number of samples")
+        leading.add(spec.shape[0])
+    if len(leading) > 1:
+        raise Refused("the tensors of a batch differ in their first dimension")
+
+
+def check_shapes(tf: ModuleType, written: Any, made: Any, new: int) -> None:
+    """Whether only the number of samples has changed. Raises ``Refused``: the script counts on its own batch size."""
+    before, after = tf.nest.flatten(written.element_spec), tf.nest.flatten(made.element_spec)
+    alike = len(before) == len(after)
+    for old_spec, new_spec in zip(before, after, strict=False):
+        if not isinstance(old_spec, tf.TensorSpec) or old_spec.shape.rank is None:
+            continue
+        same_rest = new_spec.shape.rank == old_spec.shape.rank and new_spec.shape[1:] == old_spec.shape[1:]
+        alike = alike and same_rest and (old_spec.shape.rank == 0 or new_spec.shape[0] in (None, new))
+    if not alike:
+        raise Refused("the shapes that the dataset's functions make don't follow the batch size")

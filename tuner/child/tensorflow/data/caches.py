@@ -1,0 +1,190 @@
+"""A cache in memory for a tf.data dataset: where it may stand, what it would take."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from .recipes import Node, RecipeBook, Refused
+
+# Sources that give the same elements in the same order each time; the first ones have them in memory already.
+_IN_MEMORY = ("_TensorSliceDataset", "_TensorDataset", "_RangeDataset", "_ListDataset")
+_SAME_EACH_TIME = (
+    *_IN_MEMORY, "TextLineDatasetV2", "TFRecordDatasetV2", "FixedLengthRecordDatasetV2", "CsvDatasetV2", "_LoadDataset",
+)  # fmt: skip
+# Links that keep what is said above, provided that the functions handed to them are stateless.
+_STEADY = (
+    "map", "filter", "flat_map", "interleave", "batch", "padded_batch", "ragged_batch", "sparse_batch", "rebatch",
+    "unbatch", "prefetch", "with_options", "take", "skip", "enumerate", "take_while", "zip", "concatenate", "shard",
+    "unique", "ignore_errors", "assert_cardinality", "repeat", "map_and_batch", "dense_to_ragged_batch",
+    "dense_to_sparse_batch",
+)  # fmt: skip
+_COSTLY = ("map", "filter", "flat_map", "interleave", "map_and_batch", "padded_batch")
+_STILL = ("prefetch", "with_options")
+SAMPLES_MEASURED = 3
+UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
+ENDLESS_COUNT = 2**48  # a counter has an end, too, that nobody reaches
+
+# Calls: what they do is seen in the bodies that they call. Assertions, prints and look-ups change no result.
+_CALLS = ("StatefulPartitionedCall", "If", "Case", "While")
+_HARMLESS = ("Assert", "Print", "PrintV2", "LookupTableFindV2", "LookupTableSizeV2")
+# Sources inside of an interleaved function are marked as stateful only lest they be folded into constants.
+_SOURCE_OPS = re.compile(r"(TFRecord|TextLine|FixedLengthRecord|Range|TensorSlice|Tensor|CSV)Dataset(V\d)?")
+
+
+def operations(dataset: Any) -> set[str]:
+    """Names of the operations in the functions handed to the dataset's last link, and in what those call."""
+    names: set[str] = set()
+    for function in dataset._functions():
+        graph = function.function.graph.as_graph_def()
+        names.update(node.op for node in graph.node)
+        names.update(node.op for body in graph.library.function for node in body.node_def)
+    return names
+
+
+def stateful_ops(dataset: Any) -> list[str]:
+    """Operations in the functions handed to the dataset's last link that may give another result each time."""
+    registry = sys.modules["tensorflow.python.framework.op_def_registry"]
+    found = []
+    for name in sorted(operations(dataset) - {*_CALLS, *_HARMLESS}):
+        known = registry.get(name)
+        if known is None or (known.is_stateful and not _SOURCE_OPS.fullmatch(name)):
+            found.append(name)
+    return found
+
+
+def why_unsteady(node: Node) -> str:
+    """Why an iteration over the dataset may give something else than the one before; "" if it can't."""
+    return next((reason for reason in map(_why_link_unsteady, node.all()) if reason), "")
+
+
+def _why_link_unsteady(link: Node) -> str:
+    if link.method == "from_generator":
+        return "a Python generator makes the data"
+    if not link.inputs:
+        return "" if link.method in _SAME_EACH_TIME else f"what {link.method.strip('_')} gives isn't known"
+    if link.method == "shuffle":
+        return "" if link.arguments.get("reshuffle_each_iteration") is False else "the data are shuffled anew"
+    if link.method not in _STEADY:
+        return f"{link.method} may give something else each time"
+    found = stateful_ops(link.dataset)
+    if not found:
+        return ""
+    told = "calls Python" if any("PyFunc" in name for name in found) else f"holds {found[0]}"
+    return f"the function handed to {link.method} {told}: its results may differ each time"
+
+
+class Place:
+    """Where the cache goes: behind ``prefix`` and ``moved``, before the links of ``kept`` and ``above``."""
+
+    def __init__(self, node: Node) -> None:
+        """Raises ``Refused``."""
+        if any(x.method in ("cache", "snapshot") for x in node.all()):
+            raise Refused("the script caches its data itself")
+        spine = [node]
+        while len(spine[-1].inputs) == 1:
+            spine.append(spine[-1].inputs[0])
+        spine.reverse()
+        reason = why_unsteady(spine[0])
+        if reason:
+            raise Refused(reason)
+        top = 0
+        for index, link in enumerate(spine[1:], start=1):
+            why = _why_link_unsteady(link)
+            if why or link.method == "repeat":
+                reason = why if link.method in _COSTLY else ""
+                break
+            top = index
+        self.moved, self.kept, self.above = _commuting(spine[top + 1 :])
+        if not self.moved:
+            while top and spine[top].method in _STILL:
+                top -= 1
+            self.above = spine[top + 1 :]
+        self.prefix = spine[top]
+        self.last = self.moved[-1] if self.moved else self.prefix
+        self.elements = int(self.prefix.dataset.cardinality())
+        self._check(reason or "the data lie in memory already, as they are")
+
+    def _check(self, idle: str) -> None:
+        if not self.moved and not any(_is_costly(x) for x in self.prefix.all()):
+            raise Refused(idle)
+        if not 0 <= self.elements < ENDLESS_COUNT:
+            many = "are endless" if self.elements != UNKNOWN else "can't be counted before they are read"
+            raise Refused(f"the data {many}")
+        for link in (*self.kept, *self.above):
+            if link.method == "repeat":
+                break
+            if link.method in ("take", "take_while"):
+                raise Refused("only a part of the data is taken each time, and a cache is filled by a whole pass")
+
+    def with_cache(self, book: RecipeBook) -> Node:
+        """The tree with the cache in it."""
+        # A script may put a shuffle before the same data in each epoch: they keep one cache.
+        node = replace(self._cached().then("cache"), kept=book.record(self.last.dataset))
+        for link in (*self.kept, *self.above):
+            node = link.on(node)
+        return node
+
+    def needed_bytes(self, tf: ModuleType) -> int | None:
+        """Memory for all elements: from their shapes, else from the first few."""
+        size = _bytes_of_spec(tf, self.last.dataset.element_spec)
+        if size is None:
+            size = _bytes_measured(tf, self._cached().build())
+        return None if size is None else round(size * self.elements)
+
+    def _cached(self) -> Node:
+        """What is cached."""
+        node = self.prefix
+        for link in self.moved:
+            node = link.on(node)
+        return node
+
+
+def _commuting(links: list[Node]) -> tuple[list[Node], list[Node], list[Node]]:
+    """Stateless maps, the shuffles and repeats that they may as well stand before, and what comes above.
+
+    Each map makes one element of one, and always the same: which order it sees them in makes no difference.
+    """
+    end, index = 0, 0
+    for index, link in enumerate(links, start=1):
+        if link.method == "map":
+            if stateful_ops(link.dataset):
+                break
+            end = index
+        elif link.method not in ("shuffle", "repeat", *_STILL):
+            break
+    run, above = links[:end], links[end:]
+    return [x for x in run if x.method == "map"], [x for x in run if x.method != "map"], above
+
+
+def _is_costly(node: Node) -> bool:
+    return node.method in _COSTLY or (not node.inputs and node.method not in _IN_MEMORY)
+
+
+def _bytes_of_spec(tf: ModuleType, spec: Any) -> float | None:
+    total = 0
+    for part in tf.nest.flatten(spec):
+        if not isinstance(part, tf.TensorSpec) or part.dtype == tf.string or not part.shape.is_fully_defined():
+            return None
+        total += part.shape.num_elements() * part.dtype.size
+    return total
+
+
+def _bytes_measured(tf: ModuleType, dataset: Any) -> float | None:
+    sizes = [_bytes_of(tf, element) for element in dataset.take(SAMPLES_MEASURED)]
+    return sum(sizes) / len(sizes) if sizes else None
+
+
+def _bytes_of(tf: ModuleType, element: Any) -> int:
+    total = 0
+    for tensor in tf.nest.flatten(element, expand_composites=True):
+        array = tensor.numpy()
+        if tensor.dtype == tf.string:
+            texts = [array] if isinstance(array, bytes) else array.ravel().tolist()
+            total += sum(24 + len(text) for text in texts)  # a string's own struct holds 24 bytes
+        else:
+            total += array.nbytes
+    return total

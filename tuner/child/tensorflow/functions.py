@@ -1,0 +1,352 @@
+"""tf.function: which one is the training step, how often it steps and is traced, and XLA by promotion."""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from ..patches import patch
+from ..session import Session
+from .counters import Counts, Tally
+from .graphs import draws, is_compiled, updates_variables, xla_threads
+
+CALLS_READ = 3
+KEPT_FUNCTIONS = 8
+KEPT_GRAPHS = 4
+
+
+@dataclass
+class TracedFunction:
+    """One tf.function that the script calls itself, and what its traces showed."""
+
+    function: Any
+    code: Any
+    tally: Tally
+    calls: int = 0
+    traces: int = 0
+    optimizer: Any = None
+    graphs: list[Any] = field(default_factory=list)
+    takes_gradients: bool = False
+    updates: bool = False
+    fetches: bool = False
+    captures: bool = False
+    feeds: set[str] = field(default_factory=set)
+    example: Any = None
+    chosen: Any = None
+    promoted_calls: int = 0
+    refused: str = ""
+    counted: float = 0.0
+    updates_before: int = 0
+    is_steady: bool = False
+    leading_site: Any = None
+    leading_thread: int = 0
+    taken: Counts = field(default_factory=Counts)
+
+    @property
+    def steps_itself(self) -> bool:
+        """Whether a call of it changes what is trained; one may also take gradients that the script applies."""
+        return self.optimizer is not None or self.updates
+
+    @property
+    def written_jit(self) -> bool:
+        """Whether the script asked for XLA."""
+        return bool(self.function._jit_compile)
+
+
+class FunctionWatch:
+    """Patches the call of tf.function. ``stands_aside`` is asked before anything else."""
+
+    def __init__(
+        self, session: Session, tf: ModuleType, stands_aside: Callable[[], bool],
+        called: Callable[[TracedFunction, float], None], prepare: Callable[[TracedFunction, Any], Any],
+    ) -> None:  # fmt: skip
+        self.session = session
+        self.tf = tf
+        self.stands_aside = stands_aside
+        self.called = called
+        self.prepare = prepare
+        self.current: TracedFunction | None = None
+        self.training: deque[TracedFunction] = deque(maxlen=KEPT_FUNCTIONS)
+        self.traces: Counter[Any] = Counter()
+        self.calls: Counter[Any] = Counter()
+        self.compiled = 0
+        self.gradients_traced = 0
+        self.is_retracing = False
+        self._known: weakref.WeakKeyDictionary[Any, TracedFunction] = weakref.WeakKeyDictionary()
+
+    def install(self) -> None:
+        """Patches the class of what ``tf.function`` returns."""
+        patch(type(self.tf.function(lambda: None)), "__call__", self._call)
+
+    def _call(self, original: Any) -> Any:
+        tf = self.tf
+
+        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
+            outermost = self.current is None and not self.stands_aside()
+            if not outermost or not tf.executing_eagerly() or tf.config.functions_run_eagerly():
+                return original(function, *args, **kwargs)
+            return self._outermost(original, function, args, kwargs)
+
+        return not_converted(__call__)
+
+    def _outermost(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        self.session.check_stop()
+        entry = self._known.get(function)
+        if entry is None:
+            entry = self._known[function] = TracedFunction(function, _code_of(function), Tally(self.tf))
+        args = self.prepare(entry, args)
+        chosen = self._choose(entry)
+        entry.leading_site = None
+        entry.leading_thread = 0
+        self.current = entry
+        try:
+            if chosen is function or entry.promoted_calls:
+                result = original(chosen, *args, **kwargs)
+            else:
+                result = self._first_promoted(original, entry, args, kwargs)
+        finally:
+            self.current = None
+        if entry.takes_gradients:
+            self._ended(entry, chosen, args, kwargs)
+        entry.calls += 1
+        if entry.refused and self.session.measuring:
+            self.session.fail("compile-failure", entry.refused)
+            self.session.stop("XLA can't compile the training step", complete=False)
+        return result
+
+    # XLA
+
+    def _choose(self, entry: TracedFunction) -> Any:
+        """The script's function, or from its second call on one compiled as the config says: variables exist then."""
+        if entry.chosen is not None:
+            return entry.chosen
+        wanted = self.session.wants("jit_compile") and bool(self.session.config["jit_compile"]) != entry.written_jit
+        if not (wanted and entry.calls and entry.takes_gradients):
+            return entry.function
+        # What was traced stays as it was compiled: a copy that hasn't been traced can still be told.
+        entry.chosen = entry.function._clone(None)
+        entry.chosen._jit_compile = bool(self.session.config["jit_compile"])
+        entry.traces = 0
+        self.traces[entry.code] -= 1
+        return entry.chosen
+
+    def _first_promoted(self, original: Any, entry: TracedFunction, args: Any, kwargs: Any) -> Any:
+        try:
+            result = original(entry.chosen, *args, **kwargs)
+        except Exception as error:
+            entry.chosen = entry.function
+            entry.leading_site, entry.leading_thread = None, 0
+            result = original(entry.function, *args, **kwargs)  # raises what the script's own function raises
+            entry.refused = f"XLA refused {entry.function.name}: {_first_sentence(error)}"
+            return result
+        entry.promoted_calls += 1
+        self.compiled += 1
+        return result
+
+    # tracing
+
+    def gradient_traced(self, target: Any, site: Any) -> None:
+        """A tape's gradient is being traced: the outermost function is a training step."""
+        entry = self.current
+        if entry is None or self.is_retracing:
+            return
+        self.gradients_traced += 1
+        self._keep_graph(entry)
+        if not entry.takes_gradients:
+            entry.takes_gradients = True
+            self.training.append(entry)
+        # Each replica traces in a thread of its own, and a GAN has several tapes: the first of both counts.
+        entry.leading_thread = entry.leading_thread or threading.get_ident()
+        entry.leading_site = entry.leading_site or site
+        if not self.session.measuring or (threading.get_ident(), site) != (entry.leading_thread, entry.leading_site):
+            return
+        replica = self.tf.distribute.get_replica_context()
+        alone = replica is None or replica.num_replicas_in_sync == 1
+        scalar = target if alone and isinstance(target, self.tf.Tensor) else None
+        entry.tally.add(loss=scalar, gradients=1)
+
+    def _keep_graph(self, entry: TracedFunction) -> None:
+        graph = self.tf.compat.v1.get_default_graph()
+        while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # FuncGraph has one, eager's doesn't
+            graph = graph.outer_graph
+        if all(kept is not graph for kept in entry.graphs):
+            entry.graphs = [*entry.graphs, graph][-KEPT_GRAPHS:]
+
+    def apply_traced(self, optimizer: Any) -> None:
+        """A Keras optimizer's update is being traced."""
+        if self.current is not None and self.current.optimizer is None:
+            self.current.optimizer = optimizer
+            self.current.updates_before = self._updates(optimizer)
+
+    def samples_traced(self, count: Any) -> None:
+        """Data are being fetched inside of the graph: it counts them while it runs."""
+        if self.current is not None:
+            self.current.fetches = True
+            if self.session.measuring:
+                self.current.tally.add_batch(count)
+
+    # counting
+
+    def _ended(self, entry: TracedFunction, chosen: Any, args: Any, kwargs: Any) -> None:
+        if chosen.experimental_get_tracing_count() != entry.traces:
+            # A first call that makes variables is traced twice.
+            new = chosen.experimental_get_tracing_count() - entry.traces if entry.traces else 1
+            entry.traces = chosen.experimental_get_tracing_count()
+            self.traces[entry.code] += new
+            entry.updates = entry.updates or (entry.optimizer is None and any(map(updates_variables, entry.graphs)))
+            entry.example = self._specs(args, kwargs)
+        self.calls[entry.code] += 1
+        if not self.session.measuring:
+            return
+        if entry.is_steady:
+            count = 1.0
+        else:
+            count = self._progress(entry)
+            entry.is_steady = entry.calls >= CALLS_READ and count == 1 and entry.counted == entry.calls
+        entry.counted += count
+        self.called(entry, count)
+
+    def _progress(self, entry: TracedFunction) -> float:
+        """Steps since the last time this was asked; waits for the device."""
+        return max(0.0, self._done(entry, entry.tally.read()) - entry.counted)
+
+    def _done(self, entry: TracedFunction, now: Counts) -> float:
+        """Steps since the beginning: the optimizer knows, and without one every gradient is a step."""
+        if entry.optimizer is None:
+            return now.gradients
+        return self._updates(entry.optimizer) - entry.updates_before
+
+    def _updates(self, optimizer: Any) -> int:
+        try:
+            with self.tf.init_scope():
+                return int(optimizer.iterations.numpy())
+        except Exception:
+            return 0  # its variables are being made by this very trace
+
+    def _recheck(self, entry: TracedFunction, now: Counts) -> None:
+        """One step a call was assumed since the first ones: where that is wrong, every call is asked again."""
+        if entry.is_steady:
+            entry.is_steady = self._done(entry, now) == entry.counted
+
+    def settle(self) -> tuple[float, float | None, int]:
+        """Samples that graphs have counted since the last time, the mean of their losses, the largest batch."""
+        samples = losses = total = 0.0
+        for entry in self.training:
+            now, before = entry.tally.read(), entry.taken
+            entry.taken = now
+            self._recheck(entry, now)
+            samples += now.samples - before.samples
+            losses += now.losses - before.losses
+            total += now.loss_sum - before.loss_sum
+        largest = max((entry.tally.largest for entry in self.training if entry.fetches), default=0)
+        return samples, total / losses if losses else None, largest
+
+    # what was seen
+
+    @property
+    def newest(self) -> TracedFunction | None:
+        """The training function that is called most."""
+        return max(self.training, key=lambda entry: entry.calls, default=None)
+
+    def retraces(self) -> tuple[int, int]:
+        """Traces after the first one and calls, of the training function that is called most often."""
+        if not self.calls:
+            return 0, 0
+        code, calls = self.calls.most_common(1)[0]
+        return max(0, self.traces[code] - 1), calls
+
+    def compiled_evidence(self) -> tuple[str, str, int, int]:
+        """Evidence, reason, sites seen and sites changed for a config that asks for XLA or against it."""
+        wanted = bool(self.session.config.get("jit_compile"))
+        functions = [entry for entry in self.training if entry.calls > 1]
+        changed = sum(entry.promoted_calls > 0 for entry in functions)
+        if not functions:
+            return "not applicable", "the training step isn't a tf.function", 0, 0
+        flags = [self._runs_compiled(entry) for entry in functions]
+        if any(flag != wanted for flag in flags):
+            return "contradicted", f"{sum(flags)} of {len(flags)} training functions are compiled", len(flags), changed
+        if wanted and self.session.device == "cpu" and not xla_threads():
+            return "contradicted", "no code of XLA's has run", len(flags), changed
+        return "verified", "", len(flags), changed
+
+    def _runs_compiled(self, entry: TracedFunction) -> bool:
+        function = entry.chosen or entry.function
+        return any(is_compiled(concrete) for concrete in function._list_all_concrete_functions())
+
+    def literal_rows(self, rows: int, *, retrace: bool) -> str:
+        """Why another batch size wouldn't reach the whole training step; "" where nothing says so.
+
+        A traced graph holds numbers whatever they come from; one traced at another size, with ``retrace``, shows which
+        were written down.
+        """
+        for entry in list(self.training):
+            graphs = list(entry.graphs)
+            if retrace and any(_leading(tensor) == rows for graph in graphs for tensor in graph.inputs):
+                graphs = self._retraced(entry, rows)
+            found = [name for graph in graphs for name in draws(self.tf, graph, rows)]
+            if found:
+                return f"the training step itself draws tensors of {rows} rows ({found[0]})"
+        return ""
+
+    def _retraced(self, entry: TracedFunction, rows: int) -> list[Any]:
+        tf = self.tf
+
+        def widen(spec: Any) -> Any:
+            if isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] == rows:
+                return tf.TensorSpec([rows + 1, *spec.shape[1:]], spec.dtype)
+            return spec
+
+        if entry.example is None:
+            return []
+        args, kwargs = tf.nest.map_structure(widen, entry.example)
+        self.is_retracing = True
+        try:
+            return [entry.function._clone(None).get_concrete_function(*args, **kwargs).graph]
+        except Exception:
+            return []  # a partial batch would fail as well; the trial will tell
+        finally:
+            self.is_retracing = False
+
+    def _specs(self, args: Any, kwargs: Any) -> Any:
+        """The arguments with a specification in each tensor's place: no batch is kept alive."""
+        tf = self.tf
+
+        def spec(value: Any) -> Any:
+            return tf.TensorSpec(value.shape, value.dtype) if isinstance(value, tf.Tensor) else value
+
+        sources = (tf.data.Dataset, tf.data.Iterator, tf.distribute.DistributedValues)
+        if any(isinstance(value, sources) for value in tf.nest.flatten((args, kwargs))):
+            return None
+        return tf.nest.map_structure(spec, (args, kwargs))
+
+
+def not_converted(function: Any) -> Any:
+    """Marks a wrapper so that autograph calls it as it is instead of rewriting it."""
+    function.autograph_info__ = {}
+    return function
+
+
+def _leading(tensor: Any) -> int | None:
+    shape = tensor.shape
+    return shape[0] if shape.rank else None
+
+
+def _code_of(function: Any) -> Any:
+    """What the script wrote, the same for a function that it makes anew with each epoch."""
+    python = function.python_function
+    while hasattr(python, "__wrapped__"):
+        python = python.__wrapped__
+    python = getattr(python, "__func__", python)
+    return getattr(python, "__code__", function.name)
+
+
+def _first_sentence(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"\[_XlaMustCompile[^]]*\]", "", lines[0] if lines else "")
+    return f"{type(error).__name__}: {text}"[:250]

@@ -1,0 +1,261 @@
+"""TensorFlow loops that a script writes itself: where a step ends, eager and traced, what it trains on, its loss."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from types import ModuleType
+from typing import Any
+
+from ..call_sites import user_stack
+from ..patches import patch
+from ..session import Session
+from .data.watch import KNOBS as DATA_KNOBS
+from .functions import FunctionWatch, TracedFunction, not_converted
+from .graphs import products
+from .iteration import FeedWatch
+
+# Another optimizer or function that steps so often while the first one rests has taken over from it.
+PATIENCE = 50
+RETRACE_SHARE = 0.05
+MIN_RETRACES = 5
+
+
+class LoopWatch:
+    """Patches tapes, functions, optimizers and datasets; while ``fitting``, Keras counts and this stands aside."""
+
+    def __init__(self, session: Session, tf: ModuleType, datasets: Any) -> None:
+        self.session = session
+        self.tf = tf
+        self.fitting = False
+        self.trained = False
+        self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
+        self.feeds = FeedWatch(session, tf, datasets, self.functions, self._stands_aside)
+        self._leader: Any = None
+        self._led_by_others = 0
+        self._applied: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._applying = False
+        self._any_applied = False
+        self._awaits_apply = False
+        self._eager_steps = 0
+        self._losses: list[Any] = []
+        self._loss_sites: list[str] = []
+        self._loss: float | None = None
+        self._told = False
+
+    def install(self) -> None:
+        """Patches TensorFlow. Nothing here touches a device: the script may still configure them."""
+        wanted = self.session.wants("jit_compile") or bool(self.feeds.known and self.feeds.datasets is not None)
+        if not (self.session.measuring or wanted):
+            return
+        patch(self.tf.GradientTape, "gradient", self._gradient)
+        self.functions.install()
+        self.feeds.install()
+
+    def note_keras(self, keras: ModuleType) -> None:
+        """Patches the optimizers of Keras, once it is imported."""
+        if not self.session.measuring:
+            return
+        owner = next(cls for cls in reversed(keras.optimizers.Optimizer.__mro__) if "apply" in cls.__dict__)
+        patch(owner, "apply", self._apply)
+
+    def _stands_aside(self) -> bool:
+        session = self.session
+        return (
+            self.fitting or not session.here or threading.get_ident() != session.thread
+            or not session.may_be_of("keras") or self.functions.is_retracing
+        )  # fmt: skip
+
+    # gradients
+
+    def _gradient(self, original: Any) -> Any:
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(tape, target, sources, *args, **kwargs)
+            if not self.fitting and self.session.here and self._trains(sources):
+                if not self.tf.executing_eagerly():
+                    self.functions.gradient_traced(target, user_stack())
+                elif self.functions.current is None and not self._stands_aside():
+                    self._eager_gradient(target)
+            return result
+
+        return not_converted(gradient)
+
+    def _trains(self, sources: Any) -> bool:
+        """Whether gradients of variables are taken; those of an image alone show what a trained model sees."""
+        flat = self.tf.nest.flatten(sources)
+        return any(hasattr(source, "assign") for source in flat)
+
+    def _eager_gradient(self, target: Any) -> None:
+        self.session.check_stop()
+        if not self.session.measuring:
+            return
+        self.feeds.gradient_ran()
+        site = user_stack()
+        if site not in self._loss_sites and len(self._loss_sites) < 16:
+            self._loss_sites.append(site)
+        if site == self._loss_sites[0] and isinstance(target, self.tf.Tensor):
+            # In a screen every step is a block, and its parts belong together; elsewhere the newest one will do.
+            self._losses = [*self._losses, target] if self.session.seed is not None else [target]
+        if self._any_applied:
+            return
+        if self._awaits_apply:
+            self._stepped(site, 1)
+        self._awaits_apply = True
+
+    def _apply(self, original: Any) -> Any:
+        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.fitting or self._applying or not self.session.here:
+                return original(optimizer, *args, **kwargs)
+            if not self.tf.executing_eagerly():
+                self.functions.apply_traced(optimizer)
+                return original(optimizer, *args, **kwargs)
+            if self.functions.current is not None or self._stands_aside():
+                return original(optimizer, *args, **kwargs)
+            self._applying = True
+            try:
+                result = original(optimizer, *args, **kwargs)
+            finally:
+                self._applying = False
+            self._eager_apply(optimizer)
+            return result
+
+        return not_converted(apply)
+
+    def _eager_apply(self, optimizer: Any) -> None:
+        self._any_applied = True
+        applied = self._applied[optimizer] = self._applied.get(optimizer, 0) + 1
+        accumulated = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+        self._eager_steps += 1
+        self._stepped(optimizer, int(applied % accumulated == 0))
+
+    # steps
+
+    def _prepare(self, entry: TracedFunction, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        given = self.feeds.passed(args, entry.feeds)
+        if self.trained and self.session.measuring:
+            if entry.takes_gradients:
+                self.session.clock.fetch_begins()
+            else:
+                # Scores, pictures of what a generator makes; what is called with every step is part of it.
+                self.session.clock.validation_begins(entry.code)
+        return given
+
+    def _function_ended(self, entry: TracedFunction, count: float) -> None:
+        self.feeds.gradient_ran(in_graph=entry.fetches)
+        if entry.feeds and not entry.calls:
+            self.feeds.meet_training()
+        if entry.steps_itself or (not self._any_applied and entry.calls):
+            self._stepped(entry.code, int(count))
+
+    def _stepped(self, key: Any, count: int) -> None:
+        """Steps of one optimizer or function; of several that take turns the first one's are counted."""
+        if self._leader is None or key is self._leader or key == self._leader:
+            self._leader, self._led_by_others = key, 0
+        else:
+            self._led_by_others += 1
+            if self._led_by_others <= PATIENCE:
+                return
+            self._leader, self._led_by_others = key, 0
+        self.trained = True
+        if not count:
+            return
+        size = self.session.told_batch_size() if self.feeds.primary is None else 0
+        if size:
+            self._told = True
+            self.session.clock.add_samples(size * count, 0.0)
+        self.session.step("keras", count)
+
+    def activity(self) -> int:
+        """Changes with every trace of a training function, everything that XLA compiles, every change of the data."""
+        functions = self.functions
+        return sum(functions.traces.values()) + functions.compiled + self.feeds.changes_of_primary
+
+    def synchronize(self) -> None:
+        """Takes what graphs have counted; waits for the device."""
+        samples, loss, largest = self.functions.settle()
+        if samples:
+            self.session.clock.settle(samples, 0.0)
+            self.feeds.saw_in_graph(largest)
+        if loss is not None:
+            self._loss = loss
+        if self._losses:
+            self._loss = sum(float(self.tf.reduce_mean(part)) for part in self._losses) / len(self._losses)
+            self._losses = []
+
+    def take_loss(self) -> float | None:
+        """The newest training loss; None where there is none that can be read."""
+        loss, self._loss = self._loss, None
+        return loss
+
+    # what was seen
+
+    @property
+    def samples_seen(self) -> bool:
+        """Whether the samples that trained could be counted."""
+        primary = self.feeds.feeds.get(self.feeds.primary or "")
+        counted = any(entry.taken.samples for entry in self.functions.training)
+        return counted or self._told or (primary is not None and primary.fetches > 1)
+
+    @property
+    def out_of_reach(self) -> str:
+        """Why the training data can't be adapted; "" where they can."""
+        if any(entry.captures for entry in self.functions.training):
+            return "a tf.function iterates over a dataset that it isn't given as an argument"
+        return "" if self.feeds.training() else "no tf.data dataset feeds the training steps"
+
+    def observe(self) -> None:
+        """Facts, what the script wrote and evidence, where a loop of the script's own trained."""
+        if not self.trained:
+            return
+        session, functions = self.session, self.functions
+        found: Counter[str] = Counter()
+        for entry in list(functions.training):
+            for graph in entry.graphs[-1:]:
+                found.update(products(self.tf, graph))
+        retraces, calls = functions.retraces()
+        session.facts.update(
+            loop="eager" if not functions.training or self._eager_steps else "function",
+            unit="samples" if self.samples_seen else "steps", training_loaders=self.feeds.training(),
+            loaders=[{"key": x.key, "fetches": x.fetches} for x in self.feeds.feeds.values()],
+            products=dict(found), retraces=retraces,
+        )  # fmt: skip
+        if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
+            session.remark(
+                f"the training step was traced anew {retraces} times in {calls} steps: pass tensors, not Python numbers"
+            )
+        self._observe_batches()
+        self._observe_compilation()
+
+    def _observe_batches(self) -> None:
+        """What the loop itself adds to what is known of its data; the watch on datasets reports the knobs."""
+        session, size = self.session, self.feeds.size
+        if not session.config:
+            session.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
+            reason = self.out_of_reach or (self.functions.literal_rows(size, retrace=True) if size else "")
+            if reason:
+                session.left_out["batch_size"] = reason
+            elif size:
+                session.as_written.setdefault("batch_size", size)
+        written = (session.knowledge.get("as_written") or {}).get("batch_size")
+        if session.wants("batch_size") and written and written != session.config["batch_size"]:
+            reason = self.functions.literal_rows(int(written), retrace=False)
+            if reason:
+                session.knob("batch_size", "contradicted", reason=reason, observed=size)
+
+    def _observe_compilation(self) -> None:
+        session, functions = self.session, self.functions
+        stepping = [entry for entry in functions.training if entry.calls]
+        if not stepping:
+            session.left_out["jit_compile"] = "the training step isn't a tf.function"
+        else:
+            session.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
+            if any(entry.fetches for entry in stepping):
+                session.left_out["jit_compile"] = "the training function fetches its batches itself: XLA can't do that"
+                session.hide_wait("the training function fetches its batches itself")
+        if "jit_compile" in session.config:
+            evidence, reason, sites, changed = functions.compiled_evidence()
+            observed = [entry.refused for entry in stepping if entry.refused]
+            session.knob(
+                "jit_compile", evidence, sites=sites, changed=changed, reason=observed[0] if observed else reason
+            )

@@ -1,0 +1,1 @@
+"""PyTorch, and the trainers that wrap it."""

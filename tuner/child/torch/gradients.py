@@ -1,0 +1,103 @@
+"""The gradient of a screen's first step, and what it was taken on: a batch in parts must give what the whole gives."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from ..session import Session
+from .loader import tensors_of
+
+_KEPT_BATCHES = 64
+
+
+class GradientWatch:
+    """Looks at the first optimizer step of a seeded trial, once; of any other trial it sees nothing.
+
+    ``exact`` says whether matrix products are taken in full float32.
+    """
+
+    def __init__(self, session: Session, torch: ModuleType, exact: Callable[[], bool]) -> None:
+        self._session = session
+        self._torch = torch
+        self._exact = exact
+        self.waiting = session.seed is not None and session.measuring
+        self._batches: list[tuple[int, dict[str, tuple[int, float]]]] = []
+        self._backwards = 0
+        self._drawn: list[Any] = []
+        self._random = False
+        self._norm: float | None = None
+
+    def batch_fetched(self, key: str, batch: Any, count: int) -> None:
+        """A loader gave a batch; trainers fetch one ahead of the one that they train on."""
+        known = self._session.knowledge.get("training_loaders") or ()
+        if not self.waiting or key not in known or len(self._batches) >= _KEPT_BATCHES:
+            return
+        tensors = tensors_of(self._torch, batch)
+        inputs = {f"{key}:{place}": (t.numel(), self._weighted_sum(t)) for place, t in enumerate(tensors)}
+        self._batches.append((count, inputs))
+        if not self._backwards:
+            self._drawn = self._generators()
+
+    def backward_begins(self) -> None:
+        """Whatever was drawn since the batch came (dropout, a mixture of samples) differs between parts and whole."""
+        if self.waiting:
+            self._backwards += 1
+            if self._backwards == 1 and self._drawn:
+                self._random = self._generators() != self._drawn
+
+    def clipping_begins(self, optimizers: Iterable[Any]) -> None:
+        """Clipped gradients are alike, whatever they were."""
+        if self.waiting and self._norm is None:
+            self._norm = self._norm_of(optimizers)
+
+    def step_begins(self, optimizers: Iterable[Any], scale: Callable[[], float], *, is_first: bool) -> None:
+        """The whole gradient is there; ``scale`` is what a gradient scaler has multiplied it by."""
+        if not self.waiting:
+            return
+        self.waiting = False
+        used = self._batches[: self._backwards]
+        if not is_first or not used:
+            return
+        norm = self._norm if self._norm is not None else self._norm_of(optimizers) / scale()
+        inputs: dict[str, list[float]] = {}
+        for _, batch in used:
+            for place, (elements, total) in batch.items():
+                before = inputs.setdefault(place, [0, 0.0])
+                before[0], before[1] = before[0] + elements, before[1] + total
+        self._session.recorder.emit(
+            "gradient", norm=norm, samples=sum(count for count, _ in used), exact=self._exact(), random=self._random,
+            inputs=list(inputs.values()),
+        )  # fmt: skip
+
+    def _norm_of(self, optimizers: Iterable[Any]) -> float:
+        parameters = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}
+        norms = []
+        for parameter in parameters.values():
+            if parameter.grad is not None:
+                gradient = parameter.grad.detach()
+                gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
+                norms.append(self._torch.linalg.vector_norm(gradient.float()))
+        return float(self._torch.linalg.vector_norm(self._torch.stack(norms))) if norms else 0.0
+
+    def _weighted_sum(self, tensor: Any) -> float:
+        """The same for the same samples, in one batch or in several; another one for an image that is flipped."""
+        torch = self._torch
+        if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_complex():
+            return 0.0
+        rows = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1)
+        summed = rows.sum(0, dtype=torch.float64)
+        return float(summed @ torch.cos(torch.arange(len(summed), dtype=torch.float64, device=summed.device)))
+
+    def _generators(self) -> list[Any]:
+        """Where the random generators stand that a training loop draws from."""
+        torch, numpy = self._torch, sys.modules.get("numpy")
+        stand = [torch.get_rng_state().tolist(), random.getstate()]
+        if numpy is not None:
+            stand.append([str(part) for part in numpy.random.get_state()])
+        if torch.cuda.is_initialized():
+            stand.append(torch.cuda.get_rng_state().tolist())
+        return stand

@@ -1,0 +1,218 @@
+"""PyTorch's modules: precision, memory layout and compilation around the outermost training call of a module."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+from ..patches import patch
+from ..session import Session
+
+NOT_COMPILED = ("off", False)
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+class ModuleWatch:
+    """Patches ``Module.__call__``; only the outermost call acts, and only on modules with parameters to train.
+
+    Global forward hooks would multiply a compiled model's graphs, and full-backward hooks break in-place models.
+    """
+
+    def __init__(self, session: Session, torch: ModuleType) -> None:
+        self.session = session
+        self.torch = torch
+        self.inside = False
+        self.precision = session.config.get("precision") if session.wants("precision") else None
+        self.channels_last = session.config.get("channels_last") if session.wants("channels_last") else None
+        mode = session.config.get("compile") if session.wants("compile") else None
+        self.compile_mode = None if mode in NOT_COMPILED else mode
+        self.device_type = session.device.split(":")[0]
+        self.roots: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self.calls_since_backward = 0
+        self.covered_backwards = 0
+        self.script_autocast = False
+        self.script_compiled = False
+        self.observed_dtype = ""
+        self.observed_layout: bool | None = None
+        self.parameter_dtypes: set[str] = set()
+        self.has_conv2d = False
+        self.weights_channels_last = False
+        self.has_batch_norm = False
+        self.compiled_roots = 0
+
+    def _handed_over(self, knob: str) -> None:
+        if knob == "precision":
+            self.precision = None
+        elif knob == "compile":
+            self.compile_mode = None
+
+    def install(self) -> None:
+        """Patches what the mode needs."""
+        self.session.on_hand_over.append(self._handed_over)
+        acts = self.precision in DTYPES or bool(self.channels_last) or bool(self.compile_mode)
+        if self.session.measuring or acts:
+            patch(self.torch.nn.Module, "__call__", self._call)
+        if self.session.measuring:
+            patch(self.torch, "compile", self._note_compile)
+            patch(self.torch.nn.Module, "compile", self._note_compile)
+
+    def _note_compile(self, original: Any) -> Any:
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            if not self.inside:
+                self.script_compiled = True
+            return original(*args, **kwargs)
+
+        return compile
+
+    def _call(self, original: Any) -> Any:
+        watch = self
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if watch.inside:
+                return original(module, *args, **kwargs)
+            return watch._outermost(original, module, args, kwargs)
+
+        return __call__
+
+    def _outermost(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        torch = self.torch
+        ours = self.session.here and self.session.may_be_of("torch")
+        if not ours or torch.jit.is_scripting() or torch.compiler.is_compiling():
+            return original(module, *args, **kwargs)
+        if not torch.is_grad_enabled():
+            clock = self.session.clock
+            # Without ``eval()`` it is still no training when a batch of the training loader goes in.
+            if self.session.measuring and (not module.training or clock.holds_samples):
+                clock.validation_begins(id(module))
+            return original(module, *args, **kwargs)
+        root = self.roots.get(module)
+        if root is None:
+            root = self._meet(module)
+        if not root["trains"]:
+            return original(module, *args, **kwargs)
+        if self.session.measuring and self.session.clock.validating and module.training:
+            self.session.clock.training_resumes()
+        self.calls_since_backward += 1
+        self.inside = True
+        try:
+            return self._forward(original, module, root, args, kwargs)
+        finally:
+            self.inside = False
+
+    def _forward(
+        self, original: Any, module: Any, root: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.channels_last and root["conv2d"]:
+            args = tuple(self._to_channels_last(a) for a in args)
+            kwargs = {k: self._to_channels_last(v) for k, v in kwargs.items()}
+        call = original
+        if self.compile_mode and root["calls"] >= 1:
+            call = root["compiled"] = root.get("compiled") or self._compiled(module)
+            result = self._in_precision(lambda: call(*args, **kwargs))
+        else:
+            # The first call is eager, so that hooks on single layers can see what really happens in them.
+            with self._observing(module) if root["calls"] == 0 and self.session.measuring else nullcontext():
+                result = self._in_precision(lambda: call(module, *args, **kwargs))
+        root["calls"] += 1
+        return result
+
+    def _in_precision(self, run: Any) -> Any:
+        if self.precision not in DTYPES:
+            return run()
+        dtype = getattr(self.torch, DTYPES[self.precision])
+        with self.torch.autocast(self.device_type, dtype=dtype):
+            result = run()
+        return self._to_float(result, dtype)
+
+    def _to_float(self, value: Any, dtype: Any) -> Any:
+        """Outputs go back as float32: the script's own loss and metrics were written for that."""
+        if isinstance(value, self.torch.Tensor):
+            return value.float() if value.dtype == dtype else value
+        if isinstance(value, tuple) and type(value) is tuple:
+            return tuple(self._to_float(item, dtype) for item in value)
+        if isinstance(value, list):
+            return [self._to_float(item, dtype) for item in value]
+        if isinstance(value, dict):
+            for key, item in value.items():
+                value[key] = self._to_float(item, dtype)
+        return value
+
+    def _to_channels_last(self, value: Any) -> Any:
+        if isinstance(value, self.torch.Tensor) and value.dim() == 4:
+            return value.contiguous(memory_format=self.torch.channels_last)
+        return value
+
+    def _compiled(self, module: Any) -> Any:
+        from torch._dynamo.external_utils import wrap_inline
+
+        self.compiled_roots += 1
+        mode = None if self.compile_mode == "default" else self.compile_mode
+        # ``module.compile()`` silently does nothing for classes of torch.nn itself; a frame of its own is compiled.
+        return self.torch.compile(wrap_inline(module._call_impl), mode=mode)
+
+    def _meet(self, module: Any) -> dict[str, Any]:
+        torch = self.torch
+        parameters = list(module.parameters())
+        convolutions = [m for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
+        trains = any(p.requires_grad for p in parameters)
+        root = {"trains": trains, "conv2d": bool(convolutions), "calls": 0}
+        self.roots[module] = root
+        if trains:
+            self.parameter_dtypes |= {str(p.dtype).removeprefix("torch.") for p in parameters}
+            self.has_conv2d |= bool(convolutions)
+            self.has_batch_norm |= any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules())
+            self.script_autocast |= torch.is_autocast_enabled(self.device_type)
+            self.weights_channels_last |= any(_is_channels_last(torch, c.weight) for c in convolutions)
+            if self.channels_last and convolutions:
+                module.to(memory_format=torch.channels_last)
+        return root
+
+    def _observing(self, module: Any) -> AbstractContextManager[None]:
+        return _Observation(self, module)
+
+    def backward_ran(self) -> None:
+        """Counts the backwards that a training call of ours preceded: the share that the knobs reach."""
+        self.covered_backwards += self.calls_since_backward > 0
+        self.calls_since_backward = 0
+
+
+class _Observation(AbstractContextManager[None]):
+    """Hooks on the first matrix product and the first convolution for one call, removed right after it."""
+
+    def __init__(self, watch: ModuleWatch, module: Any) -> None:
+        self.watch = watch
+        self.module = module
+        self.handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        nn = self.watch.torch.nn
+        products = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.RNNBase, nn.MultiheadAttention)
+        for layer in self.module.modules():
+            if isinstance(layer, products):
+                self.handles.append(layer.register_forward_hook(self._saw_output))
+            if isinstance(layer, nn.Conv2d) and layer.in_channels > 1:
+                self.handles.append(layer.register_forward_pre_hook(self._saw_input))
+
+    def _saw_output(self, layer: Any, args: Any, output: Any) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        if not self.watch.observed_dtype and hasattr(tensor, "dtype"):
+            self.watch.observed_dtype = str(tensor.dtype).removeprefix("torch.")
+        device_type = self.watch.device_type
+        if self.watch.precision not in DTYPES:
+            self.watch.script_autocast |= self.watch.torch.is_autocast_enabled(device_type)
+
+    def _saw_input(self, layer: Any, args: Any) -> None:
+        if self.watch.observed_layout is None and args:
+            self.watch.observed_layout = _is_channels_last(self.watch.torch, args[0])
+
+    def __exit__(self, *exc: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def _is_channels_last(torch: ModuleType, tensor: Any) -> bool:
+    if tensor.dim() != 4 or tensor.shape[1] == 1:
+        return False
+    return bool(tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous())

@@ -1,0 +1,88 @@
+"""Processes that the script starts to train in: their steps can't be seen from here, and a study has to be told why."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import weakref
+from multiprocessing import util
+from multiprocessing.process import BaseProcess, current_process
+from types import ModuleType
+from typing import Any
+
+from ..patches import patch
+from ..session import Session
+
+
+class ProcessWatch:
+    """Recognises that the script waits for trainers of its own, so that nobody waits for a step that can't come."""
+
+    def __init__(self, session: Session, torch: ModuleType) -> None:
+        self.session = session
+        self.torch = torch
+        self.trainers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.started: list[str] = []
+
+    def install(self) -> None:
+        """Patches the start of a process and the waiting for its end."""
+        self.session.on_quiet_end = self._explain_missing_steps
+        self.session.on_leave = self._remove_sockets
+        patch(BaseProcess, "start", self._start)
+        patch(BaseProcess, "join", self._join)
+        spawning = sys.modules.get("torch.multiprocessing.spawn")
+        if spawning is not None:
+            patch(spawning.ProcessContext, "join", self._join_spawned)
+
+    def _start(self, original: Any) -> Any:
+        def start(process: Any) -> Any:
+            if self.session.here and not process.daemon:  # a DataLoader's workers are daemons
+                arguments = [*process._args, *process._kwargs.values()]
+                if any(self._is_trainable(argument) for argument in arguments):
+                    self.trainers.add(process)
+                self.started.append(getattr(process._target, "__name__", type(process).__name__))
+            if self.session.here:
+                # Each worker would make a folder of its own for sockets, and leave it behind when the trial ends.
+                process._config.setdefault("tempdir", util.get_temp_dir())
+            return original(process)
+
+        return start
+
+    def _remove_sockets(self) -> None:
+        folder = current_process()._config.get("tempdir")  # type: ignore[attr-defined]
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_trainable(self, value: Any) -> bool:
+        return isinstance(value, self.torch.nn.Module) and any(p.requires_grad for p in value.parameters())
+
+    def _join(self, original: Any) -> Any:
+        def join(process: Any, timeout: float | None = None) -> Any:
+            if timeout is None and process in self.trainers:
+                self._waits_for([process])
+            return original(process, timeout)
+
+        return join
+
+    def _join_spawned(self, original: Any) -> Any:
+        def join(context: Any, *args: Any, **kwargs: Any) -> Any:
+            self._waits_for(context.processes)
+            return original(context, *args, **kwargs)
+
+        return join
+
+    def _waits_for(self, processes: list[Any]) -> None:
+        """The script does nothing from here on but wait for its trainers: so would the trial."""
+        if not self.session.here or self.session.clock.total_steps:
+            return
+        for process in {*processes, *self.trainers}:
+            process.kill()
+        self.session.fail("no-step", self._reason())
+        self.session.stop("the script trains in processes of its own", complete=False)
+
+    def _explain_missing_steps(self) -> None:
+        if self.started and not self.session.clock.total_steps:
+            self.session.fail("no-step", self._reason())
+
+    def _reason(self) -> str:
+        names = ", ".join(sorted(set(self.started)))
+        return f"the script trains in processes that it starts itself ({names}): only its first process can be measured"

@@ -1,0 +1,352 @@
+"""PyTorch's backward and optimizers: where a step ends, gradient accumulation, fp16 loss scaling, fused updates."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ..patches import patch
+from ..session import Session
+from .gradients import GradientWatch
+from .learning_rates import KNOB, RateWatch
+from .losses import LossWatch, remember_plain
+from .optimizers import Stepped, describe, implementations
+from .scalers import ScalerWatch
+
+BackwardListener = Callable[[bool], None]
+"""Is told whether it is the first loss of a step: a GAN has several."""
+
+
+class StepWatch:
+    """Patches backward, step and zero_grad. An accumulated or scaled step is arranged here and nowhere else."""
+
+    def __init__(
+        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, gradients: GradientWatch
+    ) -> None:
+        self.session = session
+        self.torch = torch
+        self.backward_ran = backward_ran
+        self.gradients = gradients
+        self.scalers = ScalerWatch()
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.stepped: list[Stepped] = []
+        self.together = 0
+        self._described: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.backwards = 0
+        self.steps = 0
+        self.closures = 0
+        self.scaled_by_script = False
+        self.losses = LossWatch(session)
+        self.rates = RateWatch(session)
+        self.in_optimizer = False
+        self.in_backward = False
+        self.factor = int(session.config.get("grad_accumulation", 1)) if session.wants("grad_accumulation") else 1
+        self.micro = 0
+        self.kept_gradients = 0
+        self.boundaries = 0
+        self.skipping = False
+        self.scaler: Any = None
+        self.scaler_used = False
+        self.unscaled: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.precision = session.config.get("precision") if session.wants("precision") else None
+
+    def _handed_over(self, knob: str) -> None:
+        if knob == "grad_accumulation":
+            self.factor = 1
+        elif knob == "precision":
+            self.precision = self.scaler = None
+
+    def install(self) -> None:
+        """Patches what the mode needs."""
+        self.session.on_hand_over.append(self._handed_over)
+        torch = self.torch
+        optimizer = torch.optim.Optimizer
+        changes = self.factor > 1 or self.precision == "fp16"
+        if self.session.measuring or changes:
+            patch(torch.autograd, "backward", self._backward)
+            patch(optimizer, "profile_hook_step", self._profile_hook_step)
+        if self.session.measuring or self.session.wants("optimizer") or self.session.wants(KNOB):
+            patch(optimizer, "add_param_group", self._add_param_group)
+        if changes or self.gradients.waiting:
+            patch(torch.nn.utils, "clip_grad_norm_", self._clip)
+            patch(torch.nn.utils, "clip_grad_value_", self._clip)
+        if self.factor > 1:
+            patch(optimizer, "zero_grad", self._zero_grad)
+            patch(torch.nn.Module, "zero_grad", self._zero_grad)
+            self._patch_schedulers()
+        if self.session.measuring or changes:
+            patch(torch.amp.GradScaler, "scale", self._note_scaler)
+            patch(torch.amp.GradScaler, "update", self._scaler_call)
+        if self.factor > 1:
+            for method in ("step", "unscale_"):
+                patch(torch.amp.GradScaler, method, self._scaler_call)
+        if self.precision == "fp16":
+            self.scaler = torch.amp.GradScaler(self.session.device.split(":")[0])
+
+    # backward
+
+    def _backward(self, original: Any) -> Any:
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if not self.session.here or self.in_backward:
+                return original(tensors, grad_tensors, *args, **kwargs)
+            self.session.check_stop()
+            self.gradients.backward_begins()
+            self.in_backward = True
+            try:
+                losses = [tensors] if isinstance(tensors, self.torch.Tensor) else list(tensors)
+                leads = self.losses.see(losses[0], alone=len(losses) == 1 and _all_none(grad_tensors))
+                scaled = self._scale(losses, grad_tensors)
+                result = original(tensors, scaled, *args, **kwargs)
+            finally:
+                self.in_backward = False
+            if self.session.measuring:
+                self._observe_backward(leads)
+            return result
+
+        return backward
+
+    def _scale(self, losses: list[Any], grad_tensors: Any) -> Any:
+        """The gradients to start from: 1/k under accumulation of a mean loss, times the scaler's scale under fp16."""
+        scalar = len(losses) == 1 and losses[0].numel() == 1 and _all_none(grad_tensors)
+        factor = 1.0 if self.losses.reduction == "sum" or not scalar else 1.0 / self.factor
+        if self.factor > 1:
+            self._check_kept_gradients()
+        # Without an optimizer nobody would divide by the scale again.
+        scaler = self.scaler if self.optimizers else None
+        if scaler is None and factor == 1.0:
+            return grad_tensors
+        self._update_scaler()
+        given = [None] * len(losses) if _all_none(grad_tensors) else _as_list(self.torch, grad_tensors)
+        starts = [
+            self.torch.full_like(loss, factor) if start is None else start
+            for loss, start in zip(losses, given, strict=True)
+        ]
+        return starts if scaler is None else [scaler.scale(start) for start in starts]
+
+    def _check_kept_gradients(self) -> None:
+        """Between micro-batches gradients must survive: a script that sets ``p.grad = None`` itself defeats this."""
+        if self.micro % self.factor == 0:
+            return
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad:
+                        self.kept_gradients += parameter.grad is not None
+                        self.boundaries += 1
+                        return
+
+    def _observe_backward(self, leads: bool) -> None:
+        self.backwards += 1
+        self.backward_ran(leads)
+        if not self.optimizers and not self.in_optimizer:
+            self.losses.step_ends()
+            self.session.step("torch")
+
+    # optimizer
+
+    def _profile_hook_step(self, original: Any) -> Any:
+        def profile_hook_step(function: Any) -> Any:
+            inner = original(function)
+
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                if not self.session.here or self.in_optimizer:
+                    return inner(optimizer, *args, **kwargs)
+                return self._step(inner, optimizer, args, kwargs)
+
+            return _wearing(step, inner)
+
+        return profile_hook_step
+
+    def _describe(self, optimizer: Any) -> None:
+        self._described.add(optimizer)
+        # Optimizers that follow each other (one a fold, say) don't share a loop; those that live together do.
+        self.together = max(self.together, len(self._described))
+        described = describe(self.torch, optimizer)
+        if self.together > len(self.stepped) or described not in self.stepped:
+            self.stepped.append(described)
+
+    def _step(self, inner: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if optimizer not in self._described:
+            self._describe(optimizer)
+        closure = args[0] if args else kwargs.get("closure")
+        if callable(closure):
+            self.closures += 1
+            args = (self._counted(optimizer, closure), *args[1:])
+            kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
+        if self.factor > 1:
+            self.micro += 1
+            if self.micro % self.factor:
+                self.skipping = True
+                return None
+            self.skipping = False
+        if not callable(closure):
+            self._look_at_gradients(optimizer)
+        self.in_optimizer = True
+        try:
+            if self.scaler is None:
+                result = inner(optimizer, *args, **kwargs)
+            else:
+                result = self._scaled_step(optimizer, args, kwargs)
+        finally:
+            self.in_optimizer = False
+        self.steps += 1
+        self.losses.step_ends()
+        if self.session.measuring:
+            self.rates.stepped(optimizer)
+            self.session.step("torch")
+        return result
+
+    def _look_at_gradients(self, optimizer: Any) -> None:
+        is_first = not self.steps and not self.scalers.begun
+        self.gradients.step_begins(self.optimizers, lambda: self._scale_of_gradients(optimizer), is_first=is_first)
+
+    def _scale_of_gradients(self, optimizer: Any) -> float:
+        """What a scaler has multiplied the gradients by that a step begins with; a fused one divides by it itself."""
+        if self.scaler is not None and optimizer not in self.unscaled:
+            return float(self.scaler.get_scale())
+        given = getattr(optimizer, "grad_scale", None)
+        return 1.0 if given is None else float(given)
+
+    def _counted(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Every evaluation is a step: LBFGS updates between them, and takes twenty in what it calls one step."""
+        evaluations = 0
+
+        def evaluate() -> Any:
+            nonlocal evaluations
+            evaluations += 1
+            if evaluations > 1 and self.session.measuring:
+                self.session.step("torch")
+            loss = closure()
+            self._look_at_gradients(optimizer)
+            return loss
+
+        return evaluate
+
+    def _scaled_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.scaler_used = True
+        # The scaler calls ``optimizer.step`` itself; ``in_optimizer`` lets that call straight through.
+        return self.scaler.step(optimizer, *args, **kwargs)
+
+    def _update_scaler(self) -> None:
+        """Before the first backward after a step: optimizers that step one after the other share one scale."""
+        if self.scaler is not None and self.scaler_used:
+            self.scaler.update()
+            self.scaler_used = False
+            self.unscaled.clear()
+
+    def _zero_grad(self, original: Any) -> Any:
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.micro % self.factor:
+                return None
+            return original(owner, *args, **kwargs)
+
+        return zero_grad
+
+    def _clip(self, original: Any) -> Any:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.factor > 1 and (self.micro + 1) % self.factor:
+                # Clipping belongs to the whole step; on a micro-batch it would shrink what is still being summed.
+                return self.torch.zeros(())
+            if self.scaler is not None:
+                for optimizer in set(self.optimizers) - set(self.unscaled):
+                    self.scaler.unscale_(optimizer)
+                    self.unscaled.add(optimizer)
+            self.gradients.clipping_begins(self.optimizers)
+            return original(parameters, *args, **kwargs)
+
+        return clip
+
+    def _patch_schedulers(self) -> None:
+        """A scheduler that is stepped with every micro-batch must move with every whole step only."""
+        schedulers = sys.modules.get("torch.optim.lr_scheduler")
+        base = getattr(schedulers, "LRScheduler", None)
+        if base is None:
+            return
+
+        def make(original: Any) -> Any:
+            def _initial_step(scheduler: Any) -> None:
+                original(scheduler)
+                step = scheduler.step
+
+                def guarded(*args: Any, **kwargs: Any) -> Any:
+                    if self.skipping and self.micro % self.factor:
+                        return None
+                    return step(*args, **kwargs)
+
+                scheduler.step = _wearing(guarded, step)
+
+            return _initial_step
+
+        patch(base, "_initial_step", make)
+
+    def _note_scaler(self, original: Any) -> Any:
+        def scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, *args, **kwargs)
+            if scaler is not self.scaler and scaler.is_enabled():
+                self.scaled_by_script = True
+                if args and isinstance(result, self.torch.Tensor):
+                    remember_plain(result, args[0])
+            return result
+
+        return scale
+
+    def _scaler_call(self, original: Any) -> Any:
+        """The script's own scaler must act once a whole step: unscaling twice would divide the sum twice."""
+        name = original.__name__
+        run = self.scalers.watched(original) if name == "update" and self.session.measuring else original
+
+        def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if scaler is self.scaler:
+                return run(scaler, *args, **kwargs)
+            if name == "step" and (self.micro + 1) % self.factor:
+                self.micro += 1
+                self.skipping = True
+                return None
+            inside = (self.micro + 1) % self.factor if name == "unscale_" else self.micro % self.factor
+            if name in ("unscale_", "update") and inside:
+                return None
+            return run(scaler, *args, **kwargs)
+
+        return call
+
+    def _add_param_group(self, original: Any) -> Any:
+        def add_param_group(optimizer: Any, group: dict[str, Any]) -> Any:
+            result = original(optimizer, group)
+            if self.session.here:
+                if optimizer not in self.optimizers:
+                    self.optimizers.add(optimizer)
+                if self.session.wants("optimizer"):
+                    self._choose_implementation(optimizer)
+                self.rates.group_added(optimizer)
+            return result
+
+        return add_param_group
+
+    def _choose_implementation(self, optimizer: Any) -> None:
+        chosen = self.session.config["optimizer"]
+        if chosen not in implementations(self.torch, optimizer):
+            return
+        group = optimizer.param_groups[-1]
+        group["fused"], group["foreach"] = chosen == "fused", chosen == "foreach"
+        optimizer.defaults.update(fused=group["fused"], foreach=group["foreach"])
+        if chosen == "fused":
+            optimizer._step_supports_amp_scaling = True
+
+
+def _all_none(gradients: Any) -> bool:
+    return gradients is None or (isinstance(gradients, (list, tuple)) and all(g is None for g in gradients))
+
+
+def _as_list(torch: ModuleType, gradients: Any) -> list[Any]:
+    return [gradients] if isinstance(gradients, torch.Tensor) else list(gradients)
+
+
+def _wearing(function: Any, original: Any) -> Any:
+    """``functools.wraps`` that also works for bound methods."""
+    for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+        setattr(function, attribute, getattr(original, attribute, None))
+    function.__wrapped__ = original
+    return function

@@ -1,0 +1,190 @@
+"""Trainers that wrap PyTorch: a knob that such a trainer has an option for is left to the trainer, never done twice."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .. import files
+from ..patches import patch
+from ..session import Session
+
+LIGHTNING_PRECISION = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true"}
+TRAINING_ARGUMENTS = {
+    "batch_size": "per_device_train_batch_size",
+    "num_workers": "dataloader_num_workers",
+    "prefetch_factor": "dataloader_prefetch_factor",
+    "pin_memory": "dataloader_pin_memory",
+    "persistent_workers": "dataloader_persistent_workers",
+}
+ACCELERATE_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
+
+
+def lightning(session: Session, module: ModuleType) -> None:
+    """Lightning's Trainer: precision, accumulation, and a root folder of the trial's own."""
+
+    def make(original: Any) -> Any:
+        def __init__(trainer: Any, *args: Any, **kwargs: Any) -> None:
+            session.facts["trainer"] = "lightning"
+            if session.measuring:
+                kwargs["default_root_dir"] = os.path.join(session.folder, "lightning")
+                session.note("Lightning's default_root_dir is the trial's folder")
+            _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
+            _accumulate(session, kwargs, "accumulate_grad_batches", kwargs.get("accumulate_grad_batches") or 1)
+            original(trainer, *args, **kwargs)
+
+        return __init__
+
+    patch(module.Trainer, "__init__", make)
+    if session.measuring:
+        patch(module.Trainer, "fit", _taking_metrics(session))
+
+
+def _taking_metrics(session: Session) -> Callable[[Any], Any]:
+    """What Lightning's ``self.log`` gathered is read when ``fit`` ends, or where the trial ends in it."""
+    fitting: list[Any] = []
+
+    def take() -> None:
+        for trainer in fitting:
+            for name, value in dict(trainer.callback_metrics).items():
+                session.log(str(name), value)
+
+    def make(original: Any) -> Any:
+        def fit(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            fitting.append(trainer)
+            try:
+                result = original(trainer, *args, **kwargs)
+                take()
+                return result
+            finally:
+                fitting.remove(trainer)
+
+        return fit
+
+    session.observers.append(take)
+    return make
+
+
+def transformers_log(session: Session, module: ModuleType) -> None:
+    """The Trainer's ``log`` gets its training and evaluation figures alike."""
+    if not session.measuring:
+        return
+
+    def make(original: Any) -> Any:
+        def log(trainer: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
+            for name, value in logs.items():
+                session.log(str(name), value)
+            return original(trainer, logs, *args, **kwargs)
+
+        return log
+
+    patch(module.Trainer, "log", make)
+
+
+def transformers(session: Session, module: ModuleType) -> None:
+    """TrainingArguments: batch size, accumulation, precision, workers; outputs go to the trial's folder."""
+
+    def make(original: Any) -> Any:
+        def __post_init__(arguments: Any) -> None:
+            session.facts["trainer"] = "transformers"
+            options = vars(arguments)
+            _loader_options(session, options)
+            if session.measuring:
+                options["output_dir"] = os.path.join(session.folder, "transformers")
+                options["report_to"] = "none"
+                session.note("TrainingArguments.output_dir is the trial's folder, and report_to is none")
+            if options.get("bf16") or options.get("fp16"):
+                session.leave_to_script("precision", "TrainingArguments set a mixed precision already")
+            elif session.wants("precision"):
+                precision = session.config["precision"]
+                if precision in ("bf16", "fp16"):
+                    options[precision] = True
+                    if session.device == "cpu" and "use_cpu" in options:
+                        options["use_cpu"] = True  # without it, mixed precision is refused where there is no GPU
+                    session.hand_over("precision")
+            written = options.get("gradient_accumulation_steps") or 1
+            _accumulate(session, options, "gradient_accumulation_steps", written)
+            original(arguments)
+
+        return __post_init__
+
+    patch(module.TrainingArguments, "__post_init__", make)
+
+
+def _loader_options(session: Session, options: dict[str, Any]) -> None:
+    for knob, field in TRAINING_ARGUMENTS.items():
+        if options.get(field) is not None:
+            session.trainer_options[knob] = options[field]
+        # TrainingArguments refuse a prefetch without workers; their number comes before it.
+        in_vain = knob == "prefetch_factor" and not options["dataloader_num_workers"]
+        if session.wants(knob) and field in options and not in_vain:
+            options[field] = session.config[knob]
+            session.hand_over(knob)
+
+
+def fabric(session: Session, module: ModuleType) -> None:
+    """Lightning's Fabric: precision; everything else stays with the script's own loop."""
+
+    def make(original: Any) -> Any:
+        def __init__(fabric: Any, *args: Any, **kwargs: Any) -> None:
+            session.facts["trainer"] = "fabric"
+            _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
+            original(fabric, *args, **kwargs)
+
+        return __init__
+
+    patch(module.Fabric, "__init__", make)
+
+
+def accelerate(session: Session, module: ModuleType) -> None:
+    """accelerate's Accelerator: mixed precision; accumulation only where the script uses ``accumulate()``."""
+
+    def make(original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        def __init__(accelerator: Any, *args: Any, **kwargs: Any) -> None:
+            if session.facts.get("trainer") is None:
+                session.facts["trainer"] = "accelerate"
+                given = signature.bind_partial(accelerator, *args, **kwargs).arguments
+                written = given.get("mixed_precision")
+                _choose(session, "precision", kwargs, "mixed_precision", ACCELERATE_PRECISION, written=written)
+                session.leave_to_script("grad_accumulation", "accelerate accumulates by its own option")
+            original(accelerator, *args, **kwargs)
+
+        return __init__
+
+    patch(module.Accelerator, "__init__", make)
+
+
+def _choose(
+    session: Session, knob: str, options: Any, option: str, names: dict[str, str], *, written: Any = None
+) -> None:
+    """Sets the trainer's option for the knob, unless the script chose a value of its own."""
+    if written not in (None, "no", "32", "32-true", 32):
+        session.leave_to_script(knob, f"the script passes {option}={written!r} to its trainer")
+        return
+    if session.wants(knob) and session.config[knob] in names:
+        options[option] = names[session.config[knob]]
+        session.hand_over(knob)
+
+
+def _accumulate(session: Session, options: Any, option: str, written: int) -> None:
+    session.trainer_options["grad_accumulation"] = written
+    if session.wants("grad_accumulation"):
+        options[option] = session.config["grad_accumulation"]
+        session.hand_over("grad_accumulation")
+
+
+ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {
+    "lightning.pytorch.trainer.trainer": lightning,
+    "pytorch_lightning.trainer.trainer": lightning,
+    "lightning.fabric.fabric": fabric,
+    "lightning_fabric.fabric": fabric,
+    "transformers.training_args": transformers,
+    "transformers.trainer": transformers_log,
+    "accelerate.accelerator": accelerate,
+    "safetensors.torch": files.install_safetensors,
+}

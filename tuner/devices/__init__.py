@@ -1,0 +1,1 @@
+"""What a study can run on: a file a kind of device."""

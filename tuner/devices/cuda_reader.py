@@ -1,0 +1,107 @@
+"""Reads a CUDA card beside a trial about once a second: clock, heat, what slows it down, and who else is on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from tuner.devices.present import nvml_handle, nvml_session
+from tuner.model import Device
+
+PERIOD_S = 1.0
+# As for every reading beside what is measured: at most 1% of the time.
+_OBSERVER_SHARE = 0.01
+
+
+@contextmanager
+def card_reader(device: Device) -> Iterator[CardReader]:
+    """A reader for the device, to be opened before the trial starts; it reads nothing where there is no card."""
+    if device.kind != "cuda":
+        yield CardReader(None, None)
+        return
+    with nvml_session() as nvml:
+        yield CardReader(nvml, nvml_handle(nvml, device))
+
+
+class CardReader:
+    """Raw readings for the trial's resource samples. Processes that are on the card already are others'."""
+
+    def __init__(self, nvml: ModuleType | None, handle: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._nvml = nvml if handle is not None else None
+        self._handle = handle
+        self._clock = clock
+        self._next = 0.0
+        # Microseconds since 1970, as NVML stamps its samples.
+        self._seen_us = int(time.time() * 1e6)
+        self._before = frozenset(self._memory() if self._nvml else ())
+
+    def read(self, own: Collection[int]) -> dict[str, Any] | None:
+        """A reading, None where none is due. ``own`` are the trial's processes."""
+        started = self._clock()
+        nvml = self._nvml
+        if nvml is None or started < self._next:
+            return None
+        memory, shares = self._memory(), self._shares()
+        foreign = tell_apart({*memory, *(shares or ())}, own, self._before)
+        reading = {
+            "sm_mhz": self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            "celsius": self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            "reasons": self._reasons(),
+            "used": getattr(self._ask("nvmlDeviceGetMemoryInfo"), "used", None),
+            "tells_shares": shares is not None,
+            "processes": [[pid, memory.get(pid), (shares or {}).get(pid), is_foreign] for pid, is_foreign in foreign],
+        }
+        ended = self._clock()
+        self._next = ended + max(PERIOD_S, (ended - started) / _OBSERVER_SHARE)
+        return reading
+
+    def _reasons(self) -> Any:
+        """The bits of what limits the clocks now. Drivers before 535 know them by their old name."""
+        now = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        return now if now is not None else self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+
+    def _memory(self) -> dict[int, int | None]:
+        """Bytes of each process that computes on the card."""
+        listed = self._ask("nvmlDeviceGetComputeRunningProcesses") or ()
+        return {int(process.pid): process.usedGpuMemory for process in listed}
+
+    def _shares(self) -> dict[int, float] | None:
+        """Percent of the multiprocessors' time that each process had since the last reading; None where untold."""
+        assert self._nvml is not None
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_us)
+        except (self._nvml.NVMLError, AttributeError) as error:
+            # "Not found" says that nobody has run anything since.
+            return {} if getattr(error, "value", None) == self._nvml.NVML_ERROR_NOT_FOUND else None
+        self._seen_us = max([self._seen_us, *(int(sample.timeStamp) for sample in samples)])
+        return mean_shares((int(sample.pid), int(sample.smUtil)) for sample in samples)
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """What NVML answers, None where this card, driver or binding can't."""
+        assert self._nvml is not None
+        try:
+            return getattr(self._nvml, name)(self._handle, *arguments)
+        except (self._nvml.NVMLError, AttributeError):
+            return None
+
+
+def tell_apart(listed: Iterable[int], own: Collection[int], before: Collection[int]) -> list[tuple[int, bool | None]]:
+    """Of each listed process whether it is another's; None where that can't be told.
+
+    In a container NVML's pids may be the host's: a newcomer is a stranger only where the trial's own pids are listed.
+    """
+    pids = sorted(listed)
+    readable = any(pid in own for pid in pids)
+    return [(pid, pid not in own if readable or pid in before else None) for pid in pids]
+
+
+def mean_shares(samples: Iterable[tuple[int, int]]) -> dict[int, float]:
+    """The mean of each process's samples; drivers give figures beyond 100 at times, which mean nothing."""
+    found: dict[int, list[int]] = {}
+    for pid, percent in samples:
+        if 0 <= percent <= 100:
+            found.setdefault(pid, []).append(percent)
+    return {pid: sum(values) / len(values) for pid, values in found.items()}

@@ -1,0 +1,153 @@
+"""How figures are written for people, everywhere alike. Pure: values in, text out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tuner.analysis.accuracy import Check, Screened
+from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
+from tuner.model import Config, Device, Phase, Ratio, Script, Shift, Trial, Value, baseline_of
+
+AS_WRITTEN = "as written"
+BOUND_TEXT = {
+    Bound.INPUT: "the loop waits for its loader",
+    Bound.COMPUTE: "computing takes the time",
+    Bound.OVERHEAD: "what each step costs besides its samples takes the time",
+}
+
+
+def value_text(value: Value) -> str:
+    """A knob's value as it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def config_text(config: Config) -> str:
+    """A config on one line; the empty one is what the script says."""
+    return " ".join(f"{knob}={value_text(value)}" for knob, value in config.items()) or AS_WRITTEN
+
+
+def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
+    """What was noticed in the script as written."""
+    baseline = baseline_of(trials)
+    return baseline.outcome.remarks if baseline is not None and baseline.outcome is not None else ()
+
+
+def run_text(trial: Trial) -> str:
+    """What was run: a config, or the side of the loop that a probe ran."""
+    return trial.why if trial.phase is Phase.PROBE else config_text(trial.config)
+
+
+def script_text(script: Script) -> str:
+    """The script as it is named on the command line."""
+    return f"--module {script.module}" if script.module else script.path
+
+
+def device_text(device: Device) -> str:
+    """The device with its name."""
+    return f"{device.label} ({device.name})"
+
+
+def rate_text(rate: float, unit: str = "samples") -> str:
+    """A rate with three significant digits or all of its whole ones."""
+    return f"{number_text(rate)} {unit}/s"
+
+
+def number_text(number: float) -> str:
+    """Three significant digits, or all of the whole ones with thousands apart."""
+    if abs(number) >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """A ratio with its interval."""
+    return f"{gain_text(ratio.ratio)} [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def gain_text(gain: float) -> str:
+    """How many times as fast."""
+    return f"{gain:.2f}x"
+
+
+def shift_text(shift: Shift) -> str:
+    """How far the baseline moved, and whose gains suffer from it."""
+    moved = f"the baseline moved by {shift.ratio - 1:.0%} between trials {shift.before} and {shift.after}"
+    return f"{moved}: gains of the trials between them are rough"
+
+
+def count_text(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def bottleneck_text(found: Bottleneck) -> str:
+    """What holds a loop up, on one line."""
+    shares = [f"{share_text(found.input_share)} of the time"] if found.bound is Bound.INPUT else []
+    if found.bound is Bound.OVERHEAD and found.overhead_share is not None:
+        shares.append(f"{share_text(found.overhead_share)} of a step")
+    if found.most_from_input is not None:
+        shares.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
+    return bound_text(found) + (f" ({'; '.join(shares)})" if shares else "")
+
+
+def bound_text(found: Bottleneck) -> str:
+    """Which part decides the rate."""
+    unseen = found.bound is Bound.INPUT and (found.wait_share or 0.0) < INPUT_SHARE
+    return f"{found.bound}: {'preparing the data takes time from computing' if unseen else BOUND_TEXT[found.bound]}"
+
+
+def budget_text(seconds: float, finals_share: float) -> str:
+    """A study's time, with what is kept of it from the start."""
+    return f"of {seconds_text(seconds)}, at least {seconds_text(finals_share * seconds)} for the proof"
+
+
+def screened_text(screened: Screened) -> str:
+    """What a screen showed, with its figures."""
+    said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown"}
+    parts = [_check_text(check) for check in screened.checks]
+    basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} {screened.unit} each"
+    return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
+
+
+def _check_text(check: Check) -> str:
+    if math.isnan(check.baseline):
+        return f"{check.name} was not seen"
+    text = f"{check.name} {check.candidate:.4g} against {check.baseline:.4g}"
+    if check.either_way:
+        return f"{text} ({100 * check.worse:.2g}% apart; {100 * check.margin:.2g}% is allowed)"
+    if not math.isfinite(check.worse):
+        return text
+    start = f", coming from {number_text(check.start)}" if check.start is not None else ""
+    return f"{text}{start} ({_worse(check.worse)}, at most {_worse(check.high)}; {check.margin:.2%} worse is allowed)"
+
+
+def _worse(share: float) -> str:
+    return f"{abs(share):.2%} {'worse' if share > 0 else 'better'}"
+
+
+def share_text(share: float | None) -> str:
+    """A share in percent."""
+    return "not seen" if share is None else f"{share:.0%}"
+
+
+def bytes_text(amount: float) -> str:
+    """An amount of memory in the largest unit that fits."""
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in at most two units."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(whole / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes % 60 else f"{minutes // 60} h"

@@ -1,0 +1,287 @@
+"""The closing summary of a study: what was proven, by how much, and what to do with it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.analysis.accuracy import Screened
+from tuner.analysis.bottleneck import Bottleneck
+from tuner.analysis.stats import Verdict as Learned
+from tuner.formatting import (
+    bottleneck_text,
+    bytes_text,
+    config_text,
+    count_text,
+    gain_text,
+    number_text,
+    remarks_of,
+    run_text,
+    screened_text,
+    seconds_text,
+    share_text,
+    shift_text,
+    value_text,
+)
+from tuner.model import (
+    KnobReport,
+    Measurement,
+    OutcomeKind,
+    Phase,
+    Script,
+    Shift,
+    TierBest,
+    Trial,
+    Verdict,
+    Winner,
+    baseline_of,
+)  # fmt: skip
+
+_EXAMPLES = 3
+_WORTH_MENTIONING_S = 1.0
+_CHOSEN = "not selected"
+"""The search space's reason for what the user left out himself: no news to him."""
+_TIER_NAMES = {1: "nothing but speed", 2: "numerics", 3: "optimisation"}
+_LEARNED = {
+    "not-needed": "", "pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown",
+    "not-screened": "its learning was not compared",
+}  # fmt: skip
+_TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a study found. ``profile`` is the path of best.json, "" when none was written.
+
+    ``gain`` is the best single trial's ratio to the script as written, which proves nothing. ``screened`` says how
+    candidates learned.
+    ``shifts`` are where the machine drifted.
+    ``tiers`` tells of each knob what it may change: 1 nothing but speed, 2 numerics, 3 the optimisation; ``bests`` are
+    the best configs of each.
+    """
+
+    script: Script
+    folder: str
+    trials: Sequence[Trial]
+    winner: Winner | None
+    best: Trial | None = None
+    gain: float | None = None
+    why: str = ""
+    seconds: float = 0.0
+    interrupted: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    bests: Sequence[TierBest] = ()
+    screened: Sequence[Screened] = ()
+    profile: str = ""
+    shifts: Sequence[Shift] = ()
+    bottleneck: Bottleneck | None = None
+
+
+def summary(findings: Findings) -> str:
+    """The summary as plain text, ending in a newline."""
+    improved = findings.winner is not None and findings.winner.verdict is Verdict.IMPROVED
+    parts = [_verdict(findings)]
+    if findings.bottleneck is not None:
+        parts[0].append(f"as written it is {bottleneck_text(findings.bottleneck)}")
+    parts.append(_remarks(remarks_of(findings.trials)))
+    if findings.winner is not None:
+        parts.append(_comparison(findings.winner, "winner" if improved else "candidate"))
+    if findings.winner is not None and improved:
+        parts.append(_evidence(findings.winner))
+        parts.append(_cautions(findings.winner, findings.tiers, findings.screened))
+    parts.append(_best_of_tiers(findings.bests))
+    parts += [_accuracy(findings.screened), [shift_text(shift) for shift in findings.shifts]]
+    parts += [_left_out(findings.left_out), _failures(findings.trials)]
+    parts.append(_next(findings, improved=improved))
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _verdict(findings: Findings) -> list[str]:
+    ended = f"{count_text(len(findings.trials), 'trial')} in {seconds_text(findings.seconds)}; {findings.why or 'done'}"
+    winner = findings.winner
+    if winner is None:
+        return [*_unproven(findings), ended]
+    if winner.verdict is Verdict.IMPROVED:
+        return [f"faster: {config_text(winner.config)}", _proof(winner), ended]
+    lines = ["keep your config: nothing that was tried is proven to be faster"]
+    if winner.config:
+        lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
+    return [*lines, ended]
+
+
+def _proof(winner: Winner) -> str:
+    ratio = winner.speedup
+    label = f" ({winner.label})" if winner.label else ""
+    runs = f"{winner.runs} interleaved runs of each in fresh processes{label}"
+    return f"{gain_text(ratio.ratio)} the speed, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
+
+
+def _unproven(findings: Findings) -> list[str]:
+    """Without finals nothing is proven, whatever one trial showed."""
+    best, baseline = findings.best, baseline_of(findings.trials)
+    if baseline is None or not _rate(baseline):
+        return ["nothing is known yet: the script as written was not measured to the end"]
+    if best is None or not best.config:
+        searched = any(trial.phase is Phase.SEARCH for trial in findings.trials)
+        tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
+        return [f"keep your config: {tried}"]
+    gain = gain_text(findings.gain if findings.gain is not None else _rate(best) / _rate(baseline))
+    rejected = any(dict(s.config) == dict(best.config) and s.verdict is not Learned.PASS for s in findings.screened)
+    failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in findings.trials)
+    ended = "no time was left to prove it"
+    if findings.interrupted:
+        ended = "the study ended before its finals did"
+    elif rejected:
+        ended = "it was not shown to learn as well as the script as written"
+    elif failed:
+        ended = "it failed in the finals"
+    return [
+        f"not proven: {ended}",
+        f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the one as written",
+    ]
+
+
+def _remarks(remarks: Sequence[str]) -> list[str]:
+    return ["noticed in the script as written", *(f"  {remark}" for remark in remarks)] if remarks else []
+
+
+def _comparison(winner: Winner, title: str) -> list[str]:
+    before, after = winner.baseline, winner.winner
+    rows = [
+        ("", "as written", title),
+        (f"{before.unit}/s", number_text(before.samples_per_s), number_text(after.samples_per_s)),
+        ("data wait", share_text(before.data_wait_share), share_text(after.data_wait_share)),
+        ("host memory", bytes_text(before.peak_host_bytes), bytes_text(after.peak_host_bytes)),
+    ]
+    if before.peak_device_bytes or after.peak_device_bytes:
+        rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
+    rows.append(("time to first step", _start(before), _start(after)))
+    return [*_columns(rows), *_break_even(before, after)]
+
+
+def _break_even(before: Measurement, after: Measurement) -> list[str]:
+    """A slower start is paid back by a higher rate, after so many samples. What is compiled is paid for once."""
+    extra_s = after.start_s - before.start_s
+    if extra_s < _WORTH_MENTIONING_S or after.samples_per_s <= before.samples_per_s:
+        return []
+    samples = extra_s / (1 / before.samples_per_s - 1 / after.samples_per_s)
+    seconds = samples / after.samples_per_s + after.start_s
+    start = "its slower start" + (", with nothing compiled yet," if after.cold_first_step_s is not None else "")
+    return [f"{start} is made up for after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
+
+
+def _start(measurement: Measurement) -> str:
+    """Seconds to the first step, and what the compiler's cache had to do with it."""
+    cache = f"{measurement.compile_cache} compile cache" if measurement.compile_cache else ""
+    if measurement.cold_first_step_s is not None:
+        cache = f"cold compile cache; {measurement.compile_cache}: {seconds_text(measurement.first_step_s)}"
+    return seconds_text(measurement.start_s) + (f" ({cache})" if cache else "")
+
+
+def _evidence(winner: Winner) -> list[str]:
+    reports = {report.knob: report for report in winner.winner.knobs}
+    rows = []
+    for knob, value in winner.config.items():
+        report = reports.get(knob)
+        rows.append((f"  {knob}={value_text(value)}", _seen(report) if report else "nothing was observed of it"))
+    return ["what was observed of its knobs", *_columns(rows)]
+
+
+def _seen(report: KnobReport) -> str:
+    text = str(report.evidence)
+    if report.sites_seen > 1:
+        text += f" ({report.sites_changed} of {report.sites_seen} places)"
+    return f"{text}: {report.reason}" if report.reason else text
+
+
+def _accuracy(screened: Sequence[Screened]) -> list[str]:
+    """How the candidates that change more than speed learned."""
+    if not screened:
+        return []
+    rows = [(f"  {config_text(screen.config)}", screened_text(screen)) for screen in screened]
+    return ["learning, held against the script as written on the same seeds", *_columns(rows)]
+
+
+def _best_of_tiers(bests: Sequence[TierBest]) -> list[str]:
+    """A row a tier, where there are several: whoever won't have other numerics sees what is left."""
+    if len(bests) < 2:
+        return []
+    rows = []
+    for best in bests:
+        if best.speedup is not None:
+            said = f"{gain_text(best.speedup.ratio)} in the finals, {'proven' if best.proven else 'not proven'}"
+        else:
+            said = f"{gain_text(best.gain)} in a single trial, not proven"
+        learned = _LEARNED[best.learned]
+        rows.append((f"  {best.tier} {_TIER_NAMES[best.tier]}", config_text(best.config), said, learned))
+    return ["best of each tier", *_columns(rows)]
+
+
+def _cautions(winner: Winner, tiers: Mapping[str, int], screened: Sequence[Screened]) -> list[str]:
+    """What nobody has compared: knobs that change more than speed, without a screen."""
+    if any(dict(screen.config) == dict(winner.config) for screen in screened):
+        return []
+    lines = []
+    for tier, effect in _TIERS.items():
+        knobs = [knob for knob in winner.config if tiers.get(knob, 1) == tier]
+        if knobs:
+            lines.append(f"{', '.join(knobs)} {effect}: compare a whole training before you rely on it")
+    return lines
+
+
+def _left_out(left_out: Mapping[str, str]) -> list[str]:
+    rows = [(f"  {knob}", reason) for knob, reason in left_out.items() if reason != _CHOSEN]
+    return ["knobs left out", *_columns(rows)] if rows else []
+
+
+def _failures(trials: Sequence[Trial]) -> list[str]:
+    """The trials without a measurement, by reason, with a few of their configs."""
+    groups: dict[str, list[str]] = {}
+    for trial in trials:
+        outcome = trial.outcome
+        if outcome is not None and not outcome.complete:
+            kind = "" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
+            name = ": ".join(dict.fromkeys(part for part in (kind, outcome.reason) if part))
+            groups.setdefault(name or str(outcome.kind), []).append(run_text(trial))
+    if not groups:
+        return []
+    rows = []
+    for name, runs in sorted(groups.items(), key=lambda group: -len(group[1])):
+        more = f"; {len(runs) - _EXAMPLES} more" if len(runs) > _EXAMPLES else ""
+        rows.append((f"  {len(runs)} {name}", "; ".join(runs[:_EXAMPLES]) + more))
+    failed = sum(len(runs) for runs in groups.values())
+    return [f"{failed} of {count_text(len(trials), 'trial')} did not work", *_columns(rows)]
+
+
+def _next(findings: Findings, *, improved: bool) -> list[str]:
+    rows = []
+    if findings.profile:
+        rows.append(("result", findings.profile))
+    if improved and findings.profile:
+        rows.append(("apply", run_command(findings.script, findings.profile)))
+    rows.append(("trials", shlex.join(["autotune", "trials", findings.folder])))
+    if findings.interrupted:
+        rows.append(("resume", "the same command again"))
+    return _columns(rows)
+
+
+def run_command(script: Script, profile: str) -> str:
+    """The command that applies a profile."""
+    target = ["--module", script.module] if script.module else [script.path]
+    arguments = ["--", *script.argv] if script.argv else []
+    return shlex.join(["autotune", "run", "--config", profile, *target, *arguments])
+
+
+def _rate(trial: Trial) -> float:
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    return measurement.samples_per_s if measurement is not None else 0.0
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows with their columns aligned, the last one ragged."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows]

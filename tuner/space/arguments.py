@@ -1,0 +1,243 @@
+"""Knobs bound to the script's own arguments: ``--batch_size={batch_size}``, ``--width={width=64|128|256}``.
+
+Three forms, in any argument:
+
+- ``{knob}``: the baseline is run without that argument, so the script's own default applies. A token that is
+  nothing but the placeholder takes the option before it along.
+- ``{knob=64}``: the baseline is run with 64.
+- ``{knob=64|128|256}``: the same, and these are the values worth trying; needed for a knob of one's own.
+
+Anything else in braces is left as it is (JSON, for instance); ``{{name}}`` stands for a literal ``{name}``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.errors import UnknownKnobError, UsageError
+from tuner.model import Config, Trial, Value
+from tuner.space.declare import Knob, SearchSpace, same_value
+
+_PLACEHOLDER = re.compile(
+    r"\{\{(?P<literal>[a-z_][a-z0-9_]*)\}\}|\{(?P<knob>[a-z_][a-z0-9_]*)(?:=(?P<values>[^{}]*))?\}"
+)
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """One bound knob. ``default`` is the script's own value, None where only the script knows it."""
+
+    knob: str
+    default: Value | None = None
+    choices: tuple[Value, ...] = ()
+
+
+def typed_value(text: str) -> Value:
+    """A knob's value as it is written on a command line: true, false, a finite number, else a word."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text != text.strip() or "_" in text:
+        return text  # numbers to Python, but 2024_01 is somebody's name
+    for number in (int, float):
+        try:
+            value = number(text)
+        except ValueError:
+            continue
+        # A NaN equals nothing, not even itself, so it can't be a choice; as a word it reaches the script all the same.
+        return value if math.isfinite(value) else text
+    return text
+
+
+def parse(argv: Sequence[str]) -> dict[str, Placeholder]:
+    """The placeholders in the script's arguments, by knob. Raises ``UsageError`` where one can't be run."""
+    found: dict[str, Placeholder] = {}
+    for position, token in enumerate(argv):
+        matches = [match for match in _PLACEHOLDER.finditer(token) if match["knob"]]
+        for match in matches:
+            placeholder = _placeholder(match)
+            known = found.setdefault(placeholder.knob, placeholder)
+            if repr(known) != repr(placeholder):  # equality takes true for 1
+                raise UsageError(
+                    f"{{{placeholder.knob}}} stands in the arguments twice, with different values",
+                    hint="write the same values at every place",
+                )
+            if placeholder.default is None:
+                _check_removable(argv, position, match[0], alone=len(matches) == 1)
+    return found
+
+
+def render(argv: Sequence[str], config: Config) -> tuple[str, ...]:
+    """The arguments for one config: knobs that it doesn't name stay as the script wrote them."""
+    result: list[str] = []
+    for token in argv:
+        text = _rendered(token, config)
+        if text is not None:
+            result.append(text)
+        elif _is_option_value(token) and result and _is_flag(result[-1]):
+            result.pop()
+    return tuple(result)
+
+
+def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) -> SearchSpace:
+    """The space with the arguments' own knobs and choices. Raises ``UnknownKnobError`` for one without any choice.
+
+    Its own knobs come first: they are the user's wish, and what they choose between may decide what else there is.
+    """
+    own: list[Knob] = []
+    knobs = [_with_choices(knob, placeholders.get(knob.name)) for knob in space.knobs]
+    declared = {knob.name for knob in space.knobs}
+    for placeholder in placeholders.values():
+        if placeholder.knob in declared:
+            continue
+        if not placeholder.choices:
+            known = ", ".join(sorted(declared))
+            raise UnknownKnobError(
+                f"{{{placeholder.knob}}} in the script's arguments is no knob of {space.name!r}",
+                hint=f"give its values, as in {{{placeholder.knob}=1|2|4}}, the script's own first; or write"
+                f" {{{{{placeholder.knob}}}}} if the braces are meant literally; the knobs are: {known}",
+            )
+        own.append(_own_knob(placeholder))
+    return replace(space, knobs=(*own, *knobs))
+
+
+def first_knowledge(placeholders: Mapping[str, Placeholder]) -> dict[str, Any]:
+    """What is known before the baseline has run: the bound knobs, and the values that the arguments give them."""
+    given = {knob: p.default for knob, p in placeholders.items() if p.default is not None}
+    return {"placeholders": list(placeholders), "as_written": given}
+
+
+def extend_facts(facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder]) -> dict[str, Any]:
+    """The baseline's facts with what the arguments say of the bound knobs.
+
+    A bare placeholder's value is what the child observed, else what the script's argparse was seen to hold
+    (``facts["arguments"]``: option → value). Raises ``UsageError`` where neither shows it.
+    """
+    as_written = dict(facts.get("as_written") or {})
+    left_out = dict(facts.get("left_out") or {})
+    arguments: Mapping[str, Any] = facts.get("arguments") or {}
+    for knob, placeholder in placeholders.items():
+        if placeholder.default is not None:
+            as_written[knob] = placeholder.default
+        elif knob not in as_written and isinstance(arguments.get(knob), (bool, int, float, str)):
+            value = arguments[knob]
+            # An option without a type: its default is a text, also where a number is meant.
+            as_written[knob] = typed_value(value) if isinstance(value, str) else value
+        if knob not in as_written:
+            raise UsageError(
+                f"{{{knob}}} binds a knob whose value in the script can't be seen",
+                hint=f"give the script's own value, as in {{{knob}=64}}",
+            )
+        # Whatever kept instrumentation from it doesn't matter: the script takes it as an argument.
+        left_out.pop(knob, None)
+    return {**facts, "as_written": as_written, "left_out": left_out, "placeholders": list(placeholders)}
+
+
+def widen_facts(
+    facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder], trials: Iterable[Trial]
+) -> Mapping[str, Any]:
+    """The facts with the knobs that only another value of an argument brings, such as those of another loader.
+
+    The first trial that shows one tells how the script wrote it; ``beside`` keeps the arguments that it takes.
+    What the baseline showed stays as it was. The very same facts where there is nothing to add.
+    """
+    for trial in trials:
+        arguments = {knob: value for knob, value in trial.config.items() if knob in placeholders}
+        if not arguments or trial.outcome is None or not trial.outcome.complete:
+            continue
+        shown = trial.outcome.facts
+        known = {*facts["as_written"], *facts["left_out"], *shown.get("left_out", ()), *trial.config}
+        found = {knob: value for knob, value in shown.get("as_written", {}).items() if knob not in known}
+        if found:
+            as_written = {**facts["as_written"], **found}
+            beside = {**facts.get("beside", {}), **dict.fromkeys(found, arguments)}
+            facts = {**shown, **facts, "as_written": as_written, "beside": beside}
+    return facts
+
+
+def _placeholder(match: re.Match[str]) -> Placeholder:
+    if match["values"] is None:
+        return Placeholder(match["knob"])
+    texts = match["values"].split("|")
+    if "" in texts:
+        raise UsageError(
+            f"{match[0]} has an empty value", hint=f"write {{{match['knob']}=64}} or {{{match['knob']}=64|128}}"
+        )
+    values = tuple(typed_value(text) for text in texts)
+    return Placeholder(match["knob"], values[0], values if len(values) > 1 else ())
+
+
+def _check_removable(argv: Sequence[str], position: int, text: str, *, alone: bool) -> None:
+    """The baseline drops the argument: that must not leave half an option or shift a positional one."""
+    token = argv[position]
+    hint = f"give the script's own value there, as in {{{text[1:-1]}=64}}"
+    if not alone:
+        raise UsageError(f"{token!r} holds several placeholders, and {text} has no value", hint=hint)
+    if token == text and not (position and _is_flag(argv[position - 1])):
+        raise UsageError(f"{text} is a positional argument: the script can't be run without it", hint=hint)
+
+
+def _rendered(token: str, config: Config) -> str | None:
+    """The token with its placeholders filled in, None where the baseline is to be run without it."""
+    parts: list[str] = []
+    end = 0
+    for match in _PLACEHOLDER.finditer(token):
+        parts.append(token[end : match.start()])
+        end = match.end()
+        if match["literal"]:
+            parts.append(f"{{{match['literal']}}}")
+        elif match["knob"] in config:
+            parts.append(_text_of(config[match["knob"]], match["values"]))
+        elif match["values"] is not None:
+            # The text and not the typed value: 1e-3 is to stay as it was written.
+            parts.append(match["values"].split("|")[0])
+        else:
+            return None
+    return "".join(parts) + token[end:]
+
+
+def _text_of(value: Value, texts: str | None) -> str:
+    """The value as the user wrote it among the choices: a script that takes ``true`` may not take ``True``."""
+    for text in texts.split("|") if texts is not None else ():
+        if same_value(typed_value(text), value):
+            return text
+    return str(value)
+
+
+def _is_option_value(token: str) -> bool:
+    match = _PLACEHOLDER.fullmatch(token)
+    return match is not None and bool(match["knob"])
+
+
+def _is_flag(token: str) -> bool:
+    return token.startswith("-") and "=" not in token and token != "--"
+
+
+def _with_choices(knob: Knob, placeholder: Placeholder | None) -> Knob:
+    """The knob with the values that the user wrote: counts stay counts, but words are the script's own."""
+    if placeholder is None or placeholder.default is None:
+        return knob
+    if knob.value_type is int:
+        for value in (placeholder.default, *placeholder.choices):
+            knob.check(value)
+    else:
+        knob = replace(knob, value_type=None)
+    if not placeholder.choices:
+        return knob
+    choices = placeholder.choices
+    return replace(knob, choices=lambda known: choices, ordered=knob.ordered and _numbers(choices))
+
+
+def _own_knob(placeholder: Placeholder) -> Knob:
+    choices = placeholder.choices
+    # Nobody has said what it changes, so it counts as what may change most.
+    return Knob(
+        placeholder.knob, lambda known: choices, "argument of the script", tier=3, ordered=_numbers(choices), own=True
+    )
+
+
+def _numbers(values: Sequence[Value]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)

@@ -1,0 +1,112 @@
+"""Which search space a study gets: the one that was asked for, else that of the framework that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.errors import UnknownKnobError, UntunableError, UsageError
+from tuner.model import Config
+from tuner.space.arguments import Placeholder, extend_space
+from tuner.space.declare import SearchSpace, selected_names
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The search spaces that a study may use. One that is ``forced`` is taken whatever the script trains with."""
+
+    declared: tuple[SearchSpace, ...]
+    forced: bool = True
+
+    def check(self, placeholders: Mapping[str, Placeholder], selection: Sequence[str], pinned: Config) -> None:
+        """Before the framework is known: whether one of the spaces takes everything that was asked for.
+
+        Raises ``UnknownKnobError`` and ``UsageError``.
+        """
+        union = extend_space(self._union(), placeholders)
+        for name in [*selected_names(selection), *pinned]:
+            union.knob(name)
+        refusals = []
+        for space in self.declared:
+            try:
+                _check(extend_space(space, placeholders), selection, pinned)
+                return
+            except UsageError as error:
+                refusals.append(error)
+        # All names are known, so a space that lacks one belongs to another framework: its refusal says least.
+        values = [error for error in refusals if not isinstance(error, UnknownKnobError)]
+        raise (values or [self._mixed([*selected_names(selection), *pinned, *_unvalued(placeholders)])])[0]
+
+    def chosen(
+        self, facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder], asked: Iterable[str]
+    ) -> SearchSpace:
+        """The space of the framework that the baseline's facts name, with the arguments' own knobs.
+
+        Raises ``UntunableError`` where none fits, ``UnknownKnobError`` where a knob ``asked`` for is another's.
+        """
+        space = self._fitting(facts)
+        known = {knob.name for knob in space.knobs}
+        own = {name for name, placeholder in placeholders.items() if placeholder.choices}
+        for name in [*asked, *_unvalued(placeholders)]:
+            others = ", ".join(repr(other.name) for other in self._owners(name))
+            if others and name not in known and name not in own:
+                raise UnknownKnobError(
+                    f"{name} is a knob of {others}, and the script trains with {_framework(facts)}",
+                    hint=f"the knobs of {space.name!r} are: {', '.join(sorted(known))}",
+                )
+        return extend_space(space, placeholders)
+
+    def _fitting(self, facts: Mapping[str, Any]) -> SearchSpace:
+        if self.forced:
+            return self.declared[0]
+        framework = facts.get("framework")
+        if not framework:
+            # Then only what the script asks for itself can be turned: whoever knows most of that.
+            written = set(facts.get("as_written", ()))
+            return max(self.declared, key=lambda space: len(written & {knob.name for knob in space.knobs}))
+        fitting = [space for space in self.declared if space.framework == framework]
+        # A third party's space stands beside the one that came along, and is taken when it is named.
+        fitting = [space for space in fitting if space.name == framework] or fitting
+        if len(fitting) == 1:
+            return fitting[0]
+        names = ", ".join(f"{space.name} (for {space.framework})" for space in fitting or self.declared)
+        raise UntunableError(
+            f"the script trains with {_framework(facts)}, and"
+            f" {'several search spaces are' if fitting else 'no search space is'} installed for that",
+            hint=f"installed are: {names}; --space NAME|FILE takes one of them, or one of your own",
+        )
+
+    def _union(self) -> SearchSpace:
+        """All names; what values they take is for each space to say."""
+        if len(self.declared) == 1:
+            return self.declared[0]
+        knobs = {knob.name: replace(knob, value_type=None, least=None) for s in self.declared for knob in s.knobs}
+        return SearchSpace(" or ".join(space.name for space in self.declared), "", tuple(knobs.values()))
+
+    def _owners(self, name: str) -> list[SearchSpace]:
+        return [space for space in self.declared if any(knob.name == name for knob in space.knobs)]
+
+    def _mixed(self, names: Iterable[str]) -> UsageError:
+        owners = {name: " and ".join(space.name for space in self._owners(name)) for name in names}
+        return UnknownKnobError(
+            "no search space has all the knobs that are named",
+            hint=f"they are of {'; '.join(f'{spaces}: {name}' for name, spaces in owners.items() if spaces)}",
+        )
+
+
+def _check(space: SearchSpace, selection: Sequence[str], pinned: Config) -> None:
+    for name in selected_names(selection):
+        space.knob(name)
+    for name, value in pinned.items():
+        space.knob(name).check(value)
+
+
+def _unvalued(placeholders: Mapping[str, Placeholder]) -> list[str]:
+    """Bound knobs whose values a space has to give."""
+    return [placeholder.knob for placeholder in placeholders.values() if not placeholder.choices]
+
+
+def _framework(facts: Mapping[str, Any]) -> str:
+    named = facts.get("framework") or "no framework that is known"
+    return " ".join(str(part) for part in (named, facts.get("framework_version")) if part)

@@ -1,0 +1,1 @@
+"""What is kept: the database, files, locks, and their check."""

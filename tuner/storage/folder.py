@@ -1,0 +1,25 @@
+"""Names of the files and folders in a study's folder, and in the folder of each of its trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# In a study's folder.
+DATABASE = "study.db"
+LOCK = ".lock"
+PROFILE = "best.json"
+TRIALS = "trials"
+PROBE = "probe"
+COMPILE_CACHE = "compile-cache"
+
+# In a trial's folder; what the child keeps there besides is named in ``tuner.child.wire``.
+REQUEST = "request.json"
+RECORDS = "records.jsonl"
+RESOURCES = "resources.jsonl"
+LOG = "log.txt"
+OUTCOME = "outcome.json"
+
+
+def trial_folder(study: Path, number: int) -> Path:
+    """Where the trial of that number keeps its files, in the study's folder."""
+    return study / TRIALS / f"{number:04d}"

@@ -1,0 +1,166 @@
+"""Locks that die with their owner: one study a device, one process a study's folder.
+
+``flock`` on an open file is released by the kernel however the owner ends. The file is never deleted: a
+second owner could hold the deleted one while a third creates it anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tuner.errors import DeviceBusyError, InfrastructureError, StorageError
+from tuner.model import Device
+from tuner.storage.folder import LOCK
+
+
+class _FileLock:
+    """An exclusive lock on a file which says who holds it."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self.path = path
+        self._owner = owner
+        self._descriptor: int | None = None
+
+    def acquire(self) -> str | None:
+        """Takes the lock; None when that worked, else who holds it. Raises ``OSError``."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return holder
+            raise
+        self._descriptor = descriptor
+        text = json.dumps(
+            {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), "owner": self._owner}
+        )
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, text.encode(), 0)
+        except OSError:
+            pass  # a full disk: the lock holds all the same, only a refusal can't say who has it
+        return None
+
+    def release(self) -> None:
+        """Gives the lock back; the text goes first, so that it never names one who has left."""
+        if self._descriptor is not None:
+            try:
+                os.ftruncate(self._descriptor, 0)
+            except OSError:
+                pass  # as above
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        record = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {record['pid']} on {record['host']} ({record['owner']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+class _Holder:
+    """Gives back at the end of a ``with`` what was taken at its start."""
+
+    _lock: _FileLock | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+class DeviceLock(_Holder):
+    """Holds a device for one study on this machine. Raises ``DeviceBusyError`` saying who has it."""
+
+    def __init__(self, device: Device, study: str) -> None:
+        self._device = device
+        self._study = study
+
+    def __enter__(self) -> DeviceLock:
+        lock = _FileLock(_lock_folder() / f"{_device_key(self._device)}.lock", f"study {self._study}")
+        try:
+            holder = lock.acquire()
+        except OSError as error:
+            raise InfrastructureError(
+                f"can't lock {self._device.label}: {error.strerror} ({lock.path})",
+                hint="make that file writable, or set XDG_CACHE_HOME to a folder that is",
+            ) from error
+        if holder is not None:
+            raise DeviceBusyError(
+                f"{self._device.label} ({self._device.name}) is held by {holder}",
+                hint="two studies on one device would measure each other: wait, or choose another device",
+            )
+        self._lock = lock
+        return self
+
+
+class FolderLock(_Holder):
+    """Holds a study's folder for one process. Raises ``StorageError`` saying who has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> FolderLock:
+        lock = _FileLock(self._folder / LOCK, str(self._folder))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            holder = lock.acquire()
+        except OSError as error:
+            raise StorageError(
+                f"can't lock the study's folder {self._folder}: {error.strerror}",
+                hint="the folder must be on a file system that can be written and locked",
+            ) from error
+        if holder is not None:
+            raise StorageError(
+                f"the study in {self._folder} is running already, in {holder}",
+                hint="wait for it to end, stop it with Ctrl-C, or give this one another folder",
+            )
+        self._lock = lock
+        return self
+
+
+def _device_key(device: Device) -> str:
+    """One name a physical device. A CPU is the machine's one, whatever its model is called.
+
+    The machine is part of it: a home folder may be shared between machines.
+    """
+    text = device.kind if device.kind != "cuda" else f"cuda-{device.uuid or device.index}"
+    return re.sub(r"[^A-Za-z0-9-]+", "-", f"{socket.gethostname()}-{text}")
+
+
+def _lock_folder() -> Path:
+    """The first folder that can be written.
+
+    XDG_RUNTIME_DIR comes after the cache: a login shell has it and cron or ssh may not, and two studies
+    that look in two places exclude nothing.
+    """
+    cache, runtime = os.environ.get("XDG_CACHE_HOME"), os.environ.get("XDG_RUNTIME_DIR")
+    candidates = [Path(cache) if cache else Path.home() / ".cache"]
+    candidates += [Path(runtime)] if runtime else []
+    candidates += [Path(tempfile.gettempdir()) / f"user-{os.getuid()}"]
+    for candidate in candidates:
+        folder = candidate / "autotune"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    raise InfrastructureError(
+        "no folder to keep locks in", hint=f"make one of these writable: {', '.join(map(str, candidates))}"
+    )

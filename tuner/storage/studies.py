@@ -1,0 +1,87 @@
+"""Finds studies on disk and opens them for reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.errors import StorageError
+from tuner.model import Trial
+from tuner.storage.database import Repository, StudyRecord
+from tuner.storage.folder import DATABASE, LOCK
+
+# A dataset's tree holds millions of entries and no studies.
+_DEEPEST = 4
+
+
+@dataclass(frozen=True)
+class StoredStudy:
+    """A study as it lies in its folder; ``trials`` are the finished ones.
+
+    ``state`` is "running", "finished", or "stopped": to be resumed by the same command.
+    """
+
+    folder: Path
+    record: StudyRecord
+    trials: tuple[Trial, ...]
+    state: str
+
+
+def open_study(given: str | None) -> StoredStudy:
+    """The study in a folder (the current one without a name), or the only one below it. Raises ``StorageError``."""
+    folder = Path(given or ".")
+    if not folder.is_dir():
+        raise StorageError(f"there is no folder {folder}", hint="paths start at the current folder")
+    if (folder / DATABASE).is_file():
+        return read_study(folder)
+    below = list(find_studies(folder))
+    if len(below) == 1:
+        return read_study(below[0])
+    if below:
+        names = ", ".join(map(str, below))
+        raise StorageError(f"there are {len(below)} studies in {folder}: {names}", hint="name one: autotune trials DIR")
+    raise StorageError(f"there is no study in {folder}", hint="autotune studies DIR lists the studies below a folder")
+
+
+def read_study(folder: Path) -> StoredStudy:
+    """The study of a folder that holds a database. Raises ``StorageError``."""
+    repository = Repository(f"sqlite:///{folder.absolute() / DATABASE}")
+    try:
+        studies = repository.studies()
+        if not studies:
+            raise StorageError(f"{folder / DATABASE} holds no study", hint="autotune study SCRIPT starts one")
+        record = studies[-1]
+        state = record.state if record.state == "finished" else "running" if _is_held(folder) else "stopped"
+        return StoredStudy(folder, record, repository.trials(record.id), state)
+    finally:
+        repository.close()
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether the process that the folder's lock names is alive. Asked without taking the lock from a study."""
+    try:
+        holder = json.loads((folder / LOCK).read_bytes())
+        if holder["host"] != socket.gethostname():
+            return True  # nobody here can tell
+        os.kill(int(holder["pid"]), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def find_studies(root: Path) -> Iterator[Path]:
+    """The folders below ``root`` that hold a study, in order of their names."""
+    depth = len(root.parts)
+    for folder, children, files in os.walk(root):
+        here = Path(folder)
+        if DATABASE in files:
+            children.clear()
+            yield here
+            continue
+        children[:] = sorted(c for c in children if not c.startswith(".") and len(here.parts) - depth < _DEEPEST)

@@ -1,0 +1,1 @@
+"""The phases of a study, and what they share."""

@@ -1,0 +1,103 @@
+"""What makes two runs of ``autotune study`` the same study, and how two of them differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.errors import StudyMismatchError
+from tuner.space.declare import ResolvedSpace
+from tuner.storage import codec
+from tuner.study.plan import StudyPlan
+
+
+def identity_of(plan: StudyPlan) -> dict[str, Any]:
+    """Everything that a trial's figures depend on. Budget, seed and time limits may change between runs.
+
+    Which space is searched is known after the baseline only: ``check_space`` looks at that.
+    """
+    return {
+        "script.sha256": plan.script.sha256,
+        "script.path": plan.script.path,
+        "script.module": plan.script.module,
+        "script.argv": list(plan.script.argv),
+        "space.selection": sorted(plan.selection),
+        "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
+        "effective_batch": plan.effective_batch,
+        "objective": f"{plan.objective.name} ({plan.objective.unit})",
+        "device.kind": plan.device.kind,
+        "device.name": plan.device.name,
+        # Beside a card they only feed it; a CPU with other cores is another device.
+        **({"device.cores": plan.cores} if plan.device.kind == "cpu" else {}),
+        **{f"software.{name}": version for name, version in sorted(plan.software.items())},
+    }
+
+
+def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder: str) -> None:
+    """Raises ``StudyMismatchError`` listing each difference, old → new."""
+    differences = [
+        f"{name}: {_shown(stored, name)} → {_shown(present, name)}"
+        for name in dict.fromkeys([*stored, *present])
+        if _as_stored(stored.get(name)) != _as_stored(present.get(name))
+    ]
+    if differences:
+        raise StudyMismatchError(
+            f"the study in {folder} is of something else:\n  " + "\n  ".join(differences),
+            hint="its figures say nothing of what is asked for now: start over with --new, or choose another folder",
+        )
+
+
+def space_hash(space: ResolvedSpace) -> str:
+    """Changes whenever an axis does: Optuna can't change the choices of a study that exists."""
+    axes = [[axis.knob.name, axis.knob.ordered, list(axis.values)] for axis in space.axes]
+    return hashlib.sha256(_as_stored([axes, space.pinned]).encode()).hexdigest()[:12]
+
+
+def _as_stored(value: Any) -> str:
+    """Text, for Python takes True for 1; a tuple that became a list in JSON, or another order, is no difference."""
+    return json.dumps(codec.plain(value), sort_keys=True)
+
+
+def space_document(space: ResolvedSpace) -> dict[str, Any]:
+    """What a study searches, for its record."""
+    return {
+        "name": space.space.name,
+        "knobs": [f"{knob.name}:{knob.tier}" for knob in space.space.knobs],
+        "hash": space_hash(space),
+        "values": {axis.knob.name: list(axis.values) for axis in space.axes},
+        "as_written": {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
+        "left_out": dict(space.left_out),
+        "pinned": dict(space.pinned),
+    }
+
+
+def check_space(stored: Mapping[str, Any], present: ResolvedSpace, folder: str) -> None:
+    """Raises ``StudyMismatchError`` where a study that has a space would search another one."""
+    now = space_document(present)
+    own = [name for name in ("name", "knobs") if stored.get(name) != now[name]]
+    if stored and (own or stored.get("hash") != now["hash"]):
+        lines = [f"{name}: {_shown(stored, name)} → {_shown(now, name)}" for name in own]
+        before, after = stored.get("values", {}), now["values"]
+        lines += [
+            f"{knob}: {_shown(before, knob)} → {_shown(after, knob)}"
+            for knob in {**before, **after}
+            if before.get(knob) != after.get(knob)
+        ]
+        raise StudyMismatchError(
+            f"the study in {folder} searches another space:\n  " + "\n  ".join(lines),
+            hint="start over with --new, or choose another folder",
+        )
+
+
+def _shown(identity: Mapping[str, Any], name: str) -> str:
+    if name not in identity:
+        return "(absent)"
+    value = identity[name]
+    if name == "script.sha256":
+        return str(value)[:12] or "(none)"
+    if name == "script.argv":
+        return shlex.join(value) or "(none)"
+    return str(value) if value != "" else "(none)"

@@ -1,0 +1,57 @@
+"""Everything that a study needs to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.model import Config, Device, Script
+from tuner.objective import Objective
+from tuner.runner.request import Limits, Window
+from tuner.space.choose import Spaces
+from tuner.storage.folder import DATABASE
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """One study. ``trials`` counts the baseline and the search, anchors and finals come on top; None is unbounded.
+
+    ``script.argv`` may hold placeholders such as ``{batch_size}``. ``patience`` ends the search after so many
+    trials in a row without a gain worth having. The baseline is measured again every ``anchor_every`` trials.
+    Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` is ``keep``
+    or ``free``: whether samples per optimizer step may change. ``probe``: whether it begins with one where there is
+    time for it. ``storage_url`` is a database in the folder when empty.
+    """
+
+    name: str
+    script: Script
+    device: Device
+    folder: Path
+    spaces: Spaces
+    objective: Objective
+    selection: tuple[str, ...] = ()
+    pinned: Config = field(default_factory=dict)
+    trials: int | None = None
+    budget_s: float | None = None
+    accuracy: AccuracyLimits = field(default_factory=AccuracyLimits)
+    limits: Limits = field(default_factory=Limits)
+    window: Window = field(default_factory=Window)
+    seed: int = 0
+    cores: int = 1
+    spare_cores: int = 0
+    software: Mapping[str, str] = field(default_factory=dict)
+    finals_rounds: int = 5
+    most_rounds: int = 11
+    anchor_every: int = 8
+    finalists: int = 3
+    patience: int | None = 25
+    effective_batch: str = "keep"
+    probe: bool = True
+    storage_url: str = ""
+
+    @property
+    def url(self) -> str:
+        """The database's address."""
+        return self.storage_url or f"sqlite:///{self.folder.absolute() / DATABASE}"

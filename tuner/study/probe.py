@@ -1,0 +1,111 @@
+"""Measures the real loop and each side of it by itself: for ``autotune probe``, and at the start of a study."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tuner.analysis.bottleneck import Bottleneck, Side, bottleneck_of, find_bottleneck, sides
+from tuner.formatting import seconds_text
+from tuner.model import Config, Measurement, Outcome, Phase
+from tuner.runner.request import Runner, TrialRequest, probe_window
+from tuner.space.arguments import extend_facts, first_knowledge, parse, render
+from tuner.space.declare import Known, ResolvedSpace, resolve, selected_names
+from tuner.storage.folder import LOG, PROBE
+from tuner.storage.lock import DeviceLock, FolderLock
+from tuner.study.baseline import refusal
+from tuner.study.context import Bench
+from tuner.study.plan import StudyPlan
+
+REAL = "the real loop"
+LARGEST_SHARE = 0.15
+"""Of the time for searching that a study's probe takes at most: the search needs it more."""
+
+
+def probe(
+    plan: StudyPlan, runner: Runner, tell: Callable[[str, Outcome], None], stop: threading.Event
+) -> tuple[Bottleneck, ResolvedSpace, int | None]:
+    """Up to four runs in fresh processes: what holds the loop up, what can be turned, the bytes left below the limit.
+
+    ``tell`` gets each run's name and outcome. Raises ``UserScriptError`` and ``UntunableError`` where the real loop
+    gives no figure, ``Interrupted`` when ``stop`` is set, and the errors of the locks.
+    """
+    placeholders = parse(plan.script.argv)
+    with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
+        knowledge: Mapping[str, Any] = first_knowledge(placeholders)
+
+        def run(name: str, config: Config, word: str = "") -> Outcome:
+            script = replace(plan.script, argv=render(plan.script.argv, config))
+            window = probe_window(plan.window) if word else plan.window
+            folder = plan.folder / PROBE / name
+            request = TrialRequest(
+                folder, script, plan.device, config, knowledge, window, plan.limits, probe=word
+            )  # fmt: skip
+            outcome = runner.run(request, stop)
+            tell(name, outcome)
+            return outcome
+
+        real = run(REAL, {})
+        if not real.complete or real.measurement is None:
+            raise refusal(real, plan.folder / PROBE / REAL / LOG)
+        knowledge = extend_facts({**real.facts, "effective_batch": "free"}, placeholders)
+        known = Known(plan.device, plan.cores, facts=knowledge)
+        chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
+        space = resolve(chosen, known, selection=plan.selection, pinned={})
+        measured = _measure(knowledge, lambda side, config: run(side, config, side.word))
+        return find_bottleneck(real.measurement, measured), space, _headroom(plan, real.measurement)
+
+
+def explore(bench: Bench) -> Bottleneck | None:
+    """What holds a study's script up, by runs that are trials like any other. Raises as ``Bench.conduct``.
+
+    Once its search has begun, what was measured until then counts. None, with a note of why, where nothing is.
+    """
+    if bench.plan.probe and len(bench.searched()) < 2:
+        against = _against(bench)
+        if against:
+            bench.note(f"no probe: {against}")
+        else:
+            _measure(bench.knowledge, lambda side, config: _trial(bench, side, config))
+    return bottleneck_of(bench.trials)
+
+
+def _trial(bench: Bench, side: Side, config: Config) -> Outcome:
+    trial = bench.run_once(Phase.PROBE, config, str(side))
+    assert trial.outcome is not None
+    return trial.outcome
+
+
+def _against(bench: Bench) -> str:
+    """Why a study isn't probed, or ""."""
+    found = sides(bench.knowledge)
+    if not found:
+        return "no loader is seen to feed the training"
+    missing = [side for side, config in found.items() if bench.recorded(Phase.PROBE, config, str(side)) is None]
+    probe_s, search_s = len(missing) * bench.probe_s(), bench.search_s()
+    if search_s is not None and probe_s > LARGEST_SHARE * search_s:
+        return f"it takes about {seconds_text(probe_s)}, too much of the {seconds_text(search_s)} for searching"
+    return ""
+
+
+def _measure(facts: Mapping[str, Any], run: Callable[[Side, Config], Outcome]) -> dict[Side, Measurement]:
+    """The sides that gave a figure."""
+    measured: dict[Side, Measurement] = {}
+    for side, config in sides(facts).items():
+        if side is Side.HALF and Side.COMPUTE not in measured:
+            continue  # there is nothing to hold it against
+        outcome = run(side, config)
+        if outcome.complete and outcome.measurement is not None:
+            measured[side] = outcome.measurement
+    return measured
+
+
+def _headroom(plan: StudyPlan, real: Measurement) -> int | None:
+    """Bytes between what the script takes and its limit, of the device or of the host."""
+    if plan.device.kind == "cuda":
+        limit, peak = plan.limits.max_device_bytes, real.peak_device_bytes
+    else:
+        limit, peak = plan.limits.max_host_bytes, real.peak_host_bytes
+    return None if limit is None else limit - peak

@@ -1,0 +1,100 @@
+"""Runs the screens: a config that changes more than speed learns beside the script as written, on the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, is_settled, judge, metrics_in
+from tuner.analysis.stats import Verdict
+from tuner.events import Screening
+from tuner.formatting import config_text
+from tuner.model import Config, Phase, Trial
+from tuner.storage.folder import LOG, trial_folder
+from tuner.study.budget import FEWEST_ROUNDS
+from tuner.study.context import Bench
+
+_Run = tuple[Config, str, int]
+"""The config, the words that its trial is stored under, and the seed."""
+
+
+def screen(bench: Bench, candidates: Sequence[Trial]) -> list[Screened]:
+    """The screens of the candidates that need one, until as many pass as the finals take.
+
+    Raises as ``Bench.conduct``. A candidate for which there was no time, with the fewest rounds of the finals that
+    have to follow, isn't in the list.
+    """
+    screened: list[Screened] = []
+    fit = 0
+    for trial in candidates:
+        if fit >= bench.plan.finalists:
+            break
+        if not bench.needs_screen(trial.config):
+            fit += 1
+            continue
+        missing_s = _missing_s(bench, trial, SEEDS)
+        if missing_s and not bench.time_for(missing_s + bench.finals_s(trial.config, FEWEST_ROUNDS)):
+            if not fit:
+                bench.note(f"no time left to compare how {config_text(trial.config)} learns, and to prove it")
+            continue
+        result = _screen(bench, trial)
+        screened.append(result)
+        fit += result.verdict is Verdict.PASS
+        bench.tell(Screening(trial, result))
+    return screened
+
+
+def note_unseen(bench: Bench, baseline: Trial) -> None:
+    """Says at once which bounded metrics the script as written didn't give: a screen of them would show nothing."""
+    unseen = bench.plan.accuracy.unseen(_metrics(bench, baseline))
+    if unseen:
+        bench.note(f"no screen can pass as long as this is so: {unseen}")
+
+
+def _screen(bench: Bench, candidate: Trial) -> Screened:
+    samples = bench.screen_samples()
+    pairs: list[Pair] = []
+    for count in (SEEDS, MOST_SEEDS):
+        missing_s = _missing_s(bench, candidate, count)
+        if pairs and missing_s and not bench.time_for(missing_s + bench.finals_s(candidate.config, FEWEST_ROUNDS)):
+            break
+        for seed in range(len(pairs) + 1, count + 1):
+            pairs.append(_pair(bench, candidate, seed))
+            if is_settled(candidate.config, pairs):
+                return judge(candidate.config, pairs, bench.plan.accuracy, samples)
+        if judge(candidate.config, pairs, bench.plan.accuracy, samples).verdict is not Verdict.INCONCLUSIVE:
+            break
+    return judge(candidate.config, pairs, bench.plan.accuracy, samples)
+
+
+def _missing_s(bench: Bench, candidate: Trial, seeds: int) -> float:
+    """What the runs of so many seeds take that haven't been done yet, in seconds."""
+    wanted = [run for seed in range(1, seeds + 1) for run in _runs(bench, candidate, seed)]
+    missing = [config for config, why, seed in wanted if bench.recorded(Phase.SCREEN, config, why, seed) is None]
+    return sum(bench.run_s(Phase.SCREEN, config) for config in missing)
+
+
+def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[_Run, _Run]:
+    """A pair: the script as written, which all candidates share, and the candidate."""
+    length = f"over {bench.screen_samples()} samples"
+    return ({}, f"screen {length}", seed), (candidate.config, f"screen of trial {candidate.number} {length}", seed)
+
+
+def _pair(bench: Bench, candidate: Trial, seed: int) -> Pair:
+    before, after = (
+        bench.run_once(Phase.SCREEN, config, why, seed) for config, why, seed in _runs(bench, candidate, seed)
+    )
+    assert before.outcome is not None and after.outcome is not None
+    return Pair(seed, before.outcome, after.outcome, _metrics(bench, before), _metrics(bench, after))
+
+
+def _metrics(bench: Bench, trial: Trial) -> dict[str, float]:
+    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    reported = dict(measurement.metrics) if measurement is not None else {}
+    if not bench.plan.accuracy.patterns:
+        return reported
+    log = trial_folder(bench.plan.folder, trial.number) / LOG
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return reported
+    return {**reported, **metrics_in(text, bench.plan.accuracy.patterns)}
