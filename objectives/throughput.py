@@ -8,7 +8,7 @@ from tuner.objective import Objective
 
 def samples_per_s(measurement: Measurement) -> float:
     """Samples divided by wall time over the steady window."""
-    return measurement.samples_per_s
+    return measurement.rate
 
 
 OBJECTIVE = Objective(name="throughput", unit="samples/s", maximize=True, score=samples_per_s)

@@ -69,7 +69,7 @@ def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, A
     records = []
     leaving = threading.Timer(LEAVE_S, process.kill)
     with os.fdopen(reader, "rb") as stream:
-        for record in wire.decode(stream):
+        for record in wire.decode_fields(stream):
             records.append(record)
             if record["kind"] == "exit":
                 leaving.start()

@@ -38,7 +38,9 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "wire patches call_sites",
+        "shape patches call_sites",
+        "records",
+        "wire",
         "seeds created_files",
         "recorder",
         "session",
@@ -56,7 +58,7 @@ ISLANDS = frozenset({"__init__", "child"})
 RECEIVERS = frozenset({"progress", "report", "export"})
 VALUES = frozenset(["errors", "model", "analysis", "events", "objective", "formatting"])
 # The protocol is the one part of the island that the parent speaks, too.
-WIRE = "tuner.child.wire"
+PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.")
 SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage/database.py", "pynvml": "tuner/devices/"}
 FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers"})
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
@@ -113,7 +115,7 @@ def _unit(module: str, below: str = "tuner") -> str:
 def _units(path: str, tree: ast.Module) -> Iterator[str]:
     """The units of tuner that a module imports, but for the protocol of the child."""
     for name in _imports(tree):
-        if name != "tuner" and name.split(".")[0] == "tuner" and not f"{name}.".startswith(f"{WIRE}."):
+        if name != "tuner" and name.split(".")[0] == "tuner" and not f"{name}.".startswith(PROTOCOL):
             unit = _unit(name)
             yield unit if unit in ISLANDS or any(unit in layer for layer in LAYERS) else "__init__"
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-Value = bool | int | float | str
+from tuner.child.records import Evidence as Evidence
+from tuner.child.records import Value as Value
+
 Config = Mapping[str, Value]
 """Knob → value. A knob that is absent stays as the script wrote it; the empty config is the baseline."""
 
@@ -22,15 +24,6 @@ class OutcomeKind(StrEnum):
     CRASHED = "crashed"
     USER_ERROR = "user error"
     INFRASTRUCTURE = "infrastructure fault"
-
-
-class Evidence(StrEnum):
-    """What observation says of a knob that was asked for."""
-
-    VERIFIED = "verified"
-    CONTRADICTED = "contradicted"
-    UNVERIFIABLE = "unverifiable"
-    NOT_APPLICABLE = "not applicable"
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,8 @@ class FirstGradient:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A trial's figures, derived from its raw blocks and facts.
+    """A trial's figures, derived from its raw blocks and facts. ``rate`` is in ``unit`` (samples or steps) per second,
+    and so are the ends of its interval, ``low`` and ``high``.
 
     ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
     ``data_wait_share`` is None where nothing shows when the loop waits.
@@ -103,7 +97,7 @@ class Measurement:
     one wasn't; it isn't stored.
     """
 
-    samples_per_s: float
+    rate: float
     low: float
     high: float
     steps_per_s: float
@@ -292,7 +286,7 @@ class Turn:
 
     trial: int
     turned: Config
-    samples_per_s: float
+    rate: float
     unit: str
     gain: float
     total: float

@@ -51,7 +51,7 @@ def line(weather: step_times.Weather, count: int) -> tuple[list[int], str]:
         intervals = [(found.low, found.high), bootstrap(found, 1, random), bootstrap(found, 2, random)]
         for method, (low, high) in enumerate(intervals):
             held[method] += low <= truth <= high
-            widths[method] += (high - low) / 2 / found.samples_per_s
+            widths[method] += (high - low) / 2 / found.rate
         blocks += len(found.blocks)
         unsteady += not found.steady
     methods = "  ".join(f"{h / count:7.1%} ±{w / count:5.2%}" for h, w in zip(held, widths, strict=True))

@@ -109,7 +109,7 @@ def test_a_full_window_is_complete_and_everything_raw_is_kept(run: Run, tmp_path
     outcome = run('print("hello log")\n' + WINDOW + 'emit("exit", code=0)')
     assert outcome.complete
     assert outcome.measurement is not None
-    assert outcome.measurement.samples_per_s == pytest.approx(500)
+    assert outcome.measurement.rate == pytest.approx(500)
     folder = tmp_path / "trial"
     assert (folder / "log.txt").read_text() == "hello log\n"
     assert len((folder / "records.jsonl").read_bytes().splitlines()) == 16
@@ -176,7 +176,7 @@ def test_a_window_that_the_deadline_cuts_short_is_measured_all_the_same(
     outcome = ProcessRunner().run(replace(request, window=window), threading.Event())
     assert (outcome.kind, outcome.detail) == (OutcomeKind.COMPLETE, "its time was up before its window was complete")
     assert outcome.measurement is not None and not outcome.measurement.steady
-    assert 200 < outcome.measurement.samples_per_s < 405
+    assert 200 < outcome.measurement.rate < 405
     assert outcome.facts["unit"] == "samples" and "as_written" in outcome.facts
     assert outcome.seconds < 8
 

@@ -179,4 +179,4 @@ def test_a_gain_in_the_finals_is_that_of_its_own_round() -> None:
     """Held against the first baseline, a machine that has become slower would show every candidate as slow."""
     for trial in made_up.FINALS:
         own = gain(trial, made_up.TRIALS)
-        assert own == pytest.approx(1.0 if not trial.config else trial.outcome.measurement.samples_per_s / 1190.0)  # type: ignore[union-attr]
+        assert own == pytest.approx(1.0 if not trial.config else trial.outcome.measurement.rate / 1190.0)  # type: ignore[union-attr]

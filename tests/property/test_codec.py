@@ -46,7 +46,7 @@ INPUTS = st.lists(st.tuples(FLOATS, FLOATS), max_size=2).map(tuple)
 GRADIENTS = st.builds(FirstGradient, FLOATS, FLOATS, st.booleans(), st.booleans(), INPUTS)
 MEASUREMENTS = st.builds(
     Measurement,
-    **dict.fromkeys(("samples_per_s", "low", "high", "steps_per_s", "first_step_s"), FLOATS),
+    **dict.fromkeys(("rate", "low", "high", "steps_per_s", "first_step_s"), FLOATS),
     data_wait_share=st.none() | FLOATS,
     **dict.fromkeys(("compile_s", "cpu_s_per_sample", "foreign_cpus", "stolen_cpus"), FLOATS),
     card=st.none() | CARDS,

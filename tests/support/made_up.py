@@ -63,7 +63,7 @@ def measured(rate: float, **changes: Any) -> Measurement:
     """A measurement of so many samples per second."""
     return replace(
         Measurement(
-            samples_per_s=rate, low=rate * 0.98, high=rate * 1.02, steps_per_s=rate / 32, unit="samples", blocks=(),
+            rate=rate, low=rate * 0.98, high=rate * 1.02, steps_per_s=rate / 32, unit="samples", blocks=(),
             data_wait_share=0.31, peak_host_bytes=412 * MIB, peak_device_bytes=0, first_step_s=1.25, compile_s=0.0,
             losses=(), steady=True, cpu_s_per_sample=0.002, foreign_cpus=0.0,
         ),

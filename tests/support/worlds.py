@@ -26,7 +26,7 @@ from tuner.space.declare import Knob, Known, ResolvedSpace, SearchSpace, resolve
 from tuner.study.plan import StudyPlan
 
 DEVICE = Device("cpu", 0, "made up", "made up", 16 * 2**30)
-OBJECTIVE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
+OBJECTIVE = Objective("throughput", "samples/s", True, lambda measurement: measurement.rate)
 WRITTEN: Mapping[str, Any] = {
     "workers": 0, "prefetch": 2, "batch_size": 64, "precision": "fp32", "layout": False, "compile": "off",
 }  # fmt: skip
@@ -56,7 +56,7 @@ def measured(rate: float, wait: float = 0.0, *, knobs: tuple[KnobReport, ...] = 
     """A complete outcome with that rate."""
     blocks = tuple(Block(rate / 4, 4, 0.25, wait / 4) for _ in range(12))
     measurement = Measurement(
-        samples_per_s=rate, low=rate * 0.98, high=rate * 1.02, steps_per_s=16.0, unit="samples", blocks=blocks,
+        rate=rate, low=rate * 0.98, high=rate * 1.02, steps_per_s=16.0, unit="samples", blocks=blocks,
         data_wait_share=wait, peak_host_bytes=2**28, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0,
         losses=((1.0, 2.0),), steady=True, cpu_s_per_sample=0.001, foreign_cpus=0.0, knobs=knobs,
     )  # fmt: skip

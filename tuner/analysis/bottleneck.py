@@ -93,9 +93,9 @@ def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> 
     overhead = overhead_share(compute, alike.get(Side.HALF))
     found = Bottleneck(
         bound=Bound.COMPUTE,
-        real=real.samples_per_s,
-        compute=compute.samples_per_s if compute is not None else None,
-        loader=loader.samples_per_s if loader is not None else None,
+        real=real.rate,
+        compute=compute.rate if compute is not None else None,
+        loader=loader.rate if loader is not None else None,
         unit=real.unit,
         wait_share=real.data_wait_share,
         overhead_share=overhead,

@@ -206,13 +206,13 @@ def is_decided(winner: Winner | None) -> bool:
 
 def typical(runs: Sequence[Measurement]) -> Measurement:
     """The run with the median rate, with the geometric mean of all and their range in place of its own."""
-    ordered = sorted(runs, key=lambda run: run.samples_per_s)
-    mean = statistics.geometric_mean([run.samples_per_s for run in runs])
+    ordered = sorted(runs, key=lambda run: run.rate)
+    mean = statistics.geometric_mean([run.rate for run in runs])
     return replace(
         ordered[len(ordered) // 2],
-        samples_per_s=mean,
-        low=ordered[0].samples_per_s,
-        high=ordered[-1].samples_per_s,
+        rate=mean,
+        low=ordered[0].rate,
+        high=ordered[-1].rate,
         peak_host_bytes=max(run.peak_host_bytes for run in runs),
         peak_device_bytes=max(run.peak_device_bytes for run in runs),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.analysis.stats import is_steady, rate_interval
-from tuner.child.wire import decode
+from tuner.child.wire import decode_fields
 from tuner.model import Block, CardUse, Evidence, FirstGradient, KnobReport, Measurement
 
 MIN_BLOCKS = 3
@@ -24,7 +24,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """The child's records, a torn last line left out; empty when there is no file."""
     try:
         with path.open("rb") as file:
-            return list(decode(file))
+            return list(decode_fields(file))
     except FileNotFoundError:
         return []
 
@@ -65,7 +65,7 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
     complete = bool(window and window.get("complete"))
     scaler = facts.get("gradient_scaler") or {}
     return Measurement(
-        samples_per_s=interval.estimate,
+        rate=interval.estimate,
         low=interval.low,
         high=interval.high,
         steps_per_s=sum(block.steps for block in blocks) / seconds,

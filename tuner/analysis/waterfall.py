@@ -71,7 +71,7 @@ def _turn(trial: Trial, previous: Trial | None, gains: Mapping[int, float], *, r
     assert measurement is not None, "a gain comes from a measurement"
     turned = _turned(trial.config, previous.config if previous is not None else {})
     return Turn(
-        trial=trial.number, turned=turned, samples_per_s=measurement.samples_per_s, unit=measurement.unit,
+        trial=trial.number, turned=turned, rate=measurement.rate, unit=measurement.unit,
         gain=gains[trial.number] / gains[previous.number] if previous is not None else 1.0,
         total=gains[trial.number], rough=rough,
         knobs=tuple(report for report in measurement.knobs if report.knob in turned),

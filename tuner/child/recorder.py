@@ -37,7 +37,7 @@ class Recorder:
         """Sends one record at once: what was measured survives whatever the script does next."""
         if self._descriptor is None or os.getpid() != self._pid:
             return
-        line = wire.encode(kind, time.monotonic(), fields)
+        line = wire.encode_fields(kind, time.monotonic(), fields)
         try:
             while line:
                 line = line[os.write(self._descriptor, line) :]

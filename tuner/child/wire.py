@@ -1,15 +1,19 @@
 """The protocol between parent and child: one JSON request in, versioned JSON lines out.
 
-Every record is an object on a line of its own with ``v`` (the protocol's version), ``t`` (the child's
-monotonic clock in seconds) and ``kind``. A reader skips kinds that it doesn't know and a torn last line.
+Every record is an object on a line of its own with ``v`` (the protocol's version), ``t`` (the child's monotonic clock
+in seconds), ``kind``, and the fields of the record's type in ``records``. A reader skips kinds that it doesn't know and
+a torn last line.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from . import shape
+from .records import RECORDS, ChildRequest, Note, Record
 
 VERSION = 1
 
@@ -23,55 +27,66 @@ FILES = "files"
 """In the trial's folder: the trial's versions of the user's files, and what it would have left among them."""
 
 MADE = "made.jsonl"
-"""In the trial's folder: what the trial makes among the user's files, a line each; see ``leavings``."""
-
-KINDS = frozenset(
-    {
-        "hello",  # python, pid, argv as the script sees it
-        "framework",  # name, version, device: one that was imported; which one trains is among the facts
-        "facts",  # what the script wrote: the baseline's value of every knob, sites, options
-        "first_step",  # seconds since the child started
-        "compile",  # graphs, seconds
-        "block",  # phase ("warmup" | "window"), steps, samples, seconds, wait_s, flagged
-        "loss",  # samples so far, value
-        "metric",  # name, value: from tuner.report, or the last that a logger or a trainer was given
-        "gradient",  # norm, samples, exact, random, inputs: what a screen's first step was taken on
-        "memory",  # device figures in bytes
-        "knob",  # one KnobReport
-        "note",  # a line for people: what was diverted, what was left out
-        "failure",  # reason, detail: a config that can't work, recognised in the child
-        "window",  # complete: bool, why it ended, samples, seconds
-        "exception",  # type, text, traceback of the user's script
-        "exit",  # code: how the script ended
-    }
-)
+"""In the trial's folder: what the trial makes among the user's files, a line each; see ``created_files``."""
 
 
-def encode(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
-    """One record as a line. Raises ``ValueError`` for an unknown kind, never for odd floats."""
-    if kind not in KINDS:
+@dataclass(frozen=True)
+class Entry:
+    """A record, and when the child sent it: ``t`` is its monotonic clock in seconds."""
+
+    t: float
+    record: Record
+
+
+def encode(record: Record, t: float) -> bytes:
+    """One record as a line."""
+    line = {"v": VERSION, "t": round(t, 6), "kind": record.kind, **shape.plain(record)}
+    return json.dumps(line, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
+
+
+def decode(lines: Iterable[bytes]) -> Iterator[Entry]:
+    """Records of the lines; torn, foreign and future lines are skipped. One of ours that isn't as declared is noted."""
+    for line in lines:
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(fields, dict) or fields.get("v") != VERSION:
+            continue
+        kind, t = RECORDS.get(str(fields.get("kind"))), fields.get("t")
+        if kind is None or isinstance(t, bool) or not isinstance(t, (int, float)):
+            continue
+        try:
+            record: Record = shape.read(kind, fields)
+        except ValueError as error:
+            record = Note(f"a record can't be read: {error}")
+        yield Entry(float(t), record)
+
+
+def encode_request(request: ChildRequest) -> str:
+    """The request as the text of its file."""
+    return json.dumps({"v": VERSION, **shape.plain(request)}, indent=1, allow_nan=False, default=str)
+
+
+def decode_request(text: str) -> ChildRequest:
+    """The inverse of ``encode_request``. Raises ``ValueError`` naming what isn't as declared."""
+    return shape.read(ChildRequest, json.loads(text), "request")
+
+
+def encode_fields(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
+    """One record as a line, from loose fields. Raises ``ValueError`` for an unknown kind."""
+    if kind not in RECORDS:
         raise ValueError(f"unknown record kind {kind!r}")
-    record = {"v": VERSION, "t": round(t, 6), "kind": kind, **{k: _plain(v) for k, v in fields.items()}}
-    return json.dumps(record, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
+    line = {"v": VERSION, "t": round(t, 6), "kind": kind, **shape.plain(fields)}
+    return json.dumps(line, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
 
 
-def decode(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Records of the lines; torn, foreign and future lines are skipped."""
+def decode_fields(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Records of the lines as loose fields; torn, foreign and future lines are skipped."""
     for line in lines:
         try:
             record = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict) and record.get("v") == VERSION and record.get("kind") in KINDS:
+        if isinstance(record, dict) and record.get("v") == VERSION and record.get("kind") in RECORDS:
             yield record
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN or infinity: they travel as strings, which ``float`` reads back."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(v) for v in value]
-    return value

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _teller(*, quiet: bool) -> Callable[[str, Outcome], None]:
     def tell(name: str, outcome: Outcome) -> None:
         measured = outcome.measurement if outcome.complete else None
-        text = rate_text(measured.samples_per_s, measured.unit) if measured else outcome.detail or str(outcome.kind)
+        text = rate_text(measured.rate, measured.unit) if measured else outcome.detail or str(outcome.kind)
         if not quiet:
             print(f"{name}: {text}", flush=True)
 

@@ -35,7 +35,7 @@ from tuner.progress.state import result_text
 from tuner.storage.audit import disagreements
 from tuner.storage.studies import StoredStudy, open_study
 
-RATE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
+RATE = Objective("throughput", "samples/s", True, lambda measurement: measurement.rate)
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -155,7 +155,7 @@ def gain(trial: Trial, trials: Sequence[Trial]) -> float | None:
         return Yardstick(trials, RATE).gain(trial)
     same_round = (t for t in trials if t.phase is Phase.FINALS and _place(t) == _place(trial) and not t.config)
     own, reference = _measured(trial), _measured(next(same_round, None))
-    return own.samples_per_s / reference.samples_per_s if own and reference and reference.samples_per_s else None
+    return own.rate / reference.rate if own and reference and reference.rate else None
 
 
 def _place(trial: Trial) -> tuple[str, int | None]:
@@ -185,7 +185,7 @@ def document(trial: Trial, gain: float | None, drift: float) -> dict[str, Any]:
     }  # fmt: skip
     if measurement is not None:
         told["measurement"] = {
-            "samples_per_s": measurement.samples_per_s, "low": measurement.low, "high": measurement.high,
+            "samples_per_s": measurement.rate, "low": measurement.low, "high": measurement.high,
             "unit": measurement.unit, "data_wait_share": measurement.data_wait_share, "steady": measurement.steady,
             "peak_host_bytes": measurement.peak_host_bytes, "peak_device_bytes": measurement.peak_device_bytes,
             "first_step_s": measurement.first_step_s, "compile_s": measurement.compile_s,

@@ -192,10 +192,11 @@ def _baseline(found: Found) -> dict[str, Any] | None:
 
 def _measured(measurement: Measurement, based_on: str) -> dict[str, Any]:
     fields = (
-        "samples_per_s", "low", "high", "steps_per_s", "unit", "data_wait_share", "peak_host_bytes",
+        "low", "high", "steps_per_s", "unit", "data_wait_share", "peak_host_bytes",
         "peak_device_bytes", "first_step_s", "compile_s", "cpu_s_per_sample",
     )  # fmt: skip
-    return {"based_on": based_on, **{name: _plain(getattr(measurement, name)) for name in fields}}
+    figures = {name: _plain(getattr(measurement, name)) for name in fields}
+    return {"based_on": based_on, "samples_per_s": _plain(measurement.rate), **figures}
 
 
 def _evidence(report: KnobReport) -> dict[str, Any]:

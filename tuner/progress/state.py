@@ -148,7 +148,7 @@ def result_text(trial: Trial) -> str:
     if not outcome.complete or measurement is None:
         kind = "can't work here" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
-    text = rate_text(measurement.samples_per_s, measurement.unit)
+    text = rate_text(measurement.rate, measurement.unit)
     if (measurement.data_wait_share or 0.0) >= 0.05:
         text += f", {share_text(measurement.data_wait_share)} data wait"
     if measurement.skip_share >= _WORTH_MENTIONING:

@@ -151,7 +151,7 @@ def _comparison(winner: Winner, title: str) -> list[str]:
     before, after = winner.baseline, winner.winner
     rows = [
         ("", "as written", title),
-        (f"{before.unit}/s", number_text(before.samples_per_s), number_text(after.samples_per_s)),
+        (f"{before.unit}/s", number_text(before.rate), number_text(after.rate)),
         ("data wait", share_text(before.data_wait_share), share_text(after.data_wait_share)),
         ("host memory", bytes_text(before.peak_host_bytes), bytes_text(after.peak_host_bytes)),
     ]
@@ -164,10 +164,10 @@ def _comparison(winner: Winner, title: str) -> list[str]:
 def _break_even(before: Measurement, after: Measurement) -> list[str]:
     """A slower start is paid back by a higher rate, after so many samples. What is compiled is paid for once."""
     extra_s = after.start_s - before.start_s
-    if extra_s < _WORTH_MENTIONING_S or after.samples_per_s <= before.samples_per_s:
+    if extra_s < _WORTH_MENTIONING_S or after.rate <= before.rate:
         return []
-    samples = extra_s / (1 / before.samples_per_s - 1 / after.samples_per_s)
-    seconds = samples / after.samples_per_s + after.start_s
+    samples = extra_s / (1 / before.rate - 1 / after.rate)
+    seconds = samples / after.rate + after.start_s
     start = "its slower start" + (", with nothing compiled yet," if after.cold_first_step_s is not None else "")
     return [f"{start} is made up for after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
 
@@ -276,7 +276,7 @@ def run_command(script: Script, profile: str) -> str:
 
 def _rate(trial: Trial) -> float:
     measurement = trial.outcome.measurement if trial.outcome is not None else None
-    return measurement.samples_per_s if measurement is not None else 0.0
+    return measurement.rate if measurement is not None else 0.0
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

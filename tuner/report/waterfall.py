@@ -32,7 +32,7 @@ def table_rows(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
     unit = turns[0].unit if turns else "samples"
     rows = [
         [
-            str(turn.trial), turn_text(turn), number_text(turn.samples_per_s),
+            str(turn.trial), turn_text(turn), number_text(turn.rate),
             _gain(turn, turn.gain) if turn.turned else "", _gain(turn, turn.total), seen_text(turn),
         ]
         for turn in turns
@@ -68,7 +68,7 @@ def picture(turns: Sequence[Turn], title: str) -> str:
     depth = max((len(_label(turn)) for turn in turns), default=1)
     width = max(2 * _LEFT + _SLOT * len(turns), 460)
     height = _TOP + _HEIGHT + 2 * _LINE + depth * _LINE + 2 * _LINE
-    scale = _HEIGHT / max((turn.samples_per_s for turn in turns), default=1.0)
+    scale = _HEIGHT / max((turn.rate for turn in turns), default=1.0)
     floor = _TOP + _HEIGHT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
@@ -94,8 +94,8 @@ def _total(turns: Sequence[Turn]) -> str:
 def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, floor: int) -> list[str]:
     """The part that was there before is pale, what the turn brought is strong."""
     middle = _LEFT + _SLOT * place + _SLOT // 2
-    own = turn.samples_per_s * scale
-    pale = min(own, previous.samples_per_s * scale) if previous is not None else own
+    own = turn.rate * scale
+    pale = min(own, previous.rate * scale) if previous is not None else own
     left = middle - _BAR // 2
     parts = [_rectangle(left, floor - pale, pale, "before")]
     if own > pale:
@@ -103,7 +103,7 @@ def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, floor: int
     top = floor - math.ceil(own)
     if previous is not None:
         parts.append(_text(middle, top - 6 - _LINE, _gain(turn, turn.gain), "quiet"))
-    parts.append(_text(middle, top - 6, f"{number_text(turn.samples_per_s)}/s", "rate ink"))
+    parts.append(_text(middle, top - 6, f"{number_text(turn.rate)}/s", "rate ink"))
     lines = _label(turn)
     parts += [_text(middle, floor + (2 + i) * _LINE - 8, line, "ink") for i, line in enumerate(lines)]
     return parts

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tuner.analysis.measurement import measurement_of, merged_facts
-from tuner.child.wire import decode
+from tuner.child.wire import decode_fields
 from tuner.devices import present as environment
 from tuner.devices.cuda_reader import CardReader, card_reader
 from tuner.model import Outcome, OutcomeKind
@@ -85,7 +85,7 @@ class _Journal:
         """Stores what came and returns the records completed by it."""
         self._file.write(data)
         *lines, self._torn = (self._torn + data).split(b"\n")
-        new = list(decode(lines))
+        new = list(decode_fields(lines))
         self.records += new
         return new
 

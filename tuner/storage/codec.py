@@ -26,7 +26,7 @@ from tuner.model import (
 )
 
 _PLAIN_FIELDS = (
-    "samples_per_s", "low", "high", "steps_per_s", "unit", "data_wait_share", "peak_host_bytes",
+    "rate", "low", "high", "steps_per_s", "unit", "data_wait_share", "peak_host_bytes",
     "peak_device_bytes", "first_step_s", "compile_s", "steady", "cpu_s_per_sample", "foreign_cpus",
 )  # fmt: skip
 
@@ -145,7 +145,8 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
 def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
     """The inverse of ``measurement_fields``."""
     return Measurement(
-        **{name: fields[name] for name in _PLAIN_FIELDS},
+        **{name: fields[name] for name in _PLAIN_FIELDS if name != "rate"},
+        rate=fields["rate"] if "rate" in fields else fields["samples_per_s"],  # its name until schema 3
         blocks=tuple(Block(*row) for row in fields["blocks"]),
         losses=tuple((at, loss) for at, loss in fields["losses"]),
         knobs=tuple(_knob_of(report) for report in fields["knobs"]),

@@ -146,7 +146,7 @@ class Bench:
         measurement = best.outcome.measurement if best is not None and best.outcome is not None else None
         if trial.phase is Phase.FINALS or measurement is None or not self.plan.objective.is_rate:
             return window
-        return replace(window, hopeless_below=HOPELESS * measurement.samples_per_s)
+        return replace(window, hopeless_below=HOPELESS * measurement.rate)
 
     def screen_samples(self) -> int:
         """How many samples each run of a screen trains on; the same for all of a study, 0 before the baseline."""
@@ -156,11 +156,11 @@ class Bench:
         measurement = baseline.outcome.measurement if baseline is not None and baseline.outcome is not None else None
         if measurement is None:
             return 0
-        per_step = measurement.samples_per_s / measurement.steps_per_s
-        wanted = max(measurement.samples_per_s * SCREEN_S, FEWEST_SCREEN_STEPS * per_step)
+        per_step = measurement.rate / measurement.steps_per_s
+        wanted = max(measurement.rate * SCREEN_S, FEWEST_SCREEN_STEPS * per_step)
         # A config may be half as fast, and has to come through in time all the same.
         most_s = max(1.0, self.plan.limits.trial_timeout_s / 2 - measurement.first_step_s)
-        return int(min(wanted, measurement.samples_per_s * most_s))
+        return int(min(wanted, measurement.rate * most_s))
 
     def note(self, text: str) -> None:
         """Tells people something."""

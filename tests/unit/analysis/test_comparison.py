@@ -99,7 +99,7 @@ def test_a_clear_gain_is_proven() -> None:
     assert winner.config == FAST
     assert winner.speedup.low < 1.5 < winner.speedup.high
     assert winner.runs == 5
-    assert winner.winner.samples_per_s == pytest.approx(150.4, abs=0.1)
+    assert winner.winner.rate == pytest.approx(150.4, abs=0.1)
 
 
 def test_an_interval_that_reaches_one_proves_nothing() -> None:
@@ -159,7 +159,7 @@ def test_two_rounds_never_prove_anything() -> None:
 def test_the_typical_run_tells_of_all() -> None:
     runs = [worlds.measured(rate).measurement for rate in (80.0, 125.0, 100.0)]
     told = typical([run for run in runs if run is not None])
-    assert told.samples_per_s == pytest.approx(100.0)
+    assert told.rate == pytest.approx(100.0)
     assert (told.low, told.high) == (80.0, 125.0)
 
 

@@ -13,7 +13,7 @@ from tuner.model import Block, CardUse, Device, Measurement, Outcome, OutcomeKin
 CPU = Device("cpu", 0, "a CPU", "", 2**34)
 CARD = Device("cuda", 0, "a card", "GPU-1", 2**36)
 MEASURED = Measurement(
-    samples_per_s=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
+    rate=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
     data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
     steady=True, cpu_s_per_sample=0.0, foreign_cpus=0.0,
 )  # fmt: skip

@@ -12,17 +12,17 @@ from tuner.errors import ObjectiveError
 from tuner.model import Block, Measurement, Outcome, OutcomeKind, Phase, Shift, Trial
 from tuner.objective import Objective
 
-MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s)
-LESS = Objective("latency", "s", False, lambda measurement: measurement.samples_per_s)
+MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.rate)
+LESS = Objective("latency", "s", False, lambda measurement: measurement.rate)
 MEASURED = Measurement(
-    samples_per_s=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
+    rate=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
     data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
     steady=True, cpu_s_per_sample=0.0, foreign_cpus=0.0,
 )  # fmt: skip
 
 
 def _outcome(figure: float, kind: OutcomeKind = OutcomeKind.COMPLETE) -> Outcome:
-    return Outcome(kind, measurement=replace(MEASURED, samples_per_s=figure))
+    return Outcome(kind, measurement=replace(MEASURED, rate=figure))
 
 
 def _trial(number: int, figure: float | None, phase: Phase = Phase.SEARCH) -> Trial:

@@ -94,7 +94,7 @@ def test_without_a_gain_the_script_as_written_stands_alone() -> None:
 def test_only_the_search_counts() -> None:
     trials = search(({"workers": 1}, 150.0))
     trials.append(replace(trial(2, {"workers": 1}, 900.0), phase=Phase.FINALS, round=1))
-    assert [turn.samples_per_s for turn in chain(trials)] == [100.0, 150.0]
+    assert [turn.rate for turn in chain(trials)] == [100.0, 150.0]
 
 
 def test_turns_while_the_baseline_moved_are_rough() -> None:

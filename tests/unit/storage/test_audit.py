@@ -44,16 +44,16 @@ def test_a_changed_figure_is_found(tmp_path: Path) -> None:
     assert trial.outcome is not None and trial.outcome.measurement is not None
     assert trial.outcome.measurement.card is not None
     cooler = replace(trial.outcome.measurement.card, hottest_celsius=40.0)
-    changed = replace(trial.outcome.measurement, samples_per_s=1e6, stolen_cpus=0.0, card=cooler)
+    changed = replace(trial.outcome.measurement, rate=1e6, stolen_cpus=0.0, card=cooler)
     lines = disagreements(tmp_path, [replace(trial, outcome=replace(trial.outcome, measurement=changed))])
-    assert [line.split()[2] for line in lines] == ["samples_per_s", "stolen_cpus", "card"]
-    assert "samples_per_s is 1000000.0" in lines[0]
+    assert [line.split()[2] for line in lines] == ["rate", "stolen_cpus", "card"]
+    assert "rate is 1000000.0" in lines[0]
 
 
 def test_changed_and_missing_records_are_found(tmp_path: Path) -> None:
     trial = stored_trial(tmp_path)
     records = tmp_path / "trials" / "0000" / "records.jsonl"
     records.write_text(records.read_text().replace('"samples": 70.0', '"samples": 700.0'))
-    assert any("samples_per_s" in line for line in disagreements(tmp_path, [trial]))
+    assert any("rate" in line for line in disagreements(tmp_path, [trial]))
     records.unlink()
     assert "records" in disagreements(tmp_path, [trial])[0]

@@ -28,7 +28,7 @@ PLAN = StudyPlan(
     device=CARD,
     folder=Path("autotune-train"),
     spaces=Spaces((SPACE,)),
-    objective=Objective("throughput", "samples/s", True, lambda measurement: measurement.samples_per_s),
+    objective=Objective("throughput", "samples/s", True, lambda measurement: measurement.rate),
     pinned={"precision": "bf16", "compile": True},
     software={"torch": "2.13.0", "python": "3.11.7"},
 )

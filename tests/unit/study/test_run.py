@@ -275,7 +275,7 @@ def test_a_disturbed_trial_is_measured_again_and_the_calmer_one_counts(tmp_path:
         return replace(outcome, measurement=replace(outcome.measurement, foreign_cpus=foreign))
 
     ran = Ran(worlds.plan(tmp_path, trials=4), disturbed)
-    rates = [t.outcome.measurement.samples_per_s for t in ran.result.trials[:4] if t.outcome and t.outcome.measurement]
+    rates = [t.outcome.measurement.rate for t in ran.result.trials[:4] if t.outcome and t.outcome.measurement]
     assert rates == [100.0, 99.0, 80.0, 100.0]
     assert sum("measured again" in note.text for note in of(ran.events, Noted)) == 2
     assert [request.folder.name for request in ran.runner.requests[:5]] == ["0000", "0001", "0001", "0002", "0002"]
@@ -292,7 +292,7 @@ def test_a_trial_on_a_card_that_was_too_hot_is_measured_again(tmp_path: Path) ->
         return replace(outcome, measurement=replace(outcome.measurement, card=card))
 
     ran = Ran(worlds.plan(tmp_path, trials=4), heated)
-    rates = [t.outcome.measurement.samples_per_s for t in ran.result.trials[:4] if t.outcome and t.outcome.measurement]
+    rates = [t.outcome.measurement.rate for t in ran.result.trials[:4] if t.outcome and t.outcome.measurement]
     assert rates == [100.0, 100.0, 50.0, 100.0]
     assert sum("measured again: the card was slowed down: heat" in note.text for note in of(ran.events, Noted)) == 2
 

@@ -57,7 +57,7 @@ class Loop(ReplayRunner):
         assert outcome.measurement is not None
         # Steps take as long as their samples: half a batch of a rate of 100/s has twice the steps.
         size = int(config.get("batch_size", worlds.WRITTEN["batch_size"]))
-        measurement = replace(outcome.measurement, steps_per_s=outcome.measurement.samples_per_s / size)
+        measurement = replace(outcome.measurement, steps_per_s=outcome.measurement.rate / size)
         return replace(outcome, measurement=measurement, facts={**outcome.facts, "training_loaders": self._loaders})
 
     def _side(self) -> Side | None:

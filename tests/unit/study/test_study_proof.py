@@ -120,7 +120,7 @@ def test_a_screen_fits_into_a_trials_time(tmp_path: Path) -> None:
     def slow(config: Config) -> Outcome:
         outcome = learns(config, None, harm=0.0)
         assert outcome.measurement is not None
-        return replace(outcome, measurement=replace(outcome.measurement, steps_per_s=1 / 3, samples_per_s=10.0))
+        return replace(outcome, measurement=replace(outcome.measurement, steps_per_s=1 / 3, rate=10.0))
 
     runner = ReplayRunner(slow)
     plan = worlds.plan(tmp_path, trials=3, selection=("precision",), limits=Limits(trial_timeout_s=120.0))

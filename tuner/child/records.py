@@ -1,0 +1,348 @@
+"""What crosses between parent and child, declared once as types: the request in, the records out.
+
+Each type is a frozen dataclass of JSON's own kinds; ``shape.read`` validates what comes from the other side.
+Seconds, bytes, samples. ``Knowledge`` travels both ways: the child's last record is what it saw of the script, and
+later requests give it back with what the study adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+Value = bool | int | float | str
+"""What a knob may be set to."""
+PlanLine = tuple[int, str, int | str | None, int | None]
+"""A node of the plan that tf.data executes: depth, name, what it is turned to, the limit of its threads."""
+
+
+class Evidence(StrEnum):
+    """What observation says of a knob that was asked for."""
+
+    VERIFIED = "verified"
+    CONTRADICTED = "contradicted"
+    UNVERIFIABLE = "unverifiable"
+    NOT_APPLICABLE = "not applicable"
+
+
+class Mode(StrEnum):
+    """Whether a run is measured, or only has its config applied."""
+
+    TRIAL = "trial"
+    APPLY = "apply"
+
+
+class ProbeSide(StrEnum):
+    """The part of the training loop that a probe runs by itself."""
+
+    COMPUTE = "compute"
+    LOADER = "loader"
+
+
+@dataclass(frozen=True)
+class ScalerCounts:
+    """Optimizer steps under a gradient scaler, and those that it skipped; late ones come after its first ones."""
+
+    steps: int = 0
+    skipped: int = 0
+    late_steps: int = 0
+    late_skipped: int = 0
+
+
+@dataclass(frozen=True)
+class LoaderUse:
+    """A place in the script where loaders (or datasets) are iterated. ``made`` is None where that isn't counted."""
+
+    key: str
+    fetches: int
+    made: int | None = None
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What is known of a script. Empty and None mean unknown; every field may be absent in JSON.
+
+    ``as_written``: knob → the script's own value. ``left_out``: knob → why it can't be turned here.
+    ``framework``: the one that trains. ``unit``: what rates count, "samples" or "steps".
+    ``training_loaders``: keys of the loaders that feed the training. ``loss_reduction``: "mean", "sum", "count" or
+    "unknown". ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
+    ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
+    bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
+    ``wait_is_unseen``: nothing shows when the loop waits for its data.
+    ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+
+    The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
+    ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
+    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards).
+    """
+
+    as_written: Mapping[str, Value] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    suggested: tuple[str, ...] = ()
+    steps: int = 0
+    samples: float = 0.0
+    framework: str = ""
+    framework_version: str = ""
+    backend: str = ""
+    trainer: str = ""
+    loop: str = ""
+    fed_by: str = ""
+    unit: str = ""
+    training_loaders: tuple[str, ...] = ()
+    loaders: tuple[LoaderUse, ...] = ()
+    dataset_len: int | None = None
+    cardinality: int | None = None
+    optimizers: tuple[str, ...] = ()
+    optimizer_choices: tuple[str, ...] = ()
+    backwards: int = 0
+    optimizer_steps: int = 0
+    retraces: int = 0
+    loss_reduction: str = ""
+    batch_norm: bool = False
+    precisions: tuple[str, ...] = ()
+    products: Mapping[str, int] = field(default_factory=dict)
+    gradient_scaler: ScalerCounts | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    option_flags: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    wait_is_unseen: bool = False
+    input_plan: tuple[PlanLine, ...] | None = None
+    cache_bytes: int | None = None
+    placeholders: tuple[str, ...] = ()
+    effective_batch: str = "keep"
+    free_host_bytes: int | None = None
+    beside: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    device_clean: bool = True
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a trial's steady window starts and ends. Seconds; half-widths are relative.
+
+    With ``until_samples`` it ends there, and not for the sake of precision; it ends early where the rate is sure to
+    stay below ``hopeless_below`` samples per second.
+    """
+
+    warmup_steps: int = 10
+    warmup_s: float = 3.0
+    block_s: float = 0.25
+    min_blocks: int = 12
+    min_s: float = 3.0
+    max_s: float = 20.0
+    target_half_width: float = 0.02
+    until_samples: float = 0.0
+    hopeless_below: float = 0.0
+
+
+@dataclass(frozen=True)
+class ChildRequest:
+    """One run of the user's script, as the child reads it.
+
+    ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
+    ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
+    child shares. ``used_device_bytes`` is what others hold of the device.
+    """
+
+    mode: Mode = Mode.TRIAL
+    script: str = ""
+    script_as_given: str = ""
+    module: str = ""
+    argv: tuple[str, ...] = ()
+    device: str = "cpu"
+    config: Mapping[str, Value] = field(default_factory=dict)
+    knowledge: Knowledge = Knowledge()
+    folder: str = ""
+    window: Window = Window()
+    deadline_s: float | None = None
+    seed: int | None = None
+    probe: ProbeSide | None = None
+    max_device_bytes: int | None = None
+    used_device_bytes: int = 0
+    parent_pid: int | None = None
+    spawned_monotonic: float | None = None
+
+
+# Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The child is up, and its hooks are in place."""
+
+    kind: ClassVar[str] = "hello"
+    pid: int
+    python: str
+    executable: str
+
+
+@dataclass(frozen=True)
+class FrameworkSeen:
+    """A framework was imported; which one trains is among the facts."""
+
+    kind: ClassVar[str] = "framework"
+    name: str
+    version: str
+    device: str
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """Seconds from the launch to the end of the first step."""
+
+    kind: ClassVar[str] = "first_step"
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps, timed together. ``phase`` is "warmup" or "window"; ``flagged`` blocks hold validation."""
+
+    kind: ClassVar[str] = "block"
+    phase: str
+    steps: int
+    samples: float
+    seconds: float
+    wait_s: float
+    flagged: bool = False
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A training loss, and the samples trained on by then."""
+
+    kind: ClassVar[str] = "loss"
+    samples: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of the script's own: from ``tuner.report``, or the last that a logger or a trainer was given."""
+
+    kind: ClassVar[str] = "metric"
+    name: str
+    value: float
+    samples: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
+
+    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
+    """
+
+    kind: ClassVar[str] = "gradient"
+    norm: float
+    samples: float
+    exact: bool
+    random: bool
+    inputs: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of the device: the framework's peaks, and what the driver and its libraries hold beside them."""
+
+    kind: ClassVar[str] = "memory"
+    reserved: int
+    allocated: int
+    overhead: int = 0
+    total: int = 0
+    retries: int = 0
+    ooms: int = 0
+
+
+@dataclass(frozen=True)
+class Compile:
+    """What was compiled: graphs, seconds, graph breaks, and what the compiler's cache on disk gave."""
+
+    kind: ClassVar[str] = "compile"
+    graphs: int
+    seconds: float
+    breaks: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+
+@dataclass(frozen=True)
+class Knob:
+    """Requested → sites seen → changed → evidence, for one knob."""
+
+    kind: ClassVar[str] = "knob"
+    knob: str
+    requested: Value
+    sites_seen: int
+    sites_changed: int
+    evidence: Evidence
+    reason: str = ""
+    observed: Value | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for people: what was diverted, what could not be done."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A config that can't work, recognised in the child. ``reason`` is a slug, ``detail`` a line for people."""
+
+    kind: ClassVar[str] = "failure"
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Facts(Knowledge):
+    """What the child saw of the script."""
+
+    kind: ClassVar[str] = "facts"
+
+
+@dataclass(frozen=True)
+class WindowEnd:
+    """The window ended: ``complete``, or else ``why`` it did before."""
+
+    kind: ClassVar[str] = "window"
+    complete: bool
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class ScriptException:
+    """An exception left the user's script."""
+
+    kind: ClassVar[str] = "exception"
+    type: str
+    text: str = ""
+    traceback: str = ""
+    origin: str = "script"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How the script ended: the code that plain Python would have given."""
+
+    kind: ClassVar[str] = "exit"
+    code: int
+
+
+Record = (
+    Hello | FrameworkSeen | FirstStep | Block | Loss | Metric | Gradient | Memory | Compile | Knob | Note | Failure
+    | Facts | WindowEnd | ScriptException | Exit
+)  # fmt: skip
+RECORDS: Mapping[str, type[Record]] = {
+    record.kind: record
+    for record in (
+        Hello, FrameworkSeen, FirstStep, Block, Loss, Metric, Gradient, Memory, Compile, Knob, Note, Failure,
+        Facts, WindowEnd, ScriptException, Exit,
+    )
+}  # fmt: skip
+"""By their names on the wire."""
