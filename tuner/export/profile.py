@@ -1,4 +1,4 @@
-"""best.json, schema 1: the winner of each device, with its proof. Documented in the README."""
+"""best.json, schema 1: the winner of each device, with its proof. Documented in tuner/export/README.md."""
 
 from __future__ import annotations
 
