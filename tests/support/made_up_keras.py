@@ -10,7 +10,7 @@ from tuner.analysis.bottleneck import Bottleneck, Bound
 from tuner.model import Config, Evidence, KnobReport, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
 from tuner.report.summary import Findings
 
-CONFIG: Config = {"parallel_calls": "auto", "prefetch": "auto", "run_eagerly": False, "steps_per_execution": 16}
+CONFIG = Config(parallel_calls="auto", prefetch="auto", run_eagerly=False, steps_per_execution=16)
 LEFT_OUT = {
     "memory_growth": "means nothing on cpu",
     "vectorized_map": "no map stands right before a batch",

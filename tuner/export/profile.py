@@ -11,7 +11,18 @@ from typing import Any
 
 from tuner.analysis.accuracy import Screened
 from tuner.errors import ProfileError
-from tuner.model import Config, Device, KnobReport, Measurement, Script, TierBest, Trial, Verdict, Winner
+from tuner.model import (
+    BASELINE,
+    Config,
+    Device,
+    KnobReport,
+    Measurement,
+    Script,
+    TierBest,
+    Trial,
+    Verdict,
+    Winner,
+)
 
 SCHEMA = 1
 FINALS, SINGLE_TRIAL = "finals", "single trial"
@@ -59,11 +70,11 @@ def profile_of(found: Found) -> dict[str, Any]:
     """The profile as JSON's own types. Without a proof its config is empty: keep what the script says."""
     winner = found.winner
     improved = winner is not None and winner.verdict is Verdict.IMPROVED
-    config = dict(winner.config) if winner is not None and improved else {}
+    config = winner.config if winner is not None and improved else BASELINE
     tier = max((found.tiers.get(knob, 1) for knob in config), default=1)
     return {
         "device": {**asdict(found.device), "label": found.device.label},
-        "config": config,
+        "config": dict(config),
         "verdict": str(Verdict.IMPROVED if improved else Verdict.KEEP_BASELINE),
         "speedup": _plain(asdict(winner.speedup)) if winner is not None else None,
         "runs": winner.runs if winner is not None else 0,
@@ -166,7 +177,7 @@ def _candidate(found: Found, *, improved: bool) -> dict[str, Any] | None:
 def _accuracy(screened: Sequence[Screened], config: Config, tier: int) -> dict[str, Any]:
     """What is known of how the config learns. Knobs of tier 1 change nothing that it could learn from."""
     for screen in screened:
-        if config and dict(screen.config) == dict(config):
+        if config and screen.config == config:
             checks = [{**asdict(check), "verdict": str(check.verdict)} for check in screen.checks]
             return {
                 "verdict": str(screen.verdict), "tier": tier, "seeds": screen.seeds, "samples": screen.samples,
@@ -245,7 +256,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
     speedup = document.get("speedup")
     return Profile(
         device=Device(**device),
-        config=config,
+        config=Config(config),
         verdict=Verdict(document["verdict"]),
         script=Script(script["path"], tuple(script["argv"]), script.get("module", ""), script["sha256"]),
         environment=dict(document["environment"]),
