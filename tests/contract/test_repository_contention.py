@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.model import Outcome, OutcomeKind, Phase
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
 from tuner.storage.database import NewTrial, Repository, TrialState
 
 POSTGRESQL = os.environ.get("AUTOTUNE_TEST_POSTGRESQL", "")
@@ -23,7 +23,7 @@ PROCESSES = 5
 TRIALS = 40
 PRELUDE = """
 import sys, time
-from tuner.model import Outcome, OutcomeKind, Phase
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
 from tuner.storage.database import NewTrial, Repository
 url, owner = sys.argv[1:3]
 print("ready", flush=True)
@@ -76,7 +76,7 @@ def _at_once(url: str, work: str) -> list[list[str]]:
 def test_a_waiting_trial_is_claimed_by_one(url: str, repository: Repository) -> None:
     study = repository.create_study(f"claims-{os.getpid()}", {}).id
     for number in range(TRIALS):
-        repository.start_trial(study, NewTrial(Phase.SEARCH, {"num_workers": number}), "none")
+        repository.start_trial(study, NewTrial(Phase.SEARCH, Config(num_workers=number)), "none")
         repository.requeue_trial(study, number)
     claimed = _at_once(
         url,
@@ -105,7 +105,7 @@ def test_numbers_are_given_once(url: str, repository: Repository) -> None:
         f"""
 repository = Repository(url)
 for _ in range(8):
-    print(repository.start_trial({study}, NewTrial(Phase.SEARCH, dict()), owner).number)
+    print(repository.start_trial({study}, NewTrial(Phase.SEARCH, Config()), owner).number)
 """,
     )
     assert sorted(int(number) for numbers in printed for number in numbers) == list(range(8 * PROCESSES))
@@ -114,7 +114,7 @@ for _ in range(8):
 def test_an_outcome_is_stored_by_one(url: str, repository: Repository) -> None:
     study = repository.create_study(f"outcomes-{os.getpid()}", {}).id
     for _ in range(10):
-        repository.start_trial(study, NewTrial(Phase.SEARCH, {}), "none")
+        repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "none")
     printed = _at_once(
         url,
         f"""
@@ -137,7 +137,7 @@ def test_a_new_database_is_prepared_by_several_at_once(tmp_path: Path) -> None:
 
 def test_a_killed_owner_leaves_a_trial_that_can_be_claimed_again(url: str, repository: Repository) -> None:
     study = repository.create_study(f"kill-{os.getpid()}", {}).id
-    repository.start_trial(study, NewTrial(Phase.SEARCH, {}), "none")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "none")
     repository.requeue_trial(study, 0)
     work = f"""
 import os, signal

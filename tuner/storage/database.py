@@ -17,7 +17,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from tuner.analysis.gain import key_of
 from tuner.errors import StorageError
 from tuner.model import Config, Outcome, Phase, Side, Trial
 from tuner.storage import codec, schema
@@ -62,15 +61,15 @@ class NewTrial:
     def numbered(self, number: int) -> Trial:
         """The trial of that number, without an outcome."""
         return Trial(
-            number, self.phase, dict(self.config), self.why, None, self.round, self.seed, self.group, self.samples,
+            number, self.phase, self.config, self.why, None, self.round, self.seed, self.group, self.samples,
             self.side,
         )  # fmt: skip
 
     def is_run_of(self, trial: Trial) -> bool:
         """Whether the trial is the same run, whatever was said of why."""
-        own = (self.phase, self.round, self.seed, self.group, self.samples, self.side)
-        others = (trial.phase, trial.round, trial.seed, trial.group, trial.samples, trial.side)
-        return own == others and key_of(self.config) == key_of(trial.config)
+        own = (self.phase, self.config, self.round, self.seed, self.group, self.samples, self.side)
+        others = (trial.phase, trial.config, trial.round, trial.seed, trial.group, trial.samples, trial.side)
+        return own == others
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, is_settle
 from tuner.analysis.stats import Verdict
 from tuner.events import Screening
 from tuner.formatting import config_text
-from tuner.model import Phase, Trial
+from tuner.model import BASELINE, Phase, Trial
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
 from tuner.study.budget import FEWEST_ROUNDS
@@ -74,7 +74,7 @@ def _missing_s(bench: Bench, candidate: Trial, seeds: int) -> float:
 def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[NewTrial, NewTrial]:
     """A pair: the script as written, which all candidates share, and the candidate."""
     samples = bench.screen_samples()
-    baseline = NewTrial(Phase.SCREEN, {}, f"screen over {samples} samples", seed=seed, samples=samples)
+    baseline = NewTrial(Phase.SCREEN, BASELINE, f"screen over {samples} samples", seed=seed, samples=samples)
     why = f"screen of trial {candidate.number} over {samples} samples"
     return baseline, replace(baseline, config=candidate.config, why=why, group=(candidate.number,))
 

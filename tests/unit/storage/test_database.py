@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import StorageError
-from tuner.model import Block, Evidence, KnobReport, Measurement, Outcome, OutcomeKind, Phase, Side, Value
+from tuner.model import (
+    BASELINE,
+    Block,
+    Config,
+    Evidence,
+    KnobReport,
+    Measurement,
+    Outcome,
+    OutcomeKind,
+    Phase,
+    Side,
+    Value,
+)
 from tuner.storage.database import NewTrial, Repository, TrialState
 from tuner.storage.schema import SCHEMA_VERSION
 
@@ -72,7 +84,8 @@ def test_a_name_is_taken_once(repository: Repository, study: int) -> None:
 
 def test_trials_are_numbered_in_each_study_by_itself(repository: Repository, study: int) -> None:
     other = repository.create_study("other", {}).id
-    numbers = [repository.start_trial(s, NewTrial(Phase.SEARCH, {}), "me").number for s in (study, study, other, study)]
+    new = NewTrial(Phase.SEARCH, BASELINE)
+    numbers = [repository.start_trial(s, new, "me").number for s in (study, study, other, study)]
     assert numbers == [0, 1, 0, 2]
     assert repository.finish_trial(other, 0, DONE)
     assert [record.state for record in repository.records(study)] == [TrialState.RUNNING] * 3
@@ -80,7 +93,7 @@ def test_trials_are_numbered_in_each_study_by_itself(repository: Repository, stu
 
 def test_an_outcome_is_stored_whole(repository: Repository, study: int) -> None:
     config: dict[str, Value] = {"precision": "bf16", "num_workers": 2, "pin_memory": True, "lr": 0.1}
-    started = repository.start_trial(study, NewTrial(Phase.BASELINE, config, "the script as it is"), "me")
+    started = repository.start_trial(study, NewTrial(Phase.BASELINE, Config(config), "the script as it is"), "me")
     assert repository.trials(study) == ()
     assert repository.finish_trial(study, 0, DONE)
     (trial,) = repository.trials(study)
@@ -92,14 +105,14 @@ def test_an_outcome_is_stored_whole(repository: Repository, study: int) -> None:
 
 
 def test_an_outcome_is_stored_once(repository: Repository, study: int) -> None:
-    repository.start_trial(study, NewTrial(Phase.SEARCH, {}), "me")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
     assert repository.finish_trial(study, 0, FAILED)
     assert not repository.finish_trial(study, 0, DONE)
     assert [trial.outcome for trial in repository.trials(study)] == [FAILED]
 
 
 def test_a_trial_that_is_not_there_is_not_finished(repository: Repository, study: int) -> None:
-    repository.start_trial(study, NewTrial(Phase.SEARCH, {}), "me")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
     assert not repository.finish_trial(study, 1, DONE)
     assert not repository.finish_trial(study + 1, 0, DONE)
     assert repository.trials(study) == ()
@@ -107,13 +120,13 @@ def test_a_trial_that_is_not_there_is_not_finished(repository: Repository, study
 
 def test_a_requeued_trial_is_claimed_again(repository: Repository, study: int) -> None:
     for _ in range(3):
-        repository.start_trial(study, NewTrial(Phase.SEARCH, {"num_workers": 2}, "more workers"), "first")
+        repository.start_trial(study, NewTrial(Phase.SEARCH, Config(num_workers=2), "more workers"), "first")
     assert repository.claim_trial(study, "second") is None
     repository.requeue_trial(study, 2)
     repository.requeue_trial(study, 1)
     claimed = repository.claim_trial(study, "second")
     assert claimed is not None
-    assert (claimed.number, claimed.config, claimed.why) == (1, {"num_workers": 2}, "more workers")
+    assert (claimed.number, claimed.config, claimed.why) == (1, Config(num_workers=2), "more workers")
     assert not repository.finish_trial(study, 2, FAILED), "a trial that waits has no outcome"
     assert repository.finish_trial(study, 1, DONE)
     assert {r.trial.number: (r.state, r.owner, r.attempts) for r in repository.records(study)} == {
@@ -124,7 +137,7 @@ def test_a_requeued_trial_is_claimed_again(repository: Repository, study: int) -
 
 
 def test_a_finished_trial_that_waits_again_has_lost_its_outcome(repository: Repository, study: int) -> None:
-    repository.start_trial(study, NewTrial(Phase.SEARCH, {}), "me")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
     repository.finish_trial(study, 0, FAILED)
     repository.requeue_trial(study, 0, attempts=0)
     (record,) = repository.records(study)
@@ -196,10 +209,10 @@ def test_a_study_that_autotune_did_not_write_is_told(repository: Repository, stu
 
 def test_what_tells_runs_apart_is_kept_also_of_a_trial_that_is_run_again(repository: Repository, study: int) -> None:
     begun = [
-        repository.start_trial(study, NewTrial(Phase.FINALS, {}, "finals of 4", 2, group=(4,)), "me"),
-        repository.start_trial(study, NewTrial(Phase.SCREEN, {"x": 1}, "screen", seed=3, samples=2**33), "me"),
-        repository.start_trial(study, NewTrial(Phase.PROBE, {}, "half", side=Side.HALF), "me"),
-        repository.start_trial(study, NewTrial(Phase.SEARCH, {}), "me"),
+        repository.start_trial(study, NewTrial(Phase.FINALS, BASELINE, "finals of 4", 2, group=(4,)), "me"),
+        repository.start_trial(study, NewTrial(Phase.SCREEN, Config(x=1), "screen", seed=3, samples=2**33), "me"),
+        repository.start_trial(study, NewTrial(Phase.PROBE, BASELINE, "half", side=Side.HALF), "me"),
+        repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me"),
     ]
     fields = [(trial.group, trial.round, trial.seed, trial.samples, trial.side) for trial in begun]
     assert fields == [
@@ -221,7 +234,7 @@ def test_what_tells_runs_apart_is_kept_also_of_a_trial_that_is_run_again(reposit
 def test_a_trial_that_autotune_did_not_write_is_told(
     repository: Repository, study: int, column: str, text: str
 ) -> None:
-    repository.start_trial(study, NewTrial(Phase.SEARCH, {}), "me")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
     with sqlite3.connect(repository.url.removeprefix("sqlite:///")) as connection:
         connection.execute(f'UPDATE trial SET "{column}" = ?', (text,))
     connection.close()

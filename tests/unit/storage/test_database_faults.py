@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.model import Phase
+from tuner.model import BASELINE, Phase
 from tuner.storage.database import NewTrial, Repository
 
 NOBODY = 65534
@@ -29,7 +29,7 @@ def _run(work: str, *arguments: object) -> dict[str, str]:
 DISK_FULL = """
 import resource, sys
 from tuner.errors import StorageError
-from tuner.model import Outcome, OutcomeKind, Phase
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
 from tuner.storage.database import NewTrial, Repository
 repository = Repository(sys.argv[1])
 study = repository.create_study("train", {}).id
@@ -46,7 +46,7 @@ except StorageError as error:
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(f"stored={stored}")
 print(f"readable={len(repository.records(study))}")
-print(f"next={repository.start_trial(study, NewTrial(Phase.SEARCH, {}), 'me').number}")
+print(f"next={repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), 'me').number}")
 """
 
 
@@ -84,7 +84,7 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, exists: bool) 
     path = tmp_path / "study.db"
     if exists:
         made = Repository(f"sqlite:///{path}")
-        made.start_trial(made.create_study("train", {}).id, NewTrial(Phase.SEARCH, {}), "me")
+        made.start_trial(made.create_study("train", {}).id, NewTrial(Phase.SEARCH, BASELINE), "me")
         made.close()
         path.chmod(0o444)
     # A stranger must be able to come here at all: pytest's folders are their owner's only.
