@@ -66,7 +66,7 @@ def test_a_resumed_study_searches_the_same_space(tmp_path: Path) -> None:
     resumed = study(tmp_path / "broken", 8)
     again = [trial.config for trial in resumed.result.trials if trial.round is None]
     assert {frozenset(config.items()) for config in again} == {frozenset(config.items()) for config in unbroken}
-    assert resumed.result.facts["as_written"]["workers"] == 0
+    assert resumed.result.knowledge["as_written"]["workers"] == 0
 
 
 @pytest.mark.parametrize("baseline", ["slow", "fast"])
@@ -78,7 +78,7 @@ def test_without_new_knobs_the_space_stays(baseline: str, tmp_path: Path) -> Non
         chosen = str(config.get("input", baseline))
         if chosen == other and baseline == "slow":
             return worlds.infeasible("oom")
-        return outcome_of({**config, "input": chosen})
+        return outcome_of(Config({**config, "input": chosen}))
 
     script = Script("train.py", (f"--input={{input={baseline}|{other}}}",), sha256="0" * 64)
     ran = Ran(worlds.plan(tmp_path, trials=4, script=script), fails)
