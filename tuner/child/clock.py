@@ -1,15 +1,13 @@
-"""Records to the parent, and the step clock that turns steps into blocks of a steady window."""
+"""The step clock: turns steps into blocks, and says when the steady window begins and ends. Seconds."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from . import wire
-from .records import Record
+from .recorder import Recorder
+from .records import Block, Phase, Window
 
 # Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom, from standard tables.
 _T975 = (
@@ -24,29 +22,7 @@ MIN_STEPS_BETWEEN_VALIDATIONS = 3
 
 # What happens again and again, such as a trace with every batch, is part of the loop. A scaler looks for its scale, and
 # torch.compile for the shapes that there are, in fewer blocks than that.
-MOST_RESTARTS = {"warmup": 20, "window": 5}
-
-
-class Recorder:
-    """Writes records to an inherited descriptor; in a forked worker, or once the parent is gone, it is silent."""
-
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-        self._pid = os.getpid()
-
-    def emit(self, record: Record | str, **fields: Any) -> None:
-        """Sends one record at once: what was measured survives whatever the script does next."""
-        if self._descriptor is None or os.getpid() != self._pid:
-            return
-        if isinstance(record, str):
-            line = wire.encode_fields(record, time.monotonic(), fields)
-        else:
-            line = wire.encode(record, time.monotonic())
-        try:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
-        except OSError:
-            self._descriptor = None
+MOST_RESTARTS = {Phase.WARMUP: 20, Phase.WINDOW: 5}
 
 
 class StepClock:
@@ -59,7 +35,7 @@ class StepClock:
     def __init__(
         self,
         recorder: Recorder,
-        window: Mapping[str, float],
+        window: Window,
         *,
         synchronize: Callable[[], None] = lambda: None,
         activity: Callable[[], int] = lambda: 0,
@@ -70,7 +46,7 @@ class StepClock:
         self.synchronize = synchronize
         self.activity = activity
         self._clock = clock
-        self.phase = "warmup"
+        self.phase = Phase.WARMUP
         self.complete = False
         self.total_steps = 0
         self.total_samples = 0.0
@@ -183,7 +159,7 @@ class StepClock:
             return False
         self._steps += count
         self._phase_steps += count
-        if self._validating or self._clock() - self._block_started >= self._window["block_s"]:
+        if self._validating or self._clock() - self._block_started >= self._window.block_s:
             self._close_block(flagged=self._validating)
             self._training_again()
             self._advance()
@@ -210,13 +186,11 @@ class StepClock:
             seconds += self._carried_s
             self._carried_s = 0.0
         if seconds > 0:
-            self._recorder.emit(
-                "block", phase=self.phase, steps=self._steps, samples=self._samples, seconds=seconds,
-                wait_s=min(self._wait_s, seconds), flagged=flagged,
-            )  # fmt: skip
+            wait_s = min(self._wait_s, seconds)
+            self._recorder.emit(Block(self.phase, self._steps, self._samples, seconds, wait_s, flagged))
             if flagged:
                 self._phase_started += seconds  # what was set apart is neither warm-up nor window
-            elif self.phase == "window":
+            elif self.phase is Phase.WINDOW:
                 amount = self._samples if self.total_samples else float(self._steps)
                 self._blocks.append((amount, seconds))
             self.on_block()
@@ -229,18 +203,18 @@ class StepClock:
         if activity != self._last_activity and self._restarts[self.phase] < MOST_RESTARTS[self.phase]:
             self._last_activity = activity
             self._restarts[self.phase] += 1
-            self._enter("warmup", now)
+            self._enter(Phase.WARMUP, now)
         elapsed = now - self._phase_started
-        if self.phase == "warmup":
-            enough = elapsed >= self._window["warmup_s"] and self._phase_steps >= self._window["warmup_steps"]
+        if self.phase is Phase.WARMUP:
+            enough = elapsed >= self._window.warmup_s and self._phase_steps >= self._window.warmup_steps
             # Ten steps of ten seconds each would cost more than they teach.
-            slow = elapsed >= self._window["max_s"] and self._phase_steps >= 3
+            slow = elapsed >= self._window.max_s and self._phase_steps >= 3
             if enough or slow:
-                self._enter("window", now)
+                self._enter(Phase.WINDOW, now)
         elif self._is_complete(elapsed):
             self.complete = True
 
-    def _enter(self, phase: str, now: float) -> None:
+    def _enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
         self._phase_started = now
         self._phase_steps = 0
@@ -248,7 +222,7 @@ class StepClock:
 
     def _is_hopeless(self) -> bool:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
-        below = self._window.get("hopeless_below") or 0
+        below = self._window.hopeless_below
         if not below or len(self._blocks) < 6:
             return False
         return rate_of(self._blocks) * (1 + relative_half_width(self._blocks)) < below
@@ -256,7 +230,7 @@ class StepClock:
     @property
     def is_measurable(self) -> bool:
         """Whether the window gives a figure already, though not a precise one. A look at losses gives none."""
-        return self.phase == "window" and len(self._blocks) >= 3 and not self._window.get("until_samples")
+        return self.phase is Phase.WINDOW and len(self._blocks) >= 3 and not self._window.until_samples
 
     @property
     def progress(self) -> float:
@@ -264,18 +238,18 @@ class StepClock:
         return self.total_samples or float(self.total_steps)
 
     def _is_complete(self, elapsed: float) -> bool:
-        until = self._window.get("until_samples") or 0
+        until = self._window.until_samples
         if until:
             return self.progress >= until
         if self._is_hopeless():
             return True
-        if elapsed >= self._window["max_s"] and len(self._blocks) >= 3:
-            return self._phase_steps >= self.min_window_steps or elapsed >= 2 * self._window["max_s"]
-        if len(self._blocks) < self._window["min_blocks"] or elapsed < self._window["min_s"]:
+        if elapsed >= self._window.max_s and len(self._blocks) >= 3:
+            return self._phase_steps >= self.min_window_steps or elapsed >= 2 * self._window.max_s
+        if len(self._blocks) < self._window.min_blocks or elapsed < self._window.min_s:
             return False
         if self._phase_steps < self.min_window_steps:
             return False
-        return relative_half_width(self._blocks) <= self._window["target_half_width"]
+        return relative_half_width(self._blocks) <= self._window.target_half_width
 
 
 def rate_of(blocks: list[tuple[float, float]]) -> float:
