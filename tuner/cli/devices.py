@@ -6,10 +6,11 @@ import argparse
 import json
 from dataclasses import asdict
 
-from tuner.cli.tables import Subparsers, show, table
+from tuner.cli.tables import Subparsers, show
 from tuner.devices import present as environment
 from tuner.errors import ExitCode
 from tuner.formatting import bytes_text
+from tuner.report.table import Table
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -29,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([{"device": device.label, **asdict(device)} for device in present], indent=2))
         return ExitCode.OK
     rows = [[d.label, d.name, bytes_text(d.memory_bytes) if d.memory_bytes else "", d.uuid] for d in present]
-    show(table(["device", "name", "memory", "identity"], rows))
+    show(Table(["device", "name", "memory", "identity"], rows))
     return ExitCode.OK
