@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tuner.analysis.accuracy import Check, Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
-from tuner.model import Config, Device, OutcomeKind, Phase, Ratio, Script, Shift, Trial, Value, baseline_of
+from tuner.model import Device, OutcomeKind, Ratio, Script, Shift, Side, Trial, Value, baseline_of
 
 AS_WRITTEN = "as written"
 _SKIPS_SHOWN = 0.005
@@ -18,6 +18,11 @@ BOUND_TEXT = {
     Bound.COMPUTE: "computing takes the time",
     Bound.OVERHEAD: "what each step costs besides its samples takes the time",
 }
+SIDE_TEXT = {
+    Side.COMPUTE: "computing alone",
+    Side.LOADER: "the loader alone",
+    Side.HALF: "computing half a batch",
+}
 
 
 def value_text(value: Value) -> str:
@@ -25,7 +30,7 @@ def value_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def config_text(config: Config) -> str:
+def config_text(config: Mapping[str, Value]) -> str:
     """A config on one line; the empty one is what the script says."""
     return " ".join(f"{knob}={value_text(value)}" for knob, value in config.items()) or AS_WRITTEN
 
@@ -38,7 +43,7 @@ def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
 
 def run_text(trial: Trial) -> str:
     """What was run: a config, or the side of the loop that a probe ran."""
-    return trial.why if trial.phase is Phase.PROBE else config_text(trial.config)
+    return SIDE_TEXT[trial.side] if trial.side is not None else config_text(trial.config)
 
 
 def result_text(trial: Trial) -> str:

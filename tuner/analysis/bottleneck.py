@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from tuner.model import Config, Measurement, Phase, Trial
+from tuner.model import BASELINE, Config, Measurement, Phase, Side, Trial
 from tuner.space.declare import ResolvedSpace
 
 INPUT_SHARE = 0.15
@@ -23,19 +23,6 @@ class Bound(StrEnum):
     INPUT = "input-bound"
     COMPUTE = "compute-bound"
     OVERHEAD = "overhead-bound"
-
-
-class Side(StrEnum):
-    """A part of the loop that a probe runs by itself."""
-
-    COMPUTE = "computing alone"
-    LOADER = "the loader alone"
-    HALF = "computing half a batch"
-
-    @property
-    def word(self) -> str:
-        """What the child knows it by."""
-        return "loader" if self is Side.LOADER else "compute"
 
 
 @dataclass(frozen=True)
@@ -79,10 +66,10 @@ def sides(facts: Mapping[str, Any]) -> dict[Side, Config]:
     """The sides that a script has, each with its config, in the order to run them. Half a batch needs the first."""
     if not facts.get("training_loaders"):
         return {}
-    found: dict[Side, Config] = {Side.COMPUTE: {}, Side.LOADER: {}}
+    found: dict[Side, Config] = {Side.COMPUTE: BASELINE, Side.LOADER: BASELINE}
     size = facts.get("as_written", {}).get(BATCH)
     if isinstance(size, int) and size > 1 and BATCH not in facts.get("left_out", {}):
-        found[Side.HALF] = {BATCH: size // 2}
+        found[Side.HALF] = Config({BATCH: size // 2})
     return found
 
 
@@ -110,9 +97,9 @@ def bottleneck_of(trials: Iterable[Trial]) -> Bottleneck | None:
     real: Measurement | None = None
     measured: dict[Side, Measurement] = {}
     for trial in trials:
-        found = trial.outcome.measurement if trial.outcome is not None and trial.outcome.complete else None
-        if found is not None and trial.phase is Phase.PROBE:
-            measured[Side(trial.why)] = found
+        found = trial.measurement
+        if found is not None and trial.side is not None:
+            measured[trial.side] = found
         elif trial.phase is Phase.BASELINE:
             real = found
     return find_bottleneck(real, measured) if real is not None and measured else None

@@ -88,7 +88,7 @@ def _check(stored: StoredStudy) -> int:
             + "\n  ".join(different),
             hint="records were changed or removed since, or another version of autotune wrote them",
         )
-    measured = sum(trial.outcome is not None and trial.outcome.complete for trial in stored.trials)
+    measured = sum(trial.measurement is not None for trial in stored.trials)
     print(f"all figures of {count_text(measured, 'trial')} follow from the raw records")
     return ExitCode.OK
 

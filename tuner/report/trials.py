@@ -86,7 +86,7 @@ class TrialsReport:
         return Yardstick(self.trials, self.objective)
 
     def _row(self, trial: Trial) -> list[str]:
-        gain, score, measurement = self.gain(trial), self.score(trial), _measured(trial)
+        gain, score, measurement = self.gain(trial), self.score(trial), trial.measurement
         rough = "~" if self._yardstick.drift(trial.number) > MOVED else ""
         is_rate = score is None or (measurement is not None and score == measurement.rate)
         return [
@@ -99,10 +99,11 @@ class TrialsReport:
         ]  # fmt: skip
 
     def _document(self, trial: Trial) -> dict[str, Any]:
-        outcome, measurement = trial.outcome, _measured(trial)
+        outcome, measurement = trial.outcome, trial.measurement
         return {
             "number": trial.number, "phase": str(trial.phase), "config": dict(trial.config), "why": trial.why,
-            "round": trial.round, "seed": trial.seed, "objective": self.objective.name,
+            "round": trial.round, "seed": trial.seed, "group": list(trial.group), "samples": trial.samples,
+            "side": str(trial.side) if trial.side is not None else None, "objective": self.objective.name,
             "score": plain(self.score(trial)), "gain": self.gain(trial),
             "drift": self._yardstick.drift(trial.number), "outcome": str(outcome.kind) if outcome else None,
             "reason": outcome.reason if outcome else "", "detail": outcome.detail if outcome else "",
@@ -135,10 +136,6 @@ def card_text(card: CardUse) -> str:
     return ", ".join(parts)
 
 
-def _round(trial: Trial) -> tuple[str, int | None]:
+def _round(trial: Trial) -> tuple[tuple[int, ...], int | None]:
     """Which finals a run belongs to, and which round of them."""
-    return trial.why, trial.round
-
-
-def _measured(trial: Trial) -> Measurement | None:
-    return trial.outcome.measurement if trial.outcome is not None and trial.outcome.complete else None
+    return trial.group, trial.round

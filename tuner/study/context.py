@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.analysis.accuracy import SEEDS
-from tuner.analysis.bottleneck import Side
-from tuner.analysis.gain import Yardstick, key_of
+from tuner.analysis.gain import Yardstick
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
-from tuner.model import Config, Outcome, Phase, Trial, baseline_of
+from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted, Window, probe_window, screen_window
 from tuner.space.declare import ResolvedSpace
-from tuner.storage.database import Repository
+from tuner.storage.database import NewTrial, Repository
 from tuner.study.budget import FEWEST_ROUNDS, Budget
 from tuner.study.execution import Ledger
 from tuner.study.plan import StudyPlan
@@ -71,32 +70,19 @@ class Bench:
             raise Interrupted
         return self.ledger.waiting()
 
-    def run(
-        self,
-        phase: Phase,
-        config: Config,
-        why: str,
-        *,
-        round_number: int | None = None,
-        seed: int | None = None,
-        kept_s: float | None = None,
-    ) -> Trial:
+    def run(self, new: NewTrial, *, kept_s: float | None = None) -> Trial:
         """A new trial, run to its outcome."""
-        return self.conduct(self.ledger.begin(phase, config, why, round_number=round_number, seed=seed), kept_s=kept_s)
+        return self.conduct(self.ledger.begin(new), kept_s=kept_s)
 
-    def run_once(self, phase: Phase, config: Config, why: str, seed: int | None = None) -> Trial:
+    def run_once(self, new: NewTrial) -> Trial:
         """The run, from the study's record where it was done before; what was interrupted is run first."""
         while (trial := self.waiting()) is not None:
             self.conduct(trial)
-        return self.recorded(phase, config, why, seed) or self.run(phase, config, why, seed=seed)
+        return self.recorded(new) or self.run(new)
 
-    def recorded(self, phase: Phase, config: Config, why: str, seed: int | None = None) -> Trial | None:
-        """The finished trial of that phase and config, begun with those words and that seed."""
-        for trial in self.trials:
-            same = trial.phase is phase and (trial.why, trial.seed) == (why, seed)
-            if same and key_of(trial.config) == key_of(config):
-                return trial
-        return None
+    def recorded(self, new: NewTrial) -> Trial | None:
+        """The finished trial that was the same run, whatever the words for it."""
+        return next((trial for trial in self.trials if new.is_run_of(trial)), None)
 
     def conduct(self, trial: Trial, *, kept_s: float | None = None) -> Trial:
         """Runs a trial to its outcome and tells of it.
@@ -106,15 +92,12 @@ class Bench:
         """
         left = self.budget.seconds_left(self.clock())
         self.tell(TrialStarted(trial, len(self.searched()), left))
-        side = Side(trial.why).word if trial.phase is Phase.PROBE else ""
 
         def time_to_repeat(seconds: float) -> bool:
             proof_s = max(self.reserved_s(), self.proof_s(trial.config, seconds)) if kept_s is None else kept_s
             return self.time_for(seconds + (seconds if trial.phase is Phase.BASELINE else proof_s))
 
-        finished = self.ledger.conduct(
-            trial, self.knowledge, self._window(trial), probe=side, time_for=time_to_repeat
-        )  # fmt: skip
+        finished = self.ledger.conduct(trial, self.knowledge, self._window(trial), time_for=time_to_repeat)
         best = self.best()
         yardstick = self.yardstick
         self.tell(TrialFinished(finished, yardstick.gain(finished), best, yardstick.gain(best)))
@@ -135,8 +118,8 @@ class Bench:
         Others get half of it: a search trial only ranks, and may end once it is hopeless, and in the finals what
         differs from run to run is more than what differs within one, so that more runs say more than longer ones.
         """
-        if trial.phase is Phase.SCREEN:
-            return screen_window(self.screen_samples())
+        if trial.samples is not None:
+            return screen_window(trial.samples)
         if trial.phase is Phase.PROBE:
             return probe_window(self.plan.window)
         if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
@@ -187,7 +170,7 @@ class Bench:
     def run_s(self, phase: Phase, config: Config) -> float:
         """Seconds that a run of the config takes in a phase: as it did there, else elsewhere, else as any trial."""
         trials = [t for t in self.trials if t.phase is not Phase.PROBE and t.outcome is not None]
-        own = [t for t in trials if key_of(t.config) == key_of(config)]
+        own = [t for t in trials if t.config == config]
         seconds = [t.outcome.seconds for t in own if t.phase is phase and t.outcome is not None]
         if not seconds:
             seconds = [self._within(t.outcome, self.plan.window.max_s / 2) for t in own if t.outcome is not None]
@@ -207,7 +190,7 @@ class Bench:
 
     def finals_s(self, config: Config, rounds: int, run_s: float = 0.0) -> float:
         """Seconds that so many rounds of the config and the baseline take, where one of the config takes ``run_s``."""
-        return rounds * (self.run_s(Phase.FINALS, {}) + max(run_s, self.run_s(Phase.FINALS, config)))
+        return rounds * (self.run_s(Phase.FINALS, BASELINE) + max(run_s, self.run_s(Phase.FINALS, config)))
 
     def needs_screen(self, config: Config) -> bool:
         """Whether a config turns a knob that changes more than speed, and what it changes is to be looked at."""
@@ -223,7 +206,7 @@ class Bench:
         if best is not None and best is not self.baseline() and self.time_for(self.proof_s(best.config)):
             return self.budget.reserved_s(self.proof_s(best.config), found=True)
         axes = self.space.axes if self.space is not None else ()
-        proof_s = self.proof_s({axis.knob.name: axis.values[0] for axis in axes})
+        proof_s = self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
         return self.budget.reserved_s(proof_s, found=False) if self.time_for(proof_s) else 0.0
 
     def search_s(self) -> float | None:
@@ -235,7 +218,7 @@ class Bench:
         """Seconds that a proof takes at least: the screen where one is due, and the fewest rounds of the finals."""
         proof_s = self.finals_s(config, FEWEST_ROUNDS, run_s)
         if self.needs_screen(config):
-            proof_s += SEEDS * (self.run_s(Phase.SCREEN, {}) + self.run_s(Phase.SCREEN, config))
+            proof_s += SEEDS * (self.run_s(Phase.SCREEN, BASELINE) + self.run_s(Phase.SCREEN, config))
         return proof_s
 
     def time_for(self, seconds: float) -> bool:
