@@ -26,7 +26,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "objective",
         "space",
         "analysis",
-        "events formatting devices storage",
+        "devices",
+        "events formatting storage",
         "search runner",
         "study",
         "progress report export",
@@ -59,7 +60,9 @@ RECEIVERS = frozenset({"progress", "report", "export"})
 VALUES = frozenset(["errors", "model", "analysis", "events", "objective", "formatting"])
 # The protocol is the one part of the island that the parent speaks, too.
 PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.")
-SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage/database.py", "pynvml": "tuner/devices/"}
+SOLE_IMPORTERS = {
+    "optuna": "tuner/search/", "sqlalchemy": "tuner/storage/database.py", "pynvml": "tuner/devices/nvml.py",
+}  # fmt: skip
 FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers"})
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
 
@@ -324,6 +327,7 @@ LONG_FUNCTION = "def long():\n" + "    x = 1\n" * LONGEST_FUNCTION
         (island, "tuner/__init__.py", "def late():\n    import numpy"),
         (sole_importers, "tuner/study/run.py", "def late():\n    import optuna.samplers"),
         (sole_importers, "tuner/runner/process.py", "def late():\n    import pynvml"),
+        (sole_importers, "tuner/devices/cuda.py", "import pynvml"),
         (sole_importers, "tuner/search/tpe.py", "from sqlalchemy import create_engine"),
         (late_frameworks, "tuner/devices/present.py", "import torch.nn"),
         (late_frameworks, "search_spaces/keras.py", "if True:\n    from tensorflow import keras"),

@@ -62,7 +62,7 @@ def profile_of(found: Found) -> dict[str, Any]:
     config = dict(winner.config) if winner is not None and improved else {}
     tier = max((found.tiers.get(knob, 1) for knob in config), default=1)
     return {
-        "device": {**asdict(found.device), "label": found.device.label},
+        "device": asdict(found.device),
         "config": config,
         "verdict": str(Verdict.IMPROVED if improved else Verdict.KEEP_BASELINE),
         "speedup": _plain(asdict(winner.speedup)) if winner is not None else None,
@@ -238,7 +238,6 @@ def _key(profile: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _profile(document: Mapping[str, Any]) -> Profile:
     device, script = dict(document["device"]), document["script"]
-    device.pop("label", None)
     config = document["config"]
     if not isinstance(config, dict) or not all(isinstance(v, (bool, int, float, str)) for v in config.values()):
         raise ValueError("config is not knob: value")

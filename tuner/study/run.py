@@ -17,6 +17,7 @@ from tuner.analysis.gain import WORTH_HAVING, key_of, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.analysis.stats import Verdict
 from tuner.analysis.tiers import best_of_tiers
+from tuner.devices.present import kind_of
 from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, StudyStarted
 from tuner.formatting import AS_WRITTEN, config_text, shift_text
 from tuner.model import Measurement, Phase, TierBest, Trial, Winner
@@ -338,5 +339,5 @@ def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:
     expected = history.forecast(proposal.config)
     if expected is None:
         return proposal.why
-    forecast = expected.device_bytes if plan.device.kind == "cuda" else expected.host_bytes
+    forecast = expected.device_bytes if kind_of(plan.device).own_memory else expected.host_bytes
     return f"{proposal.why}; forecast: {forecast / 2**20:,.0f} MiB"
