@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit status of the command line, documented in the README."""
+    """Exit status of the command line, documented in tuner/cli/README.md."""
 
     OK = 0
     INTERNAL = 1
@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
 class AutotuneError(Exception):
     """Base of all errors that are told to a user as text instead of a traceback.
 
-    ``slug`` names the kind of error for programs and for the README; ``hint`` says what mends it.
+    ``slug`` names the kind of error for programs, and in tuner/cli/README.md; ``hint`` says what mends it.
     """
 
     slug = "error"

@@ -39,6 +39,7 @@ from tuner.devices.cpu import cpu_device
 from tuner.devices.host import spare_cores, usable_cores
 from tuner.errors import AutotuneError
 from tuner.model import Phase, Script
+from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, Window
 from tuner.runner.tree import cpu_times
@@ -46,7 +47,7 @@ from tuner.search.structured import StructuredSampler
 from tuner.space.choose import Spaces
 from tuner.space.registry import load_objective, load_space
 from tuner.study.plan import StudyPlan
-from tuner.study.run import StudyResult, run_study
+from tuner.study.run import run_study
 
 SCRIPT = """
 import numpy

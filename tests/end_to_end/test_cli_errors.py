@@ -16,7 +16,7 @@ from tuner import errors
 from tuner.cli import main
 
 AUTOTUNE = Path(sys.executable).with_name("autotune")
-README = Path(__file__).parents[2] / "README.md"
+REFERENCE = Path(__file__).parents[2] / "tuner" / "cli" / "README.md"
 PROFILE = {
     "device": {"kind": "cuda", "index": 0, "name": "Imaginary GPU", "uuid": "GPU-0", "memory_bytes": 1},
     "config": {}, "verdict": "keep-baseline", "speedup": None, "environment": {},
@@ -169,10 +169,10 @@ def check(wrong: Wrong, code: int, output: str, errors_text: str) -> None:
     assert code == wrong.code
 
 
-def test_the_readme_lists_every_slug_and_status() -> None:
+def test_the_reference_lists_every_slug_and_status() -> None:
     """A program that reads our errors relies on the list."""
-    readme = README.read_text(encoding="utf-8")
+    reference = REFERENCE.read_text(encoding="utf-8")
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.AutotuneError)]
     for kind in kinds:
         if kind is not errors.AutotuneError:
-            assert f"| `{kind.slug}` | {int(kind.exit_code)} |" in readme, kind.slug
+            assert f"| `{kind.slug}` | {int(kind.exit_code)} |" in reference, kind.slug

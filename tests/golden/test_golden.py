@@ -18,40 +18,45 @@ from support.golden_files import check
 from tuner.cli.tables import WIDE, table
 from tuner.cli.trials import document, gain, listed
 from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, TrialStarted
-from tuner.export.profile import Found, merged, profile_of, read
+from tuner.export import PROFILE
+from tuner.export.profile import read
 from tuner.model import Phase, Trial, Verdict
 from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
 from tuner.progress.state import State
-from tuner.report.summary import Findings, summary
+from tuner.report.summary import summary
+from tuner.result import StudyResult
 
-SUMMARIES: dict[str, Findings] = {
-    "improved": made_up.FINDINGS,
-    "keras": made_up_keras.FINDINGS,
-    "screened": replace(made_up.FINDINGS, screened=made_up.SCREENED, bests=made_up.BESTS),
-    "keep": replace(made_up.FINDINGS, winner=made_up.KEEP, screened=made_up.SCREENED),
-    "unproven": replace(made_up.FINDINGS, winner=None, why="stopped on request", interrupted=True),
-    "no_time": replace(made_up.FINDINGS, winner=None, why="the time for searching is used up (300 s in all)"),
+BEST = f"{made_up.FOLDER}/best.json"
+SUMMARIES: dict[str, StudyResult] = {
+    "improved": made_up.RESULT,
+    "keras": made_up_keras.RESULT,
+    "screened": replace(made_up.RESULT, screened=made_up.SCREENED, bests=made_up.BESTS),
+    "keep": replace(made_up.RESULT, winner=made_up.KEEP, screened=made_up.SCREENED),
+    "unproven": replace(made_up.RESULT, winner=None, why="stopped on request", interrupted=True),
+    "no_time": replace(made_up.RESULT, winner=None, why="the time for searching is used up (300 s in all)"),
     "learns_worse": replace(
-        made_up.FINDINGS, winner=None, screened=(replace(made_up.SCREENED[1], config=made_up.CONFIG),)
+        made_up.RESULT, winner=None, screened=(replace(made_up.SCREENED[1], config=made_up.CONFIG),)
     ),
-    "drifted": replace(made_up.FINDINGS, winner=made_up.KEEP, shifts=(made_up.SHIFT,)),
+    "drifted": replace(made_up.RESULT, winner=made_up.KEEP, shifts=(made_up.SHIFT,)),
     "nothing_faster": replace(
-        made_up.FINDINGS, trials=(made_up.BASELINE, made_up.SEARCHED[5]), winner=None, best=made_up.BASELINE
+        made_up.RESULT, trials=(made_up.BASELINE, made_up.SEARCHED[5]), winner=None, best=made_up.BASELINE
     ),
     "nothing_tried": replace(
-        made_up.FINDINGS, trials=(made_up.BASELINE,), winner=None, best=made_up.BASELINE, left_out={}
+        made_up.RESULT, trials=(made_up.BASELINE,), winner=None, best=made_up.BASELINE, left_out={}
     ),
     "nothing_known": replace(
-        made_up.FINDINGS, trials=(), winner=None, best=None, why="stopped on request", interrupted=True, left_out={},
-        profile="", bottleneck=None,
+        made_up.RESULT, trials=(), winner=None, best=None, why="stopped on request", interrupted=True, left_out={},
+        bottleneck=None,
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", SUMMARIES)
 def test_the_summary(case: str) -> None:
-    check(f"summary_{case}.txt", summary(SUMMARIES[case]))
+    result = SUMMARIES[case]
+    files = {"result": BEST} if result.best is not None else {}
+    check(f"summary_{case}.txt", summary(result, files, files.get("result", "")))
 
 
 def test_plain_lines() -> None:
@@ -156,18 +161,19 @@ def test_the_trials_as_json() -> None:
     check("trials.json", json.dumps(documents, indent=2) + "\n")
 
 
-PROFILES: dict[str, Found] = {
-    "improved": made_up.FOUND,
-    "keras": made_up_keras.FOUND,
-    "screened": replace(made_up.FOUND, screened=made_up.SCREENED, bests=made_up.BESTS),
-    "keep": replace(made_up.FOUND, winner=made_up.KEEP),
-    "unproven": replace(made_up.FOUND, winner=None, baseline=made_up.measured(1204.0)),
+PROFILES: dict[str, StudyResult] = {
+    "improved": made_up.RESULT,
+    "keras": made_up_keras.RESULT,
+    "screened": replace(made_up.RESULT, screened=made_up.SCREENED, bests=made_up.BESTS),
+    "keep": replace(made_up.RESULT, winner=made_up.KEEP),
+    "unproven": replace(made_up.RESULT, winner=None),
 }
 
 
 @pytest.mark.parametrize("case", PROFILES)
 def test_best_json(case: str) -> None:
-    content = merged(None, profile_of(PROFILES[case]), "best.json")
+    content = PROFILE.serialize(PROFILES[case], None)
+    assert content is not None
     check(f"best_{case}.json", content.decode())
     [profile] = read(content, "best.json")
     winner = PROFILES[case].winner

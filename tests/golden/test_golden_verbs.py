@@ -17,7 +17,8 @@ from support import worlds
 from support.golden_files import check
 
 from tuner.cli import main, probe
-from tuner.cli.study import write_profile
+from tuner.cli.study import write_files
+from tuner.export import EXPORTERS
 from tuner.model import Config, Evidence, KnobReport, Measurement, Outcome
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
@@ -63,7 +64,7 @@ def studied(folder: str, stop: threading.Event, **changes: Any) -> None:
         return world.outcome(config)
 
     result = run_study(plan, ReplayRunner(outcome_of), StructuredSampler(), lambda event: None, stop)
-    write_profile(plan, result)
+    write_files(result, EXPORTERS)
 
 
 def test_the_studies(here: Path, said: Callable[..., str]) -> None:

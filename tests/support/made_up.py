@@ -24,7 +24,6 @@ from tuner.events import (
     TrialFinished,
     TrialStarted,
 )
-from tuner.export.profile import Found
 from tuner.formatting import shift_text
 from tuner.model import (
     CardUse,
@@ -43,7 +42,7 @@ from tuner.model import (
     Verdict,
     Winner,
 )
-from tuner.report.summary import Findings
+from tuner.result import StudyFacts, StudyLimits, StudyResult
 
 MIB = 1024**2
 DEVICE = Device("cpu", 0, "Imaginary CPU", "Imaginary CPU", 16 * 1024 * MIB)
@@ -117,21 +116,14 @@ SCREENED = (
 
 SHIFT = Shift(0, 5, 1.12)
 BOTTLENECK = Bottleneck(Bound.INPUT, 1204.0, 1750.0, 3800.0, "samples", 0.31, 0.12)
-FINDINGS = Findings(
-    script=SCRIPT, folder=FOLDER, trials=TRIALS, winner=WINNER, best=BEST, gain=1.38, why=WHY, seconds=312.0,
-    left_out=LEFT_OUT, tiers=TIERS, profile=f"{FOLDER}/best.json", bottleneck=BOTTLENECK,
+STUDY = StudyFacts(
+    "train-cpu", FOLDER, SCRIPT, DEVICE, StudyLimits(14 * 1024 * MIB, None, 120.0, "keep", 0.01),
+    {"python": "3.11.0", "torch": "2.13.0", "autotune": "0.1.0"},
 )  # fmt: skip
-FOUND = Found(
-    device=DEVICE, script=SCRIPT, winner=WINNER, best=BEST, gain=1.38,
-    limits={
-        "max_host_bytes": 14 * 1024 * MIB, "max_device_bytes": None, "trial_timeout_s": 120.0,
-        "effective_batch": "keep",
-    },
-    environment={"python": "3.11.0", "torch": "2.13.0", "autotune": "0.1.0"},
-    study={
-        "name": "train-cpu", "folder": FOLDER, "trials": 13, "seconds": 312.0, "ended": WHY, "interrupted": False,
-    },
-    tiers=TIERS, knowledge={"framework": "torch", "as_written": {"num_workers": 0, "precision": "fp32"}},
+RESULT = StudyResult(
+    study=STUDY, trials=TRIALS, winner=WINNER, best=BEST, best_gain=1.38, why=WHY, seconds=312.0,
+    left_out=LEFT_OUT, tiers=TIERS, bottleneck=BOTTLENECK,
+    knowledge={"framework": "torch", "as_written": {"num_workers": 0, "precision": "fp32"}},
 )  # fmt: skip
 
 

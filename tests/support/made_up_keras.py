@@ -8,7 +8,6 @@ from support import made_up
 from support.made_up import MIB, complete, failed, measured
 from tuner.analysis.bottleneck import Bottleneck, Bound
 from tuner.model import Config, Evidence, KnobReport, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
-from tuner.report.summary import Findings
 
 CONFIG: Config = {"parallel_calls": "auto", "prefetch": "auto", "run_eagerly": False, "steps_per_execution": 16}
 LEFT_OUT = {
@@ -59,12 +58,11 @@ WINNER = Winner(
     Verdict.IMPROVED, CONFIG, Ratio(14.91, 14.02, 15.86), measured(611.7, first_step_s=6.25, data_wait_share=0.08),
     FASTER, 5,
 )  # fmt: skip
-FINDINGS = Findings(
-    script=made_up.SCRIPT, folder=made_up.FOLDER, trials=TRIALS, winner=WINNER, best=TRIALS[3], gain=14.64,
-    why=made_up.WHY, seconds=588.0, left_out=LEFT_OUT, tiers=dict.fromkeys(CONFIG, 1),
-    profile=f"{made_up.FOLDER}/best.json", bottleneck=BOTTLENECK,
-)  # fmt: skip
-FOUND = replace(
-    made_up.FOUND, winner=WINNER, best=TRIALS[3], gain=14.64, tiers=dict.fromkeys(CONFIG, 1), knowledge=FACTS,
-    environment={"python": "3.11.0", "tensorflow": "2.21.0", "keras": "3.15.0", "autotune": "0.1.0"},
+RESULT = replace(
+    made_up.RESULT, trials=TRIALS, winner=WINNER, best=TRIALS[3], best_gain=14.64, seconds=588.0, left_out=LEFT_OUT,
+    tiers=dict.fromkeys(CONFIG, 1), bottleneck=BOTTLENECK, knowledge=FACTS,
+    study=replace(
+        made_up.STUDY,
+        software={"python": "3.11.0", "tensorflow": "2.21.0", "keras": "3.15.0", "autotune": "0.1.0"},
+    ),
 )  # fmt: skip

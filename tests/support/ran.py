@@ -8,12 +8,13 @@ from typing import Any
 
 from tuner.events import Event
 from tuner.model import Config, Outcome, Phase
+from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.search.chain import Sequence
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.study.plan import StudyPlan
-from tuner.study.run import StudyResult, run_study
+from tuner.study.run import run_study
 
 SEARCHED = (Phase.BASELINE, Phase.SEARCH)
 

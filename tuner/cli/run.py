@@ -16,12 +16,12 @@ from tuner.cli.tables import Subparsers
 from tuner.devices.present import AUTO, resolve_device, spellings
 from tuner.devices.software import software
 from tuner.errors import ProfileError, UsageError
+from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.formatting import config_text, device_text, gain_text
 from tuner.model import Device, Script, Verdict
 from tuner.runner.launch import exec_applied
 from tuner.space.arguments import parse, render
-from tuner.storage.folder import PROFILE
 
 _NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
 """What a rate hardly depends on: not worth a warning in every production log."""
@@ -106,7 +106,7 @@ def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Mappi
 
 def _file(given: str) -> str:
     """The file, also where the study's folder is given."""
-    return str(Path(given) / PROFILE) if Path(given).is_dir() else given
+    return str(Path(given) / PROFILE.file_name) if Path(given).is_dir() else given
 
 
 def _content(path: Path) -> bytes:

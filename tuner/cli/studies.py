@@ -10,10 +10,10 @@ from typing import Any
 
 from tuner.cli.tables import Subparsers, show, table
 from tuner.errors import ExitCode, ProfileError, StorageError
+from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.formatting import config_text, gain_text
 from tuner.model import Verdict
-from tuner.storage.folder import PROFILE
 from tuner.storage.studies import StoredStudy, find_studies, read_study
 
 
@@ -56,7 +56,7 @@ def _document(folder: Path) -> dict[str, Any]:
 
 def _facts(stored: StoredStudy) -> dict[str, Any]:
     identity = stored.record.identity
-    path = stored.folder / PROFILE
+    path = stored.folder / PROFILE.file_name
     profile = _profile(path, identity)
     return {
         "script": identity.get("script.path") or identity.get("script.module") or "",

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import argparse
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 
-from tuner.analysis.contention import MOVED
-from tuner.analysis.gain import Yardstick
 from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, described, make_plan, set_aside
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
 from tuner.cli.tables import Subparsers
 from tuner.errors import ExitCode
-from tuner.export import profile as profiles
-from tuner.model import Measurement, baseline_of
+from tuner.export import EXPORTERS, PROFILE
+from tuner.export.base import Exporter
 from tuner.progress import view_for
-from tuner.report.summary import Findings, summary
+from tuner.report.summary import summary
+from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
 from tuner.search.chain import Sequence
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.atomic import write_durably
-from tuner.storage.folder import PROFILE
-from tuner.study.plan import StudyPlan
-from tuner.study.run import StudyResult, run_study
+from tuner.study.run import run_study
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -84,53 +82,33 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.new:
         set_aside(plan.folder)
     check_writable(plan.folder)
+    check_targets(plan.folder, EXPORTERS)
     stop = threading.Event()
     with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
         result = run_study(plan, ProcessRunner(), Sequence(StructuredSampler(), TpeSampler(plan.seed)), view, stop)
-    profile = write_profile(plan, result)
-    print(summary(_findings(plan, result, profile)), end="")
+    files = write_files(result, EXPORTERS)
+    print(summary(result, files, files.get(PROFILE.name, "")), end="")
     return ExitCode.INTERRUPTED if result.interrupted else ExitCode.OK
 
 
-def write_profile(plan: StudyPlan, result: StudyResult) -> Path | None:
-    """best.json in the study's folder; None where there is nothing that it could say."""
-    if result.best is None:
-        return None
-    path = plan.folder / PROFILE
-    found = profiles.Found(
-        device=plan.device, script=plan.script, winner=result.winner, best=result.best, gain=result.best_gain,
-        limits={
-            "max_host_bytes": plan.limits.max_host_bytes, "max_device_bytes": plan.limits.max_device_bytes,
-            "trial_timeout_s": plan.limits.trial_timeout_s, "effective_batch": plan.effective_batch,
-            "max_loss_increase": plan.accuracy.max_loss_increase,
-            "max_metric_drop": dict(plan.accuracy.max_metric_drop),
-            "max_metric_rise": dict(plan.accuracy.max_metric_rise),
-        },
-        environment=plan.software,
-        study={
-            "name": plan.name, "folder": str(plan.folder), "trials": len(result.trials), "seconds": result.seconds,
-            "ended": result.why, "interrupted": result.interrupted,
-        },
-        tiers=result.tiers, knowledge=result.facts, screened=result.screened, bests=result.bests,
-        baseline=_baseline(result),
-    )  # fmt: skip
-    existing = path.read_bytes() if path.is_file() else None
-    profile = profiles.profile_of(found)
-    if existing is None or not profiles.still_proven(existing, profile, str(path)):
-        write_durably(path, profiles.merged(existing, profile, str(path)))
-    return path
+def check_targets(folder: Path, exporters: Iterable[Exporter]) -> None:
+    """Raises the exporter's error for a file in the study's folder that it couldn't add to."""
+    for exporter in exporters:
+        path = folder / exporter.file_name
+        if path.is_file():
+            exporter.check(path.read_bytes(), str(path))
 
 
-def _baseline(result: StudyResult) -> Measurement | None:
-    baseline = baseline_of(result.trials)
-    return baseline.outcome.measurement if baseline is not None and baseline.outcome is not None else None
-
-
-def _findings(plan: StudyPlan, result: StudyResult, profile: Path | None) -> Findings:
-    return Findings(
-        script=plan.script, folder=str(plan.folder), trials=result.trials, winner=result.winner, best=result.best,
-        why=result.why, seconds=result.seconds, interrupted=result.interrupted,
-        left_out=result.space.left_out if result.space else {}, tiers=result.tiers, bests=result.bests,
-        profile=str(profile) if profile else "", screened=result.screened, gain=result.best_gain,
-        shifts=Yardstick(result.trials, plan.objective).shifts(MOVED), bottleneck=result.bottleneck,
-    )  # fmt: skip
+def write_files(result: StudyResult, exporters: Iterable[Exporter]) -> dict[str, str]:
+    """Writes what each exporter makes of the result; gives the files there are, name → path."""
+    files = {}
+    for exporter in exporters:
+        path = Path(result.study.folder) / exporter.file_name
+        existing = path.read_bytes() if path.is_file() else None
+        content = exporter.serialize(result, existing)
+        if content is None:
+            continue
+        if content != existing:
+            write_durably(path, content)
+        files[exporter.name] = str(path)
+    return files

@@ -1,4 +1,4 @@
-"""best.json, schema 1: the winner of each device, with its proof. Documented in the README."""
+"""best.json, schema 1: the winner of each device, with its proof. Documented in tuner/export/README.md."""
 
 from __future__ import annotations
 
@@ -6,40 +6,18 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tuner.analysis.accuracy import Screened
+from tuner.analysis.tiers import tier_of
 from tuner.errors import ProfileError
-from tuner.model import Config, Device, KnobReport, Measurement, Script, TierBest, Trial, Verdict, Winner
+from tuner.model import Config, Device, KnobReport, Measurement, Script, TierBest, Verdict
+from tuner.result import StudyResult
 
 SCHEMA = 1
 FINALS, SINGLE_TRIAL = "finals", "single trial"
 """What a measurement is based on."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a study gives to its profile. ``gain`` is the best single trial's ratio, which is no proof.
-
-    ``limits`` holds bytes and seconds; ``tiers`` what each knob may change: 1 nothing but speed, 2 numerics,
-    3 the optimisation; ``bests`` are the best configs of each. ``baseline`` is its one trial before the search.
-    ``knowledge`` is what applying the config takes in the child.
-    """
-
-    device: Device
-    script: Script
-    winner: Winner | None
-    best: Trial | None
-    gain: float | None
-    limits: Mapping[str, Any]
-    environment: Mapping[str, str]
-    study: Mapping[str, Any]
-    tiers: Mapping[str, int] = field(default_factory=dict)
-    knowledge: Mapping[str, Any] = field(default_factory=dict)
-    screened: Sequence[Screened] = ()
-    bests: Sequence[TierBest] = ()
-    baseline: Measurement | None = None
 
 
 @dataclass(frozen=True)
@@ -55,32 +33,60 @@ class Profile:
     speedup: float | None
 
 
-def profile_of(found: Found) -> dict[str, Any]:
+class ProfileExporter:
+    """best.json: this device's profile among those of other devices."""
+
+    name = "result"
+    file_name = "best.json"
+
+    def check(self, existing: bytes, place: str) -> None:
+        """Raises ``ProfileError`` where the file is no best.json: the profiles in it could not be kept."""
+        _documents(existing, place)
+
+    def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
+        """The file with this device's profile in place of its earlier one; None where nothing was measured.
+
+        A proof that the file holds already stays, unless this study has finals of its own to set against it.
+        Raises ``ProfileError`` where ``existing`` is no best.json.
+        """
+        if result.best is None:
+            return None
+        place = f"{result.study.folder}/{self.file_name}"
+        profile = profile_of(result)
+        if existing is not None and still_proven(existing, profile, place):
+            return existing
+        return merged(existing, profile, place)
+
+
+def profile_of(result: StudyResult) -> dict[str, Any]:
     """The profile as JSON's own types. Without a proof its config is empty: keep what the script says."""
-    winner = found.winner
-    improved = winner is not None and winner.verdict is Verdict.IMPROVED
-    config = dict(winner.config) if winner is not None and improved else {}
-    tier = max((found.tiers.get(knob, 1) for knob in config), default=1)
+    study, winner = result.study, result.winner
+    proven = winner if winner is not None and result.improved else None
+    config = dict(proven.config) if proven is not None else {}
+    tier = tier_of(config, result.tiers)
     return {
-        "device": asdict(found.device),
+        "device": asdict(study.device),
         "config": config,
-        "verdict": str(Verdict.IMPROVED if improved else Verdict.KEEP_BASELINE),
+        "verdict": str(Verdict.IMPROVED if proven is not None else Verdict.KEEP_BASELINE),
         "speedup": _plain(asdict(winner.speedup)) if winner is not None else None,
         "runs": winner.runs if winner is not None else 0,
-        "baseline": _baseline(found),
-        "winner": _measured(winner.winner, FINALS) if winner is not None and improved else None,
-        "candidate": _candidate(found, improved=improved),
-        "tiers": [_best_of_tier(best) for best in found.bests],
-        "accuracy": _accuracy(found.screened, config, tier),
-        "knobs": [_evidence(report) for report in winner.winner.knobs] if winner is not None and improved else [],
-        "limits": dict(found.limits),
-        "environment": dict(found.environment),
+        "baseline": _baseline(result),
+        "winner": _measured(proven.winner, FINALS) if proven is not None else None,
+        "candidate": _candidate(result),
+        "tiers": [_best_of_tier(best) for best in result.bests],
+        "accuracy": _accuracy(result.screened, config, tier),
+        "knobs": [_evidence(report) for report in proven.winner.knobs] if proven is not None else [],
+        "limits": _plain(asdict(study.limits)),
+        "environment": dict(study.software),
         "script": {
-            "path": found.script.path, "module": found.script.module, "sha256": found.script.sha256,
-            "argv": list(found.script.argv),
+            "path": study.script.path, "module": study.script.module, "sha256": study.script.sha256,
+            "argv": list(study.script.argv),
         },
-        "study": dict(found.study),
-        "knowledge": _plain(found.knowledge),
+        "study": {
+            "name": study.name, "folder": study.folder, "trials": len(result.trials), "seconds": result.seconds,
+            "ended": result.why, "interrupted": result.interrupted,
+        },
+        "knowledge": _plain(result.knowledge),
     }  # fmt: skip
 
 
@@ -152,15 +158,16 @@ def _shell(arguments: Sequence[str]) -> str:
     return shlex.join(arguments) or "none"
 
 
-def _candidate(found: Found, *, improved: bool) -> dict[str, Any] | None:
+def _candidate(result: StudyResult) -> dict[str, Any] | None:
     """The best config that isn't proven, for whoever wants to look further."""
-    if improved:
+    winner, best = result.winner, result.best
+    if result.improved:
         return None
-    if found.winner is not None and found.winner.config:
-        return {"config": dict(found.winner.config), "speedup": _plain(asdict(found.winner.speedup)), "proven": False}
-    if found.best is None or not found.best.config or found.gain is None:
+    if winner is not None and winner.config:
+        return {"config": dict(winner.config), "speedup": _plain(asdict(winner.speedup)), "proven": False}
+    if best is None or not best.config or result.best_gain is None:
         return None
-    return {"config": dict(found.best.config), "single_trial_gain": found.gain, "proven": False}
+    return {"config": dict(best.config), "single_trial_gain": result.best_gain, "proven": False}
 
 
 def _accuracy(screened: Sequence[Screened], config: Config, tier: int) -> dict[str, Any]:
@@ -183,11 +190,11 @@ def _best_of_tier(best: TierBest) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _baseline(found: Found) -> dict[str, Any] | None:
+def _baseline(result: StudyResult) -> dict[str, Any] | None:
     """From the finals; without them from the one trial that the search began with."""
-    if found.winner is not None:
-        return _measured(found.winner.baseline, FINALS)
-    return _measured(found.baseline, SINGLE_TRIAL) if found.baseline is not None else None
+    if result.winner is not None:
+        return _measured(result.winner.baseline, FINALS)
+    return _measured(result.baseline, SINGLE_TRIAL) if result.baseline is not None else None
 
 
 def _measured(measurement: Measurement, based_on: str) -> dict[str, Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.bottleneck import Bottleneck
 from tuner.analysis.stats import Verdict as Learned
 from tuner.formatting import (
     bottleneck_text,
@@ -30,13 +28,13 @@ from tuner.model import (
     OutcomeKind,
     Phase,
     Script,
-    Shift,
     TierBest,
     Trial,
     Verdict,
     Winner,
     baseline_of,
 )  # fmt: skip
+from tuner.result import StudyResult
 
 _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
@@ -50,59 +48,33 @@ _LEARNED = {
 _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What a study found. ``profile`` is the path of best.json, "" when none was written.
+def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
+    """The summary as plain text, ending in a newline.
 
-    ``gain`` is the best single trial's ratio to the script as written, which proves nothing. ``screened`` says how
-    candidates learned.
-    ``shifts`` are where the machine drifted.
-    ``tiers`` tells of each knob what it may change: 1 nothing but speed, 2 numerics, 3 the optimisation; ``bests`` are
-    the best configs of each.
+    ``files`` are those that were written, name → path; ``profile`` is the one that can be applied, "" without one.
     """
-
-    script: Script
-    folder: str
-    trials: Sequence[Trial]
-    winner: Winner | None
-    best: Trial | None = None
-    gain: float | None = None
-    why: str = ""
-    seconds: float = 0.0
-    interrupted: bool = False
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    tiers: Mapping[str, int] = field(default_factory=dict)
-    bests: Sequence[TierBest] = ()
-    screened: Sequence[Screened] = ()
-    profile: str = ""
-    shifts: Sequence[Shift] = ()
-    bottleneck: Bottleneck | None = None
-
-
-def summary(findings: Findings) -> str:
-    """The summary as plain text, ending in a newline."""
-    improved = findings.winner is not None and findings.winner.verdict is Verdict.IMPROVED
-    parts = [_verdict(findings)]
-    if findings.bottleneck is not None:
-        parts[0].append(f"as written it is {bottleneck_text(findings.bottleneck)}")
-    parts.append(_remarks(remarks_of(findings.trials)))
-    if findings.winner is not None:
-        parts.append(_comparison(findings.winner, "winner" if improved else "candidate"))
-    if findings.winner is not None and improved:
-        parts.append(_evidence(findings.winner))
-        parts.append(_cautions(findings.winner, findings.tiers, findings.screened))
-    parts.append(_best_of_tiers(findings.bests))
-    parts += [_accuracy(findings.screened), [shift_text(shift) for shift in findings.shifts]]
-    parts += [_left_out(findings.left_out), _failures(findings.trials)]
-    parts.append(_next(findings, improved=improved))
+    winner = result.winner
+    parts = [_verdict(result)]
+    if result.bottleneck is not None:
+        parts[0].append(f"as written it is {bottleneck_text(result.bottleneck)}")
+    parts.append(_remarks(remarks_of(result.trials)))
+    if winner is not None:
+        parts.append(_comparison(winner, "winner" if result.improved else "candidate"))
+    if winner is not None and result.improved:
+        parts.append(_evidence(winner))
+        parts.append(_cautions(winner, result.tiers, result.screened))
+    parts.append(_best_of_tiers(result.bests))
+    parts += [_accuracy(result.screened), [shift_text(shift) for shift in result.shifts]]
+    parts += [_left_out(result.left_out), _failures(result.trials)]
+    parts.append(_next(result, files, profile))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _verdict(findings: Findings) -> list[str]:
-    ended = f"{count_text(len(findings.trials), 'trial')} in {seconds_text(findings.seconds)}; {findings.why or 'done'}"
-    winner = findings.winner
+def _verdict(result: StudyResult) -> list[str]:
+    ended = f"{count_text(len(result.trials), 'trial')} in {seconds_text(result.seconds)}; {result.why or 'done'}"
+    winner = result.winner
     if winner is None:
-        return [*_unproven(findings), ended]
+        return [*_unproven(result), ended]
     if winner.verdict is Verdict.IMPROVED:
         return [f"faster: {config_text(winner.config)}", _proof(winner), ended]
     lines = ["keep your config: nothing that was tried is proven to be faster"]
@@ -118,20 +90,20 @@ def _proof(winner: Winner) -> str:
     return f"{gain_text(ratio.ratio)} the speed, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
 
 
-def _unproven(findings: Findings) -> list[str]:
+def _unproven(result: StudyResult) -> list[str]:
     """Without finals nothing is proven, whatever one trial showed."""
-    best, baseline = findings.best, baseline_of(findings.trials)
+    best, baseline = result.best, baseline_of(result.trials)
     if baseline is None or not _rate(baseline):
         return ["nothing is known yet: the script as written was not measured to the end"]
     if best is None or not best.config:
-        searched = any(trial.phase is Phase.SEARCH for trial in findings.trials)
+        searched = any(trial.phase is Phase.SEARCH for trial in result.trials)
         tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
         return [f"keep your config: {tried}"]
-    gain = gain_text(findings.gain if findings.gain is not None else _rate(best) / _rate(baseline))
-    rejected = any(dict(s.config) == dict(best.config) and s.verdict is not Learned.PASS for s in findings.screened)
-    failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in findings.trials)
+    gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
+    rejected = any(dict(s.config) == dict(best.config) and s.verdict is not Learned.PASS for s in result.screened)
+    failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
     ended = "no time was left to prove it"
-    if findings.interrupted:
+    if result.interrupted:
         ended = "the study ended before its finals did"
     elif rejected:
         ended = "it was not shown to learn as well as the script as written"
@@ -255,14 +227,12 @@ def _failures(trials: Sequence[Trial]) -> list[str]:
     return [f"{failed} of {count_text(len(trials), 'trial')} did not work", *_columns(rows)]
 
 
-def _next(findings: Findings, *, improved: bool) -> list[str]:
-    rows = []
-    if findings.profile:
-        rows.append(("result", findings.profile))
-    if improved and findings.profile:
-        rows.append(("apply", run_command(findings.script, findings.profile)))
-    rows.append(("trials", shlex.join(["autotune", "trials", findings.folder])))
-    if findings.interrupted:
+def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[str]:
+    rows = list(files.items())
+    if result.improved and profile:
+        rows.append(("apply", run_command(result.study.script, profile)))
+    rows.append(("trials", shlex.join(["autotune", "trials", result.study.folder])))
+    if result.interrupted:
         rows.append(("resume", "the same command again"))
     return _columns(rows)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 # In a study's folder.
 DATABASE = "study.db"
 LOCK = ".lock"
-PROFILE = "best.json"
 TRIALS = "trials"
 PROBE = "probe"
 COMPILE_CACHE = "compile-cache"

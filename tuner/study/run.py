@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
@@ -16,11 +14,11 @@ from tuner.analysis.contention import MOVED
 from tuner.analysis.gain import WORTH_HAVING, key_of, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.analysis.stats import Verdict
-from tuner.analysis.tiers import best_of_tiers
 from tuner.devices.present import kind_of
 from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, StudyStarted
 from tuner.formatting import AS_WRITTEN, config_text, shift_text
-from tuner.model import Measurement, Phase, TierBest, Trial, Winner
+from tuner.model import Measurement, Phase, Trial, Winner
+from tuner.result import StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.arguments import extend_facts, first_knowledge, parse, widen_facts
@@ -30,6 +28,7 @@ from tuner.storage.folder import LOG, trial_folder
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study import identity
 from tuner.study.baseline import refusal
+from tuner.study.closing import result_of
 from tuner.study.context import Bench
 from tuner.study.execution import Ledger
 from tuner.study.finals import hold_finals, verdict_so_far
@@ -41,29 +40,6 @@ MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
 CANDIDATES = 3
 """So many candidates for each place in the finals are screened, if those before them fail."""
-
-
-@dataclass(frozen=True)
-class StudyResult:
-    """What a study found. ``winner`` is None where no finals were run; ``best`` is the best single trial then."""
-
-    winner: Winner | None
-    best: Trial | None
-    best_gain: float | None
-    trials: tuple[Trial, ...]
-    why: str
-    seconds: float
-    interrupted: bool
-    screened: tuple[Screened, ...] = ()
-    space: ResolvedSpace | None = None
-    bottleneck: Bottleneck | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    bests: tuple[TierBest, ...] = ()
-
-    @property
-    def tiers(self) -> dict[str, int]:
-        """The tier of each knob; empty where no space was resolved."""
-        return {knob.name: knob.tier for knob in self.space.space.knobs} if self.space is not None else {}
 
 
 def run_study(
@@ -116,7 +92,6 @@ class _Study:
         self._sampler = sampler
         self._placeholders = parse(self._plan.script.argv)
         bench.knowledge = first_knowledge(self._placeholders)
-        self._space: ResolvedSpace | None = None
         self._bottleneck: Bottleneck | None = None
         self._screened: tuple[Screened, ...] = ()
         self._fit: list[Trial] = []
@@ -144,14 +119,10 @@ class _Study:
         except Interrupted:
             why, interrupted = "stopped on request", True
             winner = verdict_so_far(bench, self._fit)
-        best = bench.best()
-        result = StudyResult(
-            winner, best, bench.yardstick.gain(best), tuple(bench.trials), why, bench.budget.elapsed(bench.clock()),
-            interrupted, self._screened, self._space, self._bottleneck, bench.knowledge,
-        )  # fmt: skip
-        bests = best_of_tiers(bench.trials, bench.yardstick, result.tiers, winner, self._screened)
-        result = replace(result, bests=bests)
-        bench.tell(StudyFinished(winner, best, len(result.trials), result.seconds, why, interrupted))
+        result = result_of(
+            bench, winner=winner, screened=self._screened, bottleneck=self._bottleneck, why=why, interrupted=interrupted
+        )
+        bench.tell(StudyFinished(winner, result.best, len(result.trials), result.seconds, why, interrupted))
         return result
 
     def _measure_baseline(self) -> None:
@@ -212,7 +183,7 @@ class _Study:
         return resolve(space, known, selection=plan.selection, pinned=plan.pinned)
 
     def _take(self, space: ResolvedSpace) -> None:
-        self._space = self._bench.space = space
+        self._bench.space = space
         self._bench.tell(
             SpaceResolved(
                 {axis.knob.name: axis.values for axis in space.axes},

@@ -66,7 +66,7 @@ def test_a_resumed_study_searches_the_same_space(tmp_path: Path) -> None:
     resumed = study(tmp_path / "broken", 8)
     again = [trial.config for trial in resumed.result.trials if trial.round is None]
     assert {frozenset(config.items()) for config in again} == {frozenset(config.items()) for config in unbroken}
-    assert resumed.result.facts["as_written"]["workers"] == 0
+    assert resumed.result.knowledge["as_written"]["workers"] == 0
 
 
 @pytest.mark.parametrize("baseline", ["slow", "fast"])

@@ -16,9 +16,10 @@ from support.ran import of
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import Event, Noted
 from tuner.model import Config, Measurement, Outcome, Phase, Verdict
+from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
-from tuner.study.run import StudyResult, run_study
+from tuner.study.run import run_study
 
 BUDGET_S = 300.0
 UNSCREENED = AccuracyLimits(max_loss_increase=None)

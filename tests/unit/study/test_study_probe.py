@@ -18,10 +18,11 @@ from tuner.cli.trials import listed
 from tuner.events import Event, Noted, Probed
 from tuner.formatting import bottleneck_text
 from tuner.model import Block, Config, Outcome, Phase
+from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.search.structured import StructuredSampler
-from tuner.study.run import StudyResult, run_study
+from tuner.study.run import run_study
 
 ORDER = [Side.COMPUTE, Side.LOADER, Side.HALF]
 

@@ -16,11 +16,12 @@ from tuner.analysis.stats import Verdict as Accuracy
 from tuner.events import Noted
 from tuner.model import Config, Outcome, Phase, Script, Trial
 from tuner.progress.state import result_text
+from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Limits
 from tuner.search.structured import StructuredSampler
 from tuner.space.choose import Spaces
-from tuner.study.run import StudyResult, run_study
+from tuner.study.run import run_study
 
 
 def learns(config: Config, seed: int | None, *, harm: float) -> Outcome:

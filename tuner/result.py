@@ -1,0 +1,83 @@
+"""What a study found, as one record: ``run_study`` fills it, reports and exporters read it.
+
+Seconds and bytes. Every field is a value: nothing here has to be fetched or loaded by whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.analysis.accuracy import Screened
+from tuner.analysis.bottleneck import Bottleneck
+from tuner.model import Device, Measurement, Script, Shift, TierBest, Trial, Verdict, Winner, baseline_of
+
+
+@dataclass(frozen=True)
+class StudyLimits:
+    """The bounds that every config of the study had to respect; None where there is none.
+
+    ``effective_batch`` is ``keep`` or ``free``. The accuracy limits are relative: 0.01 is one percent.
+    """
+
+    max_host_bytes: int | None
+    max_device_bytes: int | None
+    trial_timeout_s: float
+    effective_batch: str
+    max_loss_increase: float | None = None
+    max_metric_drop: Mapping[str, float] = field(default_factory=dict)
+    max_metric_rise: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """What was studied, where and within which limits, as its plan says. ``software`` is name → version."""
+
+    name: str
+    folder: str
+    script: Script
+    device: Device
+    limits: StudyLimits
+    software: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study found.
+
+    ``winner`` is what the finals say; None where none were run. ``best`` is the best single trial, and ``best_gain``
+    its ratio to the baseline: neither proves anything. ``why`` says in a few words what ended the search.
+    ``screened`` says how candidates learned, ``shifts`` where the machine drifted.
+    ``space`` is the name of the search space, "" where none was chosen; ``left_out`` says why knobs of it were not
+    searched; ``tiers`` what each knob may change: 1 nothing but speed, 2 the numerics, 3 the optimisation.
+    ``bests`` are the best configs of each tier. ``knowledge`` is what applying a config needs in the child.
+    """
+
+    study: StudyFacts
+    trials: tuple[Trial, ...]
+    winner: Winner | None
+    best: Trial | None = None
+    best_gain: float | None = None
+    why: str = ""
+    seconds: float = 0.0
+    interrupted: bool = False
+    screened: tuple[Screened, ...] = ()
+    shifts: tuple[Shift, ...] = ()
+    bottleneck: Bottleneck | None = None
+    space: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    bests: tuple[TierBest, ...] = ()
+    knowledge: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def improved(self) -> bool:
+        """Whether the finals proved a config to be faster than the script as written."""
+        return self.winner is not None and self.winner.verdict is Verdict.IMPROVED
+
+    @property
+    def baseline(self) -> Measurement | None:
+        """What the baseline measured before the search; None where it has no figure."""
+        baseline = baseline_of(self.trials)
+        return baseline.outcome.measurement if baseline is not None and baseline.outcome is not None else None
