@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.model import Config, Value
+from tuner.model import Value
 from tuner.space import Knob, Known
 
 
@@ -14,17 +14,17 @@ def keeps(facts: Mapping[str, Any]) -> bool:
     return bool(facts.get("effective_batch", "keep") == "keep")
 
 
-def count(config: Mapping[str, Any], knob: str, otherwise: int) -> int:
+def count(config: Mapping[str, Value], knob: str, otherwise: int) -> int:
     """A knob's whole number; a script may write anything, such as ``auto``."""
     value = config.get(knob)
     return value if type(value) is int else otherwise
 
 
-def effective(config: Mapping[str, Any]) -> int:
+def effective(config: Mapping[str, Value]) -> int:
     return count(config, "batch_size", 1) * count(config, "grad_accumulation", 1)
 
 
-def allowed(config: Config, facts: Mapping[str, Any]) -> bool:
+def allowed(config: Mapping[str, Value], facts: Mapping[str, Any]) -> bool:
     """The effective batch is kept also where the batch sizes are the user's own."""
     return not keeps(facts) or effective(config) == effective(facts.get("as_written", {}))
 
@@ -53,7 +53,7 @@ def accumulation_refuses(known: Known) -> str:
     return "follows batch_size, so that the effective batch is kept" if keeps(known.facts) else ""
 
 
-def derive(config: Config, facts: Mapping[str, Any]) -> Config:
+def derive(config: Mapping[str, Value], facts: Mapping[str, Any]) -> Mapping[str, Value]:
     """With the effective batch kept, as many micro-batches make a step as the batch size asks for.
 
     Where it is free, the learning rate follows it: linearly for SGD (Goyal et al. 2017), by the square root for
@@ -68,7 +68,7 @@ def derive(config: Config, facts: Mapping[str, Any]) -> Config:
     return {"grad_accumulation": max(1, effective(written) // count(config, "batch_size", 1))}
 
 
-def _derived_rate(ratio: float, facts: Mapping[str, Any]) -> Config:
+def _derived_rate(ratio: float, facts: Mapping[str, Any]) -> Mapping[str, Value]:
     known = "lr_scale" in facts.get("as_written", {}) and "lr_scale" not in facts.get("left_out", {})
     if ratio == 1 or not known or facts.get("loss_reduction") != "mean":
         return {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from search_spaces import batches
-from tuner.model import Config, Value
+from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
 AUTO = "auto"
@@ -46,7 +46,7 @@ def _strategies(known: Known) -> Sequence[Value]:
     return {"cuda": ["default", "one_device"], "tpu": ["default", "tpu"]}.get(known.device.kind, ["default"])
 
 
-def _runs_graphs(config: Config) -> bool:
+def _runs_graphs(config: Mapping[str, Value]) -> bool:
     return not config.get("run_eagerly", False)
 
 

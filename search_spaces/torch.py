@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from search_spaces import batches
-from tuner.model import Config, Value
+from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
 
@@ -33,7 +33,7 @@ def _compile_modes(known: Known) -> Sequence[Value]:
     return modes
 
 
-def _has_workers(config: Config) -> bool:
+def _has_workers(config: Mapping[str, Value]) -> bool:
     return batches.count(config, "num_workers", 0) > 0
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tuner.analysis.accuracy import Check, Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
-from tuner.model import Config, Device, Phase, Ratio, Script, Shift, Trial, Value, baseline_of
+from tuner.model import Device, Phase, Ratio, Script, Shift, Trial, Value, baseline_of
 
 AS_WRITTEN = "as written"
 BOUND_TEXT = {
@@ -22,7 +22,7 @@ def value_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def config_text(config: Config) -> str:
+def config_text(config: Mapping[str, Value]) -> str:
     """A config on one line; the empty one is what the script says."""
     return " ".join(f"{knob}={value_text(value)}" for knob, value in config.items()) or AS_WRITTEN
 

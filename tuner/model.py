@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -10,8 +10,57 @@ from typing import Any
 from tuner.child.records import Evidence as Evidence
 from tuner.child.records import Value as Value
 
-Config = Mapping[str, Value]
-"""Knob → value. A knob that is absent stays as the script wrote it; the empty config is the baseline."""
+
+def same_value(one: Value | None, other: Value | None) -> bool:
+    """Whether two values are one choice: True is not 1, and 1 is not 1.0."""
+    return type(one) is type(other) and one == other
+
+
+class Config(Mapping[str, Value]):
+    """Knob → value, immutable and hashable. A knob that is absent stays as the script wrote it.
+
+    It keeps the order in which knobs were given, for display; equality disregards order, and goes by ``same_value``,
+    with any other mapping, too. A config without knobs is false.
+    """
+
+    __slots__ = ("_hash", "_values")
+
+    def __init__(self, values: Mapping[str, Value] | None = None, /, **knobs: Value) -> None:
+        self._values: dict[str, Value] = {**(values or {}), **knobs}
+        self._hash = hash(_identity(self._values))
+
+    def __getitem__(self, knob: str) -> Value:
+        return self._values[knob]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return len(self) == len(other) and all(
+            knob in other and same_value(value, other[knob]) for knob, value in self._values.items()
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Config({self._values!r})"
+
+    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Value]]]:
+        return Config, (self._values,)
+
+
+def _identity(values: Mapping[str, Value]) -> frozenset[tuple[str, type, Value]]:
+    return frozenset((knob, type(value), value) for knob, value in values.items())
+
+
+BASELINE = Config()
+"""The script as written."""
 
 
 class OutcomeKind(StrEnum):
@@ -185,6 +234,11 @@ class Trial:
     outcome: Outcome | None = None
     round: int | None = None
     seed: int | None = None
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The measurement that its config may be judged by: a complete outcome's, else None."""
+        return self.outcome.measurement if self.outcome is not None and self.outcome.complete else None
 
 
 def baseline_of(trials: Iterable[Trial]) -> Trial | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.model import Outcome, OutcomeKind, Phase
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
 from tuner.storage.database import Repository, TrialState
 
 POSTGRESQL = os.environ.get("AUTOTUNE_TEST_POSTGRESQL", "")
@@ -76,7 +76,7 @@ def _at_once(url: str, work: str) -> list[list[str]]:
 def test_a_waiting_trial_is_claimed_by_one(url: str, repository: Repository) -> None:
     study = repository.create_study(f"claims-{os.getpid()}", {}).id
     for number in range(TRIALS):
-        repository.start_trial(study, Phase.SEARCH, {"num_workers": number}, "", "none")
+        repository.start_trial(study, Phase.SEARCH, Config(num_workers=number), "", "none")
         repository.requeue_trial(study, number)
     claimed = _at_once(
         url,
@@ -114,7 +114,7 @@ for _ in range(8):
 def test_an_outcome_is_stored_by_one(url: str, repository: Repository) -> None:
     study = repository.create_study(f"outcomes-{os.getpid()}", {}).id
     for _ in range(10):
-        repository.start_trial(study, Phase.SEARCH, {}, "", "none")
+        repository.start_trial(study, Phase.SEARCH, BASELINE, "", "none")
     printed = _at_once(
         url,
         f"""
@@ -137,7 +137,7 @@ def test_a_new_database_is_prepared_by_several_at_once(tmp_path: Path) -> None:
 
 def test_a_killed_owner_leaves_a_trial_that_can_be_claimed_again(url: str, repository: Repository) -> None:
     study = repository.create_study(f"kill-{os.getpid()}", {}).id
-    repository.start_trial(study, Phase.SEARCH, {}, "", "none")
+    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "none")
     repository.requeue_trial(study, 0)
     work = f"""
 import os, signal

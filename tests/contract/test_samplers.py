@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from support import worlds
 
-from tuner.analysis.gain import key_of
-from tuner.model import Phase, Trial
+from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.search.chain import Sequence
 from tuner.search.history import History, Sampler
 from tuner.search.structured import StructuredSampler
@@ -28,7 +27,7 @@ def played(
     """The trials of a search, the baseline first."""
     world = world or worlds.World()
     space = space or worlds.resolved()
-    trials = [Trial(0, Phase.BASELINE, {}, "", world.outcome({}))]
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
     while len(trials) <= count:
         proposal = sampler.propose(History(space, worlds.OBJECTIVE, trials))
         if proposal is None:
@@ -46,7 +45,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Sampler]:
 
 def test_nothing_is_proposed_twice(make: Callable[[], Sampler]) -> None:
     trials = played(make(), 60)
-    keys = [key_of(trial.config) for trial in trials]
+    keys = [trial.config for trial in trials]
     assert len(trials) > 8
     assert len(set(keys)) == len(keys)
 
@@ -90,7 +89,7 @@ def test_a_restart_changes_nothing(make: Callable[[], Sampler]) -> None:
     """The history is all that a sampler has: a new one goes on where the old one died."""
     unbroken = played(make(), 15)
     world = worlds.World()
-    trials = [Trial(0, Phase.BASELINE, {}, "", world.outcome({}))]
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
     while len(trials) < len(unbroken):
         proposal = make().propose(History(worlds.resolved(), worlds.OBJECTIVE, trials))
         assert proposal is not None
@@ -133,7 +132,7 @@ def test_the_structured_start_comes_close_to_the_best_there_is(feed: float) -> N
     best = History(worlds.resolved(), worlds.OBJECTIVE, trials).best
     assert best is not None
     optimum = max(
-        world.truth({"workers": w, "precision": "bf16", "compile": c, "batch_size": b})[0]
+        world.truth(Config(workers=w, precision="bf16", compile=c, batch_size=b))[0]
         for w in (0, 4, 8) for c in ("off", "default", "max") for b in (64, 128, 256)
     )  # fmt: skip
     assert world.truth(best.config)[0] > 0.93 * optimum
@@ -142,7 +141,7 @@ def test_the_structured_start_comes_close_to_the_best_there_is(feed: float) -> N
 def test_a_first_worker_that_costs_does_not_hide_what_two_bring() -> None:
     rates = {0: 100.0, 1: 80.0, 2: 160.0, 4: 170.0, 8: 165.0}
     space = worlds.resolved("workers")
-    trials = [Trial(0, Phase.BASELINE, {}, "", worlds.measured(rates[0], wait=0.6))]
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", worlds.measured(rates[0], wait=0.6))]
     while (proposal := StructuredSampler().propose(History(space, worlds.OBJECTIVE, trials))) is not None:
         rate = rates[int(proposal.config["workers"])]
         trials.append(Trial(len(trials), Phase.SEARCH, proposal.config, "", worlds.measured(rate, wait=0.3)))

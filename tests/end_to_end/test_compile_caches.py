@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tuner.devices.cpu import cpu_device
-from tuner.model import Config, Script
+from tuner.model import BASELINE, Config, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest, Window
 
@@ -35,7 +35,7 @@ def test_a_second_trial_finds_what_the_first_one_compiled(
     monkeypatch.chdir(tmp_path)
     write_script(TRAIN)
     told = []
-    configs: list[Config] = [{"compile": "default"}, {"compile": "default"}, {}]
+    configs: list[Config] = [Config(compile="default"), Config(compile="default"), BASELINE]
     for number, config in enumerate(configs):
         request = TrialRequest(
             tmp_path / "study" / "trials" / str(number), Script("train.py", ()), cpu_device(), config,

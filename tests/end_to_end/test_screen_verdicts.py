@@ -15,7 +15,7 @@ from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screen
 from tuner.analysis.stats import Verdict
 from tuner.devices.cpu import cpu_device
 from tuner.formatting import screened_text
-from tuner.model import Config, Outcome, Script
+from tuner.model import BASELINE, Config, Outcome, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, Window, screen_window
 from tuner.space.declare import Known, resolve
@@ -94,7 +94,7 @@ OVERFLOWING = {
     f" model.layers[0].weight.grad[0, 0] += float('inf') if step % 5 == 0 and {IN_CONFIG} else 0.0;"
     " scaler.step(optimizer); scaler.update()",
 }
-SPLIT: Config = {"batch_size": 8, "grad_accumulation": 4}
+SPLIT: Config = Config(batch_size=8, grad_accumulation=4)
 LIMITS = AccuracyLimits()
 SAMPLES = 32 * 80
 
@@ -106,7 +106,7 @@ class Screen:
         self._script = Script(str(script), ())
         self._folder = folder
         self._runs = 0
-        self.baseline = self._run({}, None, QUICK, {})
+        self.baseline = self._run(BASELINE, None, QUICK, {})
         assert self.baseline.complete, self.baseline
 
     def _run(self, config: Config, seed: int | None, window: Window, knowledge: dict[str, Any]) -> Outcome:
@@ -121,7 +121,7 @@ class Screen:
         pairs: list[Pair] = []
         for seed in range(1, seeds + 1):
             before, after = (
-                self._run(each, seed, screen_window(SAMPLES), dict(self.baseline.facts)) for each in ({}, config)
+                self._run(each, seed, screen_window(SAMPLES), dict(self.baseline.facts)) for each in (BASELINE, config)
             )
             pairs.append(Pair(seed, before, after))
             if is_settled(config, pairs):
@@ -131,7 +131,7 @@ class Screen:
     def left_out(self) -> dict[str, str]:
         """Knobs that the search space refuses for this script."""
         known = Known(cpu_device(), 2, facts={**self.baseline.facts, "effective_batch": "keep"})
-        return dict(resolve(load_space("torch"), known, selection=(), pinned={}).left_out)
+        return dict(resolve(load_space("torch"), known).left_out)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_trainers_own_accumulation_gives_the_same_gradient_and_loss(
     """Lightning takes its backward inside of the optimizer's step, accelerate divides the loss by 1 once more."""
     pytest.importorskip(library, reason=f"{library} isn't installed")
     script = write_script(TRAINERS[library][0].replace("EPOCHS", "1000"))
-    result = Screen(script, tmp_path / "trials").of({"batch_size": 2, "grad_accumulation": 4}, seeds=1)
+    result = Screen(script, tmp_path / "trials").of(Config(batch_size=2, grad_accumulation=4), seeds=1)
     assert {check.name: abs(check.worse) < 0.01 for check in result.checks} == {LOSS: True, GRADIENT: True}, result
     assert result.checks[-1].verdict is Verdict.PASS
 
@@ -209,7 +209,7 @@ def test_where_chance_moves_the_gradient_the_losses_decide(
 
 
 def test_a_loss_that_becomes_nan_in_a_screen_fails(screen: Callable[..., Screen]) -> None:
-    result = screen(**NAN).of({"optimizer": "foreach"})
+    result = screen(**NAN).of(Config(optimizer="foreach"))
     assert result.verdict is Verdict.FAIL
     assert "the training loss became nan" in screened_text(result)
     assert result.seeds == 1, "no further seed is tried"
@@ -217,6 +217,6 @@ def test_a_loss_that_becomes_nan_in_a_screen_fails(screen: Callable[..., Screen]
 
 @pytest.mark.slow
 def test_steps_that_overflow_again_and_again_fail(screen: Callable[..., Screen]) -> None:
-    result = screen(**OVERFLOWING).of({"optimizer": "foreach"}, seeds=1)
+    result = screen(**OVERFLOWING).of(Config(optimizer="foreach"), seeds=1)
     assert result.verdict is Verdict.FAIL
     assert "(20%" in result.reason and "gradients overflow" in screened_text(result)

@@ -17,7 +17,7 @@ from tuner.child.recorder import Recorder
 from tuner.child.session import Session
 from tuner.child.wire import FILES, MADE
 from tuner.devices.cpu import cpu_device
-from tuner.model import Outcome, Script
+from tuner.model import BASELINE, Outcome, Script
 from tuner.runner.created_files import LARGEST_RESULT_BYTES, MOST_RESULTS, put_aside
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted, Limits, TrialRequest, Window
@@ -61,7 +61,7 @@ def run(tmp_path: Path, write_script: Callable[..., Path]) -> Callable[..., Outc
     def trial(number: int, *arguments: str, stop: threading.Event | None = None, **limits: Any) -> Outcome:
         os.chdir(script.parent)
         request = TrialRequest(
-            tmp_path / "study" / str(number), Script("train.py", ("out/run", *arguments)), cpu_device(), {},
+            tmp_path / "study" / str(number), Script("train.py", ("out/run", *arguments)), cpu_device(), BASELINE,
             window=WINDOW, limits=Limits(**{"trial_timeout_s": 30.0, **limits}),
         )  # fmt: skip
         return ProcessRunner().run(request, stop or threading.Event())

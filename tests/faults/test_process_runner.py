@@ -67,7 +67,7 @@ def write_program(folder: Path, body: str) -> Path:
 def request_for(tmp_path: Path, *, config: Config | None = None, limits: Limits | None = None) -> TrialRequest:
     script = Script("train.py", ("--epochs", "1"))
     return TrialRequest(
-        tmp_path / "trial", script, cpu_device(), config or {}, limits=limits or Limits(trial_timeout_s=30)
+        tmp_path / "trial", script, cpu_device(), Config(config or {}), limits=limits or Limits(trial_timeout_s=30)
     )
 
 

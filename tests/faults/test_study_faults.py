@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from support import study_driver
 
-from tuner.analysis.gain import key_of
 from tuner.errors import ExitCode
 from tuner.model import Phase, Trial
 from tuner.storage.database import Repository
@@ -72,7 +71,7 @@ def children_of_the_trial(folder: Path) -> list[int]:
 
 
 def configs(trials: tuple[Trial, ...], *phases: Phase) -> list[object]:
-    return [key_of(trial.config) for trial in trials if trial.phase in phases]
+    return [trial.config for trial in trials if trial.phase in phases]
 
 
 def test_a_study_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Path) -> None:

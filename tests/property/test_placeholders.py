@@ -7,9 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import UsageError
-from tuner.model import Config, Device, Value
+from tuner.model import Config, Device, Value, same_value
 from tuner.space.arguments import Placeholder, extend_facts, extend_space, parse, render, typed_value
-from tuner.space.declare import Knob, Known, SearchSpace, same_value
+from tuner.space.declare import Knob, Known, SearchSpace
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,9 @@ from tuner.events import (
 )
 from tuner.formatting import shift_text
 from tuner.model import (
+    BASELINE as NO_KNOBS,
+)
+from tuner.model import (
     CardUse,
     Config,
     Device,
@@ -39,6 +43,7 @@ from tuner.model import (
     Script,
     Shift,
     Trial,
+    Value,
     Verdict,
     Winner,
 )
@@ -49,7 +54,7 @@ DEVICE = Device("cpu", 0, "Imaginary CPU", "Imaginary CPU", 16 * 1024 * MIB)
 SCRIPT = Script("train.py", ("--epochs", "3", "--name", "first try"), sha256="ab" * 32)
 FOLDER = "autotune-train-cpu"
 WHY = "12 trials are done"
-CONFIG: Config = {"num_workers": 2, "precision": "bf16"}
+CONFIG = Config(num_workers=2, precision="bf16")
 LEFT_OUT = {
     "compile": "not selected",
     "pin_memory": "means nothing on cpu",
@@ -70,15 +75,17 @@ def measured(rate: float, **changes: Any) -> Measurement:
     )  # fmt: skip
 
 
-def complete(number: int, phase: Phase, config: Config, rate: float, why: str = "", **changes: Any) -> Trial:
+def complete(
+    number: int, phase: Phase, config: Mapping[str, Value], rate: float, why: str = "", **changes: Any
+) -> Trial:
     """A trial that gave a figure."""
     outcome = Outcome(OutcomeKind.COMPLETE, measurement=measured(rate, **changes), seconds=8.4)
-    return Trial(number, phase, config, why, outcome)
+    return Trial(number, phase, Config(config), why, outcome)
 
 
-def failed(number: int, config: Config, kind: OutcomeKind, reason: str, detail: str) -> Trial:
+def failed(number: int, config: Mapping[str, Value], kind: OutcomeKind, reason: str, detail: str) -> Trial:
     """A trial that gave none."""
-    return Trial(number, Phase.SEARCH, config, "batch_size", Outcome(kind, reason, detail, seconds=75.0))
+    return Trial(number, Phase.SEARCH, Config(config), "batch_size", Outcome(kind, reason, detail, seconds=75.0))
 
 
 REPORT = KnobReport("num_workers", 2, 2, 1, Evidence.VERIFIED, "the other loader validates", 2)
@@ -111,7 +118,7 @@ SCREENED = (
         CONFIG, stats.Verdict.PASS,
         (Check("training loss", 0.5204, 0.5211, 0.0013, -0.0021, 0.0047, 0.01, stats.Verdict.PASS),), 3, 12800,
     ),
-    Screened({"precision": "fp16"}, stats.Verdict.FAIL, (), 1, 12800, "seed 1: the loss is not a number"),
+    Screened(Config(precision="fp16"), stats.Verdict.FAIL, (), 1, 12800, "seed 1: the loss is not a number"),
 )  # fmt: skip
 
 SHIFT = Shift(0, 5, 1.12)
@@ -163,7 +170,7 @@ def _space() -> SpaceResolved:
     return SpaceResolved(
         values={"num_workers": (0, 1, 2), "precision": ("fp32", "bf16"), "persistent_workers": (False, True)},
         as_written={"num_workers": 0, "precision": "fp32", "persistent_workers": False},
-        left_out=LEFT_OUT, pinned={}, size=12,
+        left_out=LEFT_OUT, pinned=NO_KNOBS, size=12,
     )  # fmt: skip
 
 
@@ -184,9 +191,9 @@ def long_configs(count: int) -> list[Event]:
     """A study of many trials with configs that are wider than any screen."""
     told: list[Event] = [events()[0], _space()]
     for number in range(1, count + 1):
-        config: Config = {"num_workers": number, "precision": "bf16", "persistent_workers": True, "prefetch_factor": 8}
+        config = Config(num_workers=number, precision="bf16", persistent_workers=True, prefetch_factor=8)
         trial = complete(number, Phase.SEARCH, config, 1204.0 + number)
         told.append(TrialFinished(trial, 1.0, trial, 1.0))
-    running = Trial(count + 1, Phase.SEARCH, {**config, "threads": 1}, "intra-op threads")
+    running = Trial(count + 1, Phase.SEARCH, Config(config, threads=1), "intra-op threads")
     told.append(TrialStarted(running, count, 90.0))
     return told

@@ -9,7 +9,7 @@ from support.made_up import MIB, complete, failed, measured
 from tuner.analysis.bottleneck import Bottleneck, Bound
 from tuner.model import Config, Evidence, KnobReport, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
 
-CONFIG: Config = {"parallel_calls": "auto", "prefetch": "auto", "run_eagerly": False, "steps_per_execution": 16}
+CONFIG = Config(parallel_calls="auto", prefetch="auto", run_eagerly=False, steps_per_execution=16)
 LEFT_OUT = {
     "memory_growth": "means nothing on cpu",
     "vectorized_map": "no map stands right before a batch",

@@ -18,6 +18,7 @@ from tuner.model import (
     Outcome,
     OutcomeKind,
     Script,
+    Value,
 )
 from tuner.objective import Objective
 from tuner.runner.request import Limits
@@ -108,7 +109,7 @@ class World:
         return min(feed, compute), max(0.0, 1 - feed / compute)
 
     @staticmethod
-    def value(config: Config, knob: str) -> Any:
+    def value(config: Mapping[str, Value], knob: str) -> Any:
         """The knob's value, as written where the config is silent."""
         return config.get(knob, WRITTEN[knob])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from tuner.model import Config, Measurement, Phase, Trial
+from tuner.model import BASELINE, Config, Measurement, Phase, Trial
 from tuner.space.declare import ResolvedSpace
 
 INPUT_SHARE = 0.15
@@ -79,10 +79,10 @@ def sides(facts: Mapping[str, Any]) -> dict[Side, Config]:
     """The sides that a script has, each with its config, in the order to run them. Half a batch needs the first."""
     if not facts.get("training_loaders"):
         return {}
-    found: dict[Side, Config] = {Side.COMPUTE: {}, Side.LOADER: {}}
+    found: dict[Side, Config] = {Side.COMPUTE: BASELINE, Side.LOADER: BASELINE}
     size = facts.get("as_written", {}).get(BATCH)
     if isinstance(size, int) and size > 1 and BATCH not in facts.get("left_out", {}):
-        found[Side.HALF] = {BATCH: size // 2}
+        found[Side.HALF] = Config({BATCH: size // 2})
     return found
 
 
@@ -110,7 +110,7 @@ def bottleneck_of(trials: Iterable[Trial]) -> Bottleneck | None:
     real: Measurement | None = None
     measured: dict[Side, Measurement] = {}
     for trial in trials:
-        found = trial.outcome.measurement if trial.outcome is not None and trial.outcome.complete else None
+        found = trial.measurement
         if found is not None and trial.phase is Phase.PROBE:
             measured[Side(trial.why)] = found
         elif trial.phase is Phase.BASELINE:

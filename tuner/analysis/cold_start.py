@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tuner.analysis.gain import key_of
 from tuner.model import Measurement, Phase, Trial
 
 COMPILE = "compile"
@@ -25,7 +24,7 @@ def with_cold_starts(trials: Iterable[Trial]) -> list[Trial]:
     cold: list[tuple[Trial, float]] = []
     told = []
     for trial in trials:
-        measurement = _measured(trial)
+        measurement = trial.measurement
         known = trial
         if measurement is not None and measurement.compile_cache == COLD and trial.phase is not Phase.PROBE:
             cold.append((trial, measurement.first_step_s))
@@ -37,7 +36,7 @@ def with_cold_starts(trials: Iterable[Trial]) -> list[Trial]:
 
 def _cold_start_s(trial: Trial, cold: list[tuple[Trial, float]]) -> float | None:
     alike = [(c, s) for c, s in cold if c.config.get(COMPILE) == trial.config.get(COMPILE)]
-    same = [(c, s) for c, s in alike if key_of(c.config) == key_of(trial.config)]
+    same = [(c, s) for c, s in alike if c.config == trial.config]
     return (same or alike)[-1][1] if alike else None
 
 
@@ -46,7 +45,3 @@ def _with_start(trial: Trial, measurement: Measurement, seconds: float | None) -
         return trial
     known = replace(measurement, cold_first_step_s=max(seconds, measurement.first_step_s))
     return replace(trial, outcome=replace(trial.outcome, measurement=known))
-
-
-def _measured(trial: Trial) -> Measurement | None:
-    return trial.outcome.measurement if trial.outcome is not None and trial.outcome.complete else None

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from tuner.analysis import stats
 from tuner.analysis.contention import overwhelmed
-from tuner.analysis.gain import WORTH_HAVING, Yardstick, gain, key_of, score_of
-from tuner.model import Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
+from tuner.analysis.gain import WORTH_HAVING, Yardstick, gain, score_of
+from tuner.model import BASELINE, Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
 
 CONFIDENCE = 0.95
@@ -54,16 +54,16 @@ class Schedule:
 
     def runs_left(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> list[tuple[int, Config]]:
         """The round and the config of each run that isn't among the trials, in the order to run them."""
-        done = {(trial.round, key_of(trial.config)) for trial in trials if self.holds(trial)}
-        out = {key_of(config) for config in dropped}
-        contenders = [t.config for t in self.candidates if key_of(t.config) not in out]
+        done = {(trial.round, trial.config) for trial in trials if self.holds(trial)}
+        out = set(dropped)
+        contenders = [t.config for t in self.candidates if t.config not in out]
         if not contenders:
             return []
         return [
             (round_number, config)
             for round_number in self._rounds
             for config in self._order(round_number)
-            if (round_number, key_of(config)) not in done and key_of(config) not in out
+            if (round_number, config) not in done and config not in out
         ]
 
     @property
@@ -72,7 +72,7 @@ class Schedule:
 
     def _order(self, round_number: int) -> list[Config]:
         """Random, so that whatever drifts over a round favours nobody."""
-        configs: list[Config] = [{}, *(trial.config for trial in self.candidates)]
+        configs: list[Config] = [BASELINE, *(trial.config for trial in self.candidates)]
         random.Random(f"{self.seed}:{self.name}:{round_number}").shuffle(configs)
         return configs
 
@@ -102,13 +102,13 @@ def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int)
     One that also turns a knob without effect gives way to the same config without it.
     """
     yardstick = Yardstick(trials, objective)
-    tried = {key_of(trial.config) for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}
+    tried = {trial.config for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}
     gains = []
     for trial in trials:
         own = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
         if own is not None and own > 1.0:
-            effective = key_of(with_effect(trial))
-            if effective != key_of(trial.config) and effective in tried:
+            effective = with_effect(trial)
+            if effective != trial.config and effective in tried:
                 continue
             gains.append((own, trial))
     gains.sort(key=lambda pair: (-pair[0], pair[1].number))
@@ -120,7 +120,7 @@ def with_effect(trial: Trial) -> Config:
     measurement = trial.outcome.measurement if trial.outcome is not None else None
     reports = measurement.knobs if measurement is not None else ()
     in_vain = {report.knob for report in reports if report.evidence is Evidence.NOT_APPLICABLE}
-    return {knob: value for knob, value in trial.config.items() if knob not in in_vain}
+    return Config({knob: value for knob, value in trial.config.items() if knob not in in_vain})
 
 
 def failed_in(schedule: Schedule, trials: Iterable[Trial], objective: Objective) -> list[Config]:
@@ -133,10 +133,10 @@ def pairs_of(
     schedule: Schedule, config: Config, trials: Iterable[Trial], objective: Objective, *, calm_only: bool = False
 ) -> Pairs:
     """The rounds of a candidate so far; with ``calm_only`` those that nothing disturbed much."""
-    runs = {(trial.round, key_of(trial.config)): trial for trial in trials if schedule.holds(trial)}
+    runs = {(trial.round, trial.config): trial for trial in trials if schedule.holds(trial)}
     found = []
     for number in range(1, schedule.rounds + 1):
-        before, after = runs.get((number, key_of({}))), runs.get((number, key_of(config)))
+        before, after = runs.get((number, BASELINE)), runs.get((number, config))
         if before is None or after is None or before.outcome is None or after.outcome is None:
             continue
         scores = score_of(before.outcome, objective), score_of(after.outcome, objective)
@@ -160,12 +160,12 @@ def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) ->
     The candidate whose interval's lower end is highest is judged, by its calm rounds. Fewer than three of them prove
     nothing: the figures of all rounds are told then, and that they are no proof.
     """
-    failed = {key_of(config) for config in failed_in(schedule, trials, objective)}
+    failed = set(failed_in(schedule, trials, objective))
     contests = []
     for candidate in schedule.candidates:
         every = pairs_of(schedule, candidate.config, trials, objective)
         calm = pairs_of(schedule, candidate.config, trials, objective, calm_only=True)
-        if key_of(candidate.config) not in failed and len(every.rates) >= 2:
+        if candidate.config not in failed and len(every.rates) >= 2:
             proof = len(calm.rates) >= FEWEST_PAIRS
             contests.append((proof, calm if proof else every))
     if not contests:

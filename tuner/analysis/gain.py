@@ -7,19 +7,12 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from tuner.errors import ObjectiveError
-from tuner.model import Config, Outcome, Phase, Shift, Trial, Value
+from tuner.model import Outcome, Phase, Shift, Trial
 from tuner.objective import Objective
-
-Key = tuple[tuple[str, str, Value], ...]
 
 _ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
 WORTH_HAVING = 1.01
 """A gain below this isn't worth a change of config, nor more search."""
-
-
-def key_of(config: Config) -> Key:
-    """The config as a hashable key. The type belongs to it: True isn't 1."""
-    return tuple(sorted((name, type(value).__name__, value) for name, value in config.items()))
 
 
 def score_of(outcome: Outcome | None, objective: Objective) -> float | None:

@@ -5,11 +5,11 @@ What grows with the batch grows linearly (activations, and the batches that work
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tuner.model import Config, Measurement, Trial
-from tuner.space.declare import ResolvedSpace, same_value
+from tuner.model import Measurement, Trial, Value, same_value
+from tuner.space.declare import ResolvedSpace
 
 BATCH = "batch_size"
 
@@ -35,7 +35,7 @@ class Forecast:
         return too_much_device or (limits.host_bytes is not None and self.host_bytes > limits.host_bytes)
 
 
-def forecast(space: ResolvedSpace, config: Config, trials: Iterable[Trial]) -> Forecast | None:
+def forecast(space: ResolvedSpace, config: Mapping[str, Value], trials: Iterable[Trial]) -> Forecast | None:
     """From trials that differ only in a smaller batch; None where fewer than two of them were measured."""
     wanted = space.complete(config)
     size = wanted.get(BATCH)
@@ -43,7 +43,7 @@ def forecast(space: ResolvedSpace, config: Config, trials: Iterable[Trial]) -> F
         return None
     points: list[tuple[int, Measurement]] = []
     for trial in trials:
-        measurement = trial.outcome.measurement if trial.outcome is not None and trial.outcome.complete else None
+        measurement = trial.measurement
         complete = space.complete(trial.config)
         own = complete.get(BATCH)
         if measurement is not None and isinstance(own, int) and own < size and _alike(space, wanted, complete):
@@ -56,7 +56,7 @@ def forecast(space: ResolvedSpace, config: Config, trials: Iterable[Trial]) -> F
     )
 
 
-def _alike(space: ResolvedSpace, one: Config, other: Config) -> bool:
+def _alike(space: ResolvedSpace, one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
     """Whether two configs are the same but for the batch and what follows from it."""
     follows = {BATCH, *space.space.derive(one, space.facts), *space.space.derive(other, space.facts)}
     return all(same_value(one.get(name), other.get(name)) for name in {*one, *other} - follows)

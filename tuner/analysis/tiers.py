@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.gain import Yardstick, key_of
+from tuner.analysis.gain import Yardstick
 from tuner.model import Config, Phase, TierBest, Trial, Verdict, Winner
 
 
@@ -17,7 +17,7 @@ def tier_of(config: Config, tiers: Mapping[str, int]) -> int:
 def learned(config: Config, tier: int, screened: Iterable[Screened]) -> str:
     """The verdict of the config's screen, or why there is none."""
     for screen in screened:
-        if key_of(screen.config) == key_of(config):
+        if screen.config == config:
             return str(screen.verdict)
     return "not-needed" if tier == 1 else "not-screened"
 
@@ -30,20 +30,20 @@ def best_of_tiers(
     screened: Sequence[Screened],
 ) -> tuple[TierBest, ...]:
     """By tier, those there are: what finals proved stands in its own one, else the fastest single trial."""
-    proven = key_of(winner.config) if winner is not None and winner.verdict is Verdict.IMPROVED else None
+    proven = winner.config if winner is not None and winner.verdict is Verdict.IMPROVED else None
     best: dict[int, tuple[bool, float, Trial]] = {}
     for trial in trials:
         gain = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
         if gain is None or gain <= 1.0 or not trial.config:
             continue
-        own = (key_of(trial.config) == proven, gain, trial)
+        own = (trial.config == proven, gain, trial)
         tier = tier_of(trial.config, tiers)
         if tier not in best or own[:2] > best[tier][:2]:
             best[tier] = own
     return tuple(
         TierBest(
             tier=tier, config=trial.config, gain=gain, proven=is_proven, learned=learned(trial.config, tier, screened),
-            speedup=winner.speedup if winner is not None and key_of(trial.config) == key_of(winner.config) else None,
+            speedup=winner.speedup if winner is not None and trial.config == winner.config else None,
         )
         for tier, (is_proven, gain, trial) in sorted(best.items())
     )  # fmt: skip

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tuner.analysis.comparison import with_effect
 from tuner.analysis.contention import MOVED
-from tuner.analysis.gain import Yardstick, key_of
-from tuner.model import Config, Phase, Trial, Turn, Value
-from tuner.space.declare import same_value
+from tuner.analysis.gain import Yardstick
+from tuner.model import BASELINE, Config, Phase, Trial, Turn, same_value
 
 SEARCHED = (Phase.BASELINE, Phase.SEARCH)
 NO_LOSS = 0.98
@@ -21,7 +20,7 @@ def waterfall(trials: Sequence[Trial], yardstick: Yardstick) -> tuple[Turn, ...]
     The first is the script as written; () where it wasn't measured. The search builds each config on the best one
     so far, so that the earlier one that differs from it least, and lost nothing itself, is what it was built on.
     """
-    tried = {key_of(trial.config) for trial in trials if trial.phase in SEARCHED}
+    tried = {trial.config for trial in trials if trial.phase in SEARCHED}
     before: dict[int, Trial] = {}
     kept: list[Trial] = []
     gains: dict[int, float] = {}
@@ -29,7 +28,7 @@ def waterfall(trials: Sequence[Trial], yardstick: Yardstick) -> tuple[Turn, ...]
         gain = yardstick.gain(trial) if trial.phase in SEARCHED else None
         if gain is None or not (kept or trial.phase is Phase.BASELINE):
             continue
-        if _turns_in_vain(trial) and key_of(with_effect(trial)) in tried:
+        if _turns_in_vain(trial) and with_effect(trial) in tried:
             continue
         built_on = _built_on(trial, kept, gains)
         if built_on is not None:
@@ -51,7 +50,7 @@ def waterfall(trials: Sequence[Trial], yardstick: Yardstick) -> tuple[Turn, ...]
 
 def _turns_in_vain(trial: Trial) -> bool:
     """Whether it turns a knob without effect: what it shows beyond the same config without that knob is chance."""
-    return key_of(with_effect(trial)) != key_of(trial.config)
+    return with_effect(trial) != trial.config
 
 
 def _built_on(trial: Trial, kept: Sequence[Trial], gains: Mapping[int, float]) -> Trial | None:
@@ -62,14 +61,14 @@ def _built_on(trial: Trial, kept: Sequence[Trial], gains: Mapping[int, float]) -
     )
 
 
-def _turned(config: Config, earlier: Config) -> dict[str, Value]:
-    return {knob: value for knob, value in config.items() if not same_value(value, earlier.get(knob))}
+def _turned(config: Config, earlier: Config) -> Config:
+    return Config({knob: value for knob, value in config.items() if not same_value(value, earlier.get(knob))})
 
 
 def _turn(trial: Trial, previous: Trial | None, gains: Mapping[int, float], *, rough: bool) -> Turn:
-    measurement = trial.outcome.measurement if trial.outcome is not None else None
+    measurement = trial.measurement
     assert measurement is not None, "a gain comes from a measurement"
-    turned = _turned(trial.config, previous.config if previous is not None else {})
+    turned = _turned(trial.config, previous.config if previous is not None else BASELINE)
     return Turn(
         trial=trial.number, turned=turned, rate=measurement.rate, unit=measurement.unit,
         gain=gains[trial.number] / gains[previous.number] if previous is not None else 1.0,

@@ -71,7 +71,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
     return Settings(
         script=merged["script"], module=merged["module"], args=merged["args"], device=merged["device"],
         trials=merged["trials"], budget_s=merged["budget"], trial_timeout_s=merged["trial_timeout"],
-        folder=merged["study"], knobs=merged["knobs"], pinned=merged["set"], max_memory=merged["max_memory"],
+        folder=merged["study"], knobs=merged["knobs"], pinned=Config(merged["set"]), max_memory=merged["max_memory"],
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
         effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
         accuracy=_accuracy(merged), probe=merged["probe"],

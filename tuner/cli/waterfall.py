@@ -20,7 +20,7 @@ def show_waterfall(stored: StoredStudy, turns: Sequence[Turn], svg: str | None, 
     if svg is not None:
         write_durably(Path(svg), picture(turns, _title(stored)).encode())
     if as_json:
-        print(json.dumps([asdict(turn) for turn in turns], indent=2))
+        print(json.dumps([{**asdict(turn), "turned": dict(turn.turned)} for turn in turns], indent=2))
     elif not turns:
         print("nothing is known yet: the script as written was not measured to the end")
     else:

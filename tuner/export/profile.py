@@ -12,7 +12,7 @@ from typing import Any
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.tiers import tier_of
 from tuner.errors import ProfileError
-from tuner.model import Config, Device, KnobReport, Measurement, Script, TierBest, Verdict
+from tuner.model import BASELINE, Config, Device, KnobReport, Measurement, Script, TierBest, Verdict
 from tuner.result import StudyResult
 
 SCHEMA = 1
@@ -62,11 +62,11 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     """The profile as JSON's own types. Without a proof its config is empty: keep what the script says."""
     study, winner = result.study, result.winner
     proven = winner if winner is not None and result.improved else None
-    config = dict(proven.config) if proven is not None else {}
+    config = proven.config if proven is not None else BASELINE
     tier = tier_of(config, result.tiers)
     return {
         "device": asdict(study.device),
-        "config": config,
+        "config": dict(config),
         "verdict": str(Verdict.IMPROVED if proven is not None else Verdict.KEEP_BASELINE),
         "speedup": _plain(asdict(winner.speedup)) if winner is not None else None,
         "runs": winner.runs if winner is not None else 0,
@@ -173,7 +173,7 @@ def _candidate(result: StudyResult) -> dict[str, Any] | None:
 def _accuracy(screened: Sequence[Screened], config: Config, tier: int) -> dict[str, Any]:
     """What is known of how the config learns. Knobs of tier 1 change nothing that it could learn from."""
     for screen in screened:
-        if config and dict(screen.config) == dict(config):
+        if config and screen.config == config:
             checks = [{**asdict(check), "verdict": str(check.verdict)} for check in screen.checks]
             return {
                 "verdict": str(screen.verdict), "tier": tier, "seeds": screen.seeds, "samples": screen.samples,
@@ -251,7 +251,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
     speedup = document.get("speedup")
     return Profile(
         device=Device(**device),
-        config=config,
+        config=Config(config),
         verdict=Verdict(document["verdict"]),
         script=Script(script["path"], tuple(script["argv"]), script.get("module", ""), script["sha256"]),
         environment=dict(document["environment"]),

@@ -100,7 +100,7 @@ def _unproven(result: StudyResult) -> list[str]:
         tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
         return [f"keep your config: {tried}"]
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
-    rejected = any(dict(s.config) == dict(best.config) and s.verdict is not Learned.PASS for s in result.screened)
+    rejected = any(s.config == best.config and s.verdict is not Learned.PASS for s in result.screened)
     failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
     ended = "no time was left to prove it"
     if result.interrupted:
@@ -193,7 +193,7 @@ def _best_of_tiers(bests: Sequence[TierBest]) -> list[str]:
 
 def _cautions(winner: Winner, tiers: Mapping[str, int], screened: Sequence[Screened]) -> list[str]:
     """What nobody has compared: knobs that change more than speed, without a screen."""
-    if any(dict(screen.config) == dict(winner.config) for screen in screened):
+    if any(screen.config == winner.config for screen in screened):
         return []
     lines = []
     for tier, effect in _TIERS.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from tuner.analysis.gain import key_of
 from tuner.model import Config, Outcome
 from tuner.runner.request import Interrupted, TrialRequest
 
@@ -34,15 +33,14 @@ def recorded(outcomes: Sequence[tuple[Config, Outcome]]) -> Callable[[Config], O
 
     Raises ``KeyError`` for a config that the record lacks.
     """
-    turns: dict[object, list[Outcome]] = {}
+    turns: dict[Config, list[Outcome]] = {}
     for config, outcome in outcomes:
-        turns.setdefault(key_of(config), []).append(outcome)
-    served: dict[object, int] = {}
+        turns.setdefault(config, []).append(outcome)
+    served: dict[Config, int] = {}
 
     def outcome_of(config: Config) -> Outcome:
-        key = key_of(config)
-        row = turns[key]
-        served[key] = served.get(key, -1) + 1
-        return row[served[key] % len(row)]
+        row = turns[config]
+        served[config] = served.get(config, -1) + 1
+        return row[served[config] % len(row)]
 
     return outcome_of

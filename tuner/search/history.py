@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
-from tuner.analysis.gain import Key, Yardstick, key_of
+from tuner.analysis.gain import Yardstick
 from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
-from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value
+from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
-from tuner.space.declare import Axis, ResolvedSpace, same_value
+from tuner.space.declare import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
@@ -54,7 +54,7 @@ class History:
         self._yardstick = Yardstick(every, objective)
         finished = [t for t in every if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
         self.trials: Sequence[Trial] = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
-        self._by_key: dict[Key, Trial] = {key_of(t.config): t for t in self.trials}
+        self._by_config: dict[Config, Trial] = {t.config: t for t in self.trials}
         self.without_effect = self._without_effect()
         self._bad_values = self._values_that_fail_alone()
         self._too_large = [t.config for t in self.trials if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY]
@@ -69,11 +69,11 @@ class History:
         """The trial's ratio to the baseline of its moment, above 1 for better; None where it has no figure."""
         return self._yardstick.gain(trial)
 
-    def find(self, config: Config) -> Trial | None:
+    def find(self, config: Mapping[str, Value]) -> Trial | None:
         """The trial that ran this config or one that means the same."""
-        return self._by_key.get(key_of(self.space.canonical(config)))
+        return self._by_config.get(self.space.canonical(config))
 
-    def is_ruled_out(self, config: Config) -> bool:
+    def is_ruled_out(self, config: Mapping[str, Value]) -> bool:
         """Whether the config breaks a constraint, turns a knob without effect, or is known to fail."""
         canonical = self.space.canonical(config)
         return (
@@ -84,11 +84,11 @@ class History:
             or self._is_forecast_to_be_too_large(canonical)
         )
 
-    def forecast(self, config: Config) -> Forecast | None:
+    def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
         """The config's peak memory, None where too little is known."""
         return forecast(self.space, config, self.trials)
 
-    def _is_forecast_to_be_too_large(self, config: Config) -> bool:
+    def _is_forecast_to_be_too_large(self, config: Mapping[str, Value]) -> bool:
         expected = self.forecast(config)
         return expected is not None and expected.exceeds(self._memory)
 
@@ -133,7 +133,7 @@ class History:
                 return False
         return True
 
-    def _derived(self, complete: Config) -> Iterable[str]:
+    def _derived(self, complete: Mapping[str, Value]) -> Iterable[str]:
         return self.space.space.derive(complete, self.space.facts)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
-from tuner.model import Trial, Value
+from tuner.model import BASELINE, Config, Trial, Value
 from tuner.search.history import History, Proposal
 from tuner.space.declare import Axis
 
@@ -28,9 +28,9 @@ class StructuredSampler:
 
     def propose(self, history: History) -> Proposal | None:
         """The first step of the walk that has no trial yet."""
-        start = history.find({})
+        start = history.find(BASELINE)
         if start is None:
-            return Proposal(history.space.canonical({}), "what is pinned, by itself")
+            return Proposal(history.space.canonical(BASELINE), "what is pinned, by itself")
         return next(_Walk(history, start).steps(), None)
 
 
@@ -99,7 +99,7 @@ class _Walk:
         if self._gain(axis, trial, self._incumbent) > WORTH_HAVING:
             self._incumbent = trial
 
-    def _with(self, axis: Axis, value: Value) -> dict[str, Value]:
+    def _with(self, axis: Axis, value: Value) -> Config:
         turned = {**self._history.turned(self._incumbent.config), axis.knob.name: value}
         return self._history.space.canonical(turned)
 

@@ -14,7 +14,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from tuner.model import Config, Trial, Value
+from tuner.model import Config, Trial
 from tuner.search.history import History, Proposal
 from tuner.space.declare import Axis
 
@@ -71,7 +71,7 @@ def _distribution(axis: Axis) -> BaseDistribution:
     return CategoricalDistribution(tuple(range(len(axis.values))))
 
 
-def _config_of(params: Mapping[str, Any], history: History) -> dict[str, Value]:
+def _config_of(params: Mapping[str, Any], history: History) -> Config:
     indices = {axis.knob.name: int(params.get(axis.knob.name, axis.as_written)) for axis in history.space.axes}
     return history.space.config_of(indices)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import UnknownKnobError, UsageError
-from tuner.model import Config, Trial, Value
-from tuner.space.declare import Knob, SearchSpace, same_value
+from tuner.model import Trial, Value, same_value
+from tuner.space.declare import Knob, SearchSpace
 
 _PLACEHOLDER = re.compile(
     r"\{\{(?P<literal>[a-z_][a-z0-9_]*)\}\}|\{(?P<knob>[a-z_][a-z0-9_]*)(?:=(?P<values>[^{}]*))?\}"
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str]) -> dict[str, Placeholder]:
     return found
 
 
-def render(argv: Sequence[str], config: Config) -> tuple[str, ...]:
+def render(argv: Sequence[str], config: Mapping[str, Value]) -> tuple[str, ...]:
     """The arguments for one config: knobs that it doesn't name stay as the script wrote them."""
     result: list[str] = []
     for token in argv:
@@ -180,7 +180,7 @@ def _check_removable(argv: Sequence[str], position: int, text: str, *, alone: bo
         raise UsageError(f"{text} is a positional argument: the script can't be run without it", hint=hint)
 
 
-def _rendered(token: str, config: Config) -> str | None:
+def _rendered(token: str, config: Mapping[str, Value]) -> str | None:
     """The token with its placeholders filled in, None where the baseline is to be run without it."""
     parts: list[str] = []
     end = 0

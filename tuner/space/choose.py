@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import UnknownKnobError, UntunableError, UsageError
-from tuner.model import Config
+from tuner.model import Value
 from tuner.space.arguments import Placeholder, extend_space
 from tuner.space.declare import SearchSpace, selected_names
 
@@ -19,7 +19,9 @@ class Spaces:
     declared: tuple[SearchSpace, ...]
     forced: bool = True
 
-    def check(self, placeholders: Mapping[str, Placeholder], selection: Sequence[str], pinned: Config) -> None:
+    def check(
+        self, placeholders: Mapping[str, Placeholder], selection: Sequence[str], pinned: Mapping[str, Value]
+    ) -> None:
         """Before the framework is known: whether one of the spaces takes everything that was asked for.
 
         Raises ``UnknownKnobError`` and ``UsageError``.
@@ -95,7 +97,7 @@ class Spaces:
         )
 
 
-def _check(space: SearchSpace, selection: Sequence[str], pinned: Config) -> None:
+def _check(space: SearchSpace, selection: Sequence[str], pinned: Mapping[str, Value]) -> None:
     for name in selected_names(selection):
         space.knob(name)
     for name, value in pinned.items():

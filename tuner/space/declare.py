@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner.errors import SpaceError, UnknownKnobError, UsageError
-from tuner.model import Config, Device, Value
+from tuner.model import BASELINE, Config, Device, Value, same_value
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Knob:
     tier: int = 1
     ordered: bool = False
     devices: frozenset[str] | None = None
-    needs: Callable[[Config], bool] | None = None
+    needs: Callable[[Mapping[str, Value]], bool] | None = None
     refuses: Callable[[Known], str] | None = None
     late: bool = False
     loader: bool = False
@@ -72,8 +72,8 @@ class SearchSpace:
     name: str
     framework: str
     knobs: tuple[Knob, ...]
-    allowed: Callable[[Config, Mapping[str, Any]], bool] = lambda config, facts: True
-    derive: Callable[[Config, Mapping[str, Any]], Config] = lambda config, facts: {}
+    allowed: Callable[[Mapping[str, Value], Mapping[str, Any]], bool] = lambda config, facts: True
+    derive: Callable[[Mapping[str, Value], Mapping[str, Any]], Mapping[str, Value]] = lambda config, facts: {}
 
     def __post_init__(self) -> None:
         names = [knob.name for knob in self.knobs]
@@ -119,12 +119,12 @@ class ResolvedSpace:
             product *= len(axis.values)
         return product
 
-    def config_of(self, indices: Mapping[str, int]) -> dict[str, Value]:
+    def config_of(self, indices: Mapping[str, int]) -> Config:
         """The canonical config at ``indices`` (axis name → index): what is as written or moot is absent."""
         complete = self.complete({axis.knob.name: axis.values[indices[axis.knob.name]] for axis in self.axes})
         return self.canonical(complete)
 
-    def complete(self, config: Config) -> dict[str, Value]:
+    def complete(self, config: Mapping[str, Value]) -> dict[str, Value]:
         """The config with every knob filled in: from what the script wrote, then from what follows from the others."""
         known = {**self._written, **self.pinned, **config}
         derived = self.space.derive(known, self.facts)
@@ -138,7 +138,7 @@ class ResolvedSpace:
             **{axis.knob.name: axis.values[axis.as_written] for axis in self.axes},
         }
 
-    def canonical(self, config: Config) -> dict[str, Value]:
+    def canonical(self, config: Mapping[str, Value]) -> Config:
         """The config without what equals the script's own values and without what means nothing beside the rest."""
         complete = self._without_moot(self.complete(config))
         written = self._written
@@ -147,7 +147,7 @@ class ResolvedSpace:
         for name in candidates:
             if name not in result and not (name in written and same_value(complete[name], written[name])):
                 result[name] = complete[name]
-        return result
+        return Config(result)
 
     def _without_moot(self, complete: dict[str, Value]) -> dict[str, Value]:
         """Knobs that mean nothing beside the rest as they were written; that may make others mean nothing."""
@@ -162,13 +162,13 @@ class ResolvedSpace:
             complete = self.complete({**complete, **moot})
         return complete
 
-    def allows(self, config: Config) -> bool:
+    def allows(self, config: Mapping[str, Value]) -> bool:
         """Whether the constraints between knobs admit the config. What the user's own pins break binds nobody."""
         return self.space.allowed(self.complete(config), self.facts) or not self.space.allowed(
             self.complete(self.pinned), self.facts
         )
 
-    def indices_of(self, config: Config) -> dict[str, int]:
+    def indices_of(self, config: Mapping[str, Value]) -> dict[str, int]:
         """Axis name → index of the config's value; the inverse of ``config_of`` for canonical configs."""
         complete = self.complete(config)
         return {axis.knob.name: _index(axis.values, complete[axis.knob.name]) for axis in self.axes}
@@ -179,7 +179,7 @@ def resolve(
     known: Known,
     *,
     selection: Sequence[str] = (),
-    pinned: Config | None = None,
+    pinned: Mapping[str, Value] = BASELINE,
 ) -> ResolvedSpace:
     """What can be searched, given the baseline's facts.
 
@@ -187,7 +187,6 @@ def resolve(
     Raises ``UnknownKnobError`` for names that the space doesn't declare, ``UsageError`` for a pinned word that means
     nothing here.
     """
-    pinned = dict(pinned or {})
     for name in [*pinned, *selected_names(selection)]:
         space.knob(name)
     for name, value in pinned.items():
@@ -209,18 +208,16 @@ def resolve(
             left_out[knob.name] = f"only one value makes sense here: {written}"
             continue
         axes.append(Axis(_beside(knob, facts), values, _index(values, written)))
-    return ResolvedSpace(space, tuple(axes), left_out, pinned, facts)
+    return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), facts)
 
 
 def _beside(knob: Knob, facts: Mapping[str, Any]) -> Knob:
     """The knob; where the script has it only beside other values of its arguments, it means nothing without them."""
-    arguments: Config | None = facts.get("beside", {}).get(knob.name)
+    arguments: Mapping[str, Value] | None = facts.get("beside", {}).get(knob.name)
     if arguments is None:
         return knob
     needs = knob.needs or (lambda config: True)
-    return replace(
-        knob, needs=lambda c: all(same_value(c.get(name), v) for name, v in arguments.items()) and needs(c)
-    )
+    return replace(knob, needs=lambda c: all(same_value(c.get(name), v) for name, v in arguments.items()) and needs(c))
 
 
 def selected_names(selection: Sequence[str]) -> list[str]:
@@ -239,7 +236,9 @@ def _check_word(knob: Knob, value: Value, known: Known) -> None:
         raise UsageError(f"{knob.name}={value}: that is none of its values here", hint=f"they are: {words}")
 
 
-def _reason_to_leave_out(knob: Knob, known: Known, wanted: set[str], unwanted: set[str], pinned: Config) -> str:
+def _reason_to_leave_out(
+    knob: Knob, known: Known, wanted: set[str], unwanted: set[str], pinned: Mapping[str, Value]
+) -> str:
     reasons: Mapping[str, str] = known.facts.get("left_out", {})
     if knob.name in pinned:
         return f"pinned to {pinned[knob.name]}"
@@ -259,11 +258,6 @@ def _reason_to_leave_out(knob: Knob, known: Known, wanted: set[str], unwanted: s
 
 def _known_for(known: Known, written: Value | None) -> Known:
     return Known(known.device, known.cores, written, known.facts)
-
-
-def same_value(one: Value | None, other: Value | None) -> bool:
-    """Whether two values are one choice: True is not 1, and 1 is not 1.0."""
-    return type(one) is type(other) and one == other
 
 
 def _index(values: Sequence[Value], wanted: Value) -> int:

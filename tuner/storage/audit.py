@@ -23,7 +23,7 @@ def disagreements(folder: Path, trials: Iterable[Trial]) -> list[str]:
     """Where a stored figure isn't what the raw records give, a line each."""
     lines = []
     for trial in trials:
-        stored = trial.outcome.measurement if trial.outcome is not None and trial.outcome.complete else None
+        stored = trial.measurement
         if stored is None:
             continue
         try:

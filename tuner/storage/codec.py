@@ -22,7 +22,6 @@ from tuner.model import (
     Measurement,
     Outcome,
     OutcomeKind,
-    Value,
 )
 
 _PLAIN_FIELDS = (
@@ -82,12 +81,12 @@ def encode_config(config: Config) -> str:
     return dumps({name: config[name] for name in sorted(config)})
 
 
-def decode_config(text: str | bytes) -> dict[str, Value]:
+def decode_config(text: str | bytes) -> Config:
     """The inverse of ``encode_config``."""
     value = loads(text)
     if not isinstance(value, dict) or not all(isinstance(v, (bool, int, float, str)) for v in value.values()):
         raise ValueError(f"not a config: {text!r:.80}")
-    return value
+    return Config(value)
 
 
 def encode_outcome(outcome: Outcome) -> str:

@@ -170,7 +170,7 @@ class Repository:
                     state=TrialState.RUNNING.value, owner=owner, attempts=1, started=time.time(),
                 )
             )  # fmt: skip
-        return Trial(number, phase, dict(config), why, None, round_number, seed)
+        return Trial(number, phase, config, why, None, round_number, seed)
 
     def claim_trial(self, study_id: int, owner: str) -> Trial | None:
         """The waiting trial with the lowest number, now running and owned; None when nothing waits."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.bottleneck import Side
-from tuner.analysis.gain import Yardstick, key_of
+from tuner.analysis.gain import Yardstick
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
-from tuner.model import Config, Outcome, Phase, Trial, baseline_of
+from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted, Window, probe_window, screen_window
 from tuner.space.declare import ResolvedSpace
 from tuner.storage.database import Repository
@@ -94,7 +94,7 @@ class Bench:
         """The finished trial of that phase and config, begun with those words and that seed."""
         for trial in self.trials:
             same = trial.phase is phase and (trial.why, trial.seed) == (why, seed)
-            if same and key_of(trial.config) == key_of(config):
+            if same and trial.config == config:
                 return trial
         return None
 
@@ -187,7 +187,7 @@ class Bench:
     def run_s(self, phase: Phase, config: Config) -> float:
         """Seconds that a run of the config takes in a phase: as it did there, else elsewhere, else as any trial."""
         trials = [t for t in self.trials if t.phase is not Phase.PROBE and t.outcome is not None]
-        own = [t for t in trials if key_of(t.config) == key_of(config)]
+        own = [t for t in trials if t.config == config]
         seconds = [t.outcome.seconds for t in own if t.phase is phase and t.outcome is not None]
         if not seconds:
             seconds = [self._within(t.outcome, self.plan.window.max_s / 2) for t in own if t.outcome is not None]
@@ -207,7 +207,7 @@ class Bench:
 
     def finals_s(self, config: Config, rounds: int, run_s: float = 0.0) -> float:
         """Seconds that so many rounds of the config and the baseline take, where one of the config takes ``run_s``."""
-        return rounds * (self.run_s(Phase.FINALS, {}) + max(run_s, self.run_s(Phase.FINALS, config)))
+        return rounds * (self.run_s(Phase.FINALS, BASELINE) + max(run_s, self.run_s(Phase.FINALS, config)))
 
     def needs_screen(self, config: Config) -> bool:
         """Whether a config turns a knob that changes more than speed, and what it changes is to be looked at."""
@@ -223,7 +223,7 @@ class Bench:
         if best is not None and best is not self.baseline() and self.time_for(self.proof_s(best.config)):
             return self.budget.reserved_s(self.proof_s(best.config), found=True)
         axes = self.space.axes if self.space is not None else ()
-        proof_s = self.proof_s({axis.knob.name: axis.values[0] for axis in axes})
+        proof_s = self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
         return self.budget.reserved_s(proof_s, found=False) if self.time_for(proof_s) else 0.0
 
     def search_s(self) -> float | None:
@@ -235,7 +235,7 @@ class Bench:
         """Seconds that a proof takes at least: the screen where one is due, and the fewest rounds of the finals."""
         proof_s = self.finals_s(config, FEWEST_ROUNDS, run_s)
         if self.needs_screen(config):
-            proof_s += SEEDS * (self.run_s(Phase.SCREEN, {}) + self.run_s(Phase.SCREEN, config))
+            proof_s += SEEDS * (self.run_s(Phase.SCREEN, BASELINE) + self.run_s(Phase.SCREEN, config))
         return proof_s
 
     def time_for(self, seconds: float) -> bool:

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from tuner.analysis.comparison import Schedule, decide, failed_in, is_decided, pairs_of
 from tuner.analysis.contention import OVERWHELMING
-from tuner.analysis.gain import key_of
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import count_text
-from tuner.model import Phase, Trial, Winner
+from tuner.model import BASELINE, Phase, Trial, Winner
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import Bench
 
@@ -124,7 +123,7 @@ def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
     candidates = candidates[: plan.finalists]
     if not candidates:
         return None
-    runs_s = [bench.run_s(Phase.FINALS, config) for config in ({}, *(trial.config for trial in candidates))]
+    runs_s = [bench.run_s(Phase.FINALS, config) for config in (BASELINE, *(trial.config for trial in candidates))]
     count, rounds = bench.budget.finals_fit(bench.clock(), runs_s, plan.finals_rounds)
     if not count:
         bench.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
@@ -150,11 +149,11 @@ def _tell_pairs(bench: Bench, schedule: Schedule, trial: Trial) -> None:
     if not schedule.holds(trial) or trial.outcome is None or not trial.outcome.complete:
         return
     same_round = (t for t in bench.trials if schedule.holds(t) and t.round == trial.round)
-    measured = {key_of(t.config) for t in same_round if t.outcome and t.outcome.complete}
+    measured = {t.config for t in same_round if t.measurement is not None}
     for candidate in schedule.candidates:
-        other = {} if trial.config else candidate.config
-        concerned = not trial.config or key_of(trial.config) == key_of(candidate.config)
-        if not concerned or key_of(other) not in measured:
+        other = BASELINE if trial.config else candidate.config
+        concerned = not trial.config or trial.config == candidate.config
+        if not concerned or other not in measured:
             continue
         pairs = pairs_of(schedule, candidate.config, bench.trials, bench.plan.objective)
         so_far = pairs.ratio(schedule.confidence, bench.plan.objective) if len(pairs.gains) > 2 else None

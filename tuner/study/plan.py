@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.contention import Host
 from tuner.devices.present import kind_of
-from tuner.model import Config, Device, Script
+from tuner.model import BASELINE, Config, Device, Script
 from tuner.objective import Objective
 from tuner.runner.request import Limits, Window
 from tuner.space.choose import Spaces
@@ -34,7 +34,7 @@ class StudyPlan:
     spaces: Spaces
     objective: Objective
     selection: tuple[str, ...] = ()
-    pinned: Config = field(default_factory=dict)
+    pinned: Config = BASELINE
     trials: int | None = None
     budget_s: float | None = None
     accuracy: AccuracyLimits = field(default_factory=AccuracyLimits)

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.analysis.bottleneck import Bottleneck, Side, bottleneck_of, find_bottleneck, sides
 from tuner.devices.present import kind_of
 from tuner.formatting import seconds_text
-from tuner.model import Config, Measurement, Outcome, Phase
+from tuner.model import BASELINE, Config, Measurement, Outcome, Phase
 from tuner.runner.request import Runner, TrialRequest, probe_window
 from tuner.space.arguments import extend_facts, first_knowledge, parse, render
 from tuner.space.declare import Known, ResolvedSpace, resolve, selected_names
@@ -48,13 +48,13 @@ def probe(
             tell(name, outcome)
             return outcome
 
-        real = run(REAL, {})
+        real = run(REAL, BASELINE)
         if not real.complete or real.measurement is None:
             raise refusal(real, plan.folder / PROBE / REAL / LOG)
         knowledge = extend_facts({**real.facts, "effective_batch": "free"}, placeholders)
         known = Known(plan.device, plan.cores, facts=knowledge)
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
-        space = resolve(chosen, known, selection=plan.selection, pinned={})
+        space = resolve(chosen, known, selection=plan.selection)
         measured = _measure(knowledge, lambda side, config: run(side, config, side.word))
         return find_bottleneck(real.measurement, measured), space, _headroom(plan, real.measurement)
 

@@ -11,13 +11,13 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.analysis.comparison import choose_candidates
 from tuner.analysis.contention import MOVED
-from tuner.analysis.gain import WORTH_HAVING, key_of, score_of
+from tuner.analysis.gain import WORTH_HAVING, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.analysis.stats import Verdict
 from tuner.devices.present import kind_of
 from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, StudyStarted
 from tuner.formatting import AS_WRITTEN, config_text, shift_text
-from tuner.model import Measurement, Phase, Trial, Winner
+from tuner.model import BASELINE, Measurement, Phase, Trial, Winner
 from tuner.result import StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import History, Proposal, Sampler
@@ -130,7 +130,7 @@ class _Study:
         baseline = bench.baseline()
         if baseline is None:
             waiting = bench.waiting()
-            baseline = bench.conduct(waiting) if waiting else bench.run(Phase.BASELINE, {}, "")
+            baseline = bench.conduct(waiting) if waiting else bench.run(Phase.BASELINE, BASELINE, "")
         assert baseline.outcome is not None
         if not baseline.outcome.complete:
             # What is wrong may be mended outside of the script, so it is run again next time.
@@ -228,7 +228,7 @@ class _Study:
             if proposal is None:
                 return space, "every config worth a trial has been tried"
             if self._anchor_is_due():
-                bench.run(Phase.ANCHOR, {}, "whether the machine drifts")
+                bench.run(Phase.ANCHOR, BASELINE, "whether the machine drifts")
                 self._note_drift()
                 continue
             bench.run(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan))
@@ -283,8 +283,8 @@ class _Study:
         plan, bench = self._plan, self._bench
         candidates = choose_candidates(bench.trials, plan.objective, CANDIDATES * plan.finalists)
         self._screened = tuple(screen(bench, candidates))
-        passed = [key_of(s.config) for s in self._screened if s.verdict is Verdict.PASS]
-        self._fit = [t for t in candidates if not bench.needs_screen(t.config) or key_of(t.config) in passed]
+        passed = [s.config for s in self._screened if s.verdict is Verdict.PASS]
+        self._fit = [t for t in candidates if not bench.needs_screen(t.config) or t.config in passed]
         winner = hold_finals(bench, self._fit)
         if candidates:
             self._note_lack_of_time(candidates[0], winner)
@@ -293,8 +293,8 @@ class _Study:
     def _note_lack_of_time(self, fastest: Trial, winner: Winner | None) -> None:
         """Names the budget that would do, where nothing but time was lacking to prove the fastest config."""
         bench = self._bench
-        screened = [key_of(screened.config) for screened in self._screened]
-        lacked = winner is None if fastest in self._fit else key_of(fastest.config) not in screened
+        screened = [screened.config for screened in self._screened]
+        lacked = winner is None if fastest in self._fit else fastest.config not in screened
         if bench.budget.seconds is None or not lacked:
             return
         # A study that goes on measures the script as written once more.

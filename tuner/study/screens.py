@@ -8,7 +8,7 @@ from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, is_settle
 from tuner.analysis.stats import Verdict
 from tuner.events import Screening
 from tuner.formatting import config_text
-from tuner.model import Config, Phase, Trial
+from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.storage.folder import LOG, trial_folder
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import Bench
@@ -76,7 +76,8 @@ def _missing_s(bench: Bench, candidate: Trial, seeds: int) -> float:
 def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[_Run, _Run]:
     """A pair: the script as written, which all candidates share, and the candidate."""
     length = f"over {bench.screen_samples()} samples"
-    return ({}, f"screen {length}", seed), (candidate.config, f"screen of trial {candidate.number} {length}", seed)
+    own = f"screen of trial {candidate.number} {length}"
+    return (BASELINE, f"screen {length}", seed), (candidate.config, own, seed)
 
 
 def _pair(bench: Bench, candidate: Trial, seed: int) -> Pair:

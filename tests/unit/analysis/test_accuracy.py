@@ -12,7 +12,7 @@ from support import worlds
 from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, is_settled, judge, metrics_in
 from tuner.analysis.stats import Verdict
 from tuner.formatting import screened_text
-from tuner.model import FirstGradient, Outcome
+from tuner.model import BASELINE, Config, FirstGradient, Outcome
 
 
 def learned(*losses: float) -> Outcome:
@@ -35,47 +35,47 @@ LIMITS = AccuracyLimits(max_loss_increase=0.01)
 
 
 def test_equal_losses_pass() -> None:
-    result = judge({}, pairs((1.0, 1.001), (1.1, 1.1), (0.9, 0.9005)), LIMITS, 256)
+    result = judge(BASELINE, pairs((1.0, 1.001), (1.1, 1.1), (0.9, 0.9005)), LIMITS, 256)
     assert result.verdict is Verdict.PASS
     assert result.checks[0].high < 0.01
     assert result.checks[0].baseline == pytest.approx(1.0)
 
 
 def test_a_clearly_higher_loss_fails() -> None:
-    result = judge({}, pairs((1.0, 1.05), (1.1, 1.16), (0.9, 0.946)), LIMITS, 256)
+    result = judge(BASELINE, pairs((1.0, 1.05), (1.1, 1.16), (0.9, 0.946)), LIMITS, 256)
     assert result.verdict is Verdict.FAIL
     assert result.checks[0].low > 0.01
 
 
 def test_not_significant_is_not_no_harm() -> None:
-    result = judge({}, pairs((1.0, 1.1), (1.1, 1.0), (0.9, 0.95)), LIMITS, 256)
+    result = judge(BASELINE, pairs((1.0, 1.1), (1.1, 1.0), (0.9, 0.95)), LIMITS, 256)
     assert result.verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_lower_loss_passes() -> None:
-    assert judge({}, pairs((1.0, 0.7), (1.1, 0.75), (0.9, 0.66)), LIMITS, 256).verdict is Verdict.PASS
+    assert judge(BASELINE, pairs((1.0, 0.7), (1.1, 0.75), (0.9, 0.66)), LIMITS, 256).verdict is Verdict.PASS
 
 
 def test_negative_losses_are_compared_by_their_size() -> None:
-    assert judge({}, pairs((-1.0, -1.0), (-1.1, -1.1), (-0.9, -0.9)), LIMITS, 256).verdict is Verdict.PASS
-    assert judge({}, pairs((-1.0, -0.9), (-1.1, -0.99), (-0.9, -0.81)), LIMITS, 256).verdict is Verdict.FAIL
+    assert judge(BASELINE, pairs((-1.0, -1.0), (-1.1, -1.1), (-0.9, -0.9)), LIMITS, 256).verdict is Verdict.PASS
+    assert judge(BASELINE, pairs((-1.0, -0.9), (-1.1, -0.99), (-0.9, -0.81)), LIMITS, 256).verdict is Verdict.FAIL
 
 
 def test_a_run_that_failed_fails_with_its_reason() -> None:
     failed = [*pairs((1.0, 1.0)), Pair(2, learned(1.0, 1.0), worlds.infeasible("nan"))]
-    result = judge({"precision": "fp16"}, failed, LIMITS, 256)
+    result = judge(Config(precision="fp16"), failed, LIMITS, 256)
     assert result.verdict is Verdict.FAIL
     assert "made-up nan" in result.reason
 
 
 def test_a_baseline_that_failed_shows_nothing() -> None:
     failed = [Pair(1, worlds.infeasible("host-oom"), learned(1.0, 1.0))]
-    assert judge({}, failed, LIMITS, 256).verdict is Verdict.INCONCLUSIVE
+    assert judge(BASELINE, failed, LIMITS, 256).verdict is Verdict.INCONCLUSIVE
 
 
 def test_no_losses_show_nothing() -> None:
     blind = [Pair(seed, learned(), learned()) for seed in (1, 2, 3)]
-    result = judge({}, blind, LIMITS, 256)
+    result = judge(BASELINE, blind, LIMITS, 256)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert math.isnan(result.checks[0].worse)
 
@@ -89,10 +89,10 @@ def test_a_metric_may_not_drop() -> None:
             for seed, (before, after) in enumerate(values, start=1)
         ]
 
-    assert judge({}, with_accuracy((0.9, 0.9), (0.91, 0.909), (0.9, 0.901)), limits, 1).verdict is Verdict.PASS
-    assert judge({}, with_accuracy((0.9, 0.8), (0.91, 0.81), (0.9, 0.8)), limits, 1).verdict is Verdict.FAIL
+    assert judge(BASELINE, with_accuracy((0.9, 0.9), (0.91, 0.909), (0.9, 0.901)), limits, 1).verdict is Verdict.PASS
+    assert judge(BASELINE, with_accuracy((0.9, 0.8), (0.91, 0.81), (0.9, 0.8)), limits, 1).verdict is Verdict.FAIL
     unseen = [Pair(1, learned(1.0), learned(1.0), {"accuracy": 0.9}, {})]
-    assert judge({}, unseen, limits, 1).verdict is Verdict.INCONCLUSIVE
+    assert judge(BASELINE, unseen, limits, 1).verdict is Verdict.INCONCLUSIVE
 
 
 def test_the_worst_figure_decides() -> None:
@@ -100,7 +100,7 @@ def test_the_worst_figure_decides() -> None:
     mixed = [replace(p, baseline_metrics={"accuracy": 0.9}, candidate_metrics={"accuracy": 0.7}) for p in pairs(
         (1.0, 1.0), (1.1, 1.1), (0.9, 0.9)
     )]  # fmt: skip
-    result = judge({}, mixed, limits, 256)
+    result = judge(BASELINE, mixed, limits, 256)
     assert [check.verdict for check in result.checks] == [Verdict.PASS, Verdict.FAIL]
     assert result.verdict is Verdict.FAIL
 
@@ -119,12 +119,12 @@ def test_a_loss_that_has_come_far_is_held_against_its_way() -> None:
         Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.010 + more] * 8))
         for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
     ]
-    assert judge({}, far, LIMITS, 1024).verdict is Verdict.PASS
+    assert judge(BASELINE, far, LIMITS, 1024).verdict is Verdict.PASS
     worse = [
         Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.110 + more] * 8))
         for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
     ]
-    assert judge({}, worse, LIMITS, 1024).verdict is Verdict.FAIL
+    assert judge(BASELINE, worse, LIMITS, 1024).verdict is Verdict.FAIL
 
 
 def with_metric(name: str, *values: tuple[float, float]) -> list[Pair]:
@@ -138,10 +138,10 @@ def test_a_metric_that_is_better_when_lower_may_not_rise() -> None:
     limits = AccuracyLimits(max_loss_increase=None, max_metric_rise={"perplexity": 0.02})
     higher = with_metric("perplexity", (20.0, 22.0), (21.0, 23.1), (20.0, 22.2))
     lower = with_metric("perplexity", (20.0, 18.0), (21.0, 18.1), (20.0, 17.2))
-    assert judge({}, higher, limits, 1).verdict is Verdict.FAIL
-    assert judge({}, lower, limits, 1).verdict is Verdict.PASS
+    assert judge(BASELINE, higher, limits, 1).verdict is Verdict.FAIL
+    assert judge(BASELINE, lower, limits, 1).verdict is Verdict.PASS
     dropping = AccuracyLimits(max_loss_increase=None, max_metric_drop={"perplexity": 0.02})
-    assert judge({}, lower, dropping, 1).verdict is Verdict.FAIL
+    assert judge(BASELINE, lower, dropping, 1).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -150,11 +150,11 @@ def test_a_metric_that_is_not_finite_fails(value: float) -> None:
         ("up", AccuracyLimits(max_loss_increase=None, max_metric_drop={"up": 0.5})),
         ("down", AccuracyLimits(max_loss_increase=None, max_metric_rise={"down": 0.5})),
     ):
-        once = judge({}, with_metric(name, (0.9, 0.9), (0.9, value), (0.9, 0.9)), limits, 1)
+        once = judge(BASELINE, with_metric(name, (0.9, 0.9), (0.9, value), (0.9, 0.9)), limits, 1)
         assert once.verdict is Verdict.FAIL
         assert f"{name} {value:.4g}" in screened_text(once)
         as_written = with_metric(name, (0.9, 0.9), (value, 0.9), (0.9, 0.9))
-        assert judge({}, as_written, limits, 1).verdict is Verdict.INCONCLUSIVE
+        assert judge(BASELINE, as_written, limits, 1).verdict is Verdict.INCONCLUSIVE
 
 
 def test_what_was_not_seen_is_named_with_what_was() -> None:
@@ -163,7 +163,7 @@ def test_what_was_not_seen_is_named_with_what_was() -> None:
     assert limits.unseen({"accuracy"}) == "nothing that the script printed matches the pattern of loss/val"
     seen = limits.unseen({"loss/val", *(f"m{n}" for n in range(9))})
     assert "accuracy: the script gave no such metric; it gave loss/val, m0" in seen and "and 2 more" in seen
-    result = judge({}, with_metric("accurracy", (0.9, 0.9)), AccuracyLimits(None, {"accuracy": 0.01}), 1)
+    result = judge(BASELINE, with_metric("accurracy", (0.9, 0.9)), AccuracyLimits(None, {"accuracy": 0.01}), 1)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "it gave accurracy" in screened_text(result)
 
@@ -180,16 +180,16 @@ def skipping(*shares: tuple[int, int]) -> list[Pair]:
 
 
 def test_a_scaler_may_skip_few_steps() -> None:
-    assert judge({}, skipping((0, 5), (0, 4), (0, 6)), LIMITS, 256).verdict is Verdict.PASS
+    assert judge(BASELINE, skipping((0, 5), (0, 4), (0, 6)), LIMITS, 256).verdict is Verdict.PASS
     as_it_does_as_written = skipping((20, 24), (20, 26), (20, 25))
-    assert judge({}, as_it_does_as_written, LIMITS, 256).verdict is Verdict.PASS
-    failed = judge({}, skipping((0, 8), (0, 10), (0, 12)), LIMITS, 256)
+    assert judge(BASELINE, as_it_does_as_written, LIMITS, 256).verdict is Verdict.PASS
+    failed = judge(BASELINE, skipping((0, 8), (0, 10), (0, 12)), LIMITS, 256)
     assert failed.verdict is Verdict.FAIL
     assert "skipped 30 of 300 steps after its first ones (10%" in failed.reason
-    assert not is_settled({}, skipping((0, 50))), "one seed's share decides nothing"
+    assert not is_settled(BASELINE, skipping((0, 50))), "one seed's share decides nothing"
 
 
-SPLIT = {"batch_size": 16, "grad_accumulation": 4}
+SPLIT = Config(batch_size=16, grad_accumulation=4)
 SAME = ((1024.0, 3.5), (64.0, 0.25))
 
 
@@ -251,5 +251,5 @@ def test_another_batch_may_have_another_gradient() -> None:
     apart = gradients((2.0, 2.5), (2.0, 2.5), (2.0, 2.5))
     freed = gradients((2.0, 2.5), (2.0, 2.5), (2.0, 2.5), samples=128.0)
     for config, pairs_ in (({"precision": "bf16"}, apart), ({"batch_size": 128}, freed)):
-        result = judge(config, pairs_, LIMITS, 256)
+        result = judge(Config(config), pairs_, LIMITS, 256)
         assert (result.verdict, result.reason) == (Verdict.PASS, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,14 @@ from support.ran import Ran
 
 from tuner.analysis.cold_start import with_cold_starts
 from tuner.analysis.measurement import measurement_of
-from tuner.model import Config, Measurement, Outcome, Phase, Trial
+from tuner.model import Config, Measurement, Outcome, Phase, Trial, Value
 from tuner.objective import amortised
 from tuner.report.summary import _break_even, _start
 from tuner.runner.launch import child_environment
 from tuner.runner.request import TrialRequest
 from tuner.storage.codec import decode_outcome, encode_outcome
 
-COMPILED: Config = {"compile": "default"}
+COMPILED: Config = Config(compile="default")
 
 
 def outcome(rate: float, start_s: float, cache: str) -> Outcome:
@@ -27,8 +28,8 @@ def outcome(rate: float, start_s: float, cache: str) -> Outcome:
     return replace(made, measurement=replace(made.measurement, first_step_s=start_s, compile_cache=cache))
 
 
-def trial(number: int, config: Config, start_s: float, cache: str, phase: Phase = Phase.SEARCH) -> Trial:
-    return Trial(number, phase, config, "", outcome(100.0, start_s, cache))
+def trial(number: int, config: Mapping[str, Value], start_s: float, cache: str, phase: Phase = Phase.SEARCH) -> Trial:
+    return Trial(number, phase, Config(config), "", outcome(100.0, start_s, cache))
 
 
 def starts(trials: list[Trial]) -> list[float]:

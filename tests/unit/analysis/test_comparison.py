@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from support import worlds
 
 from tuner.analysis.comparison import Schedule, choose_candidates, decide, failed_in, is_decided, pairs_of, typical
-from tuner.model import CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Verdict
+from tuner.model import CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
 
-FAST: Config = {"workers": 2}
-ALSO_FAST: Config = {"workers": 4}
+FAST: Config = Config(workers=2)
+ALSO_FAST: Config = Config(workers=4)
 
 
-def searched(number: int, config: Config, rate: float) -> Trial:
+def searched(number: int, config: Mapping[str, Value], rate: float) -> Trial:
     phase = Phase.SEARCH if config else Phase.BASELINE
-    return Trial(number, phase, config, "", worlds.measured(rate))
+    return Trial(number, phase, Config(config), "", worlds.measured(rate))
 
 
 SEARCH = [
@@ -50,9 +51,9 @@ def test_candidates_are_those_that_beat_the_baseline_best_first() -> None:
 
 
 def test_a_knob_without_effect_makes_no_candidate_of_its_own() -> None:
-    def in_vain(number: int, config: Config, rate: float) -> Trial:
+    def in_vain(number: int, config: Mapping[str, Value], rate: float) -> Trial:
         report = KnobReport("layout", True, 0, 0, Evidence.NOT_APPLICABLE)
-        return Trial(number, Phase.SEARCH, config, "", worlds.measured(rate, knobs=(report,)))
+        return Trial(number, Phase.SEARCH, Config(config), "", worlds.measured(rate, knobs=(report,)))
 
     trials = [*SEARCH, in_vain(4, {"layout": True}, 170.0), in_vain(5, {**FAST, "layout": True}, 160.0)]
     only_so = in_vain(6, {"workers": 8, "layout": True}, 165.0)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.analysis.gain import Yardstick, gain, key_of, score_of
+from tuner.analysis.gain import Yardstick, gain, score_of
 from tuner.errors import ObjectiveError
-from tuner.model import Block, Measurement, Outcome, OutcomeKind, Phase, Shift, Trial
+from tuner.model import BASELINE, Block, Measurement, Outcome, OutcomeKind, Phase, Shift, Trial
 from tuner.objective import Objective
 
 MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.rate)
@@ -26,7 +26,7 @@ def _outcome(figure: float, kind: OutcomeKind = OutcomeKind.COMPLETE) -> Outcome
 
 
 def _trial(number: int, figure: float | None, phase: Phase = Phase.SEARCH) -> Trial:
-    return Trial(number, phase, {}, outcome=None if figure is None else _outcome(figure))
+    return Trial(number, phase, BASELINE, outcome=None if figure is None else _outcome(figure))
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,3 @@ def test_the_best_is_the_first_of_equals(figures: list[float | None], more: int 
 def test_the_best_is_so_after_the_drift_is_taken_out() -> None:
     best = _anchored((0, 100.0), (10, 200.0)).best_of([_trial(1, 150.0), _trial(9, 220.0)])
     assert best is not None and best.number == 1
-
-
-def test_a_key_is_the_config_and_not_what_python_takes_for_it() -> None:
-    keys = [key_of({"a": value}) for value in (True, 1, 1.0, "1", False, 0)]
-    assert len(set(keys)) == len(keys)
-    assert key_of({"a": 1, "b": "x"}) == key_of({"b": "x", "a": 1}) != key_of({"a": 1})

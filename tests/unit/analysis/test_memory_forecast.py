@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from support import worlds
 
 from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
-from tuner.model import Config, Phase, Trial
+from tuner.model import Config, Phase, Trial, Value
 from tuner.search.history import History
 from tuner.search.structured import StructuredSampler
 
 MIB = 2**20
 
 
-def trial(number: int, config: Config, device_mib: float) -> Trial:
+def trial(number: int, config: Mapping[str, Value], device_mib: float) -> Trial:
     outcome = worlds.measured(100.0 + 50 * number)
     assert outcome.measurement is not None
     measurement = replace(
         outcome.measurement, peak_device_bytes=int(device_mib * MIB), peak_host_bytes=int(2 * device_mib * MIB)
     )
     phase = Phase.SEARCH if config else Phase.BASELINE
-    return Trial(number, phase, config, "", replace(outcome, measurement=measurement))
+    return Trial(number, phase, Config(config), "", replace(outcome, measurement=measurement))
 
 
 def test_two_batches_forecast_a_third() -> None:

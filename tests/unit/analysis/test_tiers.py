@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from support import worlds
 
@@ -9,21 +11,22 @@ from tuner.analysis import stats
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.gain import Yardstick
 from tuner.analysis.tiers import best_of_tiers
-from tuner.model import Config, Phase, Ratio, Trial, Verdict, Winner
+from tuner.model import Config, Phase, Ratio, Trial, Value, Verdict, Winner
 
 TIERS = {"workers": 1, "precision": 2, "batch_size": 3}
-BF16: Config = {"workers": 2, "precision": "bf16"}
-FP16: Config = {"workers": 2, "precision": "fp16"}
+BF16: Config = Config(workers=2, precision="bf16")
+FP16: Config = Config(workers=2, precision="fp16")
 
 
-def trial(number: int, config: Config, rate: float, phase: Phase = Phase.SEARCH) -> Trial:
-    return Trial(number, phase, config, "", worlds.measured(rate))
+def trial(number: int, config: Mapping[str, Value], rate: float, phase: Phase = Phase.SEARCH) -> Trial:
+    return Trial(number, phase, Config(config), "", worlds.measured(rate))
 
 
 TRIALS = [
     trial(0, {}, 100.0, Phase.BASELINE),
     trial(1, {"workers": 2}, 120.0), trial(2, {"workers": 4}, 110.0), trial(3, BF16, 150.0), trial(4, FP16, 160.0),
-    trial(5, {"batch_size": 128}, 90.0), Trial(6, Phase.SEARCH, {"batch_size": 512}, "", worlds.infeasible("oom")),
+    trial(5, {"batch_size": 128}, 90.0),
+    Trial(6, Phase.SEARCH, Config(batch_size=512), "", worlds.infeasible("oom")),
 ]  # fmt: skip
 SCREENED = (
     Screened(FP16, stats.Verdict.FAIL, (), 3, 100),
@@ -39,7 +42,7 @@ def won(config: Config, verdict: Verdict) -> Winner:
 
 def test_the_fastest_trial_stands_for_a_tier_with_what_its_screen_said() -> None:
     one, two = best_of_tiers(TRIALS, Yardstick(TRIALS, worlds.OBJECTIVE), TIERS, None, SCREENED)
-    assert (one.tier, one.config, one.learned) == (1, {"workers": 2}, "not-needed")
+    assert (one.tier, one.config, one.learned) == (1, Config(workers=2), "not-needed")
     assert (two.tier, two.config, two.learned) == (2, FP16, "fail")
     assert [one.gain, two.gain] == pytest.approx([1.2, 1.6])
     assert not (one.proven or two.proven or one.speedup or two.speedup)

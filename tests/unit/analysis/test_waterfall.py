@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,17 +11,17 @@ from support import worlds
 
 from tuner.analysis.gain import Yardstick
 from tuner.analysis.waterfall import waterfall
-from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Trial, Turn
+from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Trial, Turn, Value
 from tuner.report.waterfall import picture, table_rows
 
 
-def trial(number: int, config: Config, rate: float | None, phase: Phase = Phase.SEARCH) -> Trial:
+def trial(number: int, config: Mapping[str, Value], rate: float | None, phase: Phase = Phase.SEARCH) -> Trial:
     knobs = tuple(KnobReport(knob, value, 1, 1, Evidence.VERIFIED) for knob, value in config.items())
     outcome: Outcome = worlds.infeasible("oom") if rate is None else worlds.measured(rate, knobs=knobs)
-    return Trial(number, phase, config, "", outcome)
+    return Trial(number, phase, Config(config), "", outcome)
 
 
-def search(*tried: tuple[Config, float | None]) -> list[Trial]:
+def search(*tried: tuple[Mapping[str, Value], float | None]) -> list[Trial]:
     """The script as written with 100 samples/s, and what was tried after it."""
     baseline = trial(0, {}, 100.0, Phase.BASELINE)
     return [baseline, *(trial(number, config, rate) for number, (config, rate) in enumerate(tried, start=1))]
@@ -108,7 +109,7 @@ def test_turns_while_the_baseline_moved_are_rough() -> None:
 def test_the_picture_is_xml_that_fits_its_frame(count: int) -> None:
     name = 'a "quoted" <path> & more.py'
     turns = [
-        Turn(n, {f"knob_{n}": "<&>"} if n else {}, 100.0 / (n + 1), "samples", 0.5, 1 / (n + 1), False, ())
+        Turn(n, Config({f"knob_{n}": "<&>"} if n else {}), 100.0 / (n + 1), "samples", 0.5, 1 / (n + 1), False, ())
         for n in range(count)
     ]
     root = ET.fromstring(picture(turns, name))

@@ -11,11 +11,12 @@ from support import worlds
 from tuner.cli.run import knowledge_of
 from tuner.errors import ProfileError, UsageError
 from tuner.export.profile import Profile
-from tuner.model import Script, Verdict
+from tuner.model import Config, Script, Verdict
 
 SCRIPT = Script("train.py", ("--size={batch_size}", "--epochs", "3"), sha256="a" * 64)
 KNOWLEDGE: dict[str, Any] = {"placeholders": ["batch_size"], "training_loaders": ["train.py:7#0"], "unit": "samples"}
-PROFILE = Profile(worlds.DEVICE, {"batch_size": 128, "workers": 2}, Verdict.IMPROVED, SCRIPT, {}, KNOWLEDGE, 2.0)
+CONFIG = Config(batch_size=128, workers=2)
+PROFILE = Profile(worlds.DEVICE, CONFIG, Verdict.IMPROVED, SCRIPT, {}, KNOWLEDGE, 2.0)
 
 
 def test_the_same_script_and_arguments_use_all_of_it() -> None:
@@ -28,7 +29,7 @@ def test_other_arguments_must_keep_the_place_of_a_bound_knob() -> None:
     with pytest.raises(ProfileError, match="batch_size as an argument") as raised:
         knowledge_of(PROFILE, replace(SCRIPT, argv=("--epochs", "90")), "best.json")
     assert "{batch_size}" in raised.value.hint
-    unturned = replace(PROFILE, config={"workers": 2})
+    unturned = replace(PROFILE, config=Config(workers=2))
     assert knowledge_of(unturned, replace(SCRIPT, argv=()), "best.json")["placeholders"] == []
 
 

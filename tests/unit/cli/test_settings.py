@@ -12,6 +12,7 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.cli import build_parser
 from tuner.cli.settings import Settings, gather
 from tuner.errors import ScriptNotFoundError, UsageError
+from tuner.model import BASELINE, Config
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def _gather(*command: str, script_args: list[str] | None = None) -> Settings:
 def test_without_a_word_the_defaults_hold() -> None:
     assert _gather("train.py") == Settings(
         script="train.py", module="", args=(), device="auto", trials=30, budget_s=1800.0, trial_timeout_s=120.0,
-        folder="", knobs=(), pinned={}, max_memory="0.9", space="auto", objective="throughput", seed=0,
+        folder="", knobs=(), pinned=BASELINE, max_memory="0.9", space="auto", objective="throughput", seed=0,
         effective_batch="keep", source=None, accuracy=AccuracyLimits(), planned_samples=None, probe=True,
     )  # fmt: skip
 
@@ -76,7 +77,7 @@ def test_a_file_says_everything(here: Path, declare: Callable[..., Path]) -> Non
     expected = Settings(
         script="job/train.py", module="", args=("--epochs", "3", "--lr", "0.1"), device="cpu", trials=7,
         budget_s=5400.0, trial_timeout_s=45.0, folder="job/out", knobs=("batch_size", "-compile"),
-        pinned={"num_workers": 4, "pin_memory": True, "precision": "bf16", "lr": 0.5}, max_memory="0.5",
+        pinned=Config(num_workers=4, pin_memory=True, precision="bf16", lr=0.5), max_memory="0.5",
         space="job/spaces/mine.py", objective="latency", seed=9, effective_batch="free",
         source=path.relative_to(here), accuracy=AccuracyLimits(max_loss_increase=0.02), planned_samples=1000,
         probe=False,
@@ -105,7 +106,7 @@ def test_the_command_line_overrides_the_file_and_pins_are_joined(declare: Callab
     assert settings == Settings(
         script="train.py", module="", args=("--epochs", "1"), device="cuda:1", trials=3, budget_s=90.0,
         trial_timeout_s=60.0, folder="elsewhere", knobs=("threads", "-precision"),
-        pinned={"num_workers": 2, "pin_memory": True, "precision": "bf16", "lr": 0.5, "channels_last": True},
+        pinned=Config(num_workers=2, pin_memory=True, precision="bf16", lr=0.5, channels_last=True),
         max_memory="20GiB", space="keras", objective="./mine.py", seed=4,
         effective_batch="keep", source=Path("study.toml"), accuracy=AccuracyLimits(max_loss_increase=None),
         planned_samples=2000, probe=False,

@@ -21,7 +21,7 @@ from tuner.devices.base import FOREIGN_SHARE_BESIDE_A_DEVICE, DeviceKind, Device
 from tuner.devices.present import devices, kind_of, resolve_device, spellings
 from tuner.devices.software import software
 from tuner.errors import DeviceBusyError, DeviceError
-from tuner.model import Device, Script
+from tuner.model import BASELINE, Device, Script
 from tuner.runner.launch import child_environment, device_environment, request_document
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
@@ -120,8 +120,9 @@ def test_it_belongs_to_a_studys_identity_and_tolerates_what_an_accelerator_does(
 
 def test_a_trial_sees_it_alone_and_is_read_beside_it(tmp_path: Path) -> None:
     device = resolve_device("abacus:1")
-    assert device_environment(device, {}, alone=False) == {}
-    request = TrialRequest(tmp_path / "trial", Script("train.py", ()), device, {}, limits=Limits(trial_timeout_s=30))
+    assert device_environment(device, BASELINE, alone=False) == {}
+    limits = Limits(trial_timeout_s=30)
+    request = TrialRequest(tmp_path / "trial", Script("train.py", ()), device, BASELINE, limits=limits)
     assert child_environment(request, tmp_path / "request.json", 9)["ABACUS"] == "ABA-1"
     assert request_document(request, parent_pid=1, started=0.0)["device"] == "abacus:0"
     child = tmp_path / "child.py"

@@ -16,7 +16,7 @@ from tuner.analysis.resources import CardReading
 from tuner.devices.cpu import cpu_device
 from tuner.devices.cuda_reader import CardReader, mean_shares, tell_apart
 from tuner.devices.present import kind_of
-from tuner.model import Device, Script
+from tuner.model import BASELINE, Device, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
 
@@ -198,7 +198,8 @@ def test_a_trial_on_a_card_stores_its_readings_raw_and_is_told_by_them(nvml: Nvm
     nvml.listed, nvml.reasons = {1: 2**30}, 0x24
     nvml.samples = [(1, 9 * 10**15, 30)]
     (tmp_path / "child.py").write_text(CHILD)
-    request = TrialRequest(tmp_path / "trial", Script("train.py", ()), CARD, {}, limits=Limits(trial_timeout_s=30))
+    limits = Limits(trial_timeout_s=30)
+    request = TrialRequest(tmp_path / "trial", Script("train.py", ()), CARD, BASELINE, limits=limits)
     outcome = ProcessRunner(child=tmp_path / "child.py").run(request, threading.Event())
     assert outcome.complete and outcome.measurement is not None
     lines = (tmp_path / "trial" / "resources.jsonl").read_text().splitlines()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tuner.child import wire
-from tuner.model import Device, Script
+from tuner.model import BASELINE, Config, Device, Script
 from tuner.runner.launch import child_environment, device_environment, request_document
 from tuner.runner.request import Limits, TrialRequest
 
@@ -34,8 +34,8 @@ def test_a_card_without_a_uuid_is_named_by_number(tmp_path: Path) -> None:
 
 
 def test_a_rank_of_several_chooses_its_card_itself() -> None:
-    assert device_environment(CARD, {}, alone=True) == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
-    assert device_environment(CARD, {"threads": 2}, alone=False) == {"OMP_NUM_THREADS": "2"}
+    assert device_environment(CARD, BASELINE, alone=True) == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
+    assert device_environment(CARD, Config(threads=2), alone=False) == {"OMP_NUM_THREADS": "2"}
 
 
 def test_threads_are_set_only_where_the_config_turns_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

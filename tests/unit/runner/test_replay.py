@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.model import Config, Device, Outcome, OutcomeKind, Script
+from tuner.model import BASELINE, Config, Device, Outcome, OutcomeKind, Script
 from tuner.runner.replay import ReplayRunner, recorded
 from tuner.runner.request import Interrupted, TrialRequest
 
@@ -22,18 +22,18 @@ def _outcome(reason: str) -> Outcome:
 
 def test_a_recorded_config_gives_its_outcomes_in_turn() -> None:
     grid: list[tuple[Config, Outcome]] = [
-        ({"a": 1}, _outcome("first")), ({"a": True}, _outcome("true")), ({"a": 1}, _outcome("second")),
+        (Config(a=1), _outcome("first")), (Config(a=True), _outcome("true")), (Config(a=1), _outcome("second")),
     ]  # fmt: skip
     outcome_of = recorded(grid)
-    assert [outcome_of({"a": 1}).reason for _ in range(3)] == ["first", "second", "first"]
-    assert outcome_of({"a": True}).reason == "true"
+    assert [outcome_of(Config(a=1)).reason for _ in range(3)] == ["first", "second", "first"]
+    assert outcome_of(Config(a=True)).reason == "true"
     with pytest.raises(KeyError):
-        outcome_of({"a": 2})
+        outcome_of(Config(a=2))
 
 
 def test_what_was_asked_is_kept_in_order() -> None:
     runner = ReplayRunner(lambda config: _outcome(str(config["a"])))
-    requests = [_request({"a": 1}), _request({"a": 2})]
+    requests = [_request(Config(a=1)), _request(Config(a=2))]
     assert [runner.run(request, threading.Event()).reason for request in requests] == ["1", "2"]
     assert runner.requests == requests
 
@@ -48,5 +48,5 @@ def test_a_stop_before_or_during_a_trial_gives_no_outcome() -> None:
     runner = ReplayRunner(stopping)
     for asked in (1, 1):
         with pytest.raises(Interrupted):
-            runner.run(_request({}), stop)
+            runner.run(_request(BASELINE), stop)
         assert len(runner.requests) == asked

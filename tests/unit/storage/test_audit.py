@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.analysis.measurement import measurement_of
-from tuner.model import Outcome, OutcomeKind, Phase, Trial
+from tuner.model import BASELINE, Outcome, OutcomeKind, Phase, Trial
 from tuner.storage.audit import disagreements
 from tuner.storage.records import read_records, read_resources
 
@@ -33,7 +33,7 @@ def stored_trial(folder: Path) -> Trial:
     (raw / "resources.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     measurement = measurement_of(read_records(raw / "records.jsonl"), read_resources(raw / "resources.jsonl"))
     assert measurement is not None
-    return Trial(0, Phase.BASELINE, {}, "", Outcome(OutcomeKind.COMPLETE, measurement=measurement))
+    return Trial(0, Phase.BASELINE, BASELINE, "", Outcome(OutcomeKind.COMPLETE, measurement=measurement))
 
 
 def test_figures_follow_from_the_records(tmp_path: Path) -> None:

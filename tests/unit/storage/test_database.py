@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import StorageError
-from tuner.model import Block, Evidence, KnobReport, Measurement, Outcome, OutcomeKind, Phase, Value
+from tuner.model import BASELINE, Block, Config, Evidence, KnobReport, Measurement, Outcome, OutcomeKind, Phase, Value
 from tuner.storage.database import SCHEMA_VERSION, Repository, TrialState
 
 MEASURED = Measurement(
@@ -71,7 +71,7 @@ def test_a_name_is_taken_once(repository: Repository, study: int) -> None:
 
 def test_trials_are_numbered_in_each_study_by_itself(repository: Repository, study: int) -> None:
     other = repository.create_study("other", {}).id
-    numbers = [repository.start_trial(s, Phase.SEARCH, {}, "", "me").number for s in (study, study, other, study)]
+    numbers = [repository.start_trial(s, Phase.SEARCH, BASELINE, "", "me").number for s in (study, study, other, study)]
     assert numbers == [0, 1, 0, 2]
     assert repository.finish_trial(other, 0, DONE)
     assert [record.state for record in repository.records(study)] == [TrialState.RUNNING] * 3
@@ -79,7 +79,7 @@ def test_trials_are_numbered_in_each_study_by_itself(repository: Repository, stu
 
 def test_an_outcome_is_stored_whole(repository: Repository, study: int) -> None:
     config: dict[str, Value] = {"precision": "bf16", "num_workers": 2, "pin_memory": True, "lr": 0.1}
-    started = repository.start_trial(study, Phase.BASELINE, config, "the script as it is", "me")
+    started = repository.start_trial(study, Phase.BASELINE, Config(config), "the script as it is", "me")
     assert repository.trials(study) == ()
     assert repository.finish_trial(study, 0, DONE)
     (trial,) = repository.trials(study)
@@ -91,7 +91,7 @@ def test_an_outcome_is_stored_whole(repository: Repository, study: int) -> None:
 
 
 def test_an_outcome_is_stored_once(repository: Repository, study: int) -> None:
-    repository.start_trial(study, Phase.SEARCH, {}, "", "me")
+    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me")
     assert repository.finish_trial(study, 0, FAILED, owner="me")
     assert not repository.finish_trial(study, 0, DONE, owner="me")
     assert not repository.finish_trial(study, 0, DONE)
@@ -99,7 +99,7 @@ def test_an_outcome_is_stored_once(repository: Repository, study: int) -> None:
 
 
 def test_a_trial_that_is_not_there_or_anothers_is_not_finished(repository: Repository, study: int) -> None:
-    repository.start_trial(study, Phase.SEARCH, {}, "", "me")
+    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me")
     assert not repository.finish_trial(study, 1, DONE)
     assert not repository.finish_trial(study + 1, 0, DONE)
     assert not repository.finish_trial(study, 0, DONE, owner="another")
@@ -108,13 +108,13 @@ def test_a_trial_that_is_not_there_or_anothers_is_not_finished(repository: Repos
 
 def test_a_requeued_trial_is_claimed_again_and_its_first_owner_has_lost_it(repository: Repository, study: int) -> None:
     for _ in range(3):
-        repository.start_trial(study, Phase.SEARCH, {"num_workers": 2}, "more workers", "first")
+        repository.start_trial(study, Phase.SEARCH, Config(num_workers=2), "more workers", "first")
     assert repository.claim_trial(study, "second") is None
     repository.requeue_trial(study, 2)
     repository.requeue_trial(study, 1)
     claimed = repository.claim_trial(study, "second")
     assert claimed is not None
-    assert (claimed.number, claimed.config, claimed.why) == (1, {"num_workers": 2}, "more workers")
+    assert (claimed.number, claimed.config, claimed.why) == (1, Config(num_workers=2), "more workers")
     assert not repository.finish_trial(study, 1, FAILED, owner="first")
     assert not repository.finish_trial(study, 2, FAILED), "a trial that waits has no outcome"
     assert repository.finish_trial(study, 1, DONE, owner="second")
@@ -126,7 +126,7 @@ def test_a_requeued_trial_is_claimed_again_and_its_first_owner_has_lost_it(repos
 
 
 def test_a_finished_trial_that_waits_again_has_lost_its_outcome(repository: Repository, study: int) -> None:
-    repository.start_trial(study, Phase.SEARCH, {}, "", "me")
+    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me")
     repository.finish_trial(study, 0, FAILED)
     repository.requeue_trial(study, 0, attempts=0)
     (record,) = repository.records(study)
@@ -135,7 +135,7 @@ def test_a_finished_trial_that_waits_again_has_lost_its_outcome(repository: Repo
 
 def test_orphans_are_running_trials_of_the_dead(repository: Repository, study: int) -> None:
     for owner in ("alive", "dead", "dead", "dead"):
-        repository.start_trial(study, Phase.SEARCH, {}, "", owner)
+        repository.start_trial(study, Phase.SEARCH, BASELINE, "", owner)
     repository.finish_trial(study, 1, DONE)
     repository.requeue_trial(study, 2)
     orphans = repository.orphans(study, lambda owner: owner == "alive")
@@ -207,9 +207,9 @@ def test_a_study_that_autotune_did_not_write_is_told(repository: Repository, stu
 
 def test_round_and_seed_are_kept_also_of_a_trial_that_is_run_again(repository: Repository, study: int) -> None:
     begun = [
-        repository.start_trial(study, Phase.FINALS, {}, "finals of 4", "me", round_number=2),
-        repository.start_trial(study, Phase.SCREEN, {"x": 1}, "screen", "me", seed=3),
-        repository.start_trial(study, Phase.SEARCH, {}, "", "me"),
+        repository.start_trial(study, Phase.FINALS, BASELINE, "finals of 4", "me", round_number=2),
+        repository.start_trial(study, Phase.SCREEN, Config(x=1), "screen", "me", seed=3),
+        repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me"),
     ]
     assert [(trial.round, trial.seed) for trial in begun] == [(2, None), (None, 3), (None, None)]
     assert [record.trial for record in repository.records(study)] == begun
@@ -223,7 +223,7 @@ def test_round_and_seed_are_kept_also_of_a_trial_that_is_run_again(repository: R
 def test_a_trial_that_autotune_did_not_write_is_told(
     repository: Repository, study: int, column: str, text: str
 ) -> None:
-    repository.start_trial(study, Phase.SEARCH, {}, "", "me")
+    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me")
     with sqlite3.connect(repository.url.removeprefix("sqlite:///")) as connection:
         connection.execute(f"UPDATE trial SET {column} = ?", (text,))
     connection.close()

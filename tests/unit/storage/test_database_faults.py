@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.model import Phase
+from tuner.model import BASELINE, Phase
 from tuner.storage.database import Repository
 
 NOBODY = 65534
@@ -84,7 +84,7 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, exists: bool) 
     path = tmp_path / "study.db"
     if exists:
         made = Repository(f"sqlite:///{path}")
-        made.start_trial(made.create_study("train", {}).id, Phase.SEARCH, {}, "", "me")
+        made.start_trial(made.create_study("train", {}).id, Phase.SEARCH, BASELINE, "", "me")
         made.close()
         path.chmod(0o444)
     # A stranger must be able to come here at all: pytest's folders are their owner's only.

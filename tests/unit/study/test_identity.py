@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import StudyMismatchError
-from tuner.model import Device, Script, Value
+from tuner.model import Config, Device, Script, Value
 from tuner.objective import Objective
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
@@ -29,7 +29,7 @@ PLAN = StudyPlan(
     folder=Path("autotune-train"),
     spaces=Spaces((SPACE,)),
     objective=Objective("throughput", "samples/s", True, lambda measurement: measurement.rate),
-    pinned={"precision": "bf16", "compile": True},
+    pinned=Config(precision="bf16", compile=True),
     software={"torch": "2.13.0", "python": "3.11.7"},
 )
 
@@ -49,7 +49,7 @@ def test_a_study_is_itself_after_being_stored() -> None:
         lambda plan: replace(plan, trials=7, budget_s=60.0, seed=3, limits=Limits(trial_timeout_s=9.0)),
         lambda plan: replace(plan, folder=Path("elsewhere"), cores=64, patience=None, finalists=2),
         lambda plan: replace(plan, device=replace(CARD, index=1, uuid="GPU-2")),
-        lambda plan: replace(plan, pinned=dict(reversed(plan.pinned.items()))),
+        lambda plan: replace(plan, pinned=Config(dict(reversed([*plan.pinned.items()])))),
         lambda plan: replace(plan, software=dict(reversed(plan.software.items()))),
     ],
     ids=["budget", "place and cores beside a card", "another card of the kind", "order of pins", "order of software"],
@@ -67,7 +67,7 @@ def test_what_no_figure_depends_on_may_change(change: Callable[[StudyPlan], Stud
         (lambda p: replace(p, script=replace(p.script, argv=())), "script.argv: --lr 0.1 → (none)"),
         (lambda p: replace(p, selection=("compile",)), "space.selection: [] → ['compile']"),
         (
-            lambda p: replace(p, pinned={**p.pinned, "compile": 1}),
+            lambda p: replace(p, pinned=Config(p.pinned, compile=1)),
             "space.pinned: {'compile': True, 'precision': 'bf16'} → {'compile': 1, 'precision': 'bf16'}",
         ),
         (
@@ -102,7 +102,7 @@ def test_a_cpu_with_other_cores_is_another_device() -> None:
 
 
 def _resolved(values: Sequence[Value], *, ordered: bool = True, **pinned: Value) -> ResolvedSpace:
-    return ResolvedSpace(SPACE, (Axis(replace(WORKERS, ordered=ordered), tuple(values), 0),), {}, pinned, {})
+    return ResolvedSpace(SPACE, (Axis(replace(WORKERS, ordered=ordered), tuple(values), 0),), {}, Config(pinned), {})
 
 
 def test_a_space_is_known_by_its_axes_and_pins() -> None:

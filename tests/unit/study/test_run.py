@@ -10,7 +10,6 @@ import pytest
 from support import worlds
 from support.ran import SEARCHED, Ran, of
 
-from tuner.analysis.gain import key_of
 from tuner.errors import InfrastructureError, StudyMismatchError, UnknownKnobError, UntunableError, UserScriptError
 from tuner.events import (
     FinalsStarted,
@@ -22,7 +21,7 @@ from tuner.events import (
     TrialFinished,
     TrialStarted,
 )
-from tuner.model import CardUse, Config, Outcome, OutcomeKind, Phase, Script, Verdict
+from tuner.model import BASELINE, CardUse, Config, Outcome, OutcomeKind, Phase, Script, Verdict
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
 
@@ -33,7 +32,7 @@ def test_a_study_finds_and_proves_the_gain(tmp_path: Path) -> None:
     winner = ran.result.winner
     assert winner is not None
     assert winner.verdict is Verdict.IMPROVED
-    truth = world.truth(winner.config)[0] / world.truth({})[0]
+    truth = world.truth(winner.config)[0] / world.truth(BASELINE)[0]
     assert winner.speedup.low < truth < winner.speedup.high
     assert truth > 4
     assert ran.configs[0] == {}
@@ -168,7 +167,7 @@ def test_unknown_knobs_are_refused(tmp_path: Path) -> None:
 
 
 def test_pinned_knobs_are_in_every_config_but_the_baseline(tmp_path: Path) -> None:
-    ran = Ran(worlds.plan(tmp_path, trials=6, pinned={"workers": 2}), worlds.World().outcome)
+    ran = Ran(worlds.plan(tmp_path, trials=6, pinned=Config(workers=2)), worlds.World().outcome)
     assert ran.configs[0] == {}
     assert ran.configs[1] == {"workers": 2}
     assert all(config.get("workers", 2) == 2 for config in ran.configs)
@@ -214,7 +213,7 @@ def test_stopping_gives_the_best_so_far_and_goes_on_next_time(tmp_path: Path) ->
     resumed = Ran(worlds.plan(tmp_path, trials=12), world.outcome).result
     assert not resumed.interrupted
     assert resumed.trials[:4] == stopped.trials[:4]
-    searched = [key_of(t.config) for t in resumed.trials if t.phase in SEARCHED]
+    searched = [t.config for t in resumed.trials if t.phase in SEARCHED]
     assert len(searched) == len(set(searched)) == 12
 
 

@@ -78,7 +78,7 @@ def test_without_new_knobs_the_space_stays(baseline: str, tmp_path: Path) -> Non
         chosen = str(config.get("input", baseline))
         if chosen == other and baseline == "slow":
             return worlds.infeasible("oom")
-        return outcome_of({**config, "input": chosen})
+        return outcome_of(Config({**config, "input": chosen}))
 
     script = Script("train.py", (f"--input={{input={baseline}|{other}}}",), sha256="0" * 64)
     ran = Ran(worlds.plan(tmp_path, trials=4, script=script), fails)

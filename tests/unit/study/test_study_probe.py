@@ -17,7 +17,7 @@ from tuner.analysis.bottleneck import Bound, Side, bottleneck_of
 from tuner.cli.trials import listed
 from tuner.events import Event, Noted, Probed
 from tuner.formatting import bottleneck_text
-from tuner.model import Block, Config, Outcome, Phase
+from tuner.model import BASELINE, Block, Config, Outcome, Phase
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Interrupted, TrialRequest
@@ -102,7 +102,7 @@ def test_a_study_begins_with_its_probe(tmp_path: Path) -> None:
     result, events = study(tmp_path, loop)
     assert [t.phase for t in result.trials[:5]] == [Phase.BASELINE, *[Phase.PROBE] * 3, Phase.SEARCH]
     assert [t.why for t in result.trials[1:4]] == [str(side) for side in ORDER]
-    assert loop.probes == [("compute", {}), ("loader", {}), ("compute", {"batch_size": 32})]
+    assert loop.probes == [("compute", BASELINE), ("loader", BASELINE), ("compute", Config(batch_size=32))]
     windows = {request.probe: request.window for request in loop.requests[:4]}
     assert windows["compute"].max_s == windows[""].max_s / 4
     assert sum(t.phase in (Phase.BASELINE, Phase.SEARCH) for t in result.trials) == 6, "--trials doesn't count them"

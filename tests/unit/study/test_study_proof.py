@@ -14,7 +14,7 @@ from support.ran import Ran, of
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Verdict as Accuracy
 from tuner.events import Noted
-from tuner.model import Config, Outcome, Phase, Script, Trial
+from tuner.model import BASELINE, Config, Outcome, Phase, Script, Trial
 from tuner.progress.state import result_text
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
@@ -171,8 +171,8 @@ def test_a_metric_that_the_script_does_not_give_is_named_at_once(tmp_path: Path)
 
 
 def test_skipped_steps_are_shown_with_the_trial() -> None:
-    outcome = learns({}, None, harm=0.0)
+    outcome = learns(BASELINE, None, harm=0.0)
     assert outcome.measurement is not None
     skipping = replace(outcome.measurement, scaled_steps=200, skipped_steps=24)
-    trial = Trial(3, Phase.SEARCH, {"precision": "fp16"}, "", replace(outcome, measurement=skipping))
+    trial = Trial(3, Phase.SEARCH, Config(precision="fp16"), "", replace(outcome, measurement=skipping))
     assert "12% of the steps skipped" in result_text(trial)
