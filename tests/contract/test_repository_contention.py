@@ -1,8 +1,4 @@
-"""Several processes on one database: nothing is run twice, nothing is lost. For every database that is to hold.
-
-SQLite is always there. For PostgreSQL, AUTOTUNE_TEST_POSTGRESQL names an empty database, as in
-postgresql+psycopg://me@localhost/autotune_test.
-"""
+"""Several processes on one database: nothing is run twice, nothing is lost. For every database that is to hold."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ import pytest
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
 from tuner.storage.database import Repository, TrialState
 
-POSTGRESQL = os.environ.get("AUTOTUNE_TEST_POSTGRESQL", "")
 PROCESSES = 5
 TRIALS = 40
 PRELUDE = """
@@ -35,9 +30,7 @@ sys.stdin.readline()
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'study.db'}"
-    if not POSTGRESQL:
-        pytest.skip("AUTOTUNE_TEST_POSTGRESQL names no database")
-    return POSTGRESQL
+    return str(request.getfixturevalue("postgresql_url"))
 
 
 @pytest.fixture

@@ -9,12 +9,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
-
 from tuner.devices.cpu import cpu_device
 from tuner.devices.software import software
 
-pytest.importorskip("torch", reason="PyTorch isn't installed")
 BIN = Path(sys.executable).parent
 TRAIN = """
     import argparse
