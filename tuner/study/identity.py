@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.devices.present import kind_of
 from tuner.errors import ObjectiveError, StudyMismatchError
 from tuner.objective import Objective, amortised
 from tuner.space.declare import ResolvedSpace
@@ -37,8 +38,8 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "objective.planned_samples": plan.objective.planned_samples,
         "device.kind": plan.device.kind,
         "device.name": plan.device.name,
-        # Beside a card they only feed it; a CPU with other cores is another device.
-        **({"device.cores": plan.cores} if plan.device.kind == "cpu" else {}),
+        # Beside an accelerator they only feed it; a CPU with other cores is another device.
+        **({"device.cores": plan.cores} if kind_of(plan.device).is_host else {}),
         **{f"software.{name}": version for name, version in sorted(plan.software.items())},
     }
 

@@ -108,10 +108,10 @@ def test_turns_while_the_baseline_moved_are_rough() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 12])
 def test_the_picture_is_xml_that_fits_its_frame(count: int) -> None:
     name = 'a "quoted" <path> & more.py'
-    turns = [
-        Turn(n, Config({f"knob_{n}": "<&>"} if n else {}), made_up.measured(1 / (n + 1)), 1.0, 0.5, 1 / (n + 1), False, ())
-        for n in range(count)
-    ]
+    turns = []
+    for n in range(count):
+        turned = Config({f"knob_{n}": "<&>"} if n else {})
+        turns.append(Turn(n, turned, made_up.measured(100.0 / (n + 1)), 1.0, 0.5, 1 / (n + 1), False, ()))
     root = ET.fromstring(picture(turns, name, worlds.OBJECTIVE))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
