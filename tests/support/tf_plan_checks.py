@@ -110,7 +110,7 @@ def check_nothing_to_change_gives_the_same_object() -> None:
 
 def check_handed_over_knobs_are_left_to_others() -> None:
     trial = Trial(batch_size=16)
-    trial.session.hand_over("batch_size")
+    trial.session.knobs.delegate("batch_size")
     dataset = numbers().batch(8)
     assert trial.watch.adapt(dataset) is dataset
 
@@ -314,4 +314,4 @@ def check_a_cache_that_is_thrown_away_each_time() -> None:
 def check_strings_are_measured_for_the_cache() -> None:
     trial = Trial()
     trial.watch.meet(numbers(10).map(lambda x: tf.repeat("abcd", 5)).batch(2), batched=True)
-    assert trial.session.facts["cache_bytes"] == 10 * 5 * (24 + 4)
+    assert trial.session.facts.cache_bytes == 10 * 5 * (24 + 4)

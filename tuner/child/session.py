@@ -11,16 +11,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, SupportsFloat
 
 from . import devices
 from .clock import StepClock
+from .evidence import Finding
 from .facts import ScriptFacts
 from .knobs import Knobs
 from .metrics import Metrics
 from .recorder import Recorder
-from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, Value, WindowEnd
+from .records import ChildRequest, Evidence, Failure, FirstStep, Loss, Mode, Note, Value, WindowEnd, plain_value
 
 STOP_GRACE_S = 6.0
 LEAVING_S = 5.0
@@ -54,6 +55,7 @@ class ScriptOptions(Protocol):
 
     def observe(self) -> None:
         """Adds what was seen of them to the facts; called after the adapters."""
+        return
 
 
 class ExitListener(Protocol):
@@ -85,6 +87,7 @@ class Session:
         self.facts = ScriptFacts()
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
+        self.overlay: Any = None  # for tuner/child/tensorflow, until it diverts by Library.divert
         self.exit_listeners: list[ExitListener] = []
         self.observers: list[Callable[[], None]] = []
         """Called once, when the window or the script has ended."""
@@ -148,7 +151,38 @@ class Session:
         """Whether no other framework trains here: what this one's adapter sees is worth something."""
         return self.trained_by in ("", framework)
 
-    # what the script asks and tells
+    # for tuner/child/keras and tuner/child/tensorflow, until they ask the request, the knobs and the facts themselves
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.request.config
+
+    @property
+    def seed(self) -> int | None:
+        return self.request.seed
+
+    @property
+    def probe(self) -> str:
+        return self.request.probe or ""
+
+    @property
+    def as_written(self) -> dict[str, Any]:
+        return self.facts.as_written
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        return self.facts.left_out
+
+    def wants(self, knob: str) -> bool:
+        return self.knobs.wants(knob)
+
+    def knob(
+        self, name: str, evidence: str, *, sites: int = 1, changed: int = 1, reason: str = "", observed: Any = None
+    ) -> None:
+        value = None if observed is None else plain_value(observed)
+        self.knobs.report(name, Finding(Evidence(evidence), reason, value, sites, changed))
+
+    # what the script asks and says
 
     def suggest(self, knob: str, default: Any) -> Any:
         """For ``tuner.suggested``: the config's value, or the script's own default."""
@@ -156,10 +190,10 @@ class Session:
         self.knobs.delegate(knob)
         return self.request.config.get(knob, default)
 
-    def report(self, metrics: dict[str, SupportsFloat]) -> None:
+    def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
         """For ``tuner.report``. "step" counts the script's own steps, "samples" what it trained on by then."""
-        step, samples = metrics.pop("step", None), metrics.pop("samples", None)
-        self.metrics.report(metrics)
+        step, samples = metrics.get("step"), metrics.get("samples")
+        self.metrics.report({name: value for name, value in metrics.items() if name not in ("step", "samples")})
         if step is not None and self.measuring and self.here:
             self._progressed(int(float(step)), None if samples is None else float(samples))
 

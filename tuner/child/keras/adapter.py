@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ..adapter import Adapter, Library
+from ..records import FrameworkSeen
 from ..session import Session
 from ..tensorflow import files
 from ..tensorflow.data.watch import DatasetWatch
@@ -31,7 +32,7 @@ class KerasAdapter(Adapter):
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.cuda = session.device.startswith("cuda")
+        self.cuda = session.device.kind == "cuda"
         self.tf: Any = None
         self.keras: Any = None
         self.datasets: DatasetWatch | None = None
@@ -55,7 +56,7 @@ class KerasAdapter(Adapter):
         """Right after ``import tensorflow``, before its runtime starts."""
         session = self.session
         self.tf = tf
-        session.recorder.emit("framework", name="tensorflow", version=tf.__version__, device=session.device)
+        session.recorder.emit(FrameworkSeen("tensorflow", tf.__version__, session.device.label))
         if session.seed is not None:
             seed(session.seed, tf)
         if session.wants("threads"):
@@ -80,7 +81,7 @@ class KerasAdapter(Adapter):
         A card whose memory is taken as it is needed can't be capped as well: there the limit is only held against.
         """
         cards = tf.config.list_physical_devices("GPU") if self.cuda else []
-        limit = self.session.request.get("max_device_bytes")
+        limit = self.session.request.max_device_bytes
         if self.session.wants("memory_growth"):
             for card in cards:
                 tf.config.experimental.set_memory_growth(card, bool(self.session.config["memory_growth"]))
@@ -95,7 +96,7 @@ class KerasAdapter(Adapter):
         if version < SUPPORTED:
             raise RuntimeError(f"keras {keras.__version__} is older than {SUPPORTED[0]}.{SUPPORTED[1]}")
         self.keras = keras
-        session.recorder.emit("framework", name=FRAMEWORK, version=keras.__version__, device=session.device)
+        session.recorder.emit(FrameworkSeen(FRAMEWORK, keras.__version__, session.device.label))
         if not session.may_be_of(FRAMEWORK):
             return
         self.policy.install()

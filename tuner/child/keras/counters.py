@@ -77,7 +77,7 @@ class GraphMeter:
         """Whether the script wants nothing but deterministic operations, of which a reading of the clock is none."""
         wanted = bool(sys.modules["tensorflow.python.framework.config"].is_op_determinism_enabled())
         if wanted:
-            self.session.hide_wait("the script has enabled TensorFlow's op determinism")
+            self.session.facts.hide_wait("the script has enabled TensorFlow's op determinism")
         return wanted
 
     @property

@@ -41,11 +41,11 @@ class Observation:
 
     def _script(self) -> None:
         session, adapter = self.session, self.adapter
-        session.facts.update(
-            framework=FRAMEWORK, framework_version=(adapter.keras or adapter.tf).__version__,
-            unit="samples" if session.clock.total_samples else "steps", precisions=self._precisions(),
-            backend=adapter.fits.backend if adapter.fits is not None else "tensorflow",
-        )  # fmt: skip
+        facts = session.facts
+        facts.framework, facts.framework_version = FRAMEWORK, (adapter.keras or adapter.tf).__version__
+        facts.unit = "samples" if session.clock.total_samples else "steps"
+        facts.precisions = self._precisions()
+        facts.backend = adapter.fits.backend if adapter.fits is not None else "tensorflow"
         session.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
         self._policy()
         self._strategy()
@@ -54,7 +54,7 @@ class Observation:
         elif adapter.optimizers is not None and adapter.optimizers.made:
             session.as_written.update(grad_accumulation=1, lr_scale=1.0)
             session.left_out["grad_accumulation"] = OWN_LOSS
-            session.facts.update(optimizers=adapter.optimizers.made, loss_reduction="unknown")
+            facts.optimizers, facts.loss_reduction = adapter.optimizers.made, "unknown"
 
     def _data(self) -> None:
         """The datasets first: a loop may know better what reached its step."""
@@ -79,8 +79,9 @@ class Observation:
             return
         card = tf.config.list_physical_devices("GPU")[0]
         self.session.as_written["memory_growth"] = bool(tf.config.experimental.get_memory_growth(card))
-        info = tf.config.experimental.get_memory_info("GPU:0")
-        self.session.recorder.emit("memory", reserved=info["peak"], allocated=info["peak"], overhead=0)
+        memory = self.session.device.tensorflow_memory(tf)
+        if memory is not None:
+            self.session.recorder.emit(memory)
 
     def _threads(self, kind: str) -> int:
         threading = self.adapter.tf.config.threading if self.adapter.tf is not None else None
@@ -101,8 +102,8 @@ class Observation:
 
     def _strategy(self) -> None:
         strategies, session = self.adapter.strategies, self.session
-        if strategies is None or session.facts["backend"] != "tensorflow":
-            session.left_out["strategy"] = f"Keras computes with {session.facts['backend']} here"
+        if strategies is None or session.facts.backend != "tensorflow":
+            session.left_out["strategy"] = f"Keras computes with {session.facts.backend} here"
             return
         session.as_written["strategy"], reason = strategies.written()
         if reason or (self.fits is None and session.as_written["strategy"] == DEFAULT):
@@ -112,14 +113,13 @@ class Observation:
 
     def _fit(self, fits: FitWatch) -> None:
         session, model = self.session, fits.model
-        session.facts.update(
-            trainer="keras", fed_by=fits.kind, optimizers=[type(inner_optimizer(model)).__name__],
-            training_loaders=["fit"],
-            batch_norm=has_batch_norm(model), retraces=max(0, fits.traces() - 1),
-            loss_reduction="unknown" if fits.custom_step else reduction_of(model),
-        )  # fmt: skip
+        facts = session.facts
+        facts.trainer, facts.fed_by, facts.training_loaders = "keras", fits.kind, ["fit"]
+        facts.optimizers = [type(inner_optimizer(model)).__name__]
+        facts.batch_norm, facts.retraces = has_batch_norm(model), max(0, fits.traces() - 1)
+        facts.loss_reduction = "unknown" if fits.custom_step else reduction_of(model)
         if fits.dataset_len is not None:
-            session.facts["dataset_len"] = fits.dataset_len
+            session.facts.dataset_len = fits.dataset_len
         session.as_written.update(fits.written)
         by_script = self.adapter.optimizers.accumulated_by_script if self.adapter.optimizers is not None else 0
         session.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
@@ -134,8 +134,8 @@ class Observation:
             left_out["lr_scale"] = OWN_RATE
         if fits.custom_step:
             left_out["grad_accumulation"] = OWN_LOSS
-        elif session.facts["loss_reduction"] != "mean":
-            left_out["grad_accumulation"] = f"the loss is no mean over the batch ({session.facts['loss_reduction']})"
+        elif session.facts.loss_reduction != "mean":
+            left_out["grad_accumulation"] = f"the loss is no mean over the batch ({session.facts.loss_reduction})"
         if session.as_written["grad_accumulation"] > 1:
             left_out["grad_accumulation"] = "the script accumulates gradients itself"
         if fits.backend == "torch":
@@ -147,10 +147,10 @@ class Observation:
     def _remark_on(self, fits: FitWatch) -> None:
         steps = int(fits.model.steps_per_execution)
         if fits.backend == "tensorflow" and steps > 1:
-            self.session.hide_wait(f"{steps} steps are taken in one call")
+            self.session.facts.hide_wait(f"{steps} steps are taken in one call")
         traces = fits.traces()
         if fits.calls >= 20 and traces > max(4, fits.calls // 4):
-            self.session.remark(
+            self.session.facts.remark(
                 f"the training step was traced anew {traces} times in {fits.calls} calls: batches of ever new shapes,"
                 " or Python values where tensors were meant"
             )
@@ -219,7 +219,7 @@ class Observation:
 
     def _products(self) -> dict[str, int]:
         if self.fits is None:
-            return dict(self.session.facts.get("products") or {})
+            return dict(self.session.facts.products)
         found: Counter[str] = Counter()
         for graph in self.fits.graphs():
             found.update(products(self.adapter.tf, graph))

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ..patches import patch
+from ..records import Gradient
 from ..session import Session
 from ..tensorflow.counters import plain_variable
 from ..tensorflow.graphs import draws_numbers
@@ -71,10 +72,9 @@ class GradientWatch:
             return  # another optimizer updates the model
         # A layer that draws numbers has moved its seed on; a function that does so shows it in its graph.
         random = _seed_states(self._model) != self._seeds or any(draws_numbers(graph) for graph in graphs)
-        self.session.recorder.emit(
-            "gradient", norm=norm, samples=samples, exact=self._is_exact(), random=random,
-            inputs=[[float(x) for x in self._inputs[place].numpy()] for place in sorted(self._inputs)],
-        )  # fmt: skip
+        read = (self._inputs[place].numpy() for place in sorted(self._inputs))
+        inputs = tuple((float(elements), float(total)) for elements, total in read)
+        self.session.recorder.emit(Gradient(norm, samples, self._is_exact(), random, inputs))
 
     def _clip(self, original: Any) -> Any:
         def _clip_gradients(optimizer: Any, gradients: Any) -> Any:
@@ -101,9 +101,8 @@ class GradientWatch:
 
     def _is_exact(self) -> bool:
         """Whether layers compute in full float32."""
-        coarse = self.tf.config.experimental.tensor_float_32_execution_enabled
         full = set(compute_dtypes(self._model)) <= _EXACT
-        return full and not (self.session.device.startswith("cuda") and coarse())
+        return full and not self.session.device.tensorflow_rounds(self.tf)
 
 
 def _seed_states(model: Any) -> list[Any]:

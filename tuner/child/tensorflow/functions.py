@@ -286,7 +286,7 @@ class FunctionWatch:
         flags = [self._runs_compiled(entry) for entry in functions]
         if any(flag != wanted for flag in flags):
             return "contradicted", f"{sum(flags)} of {len(flags)} training functions are compiled", len(flags), changed
-        if wanted and self.session.device == "cpu" and not xla_threads():
+        if wanted and self.session.device.xla_runs_in_threads and not xla_threads():
             return "contradicted", "no code of XLA's has run", len(flags), changed
         return "verified", "", len(flags), changed
 

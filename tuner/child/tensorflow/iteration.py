@@ -62,7 +62,7 @@ class SourceWatch:
         self._held: tuple[str, float, float] = ("", 0.0, 0.0)
         self._fetching = False
         self._kept: dict[str, tuple[Any, int]] = {}
-        known = session.knowledge.get("training_loaders")
+        known = session.request.knowledge.training_loaders
         self.known: set[str] | None = set(known) if known else None
 
     def install(self) -> None:

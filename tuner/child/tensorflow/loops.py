@@ -10,6 +10,7 @@ from types import ModuleType
 
 from ..call_sites import user_stack
 from ..patches import patch
+from ..records import LoaderUse
 from ..session import Session
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
@@ -163,7 +164,7 @@ class LoopWatch:
         self.trained = True
         if not count:
             return
-        size = self.session.told_batch_size() if self.sources.primary is None else 0
+        size = self.session.stated_batch_size() if self.sources.primary is None else 0
         if size:
             self._told = True
             self.session.clock.add_samples(size * count, 0.0)
@@ -217,14 +218,14 @@ class LoopWatch:
             for graph in entry.graphs[-1:]:
                 counted.update(products(self.tf, graph))
         retraces, calls = functions.retraces()
-        session.facts.update(
-            loop="eager" if not functions.training or self._eager_steps else "function",
-            unit="samples" if self.samples_seen else "steps", training_loaders=self.sources.training(),
-            loaders=[{"key": x.key, "fetches": x.fetches} for x in self.sources.feeds.values()],
-            products=dict(counted), retraces=retraces,
-        )  # fmt: skip
+        facts = session.facts
+        facts.loop = "eager" if not functions.training or self._eager_steps else "function"
+        facts.unit = "samples" if self.samples_seen else "steps"
+        facts.training_loaders = self.sources.training()
+        facts.loaders = [LoaderUse(x.key, x.fetches) for x in self.sources.feeds.values()]
+        facts.products, facts.retraces = dict(counted), retraces
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
-            session.remark(
+            session.facts.remark(
                 f"the training step was traced anew {retraces} times in {calls} steps: pass tensors, not Python numbers"
             )
         self._observe_batches()
@@ -240,7 +241,7 @@ class LoopWatch:
                 session.left_out["batch_size"] = reason
             elif size:
                 session.as_written.setdefault("batch_size", size)
-        written = (session.knowledge.get("as_written") or {}).get("batch_size")
+        written = session.request.knowledge.as_written.get("batch_size")
         if session.wants("batch_size") and written and written != session.config["batch_size"]:
             reason = self.functions.literal_rows(int(written), retrace=False)
             if reason:
@@ -255,7 +256,7 @@ class LoopWatch:
             session.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
             if any(entry.fetches for entry in stepping):
                 session.left_out["jit_compile"] = "the training function fetches its batches itself: XLA can't do that"
-                session.hide_wait("the training function fetches its batches itself")
+                session.facts.hide_wait("the training function fetches its batches itself")
         if "jit_compile" in session.config:
             evidence, reason, sites, changed = functions.compiled_evidence()
             observed = [entry.refused for entry in stepping if entry.refused]

@@ -80,7 +80,7 @@ class StrategyWatch:
             on_tpu: Strategy = tf.distribute.TPUStrategy(resolver)
             return on_tpu
         kind = sys.modules["tensorflow.python.distribute.one_device_strategy"].OneDeviceStrategy
-        on_one: Strategy = kind("/GPU:0" if self.session.device.startswith("cuda") else "/CPU:0")
+        on_one: Strategy = kind(self.session.device.tensorflow_place)
         return on_one
 
     def begin(self) -> None:

@@ -195,7 +195,7 @@ class DatasetWatch:
     def _size_by_shape(self, dataset: Dataset) -> int | None:
         """The size of ready-made batches: by their shapes, else as the baseline counted it."""
         size = batches.leading_size(self.tf, dataset)
-        counted = (self.session.knowledge.get("as_written") or {}).get("batch_size")
+        counted = self.session.request.knowledge.as_written.get("batch_size")
         return size if size is not None else counted if type(counted) is int else None
 
     def _written(self, dataset: Dataset) -> Dataset:
@@ -212,7 +212,7 @@ class DatasetWatch:
             return
         self._met = True
         dataset = self._written(dataset)
-        self.session.facts["cardinality"] = int(dataset.cardinality())
+        self.session.facts.cardinality = int(dataset.cardinality())
         node = self.book.read(dataset)
         written, left_out = self.session.as_written, self.session.left_out
         for knob, find in (
@@ -236,9 +236,9 @@ class DatasetWatch:
 
     def _measure_cache(self, place: Place) -> None:
         """Bytes that a cache would take, once a study; the first few elements may have to be read for it."""
-        if self.session.measuring and "cache_bytes" not in self.session.knowledge:
+        if self.session.measuring and self.session.request.knowledge.cache_bytes is None:
             try:
-                self.session.facts["cache_bytes"] = place.needed_bytes(self.tf)
+                self.session.facts.cache_bytes = place.needed_bytes(self.tf)
             except Exception as error:
                 self.session.note(f"what a cache would take could not be measured: {_line(error)}")
 
@@ -282,7 +282,7 @@ class DatasetWatch:
             if self._usual_size() is not None and not session.wants("batch_size"):
                 session.as_written["batch_size"] = self._usual_size()
         if self.plans.plan is not None:
-            session.facts["input_plan"] = self.plans.plan
+            session.facts.input_plan = tuple(self.plans.plan)
         for knob in KNOBS:
             if session.wants(knob):
                 self._report(knob, session.config[knob])
@@ -307,7 +307,7 @@ class DatasetWatch:
         elif self.plans.plan is None:
             finding = plans.KnobFinding(Evidence.UNVERIFIABLE, self.plans.why_none)
         else:
-            finding = plans.judge(knob, requested, self.plans.plan, self.session.knowledge.get("input_plan"))
+            finding = plans.judge(knob, requested, self.plans.plan, self.session.request.knowledge.input_plan)
         self.session.knob(
             knob, finding.evidence, sites=applied.sites, changed=applied.changed, reason=finding.reason,
             observed=finding.observed,
