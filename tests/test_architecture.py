@@ -40,13 +40,16 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     for row in (
         "shape patches call_sites",
         "records",
-        "wire",
+        "wire evidence",
         "seeds created_files",
         "recorder",
+        "sources knobs",
         "session",
-        "arguments files trackers",
-        "torch tensorflow",
+        "arguments files",
+        "adapter",
+        "numpy torch tensorflow",
         "keras",
+        "adapters",
         "hooks",
         "execute",
         "__init__ __main__",
@@ -59,7 +62,11 @@ RECEIVERS = frozenset({"progress", "report", "export"})
 VALUES = frozenset(["errors", "model", "analysis", "events", "objective", "formatting", "result"])
 # The protocol is the one part of the island that the parent speaks, too.
 PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.")
-SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage/database.py", "pynvml": "tuner/devices/"}
+SOLE_IMPORTERS = {
+    "optuna": ("tuner/search/",),
+    "sqlalchemy": ("tuner/storage/database.py", "tuner/storage/schema.py"),
+    "pynvml": ("tuner/devices/",),
+}
 FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers"})
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
 
@@ -173,9 +180,9 @@ def island(path: str, tree: ast.Module) -> Iterator[str]:
 def sole_importers(path: str, tree: ast.Module) -> Iterator[str]:
     """Optuna, SQLAlchemy and NVML are imported in one place each; tests may look for themselves."""
     for name in _imports(tree):
-        place = SOLE_IMPORTERS.get(name.split(".")[0])
-        if place is not None and not path.startswith((place, "tests/")):
-            yield f"{path}: {name} is imported in {place} only"
+        places = SOLE_IMPORTERS.get(name.split(".")[0])
+        if places is not None and not path.startswith((*places, "tests/")):
+            yield f"{path}: {name} is imported in {' and '.join(places)} only"
 
 
 def late_frameworks(path: str, tree: ast.Module) -> Iterator[str]:

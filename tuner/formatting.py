@@ -7,13 +7,18 @@ from collections.abc import Iterable, Mapping
 
 from tuner.analysis.accuracy import Check, Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
-from tuner.model import Device, Phase, Ratio, Script, Shift, Trial, Value, baseline_of
+from tuner.model import Device, Ratio, Script, Shift, Side, Trial, Value, baseline_of
 
 AS_WRITTEN = "as written"
 BOUND_TEXT = {
     Bound.INPUT: "the loop waits for its loader",
     Bound.COMPUTE: "computing takes the time",
     Bound.OVERHEAD: "what each step costs besides its samples takes the time",
+}
+SIDE_TEXT = {
+    Side.COMPUTE: "computing alone",
+    Side.LOADER: "the loader alone",
+    Side.HALF: "computing half a batch",
 }
 
 
@@ -35,7 +40,7 @@ def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
 
 def run_text(trial: Trial) -> str:
     """What was run: a config, or the side of the loop that a probe ran."""
-    return trial.why if trial.phase is Phase.PROBE else config_text(trial.config)
+    return SIDE_TEXT[trial.side] if trial.side is not None else config_text(trial.config)
 
 
 def script_text(script: Script) -> str:

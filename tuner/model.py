@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tuner.child.records import Evidence as Evidence
+from tuner.child.records import ProbeSide
 from tuner.child.records import Value as Value
 
 
@@ -220,11 +221,27 @@ class Phase(StrEnum):
     FINALS = "finals"
 
 
+class Side(StrEnum):
+    """A part of the training loop that a probe runs by itself: computing on a kept batch, the loader, half a batch."""
+
+    COMPUTE = "compute"
+    LOADER = "loader"
+    HALF = "half"
+
+    @property
+    def in_child(self) -> ProbeSide:
+        """What the child is asked to run: half a batch is computed like a whole one, under another config."""
+        return ProbeSide.LOADER if self is Side.LOADER else ProbeSide.COMPUTE
+
+
 @dataclass(frozen=True)
 class Trial:
-    """One config evaluated once. ``why`` says in a few words what the proposal is for, or which runs it belongs to.
+    """One config evaluated once. ``why`` says for people in a few words what it is for; nothing depends on it.
 
-    A run of the finals has its ``round``, from 1; one of a screen the ``seed`` that it trains on.
+    ``group`` holds the numbers of the trials whose configs this run compares: the finalists in the finals, the
+    candidate in a screen. It is empty elsewhere, and in the baseline's runs of a screen, which all candidates share.
+    A run of the finals has its ``round``, from 1; one of a screen the ``seed`` that it trains on, and the number of
+    ``samples``; a probe's run the ``side`` of the loop.
     """
 
     number: int
@@ -234,6 +251,9 @@ class Trial:
     outcome: Outcome | None = None
     round: int | None = None
     seed: int | None = None
+    group: tuple[int, ...] = ()
+    samples: int | None = None
+    side: Side | None = None
 
     @property
     def measurement(self) -> Measurement | None:

@@ -9,11 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
-
 from tuner.devices import present as environment
 
-pytest.importorskip("torch", reason="PyTorch isn't installed")
 BIN = Path(sys.executable).parent
 TRAIN = """
     import argparse

@@ -13,8 +13,6 @@ from tuner.model import BASELINE, Config, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest, Window
 
-pytest.importorskip("torch", reason="PyTorch isn't installed")
-
 TRAIN = """
     import torch
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

@@ -103,7 +103,7 @@ SEARCHED = (
     complete(6, Phase.SEARCH, {"threads": 1}, 8.731, "intra-op threads", steady=False),
 )
 FINALS = tuple(
-    replace(complete(7 + i, Phase.FINALS, config, rate, "finals of 4"), round=i // 2 + 1)
+    replace(complete(7 + i, Phase.FINALS, config, rate, "finals of 4"), round=i // 2 + 1, group=(4,))
     for i, (config, rate) in enumerate([(CONFIG, 1690.0), ({}, 1190.0)] * 3)
 )
 TRIALS = (BASELINE, *SEARCHED, *FINALS)

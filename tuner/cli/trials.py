@@ -158,9 +158,9 @@ def gain(trial: Trial, trials: Sequence[Trial]) -> float | None:
     return own.rate / reference.rate if own and reference and reference.rate else None
 
 
-def _place(trial: Trial) -> tuple[str, int | None]:
+def _place(trial: Trial) -> tuple[tuple[int, ...], int | None]:
     """Which finals a run belongs to, and which round of them."""
-    return trial.why, trial.round
+    return trial.group, trial.round
 
 
 def _measured(trial: Trial | None) -> Measurement | None:

@@ -160,8 +160,8 @@ def result_text(trial: Trial) -> str:
 
 def started_text(trial: Trial) -> str:
     """What is run, and what for."""
-    if trial.phase is Phase.PROBE:
-        return f"trial {trial.number}: {trial.why}"
+    if trial.side is not None:
+        return f"trial {trial.number}: {run_text(trial)}"
     return f"trial {trial.number}: {trial_name(trial.config)}" + (f" ({trial.why})" if trial.why else "")
 
 

@@ -10,6 +10,7 @@ from tuner.analysis.contention import OVERWHELMING, allowed_foreign_cpus
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import count_text
 from tuner.model import BASELINE, Phase, Trial, Winner
+from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import Bench
 from tuner.study.plan import StudyPlan
@@ -66,7 +67,8 @@ def _play(bench: Bench, schedule: Schedule) -> int:
             return number - 1
         begun = number
         ahead_s = LEEWAY * (_left_s(bench, schedule, schedule.rounds) - bench.run_s(Phase.FINALS, config))
-        trial = bench.run(Phase.FINALS, config, schedule.name, round_number=number, kept_s=ahead_s)
+        why = f"finals of {', '.join(map(str, schedule.group))}"
+        trial = bench.run(NewTrial(Phase.FINALS, config, why, number, group=schedule.group), kept_s=ahead_s)
         _tell_pairs(bench, schedule, trial)
 
 

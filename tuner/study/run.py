@@ -22,7 +22,7 @@ from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.arguments import extend_facts, first_knowledge, parse, widen_facts
 from tuner.space.declare import Known, ResolvedSpace, SearchSpace, resolve, selected_names
-from tuner.storage.database import Repository, StudyRecord
+from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.storage.folder import LOG, trial_folder
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study import identity
@@ -129,7 +129,7 @@ class _Study:
         baseline = bench.baseline()
         if baseline is None:
             waiting = bench.waiting()
-            baseline = bench.conduct(waiting) if waiting else bench.run(Phase.BASELINE, BASELINE, "")
+            baseline = bench.conduct(waiting) if waiting else bench.run(NewTrial(Phase.BASELINE, BASELINE))
         assert baseline.outcome is not None
         if not baseline.outcome.complete:
             # What is wrong may be mended outside of the script, so it is run again next time.
@@ -227,10 +227,10 @@ class _Study:
             if proposal is None:
                 return space, "every config worth a trial has been tried"
             if self._anchor_is_due():
-                bench.run(Phase.ANCHOR, BASELINE, "whether the machine drifts")
+                bench.run(NewTrial(Phase.ANCHOR, BASELINE, "whether the machine drifts"))
                 self._note_drift()
                 continue
-            bench.run(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan))
+            bench.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan)))
 
     def _anchor_is_due(self) -> bool:
         """Whether the baseline was measured too long ago to hold the next trials against it, or by another process."""
