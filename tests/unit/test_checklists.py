@@ -1,4 +1,4 @@
-"""CONTRIBUTING tells the truth: its map shows the house, its rules are those enforced, its checklists name what is there.
+"""CONTRIBUTING tells the truth: its map shows the house, its rules are enforced, its checklists name what is there.
 
 A checklist's item names a file in backticks first; ``NAME`` in it stands for what is added, and an item that says
 ``new`` has models in the house already. A list that an item speaks of ("an entry in `X`") exists in that file, holds
@@ -30,7 +30,7 @@ _PATH = re.compile(r"`((?:tuner|search_spaces|objectives|tests|studies)/[^`\s]*)
 
 @dataclass(frozen=True)
 class Item:
-    """One line of a checklist: a path, where NAME is what is added; whether it is a new file; the lists it speaks of."""
+    """One line of a checklist: a path, where NAME is what is added; whether it is a new file; its lists."""
 
     path: str
     new: bool
@@ -39,7 +39,8 @@ class Item:
 
 def section(heading: str) -> str:
     """What stands below a heading, up to the next one."""
-    return next(text for _, title, text in _SECTION.findall(TEXT) if title == heading)
+    found: dict[str, str] = {title: text for _, title, text in _SECTION.findall(TEXT)}
+    return found[heading]
 
 
 CHECKLISTS = {
