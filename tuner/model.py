@@ -289,18 +289,22 @@ class Shift:
 
 @dataclass(frozen=True)
 class Device:
-    """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name."""
+    """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name.
+
+    ``label`` is the device as it is written on the command line: ``cpu``, ``cuda:0``; its kind where nothing else is
+    said, which is enough for the only one of its kind.
+    """
 
     kind: str
     index: int
     name: str
     uuid: str
     memory_bytes: int
+    label: str = ""
 
-    @property
-    def label(self) -> str:
-        """The device as it is written on the command line: ``cpu``, ``cuda:0``, ``tpu``."""
-        return f"{self.kind}:{self.index}" if self.kind == "cuda" else self.kind
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.kind)
 
 
 @dataclass(frozen=True)

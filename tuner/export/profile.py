@@ -65,7 +65,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     config = proven.config if proven is not None else BASELINE
     tier = tier_of(config, result.tiers)
     return {
-        "device": {**asdict(study.device), "label": study.device.label},
+        "device": asdict(study.device),
         "config": dict(config),
         "verdict": str(Verdict.IMPROVED if proven is not None else Verdict.KEEP_BASELINE),
         "speedup": _plain(asdict(winner.speedup)) if winner is not None else None,
@@ -245,7 +245,6 @@ def _key(profile: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _profile(document: Mapping[str, Any]) -> Profile:
     device, script = dict(document["device"]), document["script"]
-    device.pop("label", None)
     config = document["config"]
     if not isinstance(config, dict) or not all(isinstance(v, (bool, int, float, str)) for v in config.values()):
         raise ValueError("config is not knob: value")

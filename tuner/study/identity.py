@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.devices.present import kind_of
 from tuner.errors import StudyMismatchError
 from tuner.space.declare import ResolvedSpace
 from tuner.storage import codec
@@ -30,8 +31,8 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "objective": f"{plan.objective.name} ({plan.objective.unit})",
         "device.kind": plan.device.kind,
         "device.name": plan.device.name,
-        # Beside a card they only feed it; a CPU with other cores is another device.
-        **({"device.cores": plan.cores} if plan.device.kind == "cpu" else {}),
+        # Beside an accelerator they only feed it; a CPU with other cores is another device.
+        **({"device.cores": plan.cores} if kind_of(plan.device).is_host else {}),
         **{f"software.{name}": version for name, version in sorted(plan.software.items())},
     }
 
