@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "space",
         "analysis",
         "devices",
-        "events formatting result storage",
+        "events formatting documents result storage",
         "search runner",
         "study",
         "progress report export",
@@ -60,7 +60,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
 ISLANDS = frozenset({"__init__", "child"})
 # Receive data and never fetch it: values, and the words for them, are all that they may know.
 RECEIVERS = frozenset({"progress", "report", "export"})
-VALUES = frozenset(["errors", "model", "analysis", "events", "objective", "formatting", "result"])
+VALUES = frozenset(["errors", "model", "analysis", "events", "objective", "formatting", "documents", "result"])
 # The protocol is the one part of the island that the parent speaks, too.
 PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.")
 SOLE_IMPORTERS = {

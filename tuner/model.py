@@ -358,14 +358,14 @@ class Turn:
     """One turn on the way from the script as written to the fastest single trial.
 
     ``turned`` are the knobs that it adds to the turns before, empty for the script as written; ``knobs`` what was
-    observed of them. ``gain`` is the ratio to the turn before, ``total`` to the script as written; ``rough`` where
-    that moved around the trial.
+    observed of them. ``score`` is the objective's figure; ``gain`` its ratio to the turn before, ``total`` to the
+    script as written, both above 1 for better; ``rough`` where that moved around the trial.
     """
 
     trial: int
     turned: Config
-    rate: float
-    unit: str
+    measurement: Measurement
+    score: float
     gain: float
     total: float
     rough: bool

@@ -7,11 +7,12 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from tuner.cli.tables import Subparsers, show, table
+from tuner.cli.tables import Subparsers, show
 from tuner.devices.present import devices
 from tuner.errors import ExitCode
 from tuner.formatting import bytes_text
 from tuner.model import Device
+from tuner.report.table import Table
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([_plain(device) for device in present], indent=2))
         return ExitCode.OK
     rows = [[d.label, d.name, bytes_text(d.memory_bytes) if d.memory_bytes else "", d.uuid] for d in present]
-    show(table(["device", "name", "memory", "identity"], rows))
+    show(Table(["device", "name", "memory", "identity"], rows))
     return ExitCode.OK
 
 
