@@ -72,7 +72,9 @@ def build_parser(names: Iterable[str] | None = None) -> argparse.ArgumentParser:
         epilog="autotune VERB --help describes a verb.",
     )
     parser.add_argument("--version", action="version", version=f"autotune {__version__}")
-    verbs: Subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True, parser_class=_Parser)
+    verbs: Subparsers = parser.add_subparsers(
+        dest="verb", metavar="VERB", title="verbs", required=True, parser_class=_Parser
+    )
     for name in VERBS if names is None else names:
         _verb(name).add_parser(verbs)
     return parser
