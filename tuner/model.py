@@ -289,18 +289,22 @@ class Shift:
 
 @dataclass(frozen=True)
 class Device:
-    """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name."""
+    """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name.
+
+    ``label`` is the device as it is written on the command line: ``cpu``, ``cuda:0``; its kind where nothing else is
+    said, which is enough for the only one of its kind.
+    """
 
     kind: str
     index: int
     name: str
     uuid: str
     memory_bytes: int
+    label: str = ""
 
-    @property
-    def label(self) -> str:
-        """The device as it is written on the command line: ``cpu``, ``cuda:0``, ``tpu``."""
-        return f"{self.kind}:{self.index}" if self.kind == "cuda" else self.kind
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.kind)
 
 
 @dataclass(frozen=True)
@@ -354,14 +358,14 @@ class Turn:
     """One turn on the way from the script as written to the fastest single trial.
 
     ``turned`` are the knobs that it adds to the turns before, empty for the script as written; ``knobs`` what was
-    observed of them. ``gain`` is the ratio to the turn before, ``total`` to the script as written; ``rough`` where
-    that moved around the trial.
+    observed of them. ``score`` is the objective's figure; ``gain`` its ratio to the turn before, ``total`` to the
+    script as written, both above 1 for better; ``rough`` where that moved around the trial.
     """
 
     trial: int
     turned: Config
-    rate: float
-    unit: str
+    measurement: Measurement
+    score: float
     gain: float
     total: float
     rough: bool

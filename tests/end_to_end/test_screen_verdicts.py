@@ -13,7 +13,7 @@ from test_metrics import TRAINERS
 
 from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
 from tuner.analysis.stats import Verdict
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.formatting import screened_text
 from tuner.model import BASELINE, Config, Outcome, Script
 from tuner.runner.process import ProcessRunner

@@ -11,7 +11,6 @@ from tuner.analysis.accuracy import Check, Screened
 from tuner.analysis.bottleneck import Bottleneck, Bound
 from tuner.analysis.gain import Yardstick
 from tuner.analysis.tiers import best_of_tiers
-from tuner.cli.trials import RATE
 from tuner.events import (
     Event,
     FinalsStarted,
@@ -47,6 +46,7 @@ from tuner.model import (
     Verdict,
     Winner,
 )
+from tuner.objective import RATE
 from tuner.result import StudyFacts, StudyLimits, StudyResult
 
 MIB = 1024**2

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from support import worlds
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.errors import AutotuneError
 from tuner.model import Config, Outcome, Script, Trial
 from tuner.runner.process import ProcessRunner

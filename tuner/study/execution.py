@@ -124,8 +124,8 @@ class Ledger:
         beside it. A machine that is always busy isn't asked again and again.
         """
         first = self._run(trial, request)
-        machine = (self._plan.device, self._plan.cores, self._plan.spare_cores)
-        disturbed = contamination(first, *machine)
+        host = self._plan.host
+        disturbed = contamination(first, host)
         if not disturbed:
             return first
         if self._patience_with_noise <= 0 or not (self._may_repeat(first) and time_for(first.seconds)):
@@ -138,13 +138,13 @@ class Ledger:
         folder.rename(aside)
         second = self._run(trial, request)
         self._repeats_s += second.seconds
-        if contamination(second, *machine):
+        if contamination(second, host):
             self._patience_with_noise -= 1
             if self._patience_with_noise == 0:
                 self._note("the machine stays busy: trials aren't repeated any more, and their figures are rougher")
         else:
             self._patience_with_noise = REPEATS
-        if disturbance(first, *machine) < disturbance(second, *machine):
+        if disturbance(first, host) < disturbance(second, host):
             swap_folders(folder, aside)
             return first
         return second

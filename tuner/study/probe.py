@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of, find_bottleneck, sides
+from tuner.devices.present import kind_of
 from tuner.formatting import SIDE_TEXT, seconds_text
 from tuner.model import BASELINE, Config, Measurement, Outcome, Phase, Side
 from tuner.runner.request import Runner, TrialRequest, probe_window
@@ -109,7 +110,7 @@ def _measure(facts: Mapping[str, Any], run: Callable[[Side, Config], Outcome]) -
 
 def _headroom(plan: StudyPlan, real: Measurement) -> int | None:
     """Bytes between what the script takes and its limit, of the device or of the host."""
-    if plan.device.kind == "cuda":
+    if kind_of(plan.device).own_memory:
         limit, peak = plan.limits.max_device_bytes, real.peak_device_bytes
     else:
         limit, peak = plan.limits.max_host_bytes, real.peak_host_bytes

@@ -14,6 +14,7 @@ from tuner.analysis.contention import MOVED
 from tuner.analysis.gain import WORTH_HAVING, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.analysis.stats import Verdict
+from tuner.devices.present import kind_of
 from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, StudyStarted
 from tuner.formatting import AS_WRITTEN, config_text, shift_text
 from tuner.model import BASELINE, Measurement, Phase, Trial, Winner
@@ -309,5 +310,5 @@ def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:
     expected = history.forecast(proposal.config)
     if expected is None:
         return proposal.why
-    forecast = expected.device_bytes if plan.device.kind == "cuda" else expected.host_bytes
+    forecast = expected.device_bytes if kind_of(plan.device).own_memory else expected.host_bytes
     return f"{proposal.why}; forecast: {forecast / 2**20:,.0f} MiB"

@@ -14,10 +14,10 @@ from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.bottleneck import Bound, bottleneck_of
-from tuner.cli.trials import listed
 from tuner.events import Event, Noted, Probed
 from tuner.formatting import bottleneck_text
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Side
+from tuner.report.trials import TrialsReport
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Interrupted, TrialRequest
@@ -116,7 +116,7 @@ def test_a_probe_is_no_trial_of_a_config(tmp_path: Path) -> None:
     result, _ = study(tmp_path, Loop(EVEN))
     assert result.best is not None and result.best.phase is Phase.BASELINE
     assert result.winner is None
-    shown = {row[0]: row for row in listed(result.trials)[1]}
+    shown = {row[0]: row for row in TrialsReport(result.trials, worlds.OBJECTIVE).table().rows}
     assert shown["2"][1:3] == ["probe", "the loader alone"]
     assert shown["2"][4] == ""
 
