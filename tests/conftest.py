@@ -21,6 +21,7 @@ from tuner.child import wire
 from tuner.child.records import RECORDS
 from tuner.runner.process import LEAVE_S
 
+pytest_plugins = ["support.skips", "support.postgresql"]
 CHILD = Path(__file__).parent.parent / "tuner" / "child" / "__main__.py"
 QUICK_WINDOW = {
     "warmup_steps": 3, "warmup_s": 0.1, "block_s": 0.05, "min_blocks": 6, "min_s": 0.3, "max_s": 2.0,

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from support.torch_trials import begin
 
 from tuner.child import arguments
 
 __all__ = ["begin"]
 
-torch = pytest.importorskip("torch", reason="PyTorch isn't installed")
 
 Begin = Callable[..., Any]
 
