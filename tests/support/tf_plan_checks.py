@@ -48,7 +48,7 @@ def written(dataset: Any, knob: str) -> Any:
     """What the script wrote, or why the knob is left out."""
     trial = Trial()
     trial.watch.meet(dataset, batched=True)
-    return trial.session.left_out.get(knob) or trial.session.as_written[knob]
+    return trial.session.facts.left_out.get(knob) or trial.session.facts.as_written[knob]
 
 
 # recording

@@ -16,12 +16,11 @@ from typing import Any, Protocol, SupportsFloat
 
 from . import devices
 from .clock import StepClock
-from .evidence import Finding
 from .facts import ScriptFacts
 from .knobs import Knobs
 from .metrics import Metrics
 from .recorder import Recorder
-from .records import ChildRequest, Evidence, Failure, FirstStep, Loss, Mode, Note, Value, WindowEnd, plain_value
+from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, Value, WindowEnd
 
 STOP_GRACE_S = 6.0
 LEAVING_S = 5.0
@@ -87,7 +86,6 @@ class Session:
         self.facts = ScriptFacts()
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
-        self.overlay: Any = None  # for tuner/child/tensorflow, until it diverts by Library.divert
         self.exit_listeners: list[ExitListener] = []
         self.observers: list[Callable[[], None]] = []
         """Called once, when the window or the script has ended."""
@@ -150,37 +148,6 @@ class Session:
     def may_be_of(self, framework: str) -> bool:
         """Whether no other framework trains here: what this one's adapter sees is worth something."""
         return self.trained_by in ("", framework)
-
-    # for tuner/child/keras and tuner/child/tensorflow, until they ask the request, the knobs and the facts themselves
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return self.request.config
-
-    @property
-    def seed(self) -> int | None:
-        return self.request.seed
-
-    @property
-    def probe(self) -> str:
-        return self.request.probe or ""
-
-    @property
-    def as_written(self) -> dict[str, Any]:
-        return self.facts.as_written
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        return self.facts.left_out
-
-    def wants(self, knob: str) -> bool:
-        return self.knobs.wants(knob)
-
-    def knob(
-        self, name: str, evidence: str, *, sites: int = 1, changed: int = 1, reason: str = "", observed: Any = None
-    ) -> None:
-        value = None if observed is None else plain_value(observed)
-        self.knobs.report(name, Finding(Evidence(evidence), reason, value, sites, changed))
 
     # what the script asks and says
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
+from ...evidence import Finding
 from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
@@ -48,7 +49,7 @@ class DatasetWatch:
 
     def install(self) -> None:
         """Patches tf.data's methods, to record only. Under "apply" only if a knob asks for it."""
-        if self.session.measuring or any(self.session.wants(knob) for knob in KNOBS):
+        if self.session.measuring or any(self.session.knobs.wants(knob) for knob in KNOBS):
             self.book.install()
 
     def is_dataset(self, value: object) -> bool:
@@ -63,7 +64,7 @@ class DatasetWatch:
         ``batched``: its elements are known to be batches (``Model.fit`` takes nothing else), so that a dataset whose
         batcher can't be reached may have its batches cut anew.
         """
-        wanted = [knob for knob in _ORDER if self.session.wants(knob)]
+        wanted = [knob for knob in _ORDER if self.session.knobs.wants(knob)]
         if not wanted or not self.is_dataset(dataset) or not self.tf.executing_eagerly():
             return dataset
         record = self.book.record(dataset)
@@ -109,7 +110,7 @@ class DatasetWatch:
 
     def _with(self, dataset: Dataset, wanted: list[str], batched: bool) -> tuple[Dataset, dict[str, Applied], float]:
         """The dataset with these knobs, what became of each, its batch factor. Raises what its own functions raise."""
-        config, tf = self.session.config, self.tf
+        config, tf = self.session.request.config, self.tf
         node, factor = self.book.read(dataset), 1.0
         applied: dict[str, Applied] = {}
         for knob in wanted:
@@ -214,7 +215,7 @@ class DatasetWatch:
         dataset = self._written(dataset)
         self.session.facts.cardinality = int(dataset.cardinality())
         node = self.book.read(dataset)
-        written, left_out = self.session.as_written, self.session.left_out
+        written, left_out = self.session.facts.as_written, self.session.facts.left_out
         for knob, find in (
             ("batch_size", lambda: self._written_size(node, dataset, batched)),
             ("parallel_calls", lambda: options.written_calls(node)),
@@ -274,18 +275,18 @@ class DatasetWatch:
         self.plans.end()
         if not self._met:
             for knob in KNOBS[1:]:
-                if session.wants(knob):
-                    session.knob(knob, "not applicable", sites=0, changed=0, reason="no tf.data dataset feeds training")
+                if session.knobs.wants(knob):
+                    session.knobs.inapplicable(knob, "no tf.data dataset feeds training", sites=0)
             return
-        if session.as_written.get("batch_size", 0) is None:
-            del session.as_written["batch_size"]
-            if self._usual_size() is not None and not session.wants("batch_size"):
-                session.as_written["batch_size"] = self._usual_size()
+        if session.facts.as_written.get("batch_size", 0) is None:
+            del session.facts.as_written["batch_size"]
+            if self._usual_size() is not None and not session.knobs.wants("batch_size"):
+                session.facts.as_written["batch_size"] = self._usual_size()
         if self.plans.plan is not None:
             session.facts.input_plan = tuple(self.plans.plan)
         for knob in KNOBS:
-            if session.wants(knob):
-                self._report(knob, session.config[knob])
+            if session.knobs.wants(knob):
+                self._report(knob, session.request.config[knob])
 
     def _usual_size(self) -> int | None:
         return max(self.sizes, key=lambda size: self.sizes[size]) if self.sizes else None
@@ -294,32 +295,29 @@ class DatasetWatch:
         applied = self.applied.get(knob, Applied())
         if applied.refused or not applied.sites:
             reason = applied.refused or "no dataset of the training was changed"
-            finding = plans.KnobFinding(Evidence.NOT_APPLICABLE, reason)
+            finding = Finding(Evidence.NOT_APPLICABLE, reason)
         elif knob == "batch_size":
             finding = self._judge_size(requested)
         elif not applied.changed:
-            finding = plans.KnobFinding(Evidence.NOT_APPLICABLE, AS_WRITTEN)
+            finding = Finding(Evidence.NOT_APPLICABLE, AS_WRITTEN)
         elif knob == "deterministic":
             finding = plans.judge_order(self._feeding(), requested, self.plans.plan)
         elif knob == "cache" and max(self._caches.values(), default=0) > 2:
             reason = "the script makes its dataset anew each time: no cache lasts"
-            finding = plans.KnobFinding(Evidence.CONTRADICTED, reason)
+            finding = Finding(Evidence.CONTRADICTED, reason)
         elif self.plans.plan is None:
-            finding = plans.KnobFinding(Evidence.UNVERIFIABLE, self.plans.why_none)
+            finding = Finding(Evidence.UNVERIFIABLE, self.plans.why_none)
         else:
             finding = plans.judge(knob, requested, self.plans.plan, self.session.request.knowledge.input_plan)
-        self.session.knob(
-            knob, finding.evidence, sites=applied.sites, changed=applied.changed, reason=finding.reason,
-            observed=finding.observed,
-        )  # fmt: skip
+        self.session.knobs.report(knob, replace(finding, sites=applied.sites, changed=applied.changed))
 
-    def _judge_size(self, requested: Value) -> plans.KnobFinding:
+    def _judge_size(self, requested: Value) -> Finding:
         usual = self._usual_size()
         if usual is None:
-            return plans.KnobFinding(Evidence.UNVERIFIABLE, "no batch was counted")
+            return Finding(Evidence.UNVERIFIABLE, "no batch was counted")
         if usual == requested:
-            return plans.KnobFinding(Evidence.VERIFIED, "", usual)
-        return plans.KnobFinding(Evidence.CONTRADICTED, f"most batches have {usual} samples", usual)
+            return Finding(Evidence.VERIFIED, "", usual)
+        return Finding(Evidence.CONTRADICTED, f"most batches have {usual} samples", usual)
 
 
 def _line(error: Exception) -> str:
