@@ -81,7 +81,8 @@ def _number(value: Any, place: str) -> float:
 
 
 def _whole(value: Any, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole:
         raise _refuse(place, value, "a whole number")
     return int(value)
 

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_document(found, headroom_bytes, knobs, space, records), indent=2))
     else:
-        asides = [f"{AS_WRITTEN}: {remark}" for remark in space.facts.get("remarks", ())]
+        asides = [f"{AS_WRITTEN}: {remark}" for remark in space.knowledge.remarks]
         asides += [f"left out: {knob}: {reason}" for knob, reason in space.left_out.items()]
         print("\n".join(bottleneck_lines(found, headroom_bytes, knobs, asides, records)))
     return ExitCode.OK
@@ -76,4 +76,4 @@ def _document(
     found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], space: ResolvedSpace, records: str
 ) -> dict[str, object]:
     told = {**asdict(found), "bound": str(found.bound), "headroom_bytes": headroom_bytes}
-    return {**told, "knobs": list(knobs), "remarks": list(space.facts.get("remarks", ())), "records": records}
+    return {**told, "knobs": list(knobs), "remarks": list(space.knowledge.remarks), "records": records}

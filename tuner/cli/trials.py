@@ -180,7 +180,7 @@ def document(trial: Trial, gain: float | None, drift: float) -> dict[str, Any]:
         "round": trial.round, "seed": trial.seed, "gain": gain, "drift": drift,
         "outcome": str(outcome.kind) if outcome else None, "reason": outcome.reason if outcome else "",
         "detail": outcome.detail if outcome else "", "seconds": outcome.seconds if outcome else None,
-        "remarks": list(outcome.remarks) if outcome else [],
+        "remarks": list(outcome.knowledge.remarks) if outcome else [],
         "measurement": None,
     }  # fmt: skip
     if measurement is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from tuner.child import wire
+from tuner.knowledge import Knowledge, as_document
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
 from tuner.runner.request import TrialRequest
@@ -124,7 +125,7 @@ def request_document(request: TrialRequest, *, parent_pid: int, started: float) 
     }
 
 
-def _script_part(script: Script, device: Device, config: Config, knowledge: Mapping[str, Any]) -> dict[str, Any]:
+def _script_part(script: Script, device: Device, config: Config, knowledge: Knowledge) -> dict[str, Any]:
     # The child sees exactly one CUDA device, whichever it is: always its cuda:0.
     label = "cuda:0" if device.kind == "cuda" else device.label
     return {
@@ -135,7 +136,7 @@ def _script_part(script: Script, device: Device, config: Config, knowledge: Mapp
         "argv": list(script.argv),
         "device": label,
         "config": dict(config),
-        "knowledge": dict(knowledge),
+        "knowledge": as_document(knowledge),
     }
 
 
@@ -188,7 +189,7 @@ def exec_applied(
     script: Script,
     device: Device,
     config: Config,
-    knowledge: Mapping[str, Any],
+    knowledge: Knowledge,
     *,
     alone: bool = True,
     python: str = sys.executable,

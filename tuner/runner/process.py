@@ -11,7 +11,7 @@ import selectors
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +19,7 @@ from tuner.analysis.measurement import measurement_of, merged_facts
 from tuner.child.wire import decode_fields
 from tuner.devices import present as environment
 from tuner.devices.cuda_reader import CardReader, card_reader
+from tuner.knowledge import read
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import Traces, classify, one_line
 from tuner.runner.created_files import put_aside
@@ -231,12 +232,10 @@ class _Watch:
             measurable=measurement is not None,
         )
         kind, reason, detail = classify(traces)
-        facts = merged_facts(records)
-        if not device_clean:
-            facts["device_clean"] = False
+        knowledge = replace(read(merged_facts(records)), device_clean=device_clean)
         return Outcome(
             kind, reason, detail, str(traces.last.get("exception", {}).get("traceback", "")),
-            measurement, facts, seconds,
+            measurement, knowledge, seconds,
         )  # fmt: skip
 
 
