@@ -1,7 +1,8 @@
 # Everything a fresh machine needs: python3 (3.11 or newer, with its venv module) and make.
 PYTHON ?= python3
 VENV ?= .venv
-# What the tests and studies run on. PyPI's Linux wheel brings several gigabytes of CUDA libraries; a machine
+# What the tests and studies run on; PyTorch is installed first, and every later command names it again, so that none
+# replaces it. PyPI's Linux wheel brings several gigabytes of CUDA libraries; a machine
 # without a GPU is served better by: make PIP_ARGS="--index-url <the CPU wheel index of pytorch.org>"
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
@@ -14,19 +15,28 @@ BIN = $(VENV)/bin
 # TensorFlow is large, and installed for the tests and for the studies that train with it only.
 NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras)
 
-.PHONY: env study test golden lint types clean
+# Tests that time nothing run in this many processes at once.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest
+
+.PHONY: env study test test-all golden lint types clean
 
 env: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) $(TORCH)
-	$(BIN)/python -m pip install -q -e '.[studies,test]'
+	$(BIN)/python -m pip install -q $(TORCH) -e '.[studies]'
 	touch $@
 
 $(VENV)/.keras: $(VENV)/.installed
-	$(BIN)/python -m pip install -q $(PIP_ARGS) $(TENSORFLOW)
+	$(BIN)/python -m pip install -q $(TENSORFLOW)
 	touch $@
+
+# All that the tests need: whatever is missing fails them.
+$(VENV)/.tests: $(VENV)/.installed
+	$(BIN)/python -m pip install -q $(TORCH) $(TENSORFLOW) -e '.[studies,test]'
+	touch $@ $(VENV)/.keras
 
 study: env $(NEEDS)
 	$(BIN)/autotune study $(STUDY) --study $(STUDY_FOLDER) $(STUDY_ARGS)
@@ -34,17 +44,24 @@ study: env $(NEEDS)
 	@echo "$(STUDY_FOLDER)/best.json:"
 	@cat $(STUDY_FOLDER)/best.json
 
-test: env $(VENV)/.keras lint types
-	$(BIN)/python -m pytest -m "not slow"
+# What measures time or has a deadline ("timed") runs alone, behind all that doesn't.
+test: lint types
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow and not timed"
+	$(PYTEST) -m "timed and not slow"
+
+# The long campaigns, too.
+test-all: lint types
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow and not timed"
+	$(PYTEST) -m "timed or slow"
 
 # AUTOTUNE_GOLDEN=write make golden  writes the golden files anew
-golden: env
-	$(BIN)/python -m pytest -q tests/golden
+golden: $(VENV)/.tests
+	$(PYTEST) -q tests/golden
 
-lint: env
+lint: $(VENV)/.tests
 	$(BIN)/ruff check .
 
-types: env
+types: $(VENV)/.tests
 	$(BIN)/mypy
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -17,8 +18,10 @@ from typing import Any
 import pytest
 
 from tuner.child import wire
+from tuner.child.records import RECORDS
 from tuner.runner.process import LEAVE_S
 
+pytest_plugins = ["support.skips", "support.postgresql"]
 CHILD = Path(__file__).parent.parent / "tuner" / "child" / "__main__.py"
 QUICK_WINDOW = {
     "warmup_steps": 3, "warmup_s": 0.1, "block_s": 0.05, "min_blocks": 6, "min_s": 0.3, "max_s": 2.0,
@@ -62,6 +65,12 @@ def write_script(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+def _defaults(kind: str) -> dict[str, Any]:
+    """A record leaves out what is as its type says; what is known of a script stays as it was sent."""
+    fields = () if kind == "facts" else dataclasses.fields(RECORDS[kind])
+    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+
+
 def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """The child's records until it has ended. As in the runner, one whose script is through may not stay: TensorFlow's
     generator datasets can lock up while Python ends, without us as well.
@@ -70,7 +79,7 @@ def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, A
     leaving = threading.Timer(LEAVE_S, process.kill)
     with os.fdopen(reader, "rb") as stream:
         for record in wire.decode_fields(stream):
-            records.append(record)
+            records.append({**_defaults(record["kind"]), **record})
             if record["kind"] == "exit":
                 leaving.start()
     leaving.cancel()

@@ -26,7 +26,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "knowledge objective",
         "space",
         "analysis",
-        "events formatting result devices storage",
+        "devices",
+        "events formatting documents result storage",
         "search runner",
         "study",
         "progress report export",
@@ -40,13 +41,16 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     for row in (
         "shape patches call_sites",
         "records",
-        "wire",
+        "wire evidence",
         "seeds created_files",
         "recorder",
+        "sources knobs",
         "session",
-        "arguments files trackers",
-        "torch tensorflow",
+        "arguments files",
+        "adapter",
+        "numpy torch tensorflow",
         "keras",
+        "adapters",
         "hooks",
         "execute",
         "__init__ __main__",
@@ -56,10 +60,16 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
 ISLANDS = frozenset({"__init__", "child"})
 # Receive data and never fetch it: values, and the words for them, are all that they may know.
 RECEIVERS = frozenset({"progress", "report", "export"})
-VALUES = frozenset(["errors", "model", "knowledge", "analysis", "events", "objective", "formatting", "result"])
+VALUES = frozenset({
+    "errors", "model", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
+})  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
 PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.")
-SOLE_IMPORTERS = {"optuna": "tuner/search/", "sqlalchemy": "tuner/storage/database.py", "pynvml": "tuner/devices/"}
+SOLE_IMPORTERS = {
+    "optuna": ("tuner/search/",),
+    "sqlalchemy": ("tuner/storage/database.py", "tuner/storage/schema.py"),
+    "pynvml": ("tuner/devices/nvml.py",),
+}
 FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers"})
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
 
@@ -173,9 +183,9 @@ def island(path: str, tree: ast.Module) -> Iterator[str]:
 def sole_importers(path: str, tree: ast.Module) -> Iterator[str]:
     """Optuna, SQLAlchemy and NVML are imported in one place each; tests may look for themselves."""
     for name in _imports(tree):
-        place = SOLE_IMPORTERS.get(name.split(".")[0])
-        if place is not None and not path.startswith((place, "tests/")):
-            yield f"{path}: {name} is imported in {place} only"
+        places = SOLE_IMPORTERS.get(name.split(".")[0])
+        if places is not None and not path.startswith((*places, "tests/")):
+            yield f"{path}: {name} is imported in {' and '.join(places)} only"
 
 
 def late_frameworks(path: str, tree: ast.Module) -> Iterator[str]:
@@ -324,6 +334,7 @@ LONG_FUNCTION = "def long():\n" + "    x = 1\n" * LONGEST_FUNCTION
         (island, "tuner/__init__.py", "def late():\n    import numpy"),
         (sole_importers, "tuner/study/run.py", "def late():\n    import optuna.samplers"),
         (sole_importers, "tuner/runner/process.py", "def late():\n    import pynvml"),
+        (sole_importers, "tuner/devices/cuda.py", "import pynvml"),
         (sole_importers, "tuner/search/tpe.py", "from sqlalchemy import create_engine"),
         (late_frameworks, "tuner/devices/present.py", "import torch.nn"),
         (late_frameworks, "search_spaces/keras.py", "if True:\n    from tensorflow import keras"),

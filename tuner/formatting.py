@@ -7,13 +7,21 @@ from collections.abc import Iterable, Mapping
 
 from tuner.analysis.accuracy import Check, Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
-from tuner.model import Device, Phase, Ratio, Script, Shift, Trial, Value, baseline_of
+from tuner.model import Device, OutcomeKind, Ratio, Script, Shift, Side, Trial, Value, baseline_of
 
 AS_WRITTEN = "as written"
+_SKIPS_SHOWN = 0.005
+"""From this share of skipped steps on a trial's result says so."""
+_WAIT_SHOWN = 0.05
 BOUND_TEXT = {
     Bound.INPUT: "the loop waits for its loader",
     Bound.COMPUTE: "computing takes the time",
     Bound.OVERHEAD: "what each step costs besides its samples takes the time",
+}
+SIDE_TEXT = {
+    Side.COMPUTE: "computing alone",
+    Side.LOADER: "the loader alone",
+    Side.HALF: "computing half a batch",
 }
 
 
@@ -35,7 +43,26 @@ def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
 
 def run_text(trial: Trial) -> str:
     """What was run: a config, or the side of the loop that a probe ran."""
-    return trial.why if trial.phase is Phase.PROBE else config_text(trial.config)
+    return SIDE_TEXT[trial.side] if trial.side is not None else config_text(trial.config)
+
+
+def result_text(trial: Trial) -> str:
+    """What the trial measured, or what it ended as."""
+    outcome = trial.outcome
+    if outcome is None:
+        return "unfinished"
+    measurement = outcome.measurement
+    if not outcome.complete or measurement is None:
+        kind = "can't work here" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
+        return f"{kind}: {outcome.reason}" if outcome.reason else kind
+    text = rate_text(measurement.rate, measurement.unit)
+    if (measurement.data_wait_share or 0.0) >= _WAIT_SHOWN:
+        text += f", {share_text(measurement.data_wait_share)} data wait"
+    if measurement.skip_share >= _SKIPS_SHOWN:
+        text += f", {share_text(measurement.skip_share)} of the steps skipped"
+    if measurement.compile_cache:
+        text += f", {measurement.compile_cache} compile cache"
+    return text if measurement.steady else f"{text}, unsteady"
 
 
 def script_text(script: Script) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tuner.child.records import Evidence as Evidence
-from tuner.child.records import Knowledge
+from tuner.child.records import Knowledge, ProbeSide
 from tuner.child.records import Value as Value
 
 
@@ -218,11 +218,27 @@ class Phase(StrEnum):
     FINALS = "finals"
 
 
+class Side(StrEnum):
+    """A part of the training loop that a probe runs by itself: computing on a kept batch, the loader, half a batch."""
+
+    COMPUTE = "compute"
+    LOADER = "loader"
+    HALF = "half"
+
+    @property
+    def in_child(self) -> ProbeSide:
+        """What the child is asked to run: half a batch is computed like a whole one, under another config."""
+        return ProbeSide.LOADER if self is Side.LOADER else ProbeSide.COMPUTE
+
+
 @dataclass(frozen=True)
 class Trial:
-    """One config evaluated once. ``why`` says in a few words what the proposal is for, or which runs it belongs to.
+    """One config evaluated once. ``why`` says for people in a few words what it is for; nothing depends on it.
 
-    A run of the finals has its ``round``, from 1; one of a screen the ``seed`` that it trains on.
+    ``group`` holds the numbers of the trials whose configs this run compares: the finalists in the finals, the
+    candidate in a screen. It is empty elsewhere, and in the baseline's runs of a screen, which all candidates share.
+    A run of the finals has its ``round``, from 1; one of a screen the ``seed`` that it trains on, and the number of
+    ``samples``; a probe's run the ``side`` of the loop.
     """
 
     number: int
@@ -232,6 +248,9 @@ class Trial:
     outcome: Outcome | None = None
     round: int | None = None
     seed: int | None = None
+    group: tuple[int, ...] = ()
+    samples: int | None = None
+    side: Side | None = None
 
     @property
     def measurement(self) -> Measurement | None:
@@ -267,18 +286,22 @@ class Shift:
 
 @dataclass(frozen=True)
 class Device:
-    """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name."""
+    """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name.
+
+    ``label`` is the device as it is written on the command line: ``cpu``, ``cuda:0``; its kind where nothing else is
+    said, which is enough for the only one of its kind.
+    """
 
     kind: str
     index: int
     name: str
     uuid: str
     memory_bytes: int
+    label: str = ""
 
-    @property
-    def label(self) -> str:
-        """The device as it is written on the command line: ``cpu``, ``cuda:0``, ``tpu``."""
-        return f"{self.kind}:{self.index}" if self.kind == "cuda" else self.kind
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.kind)
 
 
 @dataclass(frozen=True)
@@ -332,14 +355,14 @@ class Turn:
     """One turn on the way from the script as written to the fastest single trial.
 
     ``turned`` are the knobs that it adds to the turns before, empty for the script as written; ``knobs`` what was
-    observed of them. ``gain`` is the ratio to the turn before, ``total`` to the script as written; ``rough`` where
-    that moved around the trial.
+    observed of them. ``score`` is the objective's figure; ``gain`` its ratio to the turn before, ``total`` to the
+    script as written, both above 1 for better; ``rough`` where that moved around the trial.
     """
 
     trial: int
     turned: Config
-    rate: float
-    unit: str
+    measurement: Measurement
+    score: float
     gain: float
     total: float
     rough: bool

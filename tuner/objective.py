@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.errors import ObjectiveError
 from tuner.model import Measurement
@@ -11,12 +11,24 @@ from tuner.model import Measurement
 
 @dataclass(frozen=True)
 class Objective:
-    """A measurement's figure in ``unit``, and whether more of it is better."""
+    """A measurement's figure in ``unit``, and whether more of it is better.
+
+    ``source`` is where it was loaded from, the name of an entry point or a file's path, "" for one that wasn't;
+    ``planned_samples`` the length of training over which the start is spread, None without one. Both are filled
+    by autotune, and serve to load the same objective again.
+    """
 
     name: str
     unit: str
     maximize: bool
     score: Callable[[Measurement], float]
+    source: str = ""
+    planned_samples: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Its name and unit."""
+        return f"{self.name} ({self.unit})"
 
     @property
     def is_rate(self) -> bool:
@@ -40,4 +52,10 @@ def amortised(objective: Objective, planned_samples: int) -> Objective:
         rate = objective.score(measurement)
         return planned_samples / (measurement.start_s + planned_samples / rate)
 
-    return Objective(f"{objective.name} over {planned_samples} samples", objective.unit, True, score)
+    return replace(
+        objective, name=f"{objective.name} over {planned_samples} samples", score=score, planned_samples=planned_samples
+    )
+
+
+RATE = Objective("rate", "samples/s or steps/s", True, lambda measurement: measurement.rate)
+"""What a measurement shows whatever was optimised: the rate itself."""

@@ -33,8 +33,10 @@ from shares import share_text
 from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.analysis.contention import OVERWHELMING, allowed_foreign_cpus
-from tuner.devices import present as environment
+from tuner.analysis.contention import OVERWHELMING, Host
+from tuner.devices.base import FOREIGN_SHARE
+from tuner.devices.cpu import cpu_device
+from tuner.devices.host import spare_cores, usable_cores
 from tuner.errors import AutotuneError
 from tuner.model import Phase, Script
 from tuner.result import StudyResult
@@ -99,8 +101,7 @@ def foreign_load(spell_s: float, seed: int) -> Iterator[None]:
 def wait_for_calm(at_most_s: float) -> float:
     """The seconds waited for one in which others use too little to void a round of the finals."""
     started = time.monotonic()
-    cores, spare = environment.usable_cores(), environment.spare_cores()
-    most_cpus = spare + OVERWHELMING * allowed_foreign_cpus(environment.cpu_device(), cores)
+    most_cpus = Host(usable_cores(), FOREIGN_SHARE, spare_cores()).allowed_foreign_cpus(OVERWHELMING)
     while time.monotonic() - started < at_most_s:
         before = cpu_times(os.sched_getaffinity(0))[0]
         time.sleep(1.0)
@@ -115,7 +116,7 @@ def plan(folder: Path, seed: int) -> StudyPlan:
     script.write_text(SCRIPT)
     return worlds.plan(
         folder / "study", script=Script(str(script), (ARGUMENT,), sha256=hashlib.sha256(SCRIPT.encode()).hexdigest()),
-        device=environment.cpu_device(), cores=environment.usable_cores(), spare_cores=environment.spare_cores(),
+        device=cpu_device(), cores=usable_cores(), spare_cores=spare_cores(),
         spaces=Spaces((load_space("torch"),)), objective=load_objective("throughput"), selection=("flavour",),
         trials=3, finals_rounds=StudyPlan.finals_rounds, finalists=StudyPlan.finalists, window=WINDOW, seed=seed,
         accuracy=AccuracyLimits(max_loss_increase=None), limits=Limits(trial_timeout_s=30.0),

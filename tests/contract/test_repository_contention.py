@@ -1,8 +1,4 @@
-"""Several processes on one database: nothing is run twice, nothing is lost. For every database that is to hold.
-
-SQLite is always there. For PostgreSQL, AUTOTUNE_TEST_POSTGRESQL names an empty database, as in
-postgresql+psycopg://me@localhost/autotune_test.
-"""
+"""Several processes on one database: nothing is run twice, nothing is lost. For every database that is to hold."""
 
 from __future__ import annotations
 
@@ -16,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
-from tuner.storage.database import Repository, TrialState
+from tuner.storage.database import NewTrial, Repository, TrialState
 
-POSTGRESQL = os.environ.get("AUTOTUNE_TEST_POSTGRESQL", "")
 PROCESSES = 5
 TRIALS = 40
 PRELUDE = """
 import sys, time
-from tuner.model import Outcome, OutcomeKind, Phase
-from tuner.storage.database import Repository
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
+from tuner.storage.database import NewTrial, Repository
 url, owner = sys.argv[1:3]
 print("ready", flush=True)
 sys.stdin.readline()
@@ -35,9 +30,7 @@ sys.stdin.readline()
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'study.db'}"
-    if not POSTGRESQL:
-        pytest.skip("AUTOTUNE_TEST_POSTGRESQL names no database")
-    return POSTGRESQL
+    return str(request.getfixturevalue("postgresql_url"))
 
 
 @pytest.fixture
@@ -76,7 +69,7 @@ def _at_once(url: str, work: str) -> list[list[str]]:
 def test_a_waiting_trial_is_claimed_by_one(url: str, repository: Repository) -> None:
     study = repository.create_study(f"claims-{os.getpid()}", {}).id
     for number in range(TRIALS):
-        repository.start_trial(study, Phase.SEARCH, Config(num_workers=number), "", "none")
+        repository.start_trial(study, NewTrial(Phase.SEARCH, Config(num_workers=number)), "none")
         repository.requeue_trial(study, number)
     claimed = _at_once(
         url,
@@ -84,7 +77,7 @@ def test_a_waiting_trial_is_claimed_by_one(url: str, repository: Repository) -> 
 repository = Repository(url)
 while (trial := repository.claim_trial({study}, owner)) is not None:
     time.sleep(0.01)  # a trial takes its time, and the others get their turn
-    assert repository.finish_trial({study}, trial.number, Outcome(OutcomeKind.CRASHED, owner), owner)
+    assert repository.finish_trial({study}, trial.number, Outcome(OutcomeKind.CRASHED, owner))
     print(trial.number)
 """,
     )
@@ -105,7 +98,7 @@ def test_numbers_are_given_once(url: str, repository: Repository) -> None:
         f"""
 repository = Repository(url)
 for _ in range(8):
-    print(repository.start_trial({study}, Phase.SEARCH, dict(), "", owner).number)
+    print(repository.start_trial({study}, NewTrial(Phase.SEARCH, Config()), owner).number)
 """,
     )
     assert sorted(int(number) for numbers in printed for number in numbers) == list(range(8 * PROCESSES))
@@ -114,7 +107,7 @@ for _ in range(8):
 def test_an_outcome_is_stored_by_one(url: str, repository: Repository) -> None:
     study = repository.create_study(f"outcomes-{os.getpid()}", {}).id
     for _ in range(10):
-        repository.start_trial(study, Phase.SEARCH, BASELINE, "", "none")
+        repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "none")
     printed = _at_once(
         url,
         f"""
@@ -137,7 +130,7 @@ def test_a_new_database_is_prepared_by_several_at_once(tmp_path: Path) -> None:
 
 def test_a_killed_owner_leaves_a_trial_that_can_be_claimed_again(url: str, repository: Repository) -> None:
     study = repository.create_study(f"kill-{os.getpid()}", {}).id
-    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "none")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "none")
     repository.requeue_trial(study, 0)
     work = f"""
 import os, signal
@@ -150,8 +143,9 @@ os.kill(os.getpid(), signal.SIGKILL)
     )  # fmt: skip
     assert ended.returncode == -9, ended.stderr
     assert repository.claim_trial(study, "me") is None
-    (orphan,) = repository.orphans(study, lambda owner: owner != "killed")
-    repository.requeue_trial(study, orphan.trial.number)
+    (left,) = repository.records(study)
+    assert (left.state, left.owner) == (TrialState.RUNNING, "killed")
+    repository.requeue_trial(study, left.trial.number)
     claimed = repository.claim_trial(study, "me")
     assert claimed is not None and claimed.number == 0
-    assert repository.finish_trial(study, 0, Outcome(OutcomeKind.CRASHED), owner="me")
+    assert repository.finish_trial(study, 0, Outcome(OutcomeKind.CRASHED))

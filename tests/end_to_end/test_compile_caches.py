@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Config, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest, Window
-
-pytest.importorskip("torch", reason="PyTorch isn't installed")
 
 TRAIN = """
     import torch

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from support.torch_trials import begin
 
 __all__ = ["begin"]
 
-torch = pytest.importorskip("torch", reason="PyTorch isn't installed")
 
 Begin = Callable[..., Any]
 
@@ -41,8 +41,7 @@ def _scaled_by_hand(device: str, batches: list[tuple[Any, Any]]) -> tuple[Any, i
     return model.weight, skipped
 
 
-NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NO_CUDA])]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("keras", reason="Keras isn't installed")
 pytestmark = pytest.mark.timeout(300)
 
 TRAIN = """
@@ -29,13 +27,9 @@ TRAIN = """
     print("told", json.dumps({"loss": history.get("loss"), "val_mae": history["val_mae"], "changed": changed}))
 """
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
-BACKENDS = [
-    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}"))
-    for name in ("torch", "jax")
-]
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["torch", "jax"])
 def train(
     request: pytest.FixtureRequest, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> Callable[..., tuple[Any, dict[str, Any]]]:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch isn't installed")
-
 WRITER = """
     import torch
     from WRITERS import SummaryWriter
@@ -74,7 +72,6 @@ TRAINERS = {"lightning": (LIGHTNING, "val/acc", 0.25), "transformers": (TRANSFOR
 def test_a_writers_scalars_are_metrics(
     run_child: Callable[..., Any], write_script: Callable[..., Path], library: str, writers: str
 ) -> None:
-    pytest.importorskip(library, reason=f"{library} isn't installed")
     ran = run_child(write_script(WRITER.replace("WRITERS", writers)))
     assert ran.of("window")[0]["complete"], ran.output
     metrics = {record["name"]: record["value"] for record in ran.of("metric")}
@@ -88,7 +85,6 @@ def test_a_writers_scalars_are_metrics(
 def test_what_a_trainer_logs_is_a_metric(
     run_child: Callable[..., Any], write_script: Callable[..., Path], library: str, epochs: str
 ) -> None:
-    pytest.importorskip(library, reason=f"{library} isn't installed")
     script, name, value = TRAINERS[library]
     ran = run_child(write_script(script.replace("EPOCHS", epochs)))
     assert ran.returncode == 0, ran.output

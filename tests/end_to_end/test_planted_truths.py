@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch isn't installed")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRAIN = """

@@ -13,7 +13,7 @@ from test_metrics import TRAINERS
 
 from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
 from tuner.analysis.stats import Verdict
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.formatting import screened_text
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Script
@@ -21,8 +21,6 @@ from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, Window, screen_window
 from tuner.space.declare import Known, resolve
 from tuner.space.registry import load_space
-
-pytest.importorskip("torch", reason="PyTorch isn't installed")
 
 QUICK = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_blocks=6, min_s=0.3, max_s=1.0, target_half_width=0.1)
 TRAIN = """
@@ -170,7 +168,6 @@ def test_a_trainers_own_accumulation_gives_the_same_gradient_and_loss(
     write_script: Callable[..., Path], tmp_path: Path, library: str
 ) -> None:
     """Lightning takes its backward inside of the optimizer's step, accelerate divides the loss by 1 once more."""
-    pytest.importorskip(library, reason=f"{library} isn't installed")
     script = write_script(TRAINERS[library][0].replace("EPOCHS", "1000"))
     result = Screen(script, tmp_path / "trials").of(Config(batch_size=2, grad_accumulation=4), seeds=1)
     assert {check.name: abs(check.worse) < 0.01 for check in result.checks} == {LOSS: True, GRADIENT: True}, result

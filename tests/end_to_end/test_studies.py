@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -31,18 +30,11 @@ SHORT = {
 def example(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of the folder: what the script writes beside itself is not left in the repository."""
     folder: Path = request.param
-    for module in ("sklearn", "PIL", _framework(folder)):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} isn't installed")
     copy = tmp_path / folder.name
     copy.mkdir()
     for name in ("train.py", "study.toml"):
         shutil.copy(folder / name, copy)
     return copy
-
-
-def _framework(folder: Path) -> str:
-    return "torch" if "import torch" in (folder / "train.py").read_text(encoding="utf-8") else "tensorflow"
 
 
 def arguments(folder: Path) -> list[str]:
@@ -80,9 +72,6 @@ def test_each_example_is_told_of() -> None:
 
 def test_the_waterfalls_inputs_make_the_same_batches(tmp_path: Path) -> None:
     """Turning one into the other changes the speed and nothing that is learned from."""
-    for module in ("sklearn", "PIL", "tensorflow"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} isn't installed")
     folder = ROOT / "studies" / "waterfall"
     assert list(parse(read_file(folder / "study.toml")["args"])) == ["input"]
     check = f"""

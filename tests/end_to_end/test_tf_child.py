@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
-
 TRAIN = """
     import sys, time
     import tensorflow as tf

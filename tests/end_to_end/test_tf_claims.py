@@ -11,7 +11,7 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    tf = pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
+    import tensorflow as tf
 
 from support.tf_networks import Gan, Net, batches
 from support.tf_trials import begin

@@ -11,7 +11,7 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    tf = pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
+    import tensorflow as tf
 
 from support.in_process import ENDLESS
 from support.tf_networks import SAMPLES, Gan, Net, batches
@@ -83,6 +83,15 @@ def test_the_sides_of_a_loop_are_counted_in_samples(begin: Begin, side: str) -> 
         same = all((a == b).all() for a, b in zip(before, net.model.get_weights(), strict=True))
         assert same is (probe == "loader")
         assert len(set(seen)) == {"": len(seen), "compute": 1, "loader": 0}[probe]
+
+
+def test_a_folder_of_the_users_may_be_called_keras(begin: Begin) -> None:
+    source = "def train(step, batches):\n    for x, y in batches:\n        step(x, y)\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "/home/someone/keras/tensorflow/python/train.py", "exec"), namespace)
+    trial = begin()
+    namespace["train"](tf.function(Net().step), batches(10).repeat(2))
+    assert [key.split(":")[0] for key in trial.end()["training_loaders"]] == ["train.py"]
 
 
 def test_a_whole_epoch_in_one_function_is_counted_by_its_graph(begin: Begin) -> None:
@@ -215,7 +224,7 @@ def test_it_stands_aside_while_keras_fits(begin: Begin) -> None:
     net.model.fit(batches(), verbose=0)
     assert trial.steps == 0
     assert not trial.loops.functions.training
-    assert not trial.loops.feeds.feeds
+    assert not trial.loops.sources.feeds
 
 
 # several networks

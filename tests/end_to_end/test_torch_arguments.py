@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch isn't installed")
-
 TRAIN = """
     import sys
     import torch

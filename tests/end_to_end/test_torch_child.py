@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch isn't installed")
-
 TRAIN = """
     import argparse, json, sys, torch, torch.nn as nn, torch.nn.functional as F
     from torch.utils.data import DataLoader, TensorDataset

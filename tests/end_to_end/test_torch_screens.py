@@ -11,8 +11,6 @@ import pytest
 
 from tuner.child.torch.losses import loss_reduction
 
-pytest.importorskip("torch", reason="PyTorch isn't installed")
-
 TRAIN = """
     import random
     import numpy

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from support.torch_trials import begin
 
 from tuner.child import arguments
 
 __all__ = ["begin"]
 
-torch = pytest.importorskip("torch", reason="PyTorch isn't installed")
 
 Begin = Callable[..., Any]
 
@@ -237,7 +237,7 @@ def test_an_option_of_the_scripts_own_lifts_what_the_patches_cant_do(begin: Begi
 LEARN = """
 import torch, torch.nn as nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_trials import begin
+from support.torch_trials import begin
 
 __all__ = ["begin"]
 torch.manual_seed(0)

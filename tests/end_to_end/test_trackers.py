@@ -6,11 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch", reason="PyTorch isn't installed")
-pytest.importorskip("tensorboard", reason="TensorBoard isn't installed")
-
 TRAIN = """
     import torch
     from torch.utils.tensorboard import SummaryWriter

@@ -16,7 +16,7 @@ from tuner.child.files import Overlay
 from tuner.child.recorder import Recorder
 from tuner.child.session import Session
 from tuner.child.wire import FILES, MADE
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Outcome, Script
 from tuner.runner.created_files import LARGEST_RESULT_BYTES, MOST_RESULTS, put_aside
 from tuner.runner.process import ProcessRunner

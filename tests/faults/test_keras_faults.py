@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tensorflow", reason="TensorFlow isn't installed")
 pytestmark = pytest.mark.timeout(300)
 
 TRAIN = """

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted, Limits, TrialRequest, Window, screen_window
@@ -374,7 +374,7 @@ def test_an_applied_run_replaces_the_process_and_keeps_its_streams(tmp_path: Pat
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.model import Script
 from tuner.runner.launch import exec_applied
 exec_applied(Script("train.py", ()), cpu_device(), {{"workers": 2}}, {{}}, child=Path({str(child)!r}))

@@ -124,7 +124,6 @@ def test_an_outcome_on_disk_counts_although_the_database_never_heard_of_it(tmp_p
 
 
 def test_a_killed_study_takes_its_trial_along_and_resumes(tmp_path: Path, write_script: Callable[..., Path]) -> None:
-    pytest.importorskip("torch", reason="PyTorch isn't installed")
     script = write_script(TRAIN)
     folder = tmp_path / "study"
     process = start(folder, "real", str(script), "--trials", "2", "--knobs", "threads", "--rounds", "1")
@@ -208,7 +207,6 @@ def test_a_database_that_is_none_is_told_by_its_path(tmp_path: Path) -> None:
 def test_a_trial_over_the_memory_limit_is_infeasible_and_the_study_goes_on(
     tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:
-    pytest.importorskip("torch", reason="PyTorch isn't installed")
     # Only the config with one thread takes much: the baseline has to stay below.
     hog = TRAIN + """
             if torch.get_num_threads() == 1 and "hoard" not in globals():

@@ -15,16 +15,17 @@ from rich.console import Console
 from support import made_up, made_up_keras
 from support.golden_files import check
 
-from tuner.cli.tables import WIDE, table
-from tuner.cli.trials import document, gain, listed
+from tuner.cli.tables import WIDE, drawn
 from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, TrialStarted
 from tuner.export import PROFILE
 from tuner.export.profile import read
 from tuner.model import Phase, Trial, Verdict
+from tuner.objective import RATE
 from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
 from tuner.progress.state import State
 from tuner.report.summary import summary
+from tuner.report.trials import TrialsReport
 from tuner.result import StudyResult
 
 BEST = f"{made_up.FOLDER}/best.json"
@@ -149,15 +150,14 @@ def test_an_anchor_counts_as_no_trial_of_the_search() -> None:
 )
 def test_the_table_of_trials(name: str, trials: Sequence[Trial]) -> None:
     written = io.StringIO()
-    shown = table(*listed(trials), right=["trial", "gain", "took"])
-    Console(file=written, width=WIDE).print(shown)
+    Console(file=written, width=WIDE).print(drawn(TrialsReport(trials, RATE).table()))
     check(f"{name}.txt", "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines()))
 
 
 def test_the_trials_as_json() -> None:
     known = replace(made_up.BEST, outcome=replace(made_up.BEST.outcome, measurement=made_up.FASTER))  # type: ignore[type-var]
-    documents = [document(trial, gain(trial, made_up.TRIALS), 1.0) for trial in (*made_up.TRIALS[:3], known)]
-    documents.append(document(made_up.on_a_card()[2], 1.5, 1.19))
+    documents = TrialsReport((*made_up.TRIALS[:3], known), RATE).documents()
+    documents.append(TrialsReport(made_up.on_a_card(), RATE).documents()[2])
     check("trials.json", json.dumps(documents, indent=2) + "\n")
 
 
@@ -184,5 +184,5 @@ def test_best_json(case: str) -> None:
 def test_a_gain_in_the_finals_is_that_of_its_own_round() -> None:
     """Held against the first baseline, a machine that has become slower would show every candidate as slow."""
     for trial in made_up.FINALS:
-        own = gain(trial, made_up.TRIALS)
+        own = TrialsReport(made_up.TRIALS, RATE).gain(trial)
         assert own == pytest.approx(1.0 if not trial.config else trial.outcome.measurement.rate / 1190.0)  # type: ignore[union-attr]

@@ -195,10 +195,11 @@ def test_an_outcome_of_an_earlier_version_is_read() -> None:
     fields = json.loads(codec.encode_outcome(Outcome(OutcomeKind.CRASHED)))
     fields["facts"] = {
         "as_written": {"batch_size": 8, "sizes": [1, None], "nothing": None, "lr": {"$float": "inf"}},
-        "dataset_len": None, "gradient_scaler": None, "of_another_version": [1], "loaders": [{"key": "a", "fetches": 2}],
+        "dataset_len": None, "gradient_scaler": None, "of_another_version": [1],
+        "loaders": [{"key": "a", "fetches": 2}],
     }  # fmt: skip
     knowledge = codec.decode_outcome(json.dumps(fields)).knowledge
-    as_written = {"batch_size": 8, "sizes": "[1, None]", "lr": math.inf}
+    as_written: dict[str, Value] = {"batch_size": 8, "sizes": "[1, None]", "lr": math.inf}
     assert knowledge == Knowledge(as_written=as_written, loaders=(LoaderUse("a", 2),))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tuner.child.recorder import Recorder
+from tuner.child.records import Record
 from tuner.child.session import Session
 
 ENDLESS = {
@@ -20,8 +21,11 @@ class Log(Recorder):
         super().__init__(None)
         self.records: list[dict[str, Any]] = []
 
-    def emit(self, kind: str, **fields: Any) -> None:
-        self.records.append({"kind": kind, **fields})
+    def emit(self, record: Record | str, **fields: Any) -> None:
+        if isinstance(record, str):
+            self.records.append({"kind": record, **fields})
+        else:
+            self.records.append({"kind": record.kind, **vars(record)})
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """Records of one kind."""

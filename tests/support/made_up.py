@@ -11,7 +11,6 @@ from tuner.analysis.accuracy import Check, Screened
 from tuner.analysis.bottleneck import Bottleneck, Bound
 from tuner.analysis.gain import Yardstick
 from tuner.analysis.tiers import best_of_tiers
-from tuner.cli.trials import RATE
 from tuner.events import (
     Event,
     FinalsStarted,
@@ -48,6 +47,7 @@ from tuner.model import (
     Verdict,
     Winner,
 )
+from tuner.objective import RATE
 from tuner.result import StudyFacts, StudyLimits, StudyResult
 
 MIB = 1024**2
@@ -104,7 +104,7 @@ SEARCHED = (
     complete(6, Phase.SEARCH, {"threads": 1}, 8.731, "intra-op threads", steady=False),
 )
 FINALS = tuple(
-    replace(complete(7 + i, Phase.FINALS, config, rate, "finals of 4"), round=i // 2 + 1)
+    replace(complete(7 + i, Phase.FINALS, config, rate, "finals of 4"), round=i // 2 + 1, group=(4,))
     for i, (config, rate) in enumerate([(CONFIG, 1690.0), ({}, 1190.0)] * 3)
 )
 TRIALS = (BASELINE, *SEARCHED, *FINALS)

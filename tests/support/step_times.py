@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from support.in_process import Log
 from tuner.analysis.measurement import measurement_of
 from tuner.analysis.stats import Floats
-from tuner.child.recorder import Recorder, StepClock
+from tuner.child.recorder import StepClock
 from tuner.model import Measurement
 from tuner.runner.request import Window
 
@@ -35,15 +35,6 @@ class Weather:
 WEATHERS = tuple(Weather(n, a, d) for n in NOISES for a in AUTOCORRELATIONS for d in DRIFTS)
 
 
-class _Log(Recorder):
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.records: list[dict[str, Any]] = []
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        self.records.append({"kind": kind, "t": 0.0, **fields})
-
-
 def step_seconds(weather: Weather, random: np.random.Generator) -> tuple[Floats, Floats]:
     """One trial's step times, and what each was expected to take. A step's standard deviation is a tenth to a third."""
     count = _MOST_STEPS + 100
@@ -61,7 +52,7 @@ def step_seconds(weather: Weather, random: np.random.Generator) -> tuple[Floats,
 def measured(weather: Weather, random: np.random.Generator, window: Window) -> tuple[Measurement, float]:
     """One trial's measurement, its window ended by the step clock's own rule, and the rate to be expected in it."""
     seconds, expected = step_seconds(weather, random)
-    now, log = [0.0], _Log()
+    now, log = [0.0], Log()
     clock = StepClock(log, asdict(window), clock=lambda: now[0])
     began = None
     for step, took in enumerate(seconds.tolist()):
@@ -73,7 +64,8 @@ def measured(weather: Weather, random: np.random.Generator, window: Window) -> t
         if through:
             break
     assert clock.complete and began is not None, "the window didn't end"
-    found = measurement_of([*log.records, {"kind": "window", "t": 0.0, "complete": True}], [])
+    records = [{"t": 0.0, **record} for record in log.records]
+    found = measurement_of([*records, {"kind": "window", "t": 0.0, "complete": True}], [])
     assert found is not None
     steps = sum(block.steps for block in found.blocks)
     return found, BATCH * steps / float(expected[began : began + steps].sum())

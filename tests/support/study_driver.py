@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from support import worlds
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.errors import AutotuneError
 from tuner.model import Config, Outcome, Script, Trial
 from tuner.runner.process import ProcessRunner
@@ -80,12 +80,12 @@ def die_before_store(number: int) -> None:
     stored = Repository.finish_trial
     calls = 0
 
-    def finish_trial(self: Repository, study_id: int, trial: int, outcome: Outcome, owner: str | None = None) -> bool:
+    def finish_trial(self: Repository, study_id: int, trial: int, outcome: Outcome) -> bool:
         nonlocal calls
         calls += 1
         if calls == number:
             os.kill(os.getpid(), signal.SIGKILL)
-        return stored(self, study_id, trial, outcome, owner)
+        return stored(self, study_id, trial, outcome)
 
     Repository.finish_trial = finish_trial  # type: ignore[assignment,method-assign]
 

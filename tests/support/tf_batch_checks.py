@@ -186,7 +186,7 @@ def check_files_read_by_an_interleave() -> None:
 
     plain = [bytes(x) for batch in lines() for x in batch.numpy()]
     trial = Trial(batch_size=15, parallel_calls=8)
-    made = trial.watch.adapt(lines())
+    made: Any = trial.watch.adapt(lines())
     assert sizes(made) == [15, 15]
     assert [bytes(x) for batch in made for x in batch.numpy()] == plain
     assert trial.watch.applied["parallel_calls"].changed == 1  # at most as many calls as files are open at a time

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from support.tf_data_trials import Trial, after, numbers, values
+from support.tf_data_trials import Trial, after, numbers
 from support.tf_plan_checks import REFUSED, plus_one
 from tuner.child.patches import unpatch_all
 
@@ -32,11 +32,6 @@ def check_nothing_of_tf_data_trains() -> None:
     trial = Trial(batch_size=16, prefetch=2)
     assert trial.evidence("prefetch") == (REFUSED, "no tf.data dataset feeds training")
     assert not [x for x in trial.log.records if x.get("knob") == "batch_size"]  # arrays have one, too: not ours to say
-
-
-def check_the_first_batch_again_and_again() -> None:
-    trial = Trial()
-    assert values(trial.watch.kept(numbers().batch(4)).take(3)) == [0, 1, 2, 3] * 3
 
 
 def check_images_of_a_directory() -> None:

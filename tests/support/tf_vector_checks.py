@@ -46,7 +46,7 @@ def check_a_moved_map_gives_the_same_batches_and_the_plan_shows_it() -> None:
     as_written = [x for batch in make() for x in batch]
     trial = after(make, vectorized_map=True)
     assert trial.evidence("vectorized_map") == ("verified", "")
-    adapted = trial.watch.adapt(make(), batched=True)
+    adapted: Any = trial.watch.adapt(make(), batched=True)
     assert adapted.element_spec == make().element_spec
     found = [x for batch in adapted for x in batch]
     assert len(found) == len(as_written)

@@ -18,10 +18,11 @@ class Trial(InProcess):
         super().__init__(config, knowledge)
         import torch
 
+        from tuner.child.adapter import instrument
         from tuner.child.torch.adapter import TorchAdapter
 
-        self.adapter = TorchAdapter(self.session, torch)
-        self.adapter.install()
+        self.adapter = TorchAdapter(self.session)
+        instrument(self.session, self.adapter, torch)
 
 
 @pytest.fixture

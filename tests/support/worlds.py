@@ -51,7 +51,7 @@ SPACE = SearchSpace(
 
 def device(uuid: str) -> Device:
     """A made-up card of its own: nothing else locks it."""
-    return Device("cuda", 0, "made up", uuid, 16 * 2**30)
+    return Device("cuda", 0, "made up", uuid, 16 * 2**30, "cuda:0")
 
 
 def measured(rate: float, wait: float = 0.0, *, knobs: tuple[KnobReport, ...] = ()) -> Outcome:

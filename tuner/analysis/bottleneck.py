@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Measurement, Phase, Trial
+from tuner.model import BASELINE, Config, Measurement, Phase, Side, Trial
 from tuner.space.declare import ResolvedSpace
 
 INPUT_SHARE = 0.15
@@ -23,19 +23,6 @@ class Bound(StrEnum):
     INPUT = "input-bound"
     COMPUTE = "compute-bound"
     OVERHEAD = "overhead-bound"
-
-
-class Side(StrEnum):
-    """A part of the loop that a probe runs by itself."""
-
-    COMPUTE = "computing alone"
-    LOADER = "the loader alone"
-    HALF = "computing half a batch"
-
-    @property
-    def word(self) -> str:
-        """What the child knows it by."""
-        return "loader" if self is Side.LOADER else "compute"
 
 
 @dataclass(frozen=True)
@@ -111,8 +98,8 @@ def bottleneck_of(trials: Iterable[Trial]) -> Bottleneck | None:
     measured: dict[Side, Measurement] = {}
     for trial in trials:
         found = trial.measurement
-        if found is not None and trial.phase is Phase.PROBE:
-            measured[Side(trial.why)] = found
+        if found is not None and trial.side is not None:
+            measured[trial.side] = found
         elif trial.phase is Phase.BASELINE:
             real = found
     return find_bottleneck(real, measured) if real is not None and measured else None

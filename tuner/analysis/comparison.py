@@ -44,13 +44,13 @@ class Schedule:
         return 1 - stats.pocock_level((1 - CONFIDENCE) / max(1, len(self.candidates)), self.looks)
 
     @property
-    def name(self) -> str:
-        """Tells these finals from others of the study, with other candidates; stored with each run of theirs."""
-        return "finals of " + ", ".join(str(trial.number) for trial in self.candidates)
+    def group(self) -> tuple[int, ...]:
+        """The numbers of the candidates' trials: tells these finals' runs from those of others of the study."""
+        return tuple(trial.number for trial in self.candidates)
 
     def holds(self, trial: Trial) -> bool:
         """Whether the trial is one of these finals' runs."""
-        return trial.phase is Phase.FINALS and trial.why == self.name and (trial.round or 0) in self._rounds
+        return trial.phase is Phase.FINALS and trial.group == self.group and (trial.round or 0) in self._rounds
 
     def runs_left(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> list[tuple[int, Config]]:
         """The round and the config of each run that isn't among the trials, in the order to run them."""
@@ -73,7 +73,7 @@ class Schedule:
     def _order(self, round_number: int) -> list[Config]:
         """Random, so that whatever drifts over a round favours nobody."""
         configs: list[Config] = [BASELINE, *(trial.config for trial in self.candidates)]
-        random.Random(f"{self.seed}:{self.name}:{round_number}").shuffle(configs)
+        random.Random(f"{self.seed}:{self.group}:{round_number}").shuffle(configs)
         return configs
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from tuner.model import CardUse, Device, Measurement, Outcome
+from tuner.model import CardUse, Measurement, Outcome
 
-FOREIGN_SHARE = 0.1
-"""Of the machine's cores. One busy core beside two threads made one thread look four times faster than two."""
-FOREIGN_SHARE_BESIDE_A_DEVICE = 0.5
-"""The host only feeds an accelerator: it takes more to be felt there."""
 FOREIGN_CARD_SHARE = 0.1
 """Of the time of a card's multiprocessors."""
 OVERWHELMING = 2.5
@@ -26,32 +23,40 @@ SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 """Those that tell of the card's surroundings. Under load the power cap is where a healthy card runs."""
 
 
-def allowed_foreign_cpus(device: Device, cores: int, spare_cores: int = 0) -> float:
-    """Cores that other processes may use beside a measurement.
+@dataclass(frozen=True)
+class Host:
+    """The cores around a measurement: those that we may use, and the share of them that others may take.
 
     ``spare_cores`` are those that a quota keeps from us: whoever uses them takes nothing from us.
     """
-    return spare_cores + cores * (FOREIGN_SHARE if device.kind == "cpu" else FOREIGN_SHARE_BESIDE_A_DEVICE)
+
+    cores: int
+    foreign_share: float
+    spare_cores: int = 0
+
+    def allowed_foreign_cpus(self, times: float = 1.0) -> float:
+        """Cores that other processes may use beside a measurement, or so many ``times`` what is allowed."""
+        return self.spare_cores + times * self.cores * self.foreign_share
 
 
-def contamination(outcome: Outcome, device: Device, cores: int, spare_cores: int = 0) -> str:
+def contamination(outcome: Outcome, host: Host) -> str:
     """What disturbed the measurement, in a few words; "" where nothing much did."""
     measurement = outcome.measurement
     if measurement is None or not outcome.complete:
         return ""
     parts = []
-    if measurement.foreign_cpus > allowed_foreign_cpus(device, cores, spare_cores):
-        parts.append(f"{foreign_text(measurement)} of {cores + spare_cores} cores")
+    if measurement.foreign_cpus > host.allowed_foreign_cpus():
+        parts.append(f"{foreign_text(measurement)} of {host.cores + host.spare_cores} cores")
     return "; ".join([*parts, *_troubles(measurement.card, FOREIGN_CARD_SHARE)])
 
 
-def disturbance(outcome: Outcome, device: Device, cores: int, spare_cores: int = 0) -> tuple[bool, float]:
+def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
     """Orders runs of one config, the calmest first: whether the card was slowed down, then how busy others were."""
     measurement = outcome.measurement
     if measurement is None or not outcome.complete:
         return True, math.inf
     card = measurement.card
-    busy = measurement.foreign_cpus / allowed_foreign_cpus(device, cores, spare_cores)
+    busy = measurement.foreign_cpus / host.allowed_foreign_cpus()
     on_card = (card.foreign_share or 0.0) / FOREIGN_CARD_SHARE if card is not None else 0.0
     return card is not None and bool(card.throttle_reasons & SLOWED), max(busy, on_card)
 

@@ -56,6 +56,10 @@ class Yardstick:
         score, reference = score_of(trial.outcome, self._objective), self.reference(trial.number)
         return None if score is None or reference is None else gain(score, reference, self._objective)
 
+    def score(self, trial: Trial) -> float | None:
+        """The objective's figure of the trial; None where it has none."""
+        return score_of(trial.outcome, self._objective)
+
     def reference(self, number: int) -> float | None:
         """What the baseline would have scored as trial ``number``; None before it was measured."""
         before, after = self._around(number)

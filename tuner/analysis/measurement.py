@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from tuner.analysis.resources import ResourceSample, card_use, cpu_use, peak_host_bytes
 from tuner.analysis.stats import is_steady, rate_interval
-from tuner.child.wire import decode_fields
-from tuner.model import Block, CardUse, Evidence, FirstGradient, KnobReport, Measurement
+from tuner.model import Block, Evidence, FirstGradient, KnobReport, Measurement
 
 MIN_BLOCKS = 3
 # Of a script that ended during its warm-up, the first part is left out: start-up effects are largest there.
@@ -20,33 +17,7 @@ _EARLY_SHARE = 0.2
 Record = Mapping[str, Any]
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The child's records, a torn last line left out; empty when there is no file."""
-    try:
-        with path.open("rb") as file:
-            return list(decode_fields(file))
-    except FileNotFoundError:
-        return []
-
-
-def read_resources(path: Path) -> list[dict[str, Any]]:
-    """The parent's samples of the trial's processes, a torn last line left out."""
-    samples: list[dict[str, Any]] = []
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return samples
-    for line in lines:
-        try:
-            sample = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(sample, dict):
-            samples.append(sample)
-    return samples
-
-
-def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Measurement | None:
+def measurement_of(records: Sequence[Record], samples: Sequence[ResourceSample]) -> Measurement | None:
     """The trial's figures, or None where too few blocks were read to speak of a rate."""
     chosen, in_window = _chosen_blocks(records)
     if len(chosen) < MIN_BLOCKS:
@@ -60,7 +31,7 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
     amounts, times = [block.samples for block in blocks], [block.seconds for block in blocks]
     interval = rate_interval(amounts, times)
     began, ended = _span(chosen)
-    own_cpus, foreign, stolen = _cpu_use(resources, began, ended)
+    cpus = cpu_use(samples, began, ended)
     window = _last(records, "window")
     complete = bool(window and window.get("complete"))
     scaler = facts.get("gradient_scaler") or {}
@@ -72,19 +43,19 @@ def measurement_of(records: Sequence[Record], resources: Sequence[Record]) -> Me
         unit=str(facts.get("unit") or "samples") if counted else "steps",
         blocks=blocks,
         data_wait_share=None if facts.get("wait_is_unseen") else min(1.0, sum(b.wait_s for b in blocks) / seconds),
-        peak_host_bytes=peak_host_bytes(resources),
+        peak_host_bytes=peak_host_bytes(samples),
         peak_device_bytes=_peak_device_bytes(records),
         first_step_s=_number(_last(records, "first_step") or {}, "seconds"),
         compile_s=sum((_number(r, "seconds") for r in records if r["kind"] == "compile"), 0.0),
         losses=_losses(records),
         steady=complete and in_window and is_steady([a / t for a, t in zip(amounts, times, strict=True)]),
-        cpu_s_per_sample=own_cpus / interval.estimate if interval.estimate > 0 else 0.0,
-        foreign_cpus=foreign,
+        cpu_s_per_sample=cpus.own / interval.estimate if interval.estimate > 0 else 0.0,
+        foreign_cpus=cpus.foreign,
         knobs=knob_reports(records),
         metrics={str(r["name"]): _number(r, "value") for r in records if r["kind"] == "metric"},
         notes=tuple(str(r.get("text", "")) for r in records if r["kind"] == "note"),
-        stolen_cpus=stolen,
-        card=card_use(resources, began, ended),
+        stolen_cpus=cpus.stolen,
+        card=card_use(samples, began, ended),
         scaled_steps=int(_number(scaler, "late_steps")),
         skipped_steps=int(_number(scaler, "late_skipped")),
         gradient=_gradient(_last(records, "gradient")),
@@ -135,36 +106,6 @@ def merged_facts(records: Iterable[Record]) -> dict[str, Any]:
     return facts
 
 
-def peak_host_bytes(resources: Sequence[Record]) -> int:
-    """The largest memory of the tree, shared pages counted once.
-
-    Those are told apart only in some samples; in the others RSS is scaled by the ratio last seen of as many
-    processes, or first seen later: workers that were forked meanwhile share what one process had for itself. Samples
-    of which nothing is known say nothing.
-    """
-    ratios = _shared_ratios(resources)
-    backwards = _shared_ratios(list(reversed(resources)))
-    peak = 0.0
-    for sample, before, after in zip(resources, ratios, reversed(backwards), strict=True):
-        ratio = before if before is not None else after
-        if ratio is None:
-            ratio = 0.0 if any(known is not None for known in ratios) else 1.0
-        peak = max(peak, _number(sample, "rss") * ratio)
-    return int(peak)
-
-
-def _shared_ratios(resources: Iterable[Record]) -> list[float | None]:
-    """For each sample the last ratio of PSS to RSS that was read of as many processes; None before the first."""
-    seen: dict[float, float] = {}
-    found: list[float | None] = []
-    for sample in resources:
-        rss, pss, processes = _number(sample, "rss"), sample.get("pss"), _number(sample, "processes")
-        if pss is not None and rss > 0:
-            seen[processes] = min(1.0, float(pss) / rss)
-        found.append(seen.get(processes))
-    return found
-
-
 def _chosen_blocks(records: Sequence[Record]) -> tuple[list[Record], bool]:
     """The blocks that count, and whether they are the window's.
 
@@ -199,46 +140,6 @@ def _block(record: Record, *, counted: bool) -> Block:
 
 def _span(blocks: Sequence[Record]) -> tuple[float, float]:
     return _number(blocks[0], "t") - _number(blocks[0], "seconds"), _number(blocks[-1], "t")
-
-
-def _cpu_use(resources: Sequence[Record], began: float, ended: float) -> tuple[float, float, float]:
-    """CPU cores that the trial used in the span, those that were lost to others, and of those the stolen ones."""
-    inside = [s for s in resources if began <= _number(s, "t") <= ended]
-    elapsed = _number(inside[-1], "t") - _number(inside[0], "t") if inside else 0.0
-    if elapsed <= 0:
-        return 0.0, 0.0, 0.0
-    own, busy, stolen = (
-        max(0.0, _number(inside[-1], name) - _number(inside[0], name)) for name in ("cpu_s", "busy_s", "steal_s")
-    )
-    foreign = max(0.0, busy - own)
-    return own / elapsed, foreign / elapsed, min(foreign, stolen) / elapsed
-
-
-def card_use(resources: Iterable[Record], began: float, ended: float) -> CardUse | None:
-    """What the readings of the CUDA card in the span add up to; None where there is none."""
-    readings = [s["card"] for s in resources if began <= _number(s, "t") <= ended and isinstance(s.get("card"), dict)]
-    if not readings:
-        return None
-    clocks = [_number(r, "sm_mhz") for r in readings if r.get("sm_mhz") is not None]
-    reasons = 0
-    for reading in readings:
-        reasons |= int(_number(reading, "reasons"))
-    # A row a process: its pid, its memory, its share of the multiprocessors in percent, whether it is another's.
-    foreign = [[row for row in r.get("processes") or () if row[3]] for r in readings]
-    shares = [
-        sum(row[2] or 0 for row in rows) / 100
-        for r, rows in zip(readings, foreign, strict=True)
-        if r.get("tells_shares")
-    ]
-    return CardUse(
-        readings=len(readings),
-        sm_mhz=statistics.median(clocks) if clocks else None,
-        lowest_sm_mhz=min(clocks, default=None),
-        hottest_celsius=max((_number(r, "celsius") for r in readings if r.get("celsius") is not None), default=None),
-        throttle_reasons=reasons,
-        foreign_bytes=max(sum(row[1] or 0 for row in rows) for rows in foreign),
-        foreign_share=statistics.fmean(shares) if shares else None,
-    )
 
 
 def _peak_device_bytes(records: Iterable[Record]) -> int:

@@ -43,7 +43,7 @@ def waterfall(trials: Sequence[Trial], yardstick: Yardstick) -> tuple[Turn, ...]
     while chain[0].number in before:
         chain.insert(0, before[chain[0].number])
     return tuple(
-        _turn(trial, previous, gains, rough=yardstick.drift(trial.number) > MOVED)
+        _turn(trial, previous, gains, yardstick)
         for trial, previous in zip(chain, [None, *chain], strict=False)
     )
 
@@ -65,13 +65,13 @@ def _turned(config: Config, earlier: Config) -> Config:
     return Config({knob: value for knob, value in config.items() if not same_value(value, earlier.get(knob))})
 
 
-def _turn(trial: Trial, previous: Trial | None, gains: Mapping[int, float], *, rough: bool) -> Turn:
-    measurement = trial.measurement
-    assert measurement is not None, "a gain comes from a measurement"
+def _turn(trial: Trial, previous: Trial | None, gains: Mapping[int, float], yardstick: Yardstick) -> Turn:
+    measurement, score = trial.measurement, yardstick.score(trial)
+    assert measurement is not None and score is not None, "a gain comes from a measurement"
     turned = _turned(trial.config, previous.config if previous is not None else BASELINE)
     return Turn(
-        trial=trial.number, turned=turned, rate=measurement.rate, unit=measurement.unit,
+        trial=trial.number, turned=turned, measurement=measurement, score=score,
         gain=gains[trial.number] / gains[previous.number] if previous is not None else 1.0,
-        total=gains[trial.number], rough=rough,
+        total=gains[trial.number], rough=yardstick.drift(trial.number) > MOVED,
         knobs=tuple(report for report in measurement.knobs if report.knob in turned),
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """What runs inside a trial's process: stdlib and relative imports only, so that it never meets the user's modules.
 
-Launched by path and mounted as ``_autotune_child``: a user's own ``tuner.py`` stays theirs.
+Launched by path and mounted as ``_autotune_child``: a user's own ``tuner.py`` stays theirs. What all adapters share
+lies here, a library's own in its folder; nothing here decides what a figure means. README.md tells how it works.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ def install(session: Session) -> None:
 
     if session.measuring or bound:
         patch(argparse.ArgumentParser, "parse_known_args", make)
-    session.bound_elsewhere.update(bound)
+    for knob in bound:
+        session.knobs.delegate(knob)
     session.option = lambda knob: _value(seen, knob)
     session.read_options = lambda: _report(session, seen)
 
@@ -69,7 +70,7 @@ def _report(session: Session, seen: dict[str, dict[str, Any]]) -> None:
     session.facts["options"] = found
     values = {knob: _value(seen, knob) for knob in session.knowledge.get("placeholders") or ()}
     session.facts["arguments"] = {knob: value for knob, value in values.items() if value is not None}
-    for knob in values.keys() & session.config.keys() - session.reported_knobs:
+    for knob in values.keys() & session.config.keys() - session.knobs.reported:
         _report_argument(session, knob, values[knob])
     session.facts["option_flags"] = {knob: seen[dest]["flag"] for knob, dest in found.items()}
 

@@ -32,10 +32,11 @@ def main() -> None:
     current = Session(request, recorder)
     session.begin(current)
     recorder.emit("hello", pid=os.getpid(), python=sys.version.split()[0], executable=sys.executable)
-    hooks.install(current)
+    overlay = current.overlay = files.Overlay(current) if current.measuring else None
+    hooks.install(current, overlay)
     arguments.install(current)
-    if current.measuring:
-        files.install(current)
+    if overlay is not None:
+        files.install(overlay)
     code = _run(current)
     current.ended_badly = code != 0
     if code == 0 and not current.stopped:

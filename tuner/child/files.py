@@ -14,7 +14,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 from .created_files import Leavings
@@ -140,9 +139,8 @@ def _folders_of(request: dict[str, Any]) -> Iterator[str]:
             yield os.path.realpath(value)
 
 
-def install(session: Session) -> None:
+def install(overlay: Overlay) -> None:
     """Patches the ways in which Python scripts write, rename and remove files."""
-    overlay = Overlay(session)
     patch(builtins, "open", lambda original: _open(overlay, original))
     io.open = builtins.open
     for name in ("replace", "rename"):
@@ -150,41 +148,8 @@ def install(session: Session) -> None:
     for name in ("remove", "unlink"):
         patch(os, name, lambda original: _remove(overlay, original))
     patch(os, "mkdir", lambda original: _mkdir(overlay, original))
-    patch(os, "stat", lambda original: _first_path(overlay, original))
+    patch(os, "stat", lambda original: reading_first(overlay, original))
     patch(shutil, "rmtree", lambda original: _rmtree(overlay, original))
-    session.overlay = overlay
-
-
-def install_torch(session: Session, torch: ModuleType) -> None:
-    """``torch.save`` writes through C++, past ``open``."""
-    overlay = session.overlay
-    if overlay is None:
-        return
-
-    def save(original: Any) -> Any:
-        def wrapper(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(obj, overlay.for_writing(f, always=True), *args, **kwargs)
-
-        return wrapper
-
-    patch(torch, "save", save)
-    patch(torch, "load", lambda original: _first_path(overlay, original))
-
-
-def install_safetensors(session: Session, module: ModuleType) -> None:
-    """``safetensors`` writes through Rust, past ``open``."""
-    overlay = session.overlay
-    if overlay is None:
-        return
-
-    def save_file(original: Any) -> Any:
-        def wrapper(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(tensors, overlay.for_writing(filename, always=True), *args, **kwargs)
-
-        return wrapper
-
-    patch(module, "save_file", save_file)
-    patch(module, "load_file", lambda original: _first_path(overlay, original))
 
 
 def _open(overlay: Overlay, original: Any) -> Any:
@@ -202,7 +167,9 @@ def _open(overlay: Overlay, original: Any) -> Any:
     return open
 
 
-def _first_path(overlay: Overlay, original: Any) -> Any:
+def reading_first(overlay: Overlay, original: Any) -> Any:
+    """``original``, which reads the path that is its first argument, given the trial's version of it."""
+
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         return original(overlay.for_reading(path) if overlay.diverted else path, *args, **kwargs)
 

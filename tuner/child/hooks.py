@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from . import seeds
+from .adapter import Adapter, instrument
+from .adapters import ADAPTERS
+from .files import Overlay
 from .session import Session
-
-Adapter = Callable[[Session, ModuleType], None]
 
 
 class PostImportFinder(importlib.abc.MetaPathFinder):
@@ -49,34 +51,24 @@ def _call_after_exec(loader: Any, adapter: Callable[[ModuleType], None]) -> None
     loader.exec_module = exec_module
 
 
-def _seed_numpy(session: Session, numpy: ModuleType) -> None:
-    from . import seeds
+def install(session: Session, overlay: Overlay | None) -> None:
+    """Makes every adapter in the list, and has each of its libraries instrumented when that is imported.
 
-    seeds.install_numpy(session.seed or 0, numpy)
-
-
-def install(session: Session) -> None:
-    """Registers every adapter. One whose framework is never imported costs nothing."""
-    from . import seeds, trackers
-    from .keras import adapter as keras_adapter
-    from .torch import adapter as torch_adapter
-    from .torch import trainers
-
-    adapters: dict[str, Adapter] = {
-        "torch": torch_adapter.install, **keras_adapter.ADAPTERS, **trainers.ADAPTERS, **trackers.ADAPTERS,
-    }  # fmt: skip
+    A library that is never imported costs nothing. Without ``overlay`` no files are diverted.
+    """
     if session.seed is not None:
         seeds.install(session.seed)
-        adapters["numpy"] = _seed_numpy
 
-    def guarded(adapter: Adapter) -> Callable[[ModuleType], None]:
+    def instrumenting(adapter: Adapter) -> Callable[[ModuleType], None]:
         def call(module: ModuleType) -> None:
             try:
-                adapter(session, module)
+                instrument(session, adapter, module, overlay)
             except Exception as error:
                 # An adapter that doesn't fit this version must not take the user's script down.
                 session.note(f"{module.__name__} could not be instrumented: {type(error).__name__}: {error}")
 
         return call
 
-    sys.meta_path.insert(0, PostImportFinder({name: guarded(adapter) for name, adapter in adapters.items()}))
+    made = [make(session) for make in ADAPTERS]
+    waiting = {name: instrumenting(adapter) for adapter in made for name in adapter.libraries}
+    sys.meta_path.insert(0, PostImportFinder(waiting))

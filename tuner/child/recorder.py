@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import wire
+from .records import Record
 
 # Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom, from standard tables.
 _T975 = (
@@ -33,11 +34,14 @@ class Recorder:
         self._descriptor = descriptor
         self._pid = os.getpid()
 
-    def emit(self, kind: str, **fields: Any) -> None:
+    def emit(self, record: Record | str, **fields: Any) -> None:
         """Sends one record at once: what was measured survives whatever the script does next."""
         if self._descriptor is None or os.getpid() != self._pid:
             return
-        line = wire.encode_fields(kind, time.monotonic(), fields)
+        if isinstance(record, str):
+            line = wire.encode_fields(record, time.monotonic(), fields)
+        else:
+            line = wire.encode(record, time.monotonic())
         try:
             while line:
                 line = line[os.write(self._descriptor, line) :]

@@ -10,10 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Integral, Real
 from typing import ClassVar
 
 Value = bool | int | float | str
 """What a knob may be set to."""
+
+
+def plain_value(value: object) -> Value:
+    """The value as one that can be sent: numbers of any library as Python's own, all else as text."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    return str(value)
+
+
 PlanLine = tuple[int, str, int | str | None, int | None]
 """A node of the plan that tf.data executes: depth, name, what it is turned to, the limit of its threads."""
 

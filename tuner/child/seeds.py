@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from .patches import patch
@@ -18,31 +17,12 @@ _LARGEST = 2**32  # what NumPy takes
 def install(shift: int) -> None:
     """For the standard library; called before the script runs."""
     random.seed(shift)
-    patch(random, "seed", _shifted(shift))
+    patch(random, "seed", shifted(shift))
 
 
-def install_numpy(shift: int, numpy: ModuleType) -> None:
-    """Called right after ``import numpy``."""
-    numpy.random.seed(shift)
-    patch(numpy.random, "seed", _shifted(shift))
-    patch(numpy.random, "default_rng", _shifted(shift))
+def shifted(shift: int) -> Callable[[Any], Any]:
+    """What to patch a seeding function with: its first argument, a whole number, is shifted; none means the shift."""
 
-
-def install_torch(shift: int, torch: ModuleType) -> None:
-    """Called right after ``import torch``. ``torch.manual_seed`` seeds the accelerators, too."""
-    torch.manual_seed(shift)
-    patch(torch, "manual_seed", _shifted(shift))
-    patch(torch.cuda, "manual_seed", _shifted(shift))
-    patch(torch.cuda, "manual_seed_all", _shifted(shift))
-
-
-def install_tensorflow(shift: int, tf: ModuleType) -> None:
-    """Called right after ``import tensorflow``. Keras seeds itself from the standard library's generator."""
-    tf.random.set_seed(shift)
-    patch(tf.random, "set_seed", _shifted(shift))
-
-
-def _shifted(shift: int) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def seeded(seed: Any = None, *args: Any, **kwargs: Any) -> Any:
             if seed is None:

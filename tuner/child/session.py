@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from .evidence import Finding
+from .knobs import Knobs
 from .recorder import Recorder, StepClock
+from .records import Evidence, plain_value
 
 STOP_GRACE_S = 6.0
 LEAVING_S = 5.0
@@ -22,13 +24,18 @@ class StopTrial(BaseException):
     """Unwinds the user's script once the window is complete. Not an Exception: ``except Exception`` lets it by."""
 
 
-@dataclass(frozen=True)
-class Attendant:
-    """What the clock asks of the framework that trains; see ``StepClock``. ``on_block`` is called after each block."""
+class ClockHooks(Protocol):
+    """What the clock asks of the framework that trains; see ``StepClock``."""
 
-    synchronize: Callable[[], None]
-    activity: Callable[[], int]
-    on_block: Callable[[], None]
+    def synchronize(self) -> None:
+        """Waits until the device is done with all that it was given; called when a block ends."""
+
+    def activity(self) -> int:
+        """A number that changes with whatever a steady window must not hold: a compilation, a skipped fp16 step."""
+        return 0
+
+    def on_block(self) -> None:
+        """Called after each block: the place to read what makes the device wait, such as the loss."""
 
 
 class Session:
@@ -63,24 +70,20 @@ class Session:
         self.suggestions: dict[str, Any] = {}
         self._reported: set[str] = set()
         self._logged: dict[str, tuple[float, float]] = {}
-        self.reported_knobs: set[str] = set()
         self._reported_step = 0
         self._reported_samples = 0.0
         self.observers: list[Callable[[], None]] = []
         self.overlay: Any = None
         self.keras: Any = None
         self.trainer_options: dict[str, Any] = {}
-        self.trainer_left_out: dict[str, str] = {}
-        self.refused: dict[str, str] = {}
-        self.on_hand_over: list[Callable[[str], None]] = []
         self.read_options: Callable[[], None] = lambda: None
         self.option: Callable[[str], Any] = lambda knob: None
         self.on_quiet_end: Callable[[], None] = lambda: None
         self.on_leave: Callable[[], None] = lambda: None
         self.failed: set[str] = set()
         self.trained_by: str = self.knowledge.get("framework") or ""
-        self._attendants: dict[str, Attendant] = {}
-        self.bound_elsewhere: set[str] = set(self.knowledge.get("placeholders") or ())
+        self._clock_hooks: dict[str, ClockHooks] = {}
+        self.knobs = Knobs(recorder, self.config, self.knowledge.get("placeholders") or (), self._ended_early)
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -93,46 +96,47 @@ class Session:
         """Whether this is the process that the trial measures."""
         return os.getpid() == self.pid
 
-    def attend(self, framework: str, attendant: Attendant) -> None:
-        """The framework's adapter answers the clock, once its framework is the one that trains."""
-        self._attendants[framework] = attendant
+    def attend(self, framework: str, hooks: ClockHooks, observe: Callable[[], None] | None = None) -> None:
+        """The framework's adapter answers the clock, once its framework is the one that trains.
+
+        ``observe`` is called once, when the window or the script has ended.
+        """
+        if framework in self._clock_hooks:
+            return
+        self._clock_hooks[framework] = hooks
+        if observe is not None:
+            self.observers.append(observe)
         if self.trained_by == framework:
-            self._let_attend()
+            self._ask_hooks()
 
     def claim(self, framework: str) -> None:
         """The framework is seen to train. The first one does; a script may import several."""
         if not self.trained_by:
             self.trained_by = framework
-            self._let_attend()
+            self._ask_hooks()
 
-    def _let_attend(self) -> None:
-        attendant = self._attendants.get(self.trained_by)
-        if attendant is not None:
-            self.clock.synchronize = attendant.synchronize
-            self.clock.activity = attendant.activity
-            self.clock.on_block = attendant.on_block
+    def _ask_hooks(self) -> None:
+        hooks = self._clock_hooks.get(self.trained_by)
+        if hooks is not None:
+            self.clock.synchronize = hooks.synchronize
+            self.clock.activity = hooks.activity
+            self.clock.on_block = hooks.on_block
 
     def may_be_of(self, framework: str) -> bool:
         """Whether no other framework trains here: what this one's adapter sees is worth something."""
         return self.trained_by in ("", framework)
 
     def wants(self, knob: str) -> bool:
-        """Whether the config turns the knob by instrumentation (and not by a placeholder or the script's option)."""
-        return knob in self.config and knob not in self.bound_elsewhere
+        """``knobs.wants``."""
+        return self.knobs.wants(knob)
 
     def hand_over(self, knob: str) -> None:
-        """A trainer or the script itself applies the knob from here on: the patch for it must not."""
-        if knob not in self.bound_elsewhere:
-            self.bound_elsewhere.add(knob)
-            for listener in self.on_hand_over:
-                listener(knob)
+        """``knobs.delegate``."""
+        self.knobs.delegate(knob)
 
-    def leave_to_script(self, knob: str, reason: str) -> None:
-        """The script tells its trainer the knob's value itself: nothing here may fight it."""
-        self.trainer_left_out[knob] = reason
-        if self.wants(knob):
-            self.refused[knob] = reason
-            self.hand_over(knob)
+    def _ended_early(self) -> bool:
+        """Whether the script ended before a knob could show."""
+        return self.ended_badly or not self.clock.total_steps
 
     def suggest(self, name: str, default: Any) -> Any:
         """For ``tuner.suggested``."""
@@ -265,7 +269,7 @@ class Session:
                 self.recorder.emit("metric", name=name, value=value, samples=samples)
         if self._reported_step:
             self.facts["unit"] = "samples" if self._reported_samples else "steps"
-        self.left_out.update(self.trainer_left_out)
+        self.left_out.update(self.knobs.kept_by_script)
         self.read_options()
         self.as_written.update(self.trainer_options)
         for name, value in self.suggestions.items():
@@ -280,18 +284,9 @@ class Session:
     def knob(
         self, name: str, evidence: str, *, sites: int = 1, changed: int = 1, reason: str = "", observed: Any = None
     ) -> None:
-        """Reports what observation says of one requested knob."""
-        if name in self.refused:
-            evidence, changed, reason = "not applicable", 0, self.refused[name]
-        elif evidence == "contradicted" and (self.ended_badly or not self.clock.total_steps):
-            # What ended the script so early is the news, not that a knob had no time to show.
-            evidence, reason = "unverifiable", "the script ended before it could show"
-        if name in self.config:
-            self.reported_knobs.add(name)
-            self.recorder.emit(
-                "knob", knob=name, requested=self.config[name], sites_seen=sites, sites_changed=changed,
-                evidence=evidence, reason=reason, observed=observed,
-            )  # fmt: skip
+        """``knobs.report``."""
+        value = None if observed is None else plain_value(observed)
+        self.knobs.report(name, Finding(Evidence(evidence), reason, value, sites, changed))
 
 
 def _watchdog() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from typing import Any
 
-from tuner.cli.tables import Subparsers, show, table
-from tuner.devices import present as environment
+from tuner.cli.tables import Subparsers, show
+from tuner.devices.present import devices
 from tuner.errors import ExitCode
 from tuner.formatting import bytes_text
+from tuner.model import Device
+from tuner.report.table import Table
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -24,10 +27,15 @@ def add_parser(verbs: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the devices."""
-    present = environment.devices()
+    present = devices()
     if arguments.json:
-        print(json.dumps([{"device": device.label, **asdict(device)} for device in present], indent=2))
+        print(json.dumps([_plain(device) for device in present], indent=2))
         return ExitCode.OK
     rows = [[d.label, d.name, bytes_text(d.memory_bytes) if d.memory_bytes else "", d.uuid] for d in present]
-    show(table(["device", "name", "memory", "identity"], rows))
+    show(Table(["device", "name", "memory", "identity"], rows))
     return ExitCode.OK
+
+
+def _plain(device: Device) -> dict[str, Any]:
+    fields = asdict(device)
+    return {"device": fields.pop("label"), **fields}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from tuner.devices.present import AUTO, spellings
+
 
 def declare_script(parser: argparse.ArgumentParser) -> None:
     """What is tuned, where, on what and within which limits: for every verb that runs trials of a script."""
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script, or a folder with a study.toml")
     parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script, as python -m runs it")
-    parser.add_argument("--device", help="auto (default), cpu, cuda, cuda:1 or tpu")
+    parser.add_argument("--device", help=f"{AUTO} (default), {spellings()}")
     parser.add_argument(
         "--study", metavar="DIR", help="the study's folder, where records go (default ./autotune-SCRIPT-DEVICE)"
     )

@@ -10,7 +10,9 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.cli.quantities import parse_bytes
 from tuner.cli.script import find_script, refuse_many_ranks, stem
 from tuner.cli.settings import Settings
-from tuner.devices import present as environment
+from tuner.devices.host import host_memory, spare_cores, usable_cores
+from tuner.devices.present import kind_of, resolve_device
+from tuner.devices.software import software
 from tuner.errors import StorageError
 from tuner.formatting import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
 from tuner.objective import amortised
@@ -28,15 +30,15 @@ def make_plan(settings: Settings) -> StudyPlan:
     """The plan. Raises the error of whatever can't be: script, device, space, objective, knob, limit."""
     refuse_many_ranks()
     script = find_script(settings.script, settings.module, settings.args)
-    device = environment.resolve_device(settings.device)
+    device = resolve_device(settings.device)
     spaces = Spaces(load_spaces(settings.space), forced=settings.space != AUTO)
     objective = load_objective(settings.objective)
     if settings.planned_samples is not None:
         objective = amortised(objective, settings.planned_samples)
     spaces.check(parse(script.argv), settings.knobs, settings.pinned)
-    total, _ = environment.host_memory()
+    total, _ = host_memory()
     of_device = parse_bytes(settings.max_memory, device.memory_bytes or total)
-    share_of_host = min(of_device, int(0.9 * total)) if device.kind == "cpu" else int(0.9 * total)
+    max_host_bytes, max_device_bytes = kind_of(device).memory_limits(of_device, total)
     name = f"{stem(script)}-{device.label.replace(':', '')}"
     return StudyPlan(
         name=name,
@@ -52,13 +54,13 @@ def make_plan(settings: Settings) -> StudyPlan:
         limits=Limits(
             trial_timeout_s=settings.trial_timeout_s,
             no_progress_s=min(Limits.no_progress_s, settings.trial_timeout_s),
-            max_host_bytes=share_of_host,
-            max_device_bytes=of_device if device.kind == "cuda" else None,
+            max_host_bytes=max_host_bytes,
+            max_device_bytes=max_device_bytes,
         ),
         seed=settings.seed,
-        cores=environment.usable_cores(),
-        spare_cores=environment.spare_cores(),
-        software=environment.software(),
+        cores=usable_cores(),
+        spare_cores=spare_cores(),
+        software=software(),
         effective_batch=settings.effective_batch,
         probe=settings.probe,
         accuracy=settings.accuracy,

@@ -6,22 +6,19 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
-from tuner.analysis.bottleneck import Bottleneck, worth_turning
+from tuner.analysis.bottleneck import worth_turning
 from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, make_plan
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
 from tuner.cli.tables import Subparsers
 from tuner.errors import ExitCode
-from tuner.formatting import AS_WRITTEN, rate_text
-from tuner.model import Outcome
-from tuner.report.bottleneck import bottleneck_lines
+from tuner.formatting import rate_text
+from tuner.model import Measurement, Outcome
+from tuner.report.bottleneck import ProbeReport
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted
-from tuner.space.declare import ResolvedSpace
 from tuner.storage.folder import PROBE
 from tuner.study.probe import probe
 
@@ -47,33 +44,23 @@ def run(arguments: argparse.Namespace) -> int:
     plan = make_plan(gather(arguments))
     check_writable(plan.folder)
     stop = threading.Event()
+    runs: dict[str, Measurement | None] = {}
+
+    def finished(name: str, outcome: Outcome) -> None:
+        measurement = outcome.measurement if outcome.complete else None
+        runs[name] = measurement
+        if not arguments.json:
+            figure = rate_text(measurement.rate, measurement.unit) if measurement else None
+            print(f"{name}: {figure or outcome.detail or outcome.kind}", flush=True)
+
     try:
         with stopping_on_signals(stop, lambda: print(STOPPING, file=sys.stderr)):
-            found, space, headroom_bytes = probe(plan, ProcessRunner(), _teller(quiet=arguments.json), stop)
+            bottleneck, space, headroom_bytes = probe(plan, ProcessRunner(), finished, stop)
     except Interrupted:
         return ExitCode.INTERRUPTED
-    knobs, records = worth_turning(found, space), str(plan.folder / PROBE)
-    if arguments.json:
-        print(json.dumps(_document(found, headroom_bytes, knobs, space, records), indent=2))
-    else:
-        asides = [f"{AS_WRITTEN}: {remark}" for remark in space.knowledge.remarks]
-        asides += [f"left out: {knob}: {reason}" for knob, reason in space.left_out.items()]
-        print("\n".join(bottleneck_lines(found, headroom_bytes, knobs, asides, records)))
+    report = ProbeReport(
+        bottleneck, runs, headroom_bytes, worth_turning(bottleneck, space), space.knowledge.remarks,
+        space.left_out, str(plan.folder / PROBE),
+    )  # fmt: skip
+    print(json.dumps(report.document(), indent=2) if arguments.json else "\n".join(report.lines()))
     return ExitCode.OK
-
-
-def _teller(*, quiet: bool) -> Callable[[str, Outcome], None]:
-    def tell(name: str, outcome: Outcome) -> None:
-        measured = outcome.measurement if outcome.complete else None
-        text = rate_text(measured.rate, measured.unit) if measured else outcome.detail or str(outcome.kind)
-        if not quiet:
-            print(f"{name}: {text}", flush=True)
-
-    return tell
-
-
-def _document(
-    found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], space: ResolvedSpace, records: str
-) -> dict[str, object]:
-    told = {**asdict(found), "bound": str(found.bound), "headroom_bytes": headroom_bytes}
-    return {**told, "knobs": list(knobs), "remarks": list(space.knowledge.remarks), "records": records}

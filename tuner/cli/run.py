@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tuner.cli.script import find_script, ranks
 from tuner.cli.tables import Subparsers
-from tuner.devices import present as environment
+from tuner.devices.present import AUTO, resolve_device, spellings
+from tuner.devices.software import software
 from tuner.errors import ProfileError, UsageError
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
@@ -37,7 +38,7 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
     parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
     parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
-    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:1 or tpu")
+    parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
     parser.add_argument("--strict", action="store_true", help="refuse to run when script or software have changed")
     parser.set_defaults(run=run)
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         path, module = profile.script.path, profile.script.module
     script = find_script(path, module, profile.script.argv if given is None else given, "run")
     knowledge = knowledge_of(profile, script, place)
-    changes = _relevant(profiles.drift(profile, script, environment.software()))
+    changes = _relevant(profiles.drift(profile, script, software()))
     if changes and arguments.strict:
         raise ProfileError(
             f"{place} was proven under other conditions: {'; '.join(changes)}",
@@ -78,7 +79,7 @@ def _device(given: str) -> Device:
             f"--device {given} is one card, and WORLD_SIZE is {ranks()}: each rank takes the card of its own number",
             hint=f"write --device {given.partition(':')[0]}; unset WORLD_SIZE if it is a leftover",
         )
-    return environment.resolve_device(given)
+    return resolve_device(given)
 
 
 def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Knowledge:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.cli.tables import Subparsers, show, table
+from tuner.cli.tables import Subparsers, show
 from tuner.errors import ExitCode, ProfileError, StorageError
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.formatting import config_text, gain_text
 from tuner.model import Verdict
+from tuner.report.table import Table
 from tuner.storage.studies import StoredStudy, find_studies, read_study
 
 
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"no studies below {root}")
         return ExitCode.OK
     columns = ["folder", "script", "device", "state", "trials", "result"]
-    show(table(columns, [_row(d) for d in documents], right=["trials"]))
+    show(Table(columns, [_row(d) for d in documents], frozenset({"trials"})))
     return ExitCode.OK
 
 

@@ -3,57 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from types import ModuleType
 from typing import Any
 
-from tuner.devices.present import nvml_handle, nvml_session
-from tuner.model import Device
+from tuner.analysis.resources import CardReading
 
 PERIOD_S = 1.0
 # As for every reading beside what is measured: at most 1% of the time.
 _OBSERVER_SHARE = 0.01
 
 
-@contextmanager
-def card_reader(device: Device) -> Iterator[CardReader]:
-    """A reader for the device, to be opened before the trial starts; it reads nothing where there is no card."""
-    if device.kind != "cuda":
-        yield CardReader(None, None)
-        return
-    with nvml_session() as nvml:
-        yield CardReader(nvml, nvml_handle(nvml, device))
-
-
 class CardReader:
     """Raw readings for the trial's resource samples. Processes that are on the card already are others'."""
 
-    def __init__(self, nvml: ModuleType | None, handle: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        self._nvml = nvml if handle is not None else None
+    def __init__(self, nvml: ModuleType, handle: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._nvml = nvml
         self._handle = handle
         self._clock = clock
         self._next = 0.0
         # Microseconds since 1970, as NVML stamps its samples.
         self._seen_us = int(time.time() * 1e6)
-        self._before = frozenset(self._memory() if self._nvml else ())
+        self._before = frozenset(self._memory())
 
-    def read(self, own: Collection[int]) -> dict[str, Any] | None:
+    def read(self, own: Collection[int]) -> CardReading | None:
         """A reading, None where none is due. ``own`` are the trial's processes."""
         started = self._clock()
-        nvml = self._nvml
-        if nvml is None or started < self._next:
+        if started < self._next:
             return None
         memory, shares = self._memory(), self._shares()
         foreign = tell_apart({*memory, *(shares or ())}, own, self._before)
-        reading = {
-            "sm_mhz": self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-            "celsius": self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-            "reasons": self._reasons(),
-            "used": getattr(self._ask("nvmlDeviceGetMemoryInfo"), "used", None),
-            "tells_shares": shares is not None,
-            "processes": [[pid, memory.get(pid), (shares or {}).get(pid), is_foreign] for pid, is_foreign in foreign],
-        }
+        clock_mhz = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
+        celsius = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
+        reading = CardReading(
+            sm_mhz=None if clock_mhz is None else float(clock_mhz),
+            celsius=None if celsius is None else float(celsius),
+            reasons=self._reasons(),
+            used=getattr(self._ask("nvmlDeviceGetMemoryInfo"), "used", None),
+            tells_shares=shares is not None,
+            processes=tuple((pid, memory.get(pid), (shares or {}).get(pid), other) for pid, other in foreign),
+        )
         ended = self._clock()
         self._next = ended + max(PERIOD_S, (ended - started) / _OBSERVER_SHARE)
         return reading
@@ -70,7 +59,6 @@ class CardReader:
 
     def _shares(self) -> dict[int, float] | None:
         """Percent of the multiprocessors' time that each process had since the last reading; None where untold."""
-        assert self._nvml is not None
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_us)
         except (self._nvml.NVMLError, AttributeError) as error:
@@ -81,7 +69,6 @@ class CardReader:
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         """What NVML answers, None where this card, driver or binding can't."""
-        assert self._nvml is not None
         try:
             return getattr(self._nvml, name)(self._handle, *arguments)
         except (self._nvml.NVMLError, AttributeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,10 +10,11 @@ from typing import Any
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.tiers import tier_of
+from tuner.documents import knob_document, measurement_document, plain
 from tuner.errors import ProfileError
 from tuner.knowledge import Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
-from tuner.model import BASELINE, Config, Device, KnobReport, Measurement, Script, TierBest, Verdict
+from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict
 from tuner.result import StudyResult
 
 SCHEMA = 1
@@ -67,18 +67,18 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     config = proven.config if proven is not None else BASELINE
     tier = tier_of(config, result.tiers)
     return {
-        "device": {**asdict(study.device), "label": study.device.label},
+        "device": asdict(study.device),
         "config": dict(config),
         "verdict": str(Verdict.IMPROVED if proven is not None else Verdict.KEEP_BASELINE),
-        "speedup": _plain(asdict(winner.speedup)) if winner is not None else None,
+        "speedup": plain(asdict(winner.speedup)) if winner is not None else None,
         "runs": winner.runs if winner is not None else 0,
         "baseline": _baseline(result),
         "winner": _measured(proven.winner, FINALS) if proven is not None else None,
         "candidate": _candidate(result),
         "tiers": [_best_of_tier(best) for best in result.bests],
         "accuracy": _accuracy(result.screened, config, tier),
-        "knobs": [_evidence(report) for report in proven.winner.knobs] if proven is not None else [],
-        "limits": _plain(asdict(study.limits)),
+        "knobs": [knob_document(report) for report in proven.winner.knobs] if proven is not None else [],
+        "limits": plain(asdict(study.limits)),
         "environment": dict(study.software),
         "script": {
             "path": study.script.path, "module": study.script.module, "sha256": study.script.sha256,
@@ -88,7 +88,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
             "name": study.name, "folder": study.folder, "trials": len(result.trials), "seconds": result.seconds,
             "ended": result.why, "interrupted": result.interrupted,
         },
-        "knowledge": _plain(as_document(result.knowledge)),
+        "knowledge": plain(as_document(result.knowledge)),
     }  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _candidate(result: StudyResult) -> dict[str, Any] | None:
     if result.improved:
         return None
     if winner is not None and winner.config:
-        return {"config": dict(winner.config), "speedup": _plain(asdict(winner.speedup)), "proven": False}
+        return {"config": dict(winner.config), "speedup": plain(asdict(winner.speedup)), "proven": False}
     if best is None or not best.config or result.best_gain is None:
         return None
     return {"config": dict(best.config), "single_trial_gain": result.best_gain, "proven": False}
@@ -179,7 +179,7 @@ def _accuracy(screened: Sequence[Screened], config: Config, tier: int) -> dict[s
             checks = [{**asdict(check), "verdict": str(check.verdict)} for check in screen.checks]
             return {
                 "verdict": str(screen.verdict), "tier": tier, "seeds": screen.seeds, "samples": screen.samples,
-                "checks": _plain(checks),
+                "checks": plain(checks),
             }  # fmt: skip
     return {"verdict": "not-needed" if tier == 1 else "not-screened", "tier": tier}
 
@@ -187,7 +187,7 @@ def _accuracy(screened: Sequence[Screened], config: Config, tier: int) -> dict[s
 def _best_of_tier(best: TierBest) -> dict[str, Any]:
     return {
         "tier": best.tier, "config": dict(best.config), "single_trial_gain": best.gain,
-        "speedup": _plain(asdict(best.speedup)) if best.speedup is not None else None, "proven": best.proven,
+        "speedup": plain(asdict(best.speedup)) if best.speedup is not None else None, "proven": best.proven,
         "accuracy": best.learned,
     }  # fmt: skip
 
@@ -200,27 +200,7 @@ def _baseline(result: StudyResult) -> dict[str, Any] | None:
 
 
 def _measured(measurement: Measurement, based_on: str) -> dict[str, Any]:
-    fields = (
-        "low", "high", "steps_per_s", "unit", "data_wait_share", "peak_host_bytes",
-        "peak_device_bytes", "first_step_s", "compile_s", "cpu_s_per_sample",
-    )  # fmt: skip
-    figures = {name: _plain(getattr(measurement, name)) for name in fields}
-    return {"based_on": based_on, "samples_per_s": _plain(measurement.rate), **figures}
-
-
-def _evidence(report: KnobReport) -> dict[str, Any]:
-    return {**_plain(asdict(report)), "evidence": str(report.evidence)}
-
-
-def _plain(value: Any) -> Any:
-    """In JSON's own types; what isn't a finite number becomes null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(name): _plain(entry) for name, entry in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(entry) for entry in value]
-    return value
+    return {"based_on": based_on, **measurement_document(measurement)}
 
 
 def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
@@ -247,7 +227,6 @@ def _key(profile: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _profile(document: Mapping[str, Any]) -> Profile:
     device, script = dict(document["device"]), document["script"]
-    device.pop("label", None)
     config = document["config"]
     if not isinstance(config, dict) or not all(isinstance(v, (bool, int, float, str)) for v in config.values()):
         raise ValueError("config is not knob: value")

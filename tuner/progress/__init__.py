@@ -1,4 +1,8 @@
-"""Shows a study while it runs: a live view on a terminal, lines everywhere else."""
+"""Shows a study while it runs: a live view on a terminal, lines everywhere else.
+
+Receives events and fetches nothing; what is shown after the end is ``tuner.report``'s. Imports values and
+``tuner.formatting``.
+"""
 
 from __future__ import annotations
 

@@ -21,18 +21,16 @@ from tuner.formatting import (
     AS_WRITTEN,
     config_text,
     gain_text,
-    rate_text,
     ratio_text,
+    result_text,
     run_text,
     screened_text,
     seconds_text,
-    share_text,
 )
-from tuner.model import Config, OutcomeKind, Phase, Trial
+from tuner.model import Config, Phase, Trial
 
 BEHIND = (Phase.SCREEN, Phase.FINALS)
 """Phases whose runs are told together, not one by one."""
-_WORTH_MENTIONING = 0.005
 
 
 @dataclass(frozen=True)
@@ -139,29 +137,10 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     return Row(trial.number, config, result_text(trial), shown, bool(measured), best)
 
 
-def result_text(trial: Trial) -> str:
-    """What the trial measured, or what it ended as."""
-    outcome = trial.outcome
-    if outcome is None:
-        return "unfinished"
-    measurement = outcome.measurement
-    if not outcome.complete or measurement is None:
-        kind = "can't work here" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
-        return f"{kind}: {outcome.reason}" if outcome.reason else kind
-    text = rate_text(measurement.rate, measurement.unit)
-    if (measurement.data_wait_share or 0.0) >= 0.05:
-        text += f", {share_text(measurement.data_wait_share)} data wait"
-    if measurement.skip_share >= _WORTH_MENTIONING:
-        text += f", {share_text(measurement.skip_share)} of the steps skipped"
-    if measurement.compile_cache:
-        text += f", {measurement.compile_cache} compile cache"
-    return text if measurement.steady else f"{text}, unsteady"
-
-
 def started_text(trial: Trial) -> str:
     """What is run, and what for."""
-    if trial.phase is Phase.PROBE:
-        return f"trial {trial.number}: {trial.why}"
+    if trial.side is not None:
+        return f"trial {trial.number}: {run_text(trial)}"
     return f"trial {trial.number}: {trial_name(trial.config)}" + (f" ({trial.why})" if trial.why else "")
 
 

@@ -1,27 +1,60 @@
-"""A bottleneck in words."""
+"""What a probe found: in words, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from tuner.analysis.bottleneck import Bottleneck
-from tuner.formatting import bound_text, bytes_text, gain_text, share_text
+from tuner.documents import measurement_document, plain
+from tuner.formatting import AS_WRITTEN, bound_text, bytes_text, gain_text, share_text
+from tuner.model import Measurement
 
 
-def bottleneck_lines(
-    found: Bottleneck, headroom_bytes: int | None, knobs: Sequence[str], asides: Sequence[str], records: str
-) -> list[str]:
-    """What holds the loop up, by how much, what to turn, and what else there is to say."""
-    lines = ["", bound_text(found)]
-    if found.wait_share is not None:
-        lines.append(f"waiting for the loader: {share_text(found.wait_share)} of the time")
-    if found.most_from_input is not None:
-        lines.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
-    if found.compute is not None and found.loader is not None:
-        lines.append(f"the loader alone is {gain_text(found.loader / found.compute)} as fast as computing alone")
-    if found.overhead_share is not None:
-        lines.append(f"of a step, {share_text(found.overhead_share)} doesn't grow with the batch")
-    if headroom_bytes is not None:
-        lines.append(f"memory left below the limit: {bytes_text(max(0, headroom_bytes))}")
-    lines.append(f"worth turning: {', '.join(knobs) or 'nothing that can be turned here'}")
-    return [*lines, *asides, f"records: {records}"]
+@dataclass(frozen=True)
+class ProbeReport:
+    """``runs`` are the loop and its sides as measured, name → measurement; None where a run gave no figure.
+
+    ``headroom_bytes`` is what the memory limit leaves, None without a limit; ``knobs`` may widen the bottleneck;
+    ``left_out`` says of knobs why they can't be turned here; ``records`` is the folder of the raw records.
+    """
+
+    bottleneck: Bottleneck
+    runs: Mapping[str, Measurement | None]
+    headroom_bytes: int | None
+    knobs: Sequence[str]
+    remarks: Sequence[str]
+    left_out: Mapping[str, str]
+    records: str
+
+    def lines(self) -> list[str]:
+        """What holds the loop up, by how much, what to turn, and what else there is to say."""
+        found = self.bottleneck
+        lines = ["", bound_text(found)]
+        if found.wait_share is not None:
+            lines.append(f"waiting for the loader: {share_text(found.wait_share)} of the time")
+        if found.most_from_input is not None:
+            lines.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
+        if found.compute is not None and found.loader is not None:
+            lines.append(f"the loader alone is {gain_text(found.loader / found.compute)} as fast as computing alone")
+        if found.overhead_share is not None:
+            lines.append(f"of a step, {share_text(found.overhead_share)} doesn't grow with the batch")
+        if self.headroom_bytes is not None:
+            lines.append(f"memory left below the limit: {bytes_text(max(0, self.headroom_bytes))}")
+        lines.append(f"worth turning: {', '.join(self.knobs) or 'nothing that can be turned here'}")
+        lines += [f"{AS_WRITTEN}: {remark}" for remark in self.remarks]
+        lines += [f"left out: {knob}: {reason}" for knob, reason in self.left_out.items()]
+        return [*lines, f"records: {self.records}"]
+
+    def document(self) -> dict[str, Any]:
+        """The same for programs. ``real``, ``compute`` and ``loader`` are in ``unit`` per second."""
+        return {
+            **plain(asdict(self.bottleneck)), "bound": str(self.bottleneck.bound),
+            "headroom_bytes": self.headroom_bytes, "knobs": list(self.knobs), "remarks": list(self.remarks),
+            "left_out": dict(self.left_out), "records": self.records,
+            "runs": [
+                {"name": name, "measurement": measurement_document(measurement) if measurement is not None else None}
+                for name, measurement in self.runs.items()
+            ],
+        }  # fmt: skip

@@ -1,13 +1,17 @@
-"""The way from the script as written to the fastest single trial, as a table's rows and as a picture."""
+"""The way from the script as written to the fastest single trial: as a table, as JSON and as a picture."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
+from tuner.documents import knob_document, plain, rate_document
 from tuner.formatting import AS_WRITTEN, config_text, gain_text, number_text, value_text
 from tuner.model import Turn
+from tuner.objective import Objective
+from tuner.report.table import Table
 
 _CAUTION = "single trials; what is proven is in best.json"
 _ROUGH = "; ~ rough, since the baseline moved meanwhile"
@@ -27,17 +31,40 @@ text { font: 12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
 }"""
 
 
-def table_rows(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of the table; a ~ marks figures that are rough, since the baseline moved around the trial."""
-    unit = turns[0].unit if turns else "samples"
+def table(turns: Sequence[Turn], objective: Objective) -> Table:
+    """A row a turn; a ~ marks figures that are rough, since the baseline moved around the trial.
+
+    Gains are by the objective, whose figures have a column where they aren't the rates themselves.
+    """
+    unit = turns[0].measurement.unit if turns else "samples"
+    by_rate = _by_rate(turns)
+    figures = [f"{unit}/s"] if by_rate else [f"{unit}/s", objective.text]
     rows = [
         [
-            str(turn.trial), turn_text(turn), number_text(turn.rate),
+            str(turn.trial), turn_text(turn), number_text(turn.measurement.rate),
+            *([] if by_rate else [number_text(turn.score)]),
             _gain(turn, turn.gain) if turn.turned else "", _gain(turn, turn.total), seen_text(turn),
         ]
         for turn in turns
     ]  # fmt: skip
-    return ["trial", "turn", f"{unit}/s", "this turn", "in all", "observed"], rows
+    columns = ["trial", "turn", *figures, "this turn", "in all", "observed"]
+    return Table(columns, rows, frozenset(columns) - {"turn", "observed"})
+
+
+def documents(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """The turns for programs; rates as in any measurement."""
+    return [
+        {
+            "trial": turn.trial, "turned": dict(turn.turned), **rate_document(turn.measurement),
+            "score": plain(turn.score), "gain": turn.gain, "total": turn.total, "rough": turn.rough,
+            "knobs": [knob_document(report) for report in turn.knobs],
+        }
+        for turn in turns
+    ]  # fmt: skip
+
+
+def _by_rate(turns: Sequence[Turn]) -> bool:
+    return all(turn.score == turn.measurement.rate for turn in turns)
 
 
 def caution(turns: Sequence[Turn]) -> str:
@@ -57,18 +84,22 @@ def _gain(turn: Turn, gain: float) -> str:
 def seen_text(turn: Turn) -> str:
     """Whether the knobs took effect: once where all of them say the same."""
     seen = {report.knob: str(report.evidence) for report in turn.knobs}
-    told = {knob: seen.get(knob, "not observed") for knob in turn.turned}
-    if len(set(told.values())) <= 1:
-        return next(iter(told.values()), "")
-    return ", ".join(f"{knob} {text}" for knob, text in told.items())
+    evidence = {knob: seen.get(knob, "not observed") for knob in turn.turned}
+    if len(set(evidence.values())) <= 1:
+        return next(iter(evidence.values()), "")
+    return ", ".join(f"{knob} {text}" for knob, text in evidence.items())
 
 
-def picture(turns: Sequence[Turn], title: str) -> str:
-    """The turns as bars from left to right, as the text of an SVG file: legible on light and on dark pages."""
+def picture(turns: Sequence[Turn], title: str, objective: Objective) -> str:
+    """The turns as bars from left to right, as the text of an SVG file: legible on light and on dark pages.
+
+    A bar is as high as its gain to the script as written, so that higher is better for every objective.
+    """
     depth = max((len(_label(turn)) for turn in turns), default=1)
     width = max(2 * _LEFT + _SLOT * len(turns), 460)
     height = _TOP + _HEIGHT + 2 * _LINE + depth * _LINE + 2 * _LINE
-    scale = _HEIGHT / max((turn.rate for turn in turns), default=1.0)
+    scale = _HEIGHT / max((turn.total for turn in turns), default=1.0)
+    unit = "" if _by_rate(turns) else objective.unit
     floor = _TOP + _HEIGHT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
@@ -76,34 +107,37 @@ def picture(turns: Sequence[Turn], title: str) -> str:
         f"<style>\n{_STYLE}\n</style>",
         f'<rect class="page" width="{width}" height="{height}" fill="#ffffff"/>',
         _text(_LEFT, 32, title, "title ink", anchor="start"),
-        _text(_LEFT, 52, _total(turns), "quiet", anchor="start"),
+        _text(_LEFT, 52, _total(turns, objective), "quiet", anchor="start"),
     ]
     for place, turn in enumerate(turns):
-        parts += _bar(place, turn, turns[place - 1] if place else None, scale, floor)
+        parts += _bar(place, turn, turns[place - 1] if place else None, scale, unit)
     parts.append(f'<path class="axis" d="M{_LEFT} {floor}.5H{width - _LEFT}" stroke="#d1d9e0"/>')
     parts.append(_text(_LEFT, height - _LINE + 2, caution(turns), "quiet", anchor="start"))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _total(turns: Sequence[Turn]) -> str:
+def _total(turns: Sequence[Turn], objective: Objective) -> str:
     if len(turns) < 2:
         return "no turn was faster"
-    return f"{_gain(turns[-1], turns[-1].total)} in all, in {turns[-1].unit} per second"
+    by = f"{turns[-1].measurement.unit} per second" if _by_rate(turns) else objective.text
+    return f"{_gain(turns[-1], turns[-1].total)} in all, in {by}"
 
 
-def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, floor: int) -> list[str]:
-    """The part that was there before is pale, what the turn brought is strong."""
+def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, unit: str) -> list[str]:
+    """The part that was there before is pale, what the turn brought is strong. ``unit`` is "" for the rate itself."""
+    floor = _TOP + _HEIGHT
     middle = _LEFT + _SLOT * place + _SLOT // 2
-    own = turn.rate * scale
-    pale = min(own, previous.rate * scale) if previous is not None else own
+    own = turn.total * scale
+    pale = min(own, previous.total * scale) if previous is not None else own
     left = middle - _BAR // 2
     parts = [_rectangle(left, floor - pale, pale, "before")]
     if own > pale:
         parts.append(_rectangle(left, floor - own, own - pale, "gained"))
     top = floor - math.ceil(own)
+    figure = f"{number_text(turn.score)} {unit}" if unit else f"{number_text(turn.measurement.rate)}/s"
     if previous is not None:
         parts.append(_text(middle, top - 6 - _LINE, _gain(turn, turn.gain), "quiet"))
-    parts.append(_text(middle, top - 6, f"{number_text(turn.rate)}/s", "rate ink"))
+    parts.append(_text(middle, top - 6, figure, "rate ink"))
     lines = _label(turn)
     parts += [_text(middle, floor + (2 + i) * _LINE - 8, line, "ink") for i, line in enumerate(lines)]
     return parts

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.analysis.measurement import read_records
 from tuner.child.wire import FILES, MADE
 from tuner.storage.folder import RECORDS
+from tuner.storage.records import read_records
 
 LARGEST_RESULT_BYTES = 2**20
 MOST_RESULTS = 20

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from tuner.child import wire
+from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge, as_document
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
@@ -126,15 +127,13 @@ def request_document(request: TrialRequest, *, parent_pid: int, started: float) 
 
 
 def _script_part(script: Script, device: Device, config: Config, knowledge: Knowledge) -> dict[str, Any]:
-    # The child sees exactly one CUDA device, whichever it is: always its cuda:0.
-    label = "cuda:0" if device.kind == "cuda" else device.label
     return {
         "v": wire.VERSION,
         "script": os.path.abspath(script.path) if script.path else "",
         "script_as_given": script.path,
         "module": script.module,
         "argv": list(script.argv),
-        "device": label,
+        "device": kind_of(device).label_in_child(device),
         "config": dict(config),
         "knowledge": as_document(knowledge),
     }
@@ -155,16 +154,9 @@ def child_environment(request: TrialRequest, request_path: Path, records: int) -
 
 
 def device_environment(device: Device, config: Config, *, alone: bool = True) -> dict[str, str]:
-    """What shows a process its one device. A rank of several chooses among all cards by its own number."""
-    environment: dict[str, str] = {}
-    if device.kind == "cpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    elif device.kind == "cuda" and alone:
-        named = device.uuid.startswith(("GPU-", "MIG-"))
-        environment["CUDA_VISIBLE_DEVICES"] = device.uuid if named else str(device.index)
-    if "threads" in config:
-        environment["OMP_NUM_THREADS"] = str(config["threads"])
-    return environment
+    """What shows a process its device, and the threads that the config sets. See ``DeviceKind.environment``."""
+    threads = {"OMP_NUM_THREADS": str(config["threads"])} if "threads" in config else {}
+    return {**kind_of(device).environment(device, alone=alone), **threads}
 
 
 def _compile_cache(folder: Path | None) -> dict[str, str]:

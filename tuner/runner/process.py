@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import math
 import os
 import selectors
@@ -16,9 +15,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from tuner.analysis.measurement import measurement_of, merged_facts
+from tuner.analysis.resources import ResourceSample
 from tuner.child.wire import decode_fields
-from tuner.devices import present as environment
-from tuner.devices.cuda_reader import CardReader, card_reader
+from tuner.devices.base import DeviceReader
+from tuner.devices.host import host_memory
+from tuner.devices.present import kind_of
 from tuner.knowledge import read
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import Traces, classify, one_line
@@ -27,6 +28,7 @@ from tuner.runner.launch import CHILD, Launched, launch
 from tuner.runner.request import Interrupted, Limits, TrialRequest
 from tuner.runner.tree import Tree, Usage, oom_kills
 from tuner.storage.folder import LOG, RECORDS, RESOURCES
+from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
 LEAVE_S = 10.0
@@ -46,22 +48,23 @@ class ProcessRunner:
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """Runs the trial to its outcome. Raises ``Interrupted`` when ``stop`` is set, and nothing else."""
         started = time.monotonic()
-        device_bytes = environment.device_used_bytes(request.device)
+        kind = kind_of(request.device)
+        device_bytes = kind.used_bytes(request.device)
         kills = oom_kills()
         try:
             put_aside(request.folder)  # of an earlier run, which was killed together with its runner
             with contextlib.ExitStack() as resources:
                 # Called last, when nothing of the trial runs any more.
                 resources.callback(put_aside, request.folder)
-                card = resources.enter_context(card_reader(request.device))
+                reader = resources.enter_context(kind.reader(request.device))
                 launched = launch(request, self._python, self._child, device_bytes)
                 resources.callback(launched.close)
-                watch = _Watch(request, launched, card, started)
+                watch = _Watch(request, launched, reader, started)
                 resources.callback(watch.close)
                 watch.run(stop)
         except OSError as error:
             return _infrastructure(error, request.folder, time.monotonic() - started)
-        clean = environment.wait_until_clean(request.device, device_bytes)
+        clean = kind.wait_until_clean(request.device, device_bytes)
         oom_killed = oom_kills() > kills
         return watch.outcome(time.monotonic() - started, oom_killed=oom_killed, device_clean=clean)
 
@@ -114,13 +117,13 @@ class _Progress:
 class _Watch:
     """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples."""
 
-    def __init__(self, request: TrialRequest, launched: Launched, card: CardReader, started: float) -> None:
+    def __init__(self, request: TrialRequest, launched: Launched, reader: DeviceReader, started: float) -> None:
         self._request = request
         self._launched = launched
         self._tree = Tree(launched.guard)
-        self._card = card
+        self._reader = reader
         self._journal = _Journal(request.folder / RECORDS)
-        self._samples: list[dict[str, Any]] = []
+        self._samples: list[ResourceSample] = []
         self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
         self._progress = _Progress(started, time.monotonic())
         self._statuses = b""
@@ -186,20 +189,18 @@ class _Watch:
     def _sample(self) -> Usage:
         cap = self._request.limits.max_host_bytes
         usage = self._tree.read(0.8 * cap if cap else math.inf)
-        sample: dict[str, Any] = {
-            "t": round(usage.t, 4),
-            "rss": usage.rss_bytes,
-            "pss": usage.pss_bytes,
-            "cpu_s": round(usage.cpu_s, 3),
-            "busy_s": round(usage.busy_s, 3),
-            "steal_s": round(usage.steal_s, 3),
-            "processes": usage.processes,
-        }
-        reading = self._card.read(self._tree.seen)
-        if reading is not None:
-            sample["card"] = reading
+        sample = ResourceSample(
+            t=round(usage.t, 4),
+            rss=usage.rss_bytes,
+            pss=usage.pss_bytes,
+            cpu_s=round(usage.cpu_s, 3),
+            busy_s=round(usage.busy_s, 3),
+            steal_s=round(usage.steal_s, 3),
+            processes=usage.processes,
+            card=self._reader.read(self._tree.seen),
+        )
         self._samples.append(sample)
-        self._samples_file.write(json.dumps(sample) + "\n")
+        self._samples_file.write(sample_line(sample))
         self._samples_file.flush()
         return usage
 
@@ -250,7 +251,7 @@ def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple
     if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
         return "host-oom", f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
     # Beyond the cap as well: the kernel may choose the whole container, and so the study, to end.
-    total, available = environment.host_memory()
+    total, available = host_memory()
     if available < MACHINE_FLOOR * total:
         return "host-oom", f"less than {MACHINE_FLOOR:.0%} of the machine's memory was left"
     if now - progress.started > limits.trial_timeout_s:

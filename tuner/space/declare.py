@@ -25,7 +25,7 @@ class Known:
 class Knob:
     """One thing that can be turned.
 
-    ``choices`` gives the values worth trying; ``devices`` the kinds it exists on; ``tier`` what it may
+    ``choices`` gives the values worth trying; ``devices`` the kinds it exists on (None: all); ``tier`` what it may
     change: 1 nothing but speed, 2 numerics, 3 the optimisation. ``needs`` says whether the knob means
     anything beside the rest of a config (prefetching needs workers); where it doesn't, it is dropped.
     ``refuses`` gives the reason to leave the knob out of this study, or "".
@@ -41,7 +41,7 @@ class Knob:
     meaning: str
     tier: int = 1
     ordered: bool = False
-    devices: frozenset[str] = frozenset({"cpu", "cuda", "tpu"})
+    devices: frozenset[str] | None = None
     needs: Callable[[Mapping[str, Value]], bool] | None = None
     refuses: Callable[[Known], str] | None = None
     late: bool = False
@@ -243,7 +243,7 @@ def _reason_to_leave_out(
         return f"pinned to {pinned[knob.name]}"
     if knob.name in unwanted or (wanted and knob.name not in wanted):
         return "not selected"
-    if known.device.kind not in knob.devices:
+    if knob.devices is not None and known.device.kind not in knob.devices:
         return f"means nothing on {known.device.kind}"
     if knob.name in reasons:
         return reasons[knob.name]

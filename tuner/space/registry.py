@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def load_objective(name: str) -> Objective:
         raise ObjectiveError(
             f"{name} declares {_described(value)}", hint="OBJECTIVE must be a tuner.objective.Objective"
         )
-    return value
+    return replace(value, source=str(Path(name).absolute()) if _is_file(name) else name)
 
 
 def names(group: str) -> list[str]:
@@ -48,7 +49,7 @@ def names(group: str) -> list[str]:
 
 
 def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[ObjectiveError]) -> Any:
-    if name.endswith(".py") or "/" in name:
+    if _is_file(name):
         return _from_file(Path(name), attribute, error)
     point = _entry_point(name, group)
     if point is None:
@@ -64,6 +65,10 @@ def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[
             f"{name} ({point.value}) can't be loaded: {type(cause).__name__}: {cause}",
             hint="repair or remove the package that declares it, or name another one",
         ) from cause
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".py") or "/" in name
 
 
 def _entry_point(name: str, group: str) -> EntryPoint | None:

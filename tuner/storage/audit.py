@@ -7,9 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tuner.analysis.measurement import measurement_of, read_records, read_resources
+from tuner.analysis.measurement import measurement_of
 from tuner.model import Measurement, Trial
 from tuner.storage.folder import RECORDS, RESOURCES, trial_folder
+from tuner.storage.records import read_records, read_resources
 
 
 def rederived(folder: Path, trial: Trial) -> Measurement | None:

@@ -1,4 +1,4 @@
-"""A study's tables and the one repository over them; nothing else imports SQLAlchemy.
+"""The one repository over a study's tables.
 
 Every write is one short transaction. On SQLite it begins with ``BEGIN IMMEDIATE``: stock pysqlite begins at the
 first write, and two processes can then claim the same trial (measured: 23 of 200).
@@ -7,8 +7,8 @@ first write, and two processes can then claim the same trial (measured: 23 of 20
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,40 +18,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.errors import StorageError
-from tuner.model import Config, Outcome, Phase, Trial
-from tuner.storage import codec
+from tuner.model import Config, Outcome, Phase, Side, Trial
+from tuner.storage import codec, schema
+from tuner.storage.schema import study_table, trial_table
 
-SCHEMA_VERSION = 2
 BUSY_TIMEOUT_MS = 60_000
-
-_metadata = sa.MetaData()
-_schema = sa.Table("autotune_schema", _metadata, sa.Column("version", sa.Integer, nullable=False))
-_study = sa.Table(
-    "study", _metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("name", sa.String(200), nullable=False, unique=True),
-    sa.Column("identity", sa.Text, nullable=False),
-    sa.Column("space", sa.Text, nullable=False, default="{}"),
-    sa.Column("state", sa.String(20), nullable=False),
-    sa.Column("finals", sa.Text, nullable=False, default="{}"),
-    sa.Column("created", sa.Float, nullable=False),
-)  # fmt: skip
-_trial = sa.Table(
-    "trial", _metadata,
-    sa.Column("study_id", sa.Integer, sa.ForeignKey("study.id"), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("phase", sa.String(20), nullable=False),
-    sa.Column("config", sa.Text, nullable=False),
-    sa.Column("why", sa.Text, nullable=False, default=""),
-    sa.Column("round", sa.Integer),
-    sa.Column("seed", sa.Integer),
-    sa.Column("state", sa.String(20), nullable=False),
-    sa.Column("owner", sa.String(200), nullable=False, default=""),
-    sa.Column("attempts", sa.Integer, nullable=False, default=0),
-    sa.Column("outcome", sa.Text),
-    sa.Column("started", sa.Float),
-    sa.Column("finished", sa.Float),
-)  # fmt: skip
 
 
 class TrialState(StrEnum):
@@ -75,6 +46,33 @@ class StudyRecord:
 
 
 @dataclass(frozen=True)
+class NewTrial:
+    """What a trial is begun for. Each field is as in ``Trial``; ``why`` is for people, the others tell runs apart."""
+
+    phase: Phase
+    config: Config
+    why: str = ""
+    round: int | None = None
+    seed: int | None = None
+    group: tuple[int, ...] = ()
+    samples: int | None = None
+    side: Side | None = None
+
+    def numbered(self, number: int) -> Trial:
+        """The trial of that number, without an outcome."""
+        return Trial(
+            number, self.phase, self.config, self.why, None, self.round, self.seed, self.group, self.samples,
+            self.side,
+        )  # fmt: skip
+
+    def is_run_of(self, trial: Trial) -> bool:
+        """Whether the trial is the same run, whatever was said of why."""
+        own = (self.phase, self.config, self.round, self.seed, self.group, self.samples, self.side)
+        others = (trial.phase, trial.config, trial.round, trial.seed, trial.group, trial.samples, trial.side)
+        return own == others
+
+
+@dataclass(frozen=True)
 class TrialRecord:
     """A trial's row. ``owner`` is ``host:pid:starttime`` of the process that runs it."""
 
@@ -87,16 +85,20 @@ class TrialRecord:
 
 
 class Repository:
-    """The only way to a study's tables. Every method raises ``StorageError`` naming the database."""
+    """The only way to a study's tables. Every method raises ``StorageError`` naming the database.
 
-    def __init__(self, url: str) -> None:
+    Tables that the version before wrote are migrated, while ``exclusive`` is held: the lock of the study's folder,
+    unless the caller holds that already. Others than those are a ``StorageError``.
+    """
+
+    def __init__(self, url: str, exclusive: AbstractContextManager[object] | None = None) -> None:
         self.url = url
         self._place = _place(url)
-        with self._told():
+        with self._reporting():
             self._engine = sa.create_engine(url)
             prepare_engine(self._engine)
         try:
-            self._prepare()
+            self._prepare(exclusive or nullcontext())
         except BaseException:
             self.close()
             raise
@@ -108,9 +110,9 @@ class Repository:
     def create_study(self, name: str, identity: Mapping[str, Any]) -> StudyRecord:
         """A new study. A name that exists is a ``StorageError``."""
         created = time.time()
-        with self._told(), self._engine.begin() as connection:
+        with self._reporting(), self._engine.begin() as connection:
             row = {"name": name, "identity": codec.dumps(identity), "state": "running", "created": created}
-            result = connection.execute(_study.insert().values(**row, space="{}", finals="{}"))
+            result = connection.execute(study_table.insert().values(**row, space="{}", finals="{}"))
             assert result.inserted_primary_key is not None
             return StudyRecord(int(result.inserted_primary_key[0]), name, dict(identity), {}, "running", created)
 
@@ -120,8 +122,8 @@ class Repository:
 
     def studies(self) -> tuple[StudyRecord, ...]:
         """All studies, oldest first."""
-        with self._told(), self._engine.connect() as connection:
-            rows = connection.execute(sa.select(_study).order_by(_study.c.id)).all()
+        with self._reporting(), self._engine.connect() as connection:
+            rows = connection.execute(sa.select(study_table).order_by(study_table.c.id)).all()
             return tuple(
                 StudyRecord(r.id, r.name, codec.loads(r.identity), codec.loads(r.space), r.state, r.created)
                 for r in rows
@@ -133,8 +135,8 @@ class Repository:
 
     def finals(self, study_id: int) -> dict[str, Any]:
         """What ``save_finals`` kept, empty before."""
-        with self._told(), self._engine.connect() as connection:
-            row = connection.execute(sa.select(_study.c.finals).where(_study.c.id == study_id)).one()
+        with self._reporting(), self._engine.connect() as connection:
+            row = connection.execute(sa.select(study_table.c.finals).where(study_table.c.id == study_id)).one()
             return dict(codec.loads(row.finals))
 
     def save_finals(self, study_id: int, finals: Mapping[str, Any]) -> None:
@@ -145,118 +147,104 @@ class Repository:
         """``running`` or ``finished``."""
         self._update_study(study_id, state=state)
 
-    def start_trial(
-        self,
-        study_id: int,
-        phase: Phase,
-        config: Config,
-        why: str,
-        owner: str,
-        *,
-        round_number: int | None = None,
-        seed: int | None = None,
-    ) -> Trial:
+    def start_trial(self, study_id: int, new: NewTrial, owner: str) -> Trial:
         """A new trial with the next number, running and owned at once."""
-        with self._told(), self._engine.begin() as connection:
+        with self._reporting(), self._engine.begin() as connection:
             _hold(connection, study_id)
             last = connection.execute(
-                sa.select(sa.func.max(_trial.c.number)).where(_trial.c.study_id == study_id)
+                sa.select(sa.func.max(trial_table.c.number)).where(trial_table.c.study_id == study_id)
             ).scalar()
             number = 0 if last is None else int(last) + 1
             connection.execute(
-                _trial.insert().values(
-                    study_id=study_id, number=number, phase=phase.value, config=codec.encode_config(config),
-                    why=why, round=round_number, seed=seed,
+                trial_table.insert().values(
+                    study_id=study_id, number=number, phase=new.phase.value, config=codec.encode_config(new.config),
+                    why=new.why, round=new.round, seed=new.seed, group=codec.dumps(new.group), samples=new.samples,
+                    side=None if new.side is None else new.side.value,
                     state=TrialState.RUNNING.value, owner=owner, attempts=1, started=time.time(),
                 )
             )  # fmt: skip
-        return Trial(number, phase, config, why, None, round_number, seed)
+        return new.numbered(number)
 
     def claim_trial(self, study_id: int, owner: str) -> Trial | None:
         """The waiting trial with the lowest number, now running and owned; None when nothing waits."""
-        with self._told(), self._engine.begin() as connection:
+        with self._reporting(), self._engine.begin() as connection:
             _hold(connection, study_id)
-            waiting = (_trial.c.study_id == study_id) & (_trial.c.state == TrialState.WAITING.value)
-            row = connection.execute(sa.select(_trial).where(waiting).order_by(_trial.c.number).limit(1)).first()
+            waiting = (trial_table.c.study_id == study_id) & (trial_table.c.state == TrialState.WAITING.value)
+            first = sa.select(trial_table).where(waiting).order_by(trial_table.c.number).limit(1)
+            row = connection.execute(first).first()
             if row is None:
                 return None
             connection.execute(
-                _trial.update()
-                .where((_trial.c.study_id == study_id) & (_trial.c.number == row.number))
+                trial_table.update()
+                .where((trial_table.c.study_id == study_id) & (trial_table.c.number == row.number))
                 .values(
                     state=TrialState.RUNNING.value, owner=owner, attempts=row.attempts + 1, started=time.time()
                 )
             )
             return _record(row).trial
 
-    def finish_trial(self, study_id: int, number: int, outcome: Outcome, owner: str | None = None) -> bool:
-        """Stores an outcome, once: False where the trial is finished or, given ``owner``, another's by now."""
+    def finish_trial(self, study_id: int, number: int, outcome: Outcome) -> bool:
+        """Stores an outcome, once: False where the trial isn't running any more."""
         open_row = (
-            (_trial.c.study_id == study_id)
-            & (_trial.c.number == number)
-            & (_trial.c.state == TrialState.RUNNING.value)
+            (trial_table.c.study_id == study_id)
+            & (trial_table.c.number == number)
+            & (trial_table.c.state == TrialState.RUNNING.value)
         )
-        if owner is not None:
-            open_row &= _trial.c.owner == owner
         values = {
             "state": TrialState.FINISHED.value,
             "outcome": codec.encode_outcome(outcome),
             "finished": time.time(),
         }
-        with self._told(), self._engine.begin() as connection:
-            return connection.execute(_trial.update().where(open_row).values(**values)).rowcount == 1
+        with self._reporting(), self._engine.begin() as connection:
+            return connection.execute(trial_table.update().where(open_row).values(**values)).rowcount == 1
 
     def requeue_trial(self, study_id: int, number: int, *, attempts: int | None = None) -> None:
         """Lets the trial wait to be run again; ``attempts`` resets how often that was tried."""
         values: dict[str, Any] = {"state": TrialState.WAITING.value, "owner": "", "outcome": None, "finished": None}
         if attempts is not None:
             values["attempts"] = attempts
-        with self._told(), self._engine.begin() as connection:
-            row = (_trial.c.study_id == study_id) & (_trial.c.number == number)
-            connection.execute(_trial.update().where(row).values(**values))
+        with self._reporting(), self._engine.begin() as connection:
+            row = (trial_table.c.study_id == study_id) & (trial_table.c.number == number)
+            connection.execute(trial_table.update().where(row).values(**values))
 
     def records(self, study_id: int) -> tuple[TrialRecord, ...]:
         """All trials of a study in order, with state and owner."""
-        with self._told(), self._engine.connect() as connection:
-            query = sa.select(_trial).where(_trial.c.study_id == study_id).order_by(_trial.c.number)
+        with self._reporting(), self._engine.connect() as connection:
+            query = sa.select(trial_table).where(trial_table.c.study_id == study_id).order_by(trial_table.c.number)
             return tuple(_record(row) for row in connection.execute(query).all())
 
     def trials(self, study_id: int) -> tuple[Trial, ...]:
         """The finished trials of a study, in order."""
         return tuple(r.trial for r in self.records(study_id) if r.state is TrialState.FINISHED)
 
-    def orphans(self, study_id: int, alive: Callable[[str], bool]) -> tuple[TrialRecord, ...]:
-        """Running trials whose owner isn't alive."""
-        running = (r for r in self.records(study_id) if r.state is TrialState.RUNNING)
-        return tuple(record for record in running if not alive(record.owner))
-
     def _update_study(self, study_id: int, **values: Any) -> None:
-        with self._told(), self._engine.begin() as connection:
-            connection.execute(_study.update().where(_study.c.id == study_id).values(**values))
+        with self._reporting(), self._engine.begin() as connection:
+            connection.execute(study_table.update().where(study_table.c.id == study_id).values(**values))
 
-    def _prepare(self) -> None:
-        """Creates the tables, or checks that those there are of a version that this program knows."""
-        with self._told(), self._engine.begin() as connection:
-            _metadata.create_all(connection)
-            version = connection.execute(sa.select(sa.func.max(_schema.c.version))).scalar()
-            if version is None:
-                connection.execute(_schema.insert().values(version=SCHEMA_VERSION))
-            elif version != SCHEMA_VERSION:
-                newer = version > SCHEMA_VERSION
-                raise StorageError(
-                    f"{self._place} was written by {'a newer' if newer else 'an older'} autotune"
-                    f" (schema {version}, this one knows {SCHEMA_VERSION})",
-                    hint=f"{'upgrade autotune, or ' if newer else ''}start a new study with --new: this one is kept"
-                    " beside it, and its best.json stays good",
-                )
+    def _prepare(self, exclusive: AbstractContextManager[object]) -> None:
+        """Creates the tables, or sees to it that those there are of this version."""
+        with self._reporting(), self._engine.begin() as connection:
+            version = schema.prepare(connection)
+        if version == schema.SCHEMA_VERSION:
+            return
+        if version != schema.OLDEST_VERSION:
+            newer = version > schema.SCHEMA_VERSION
+            raise StorageError(
+                f"{self._place} was written by {'a newer' if newer else 'an older'} autotune"
+                f" (schema {version}, this one knows {schema.SCHEMA_VERSION})",
+                hint=f"{'upgrade autotune, or ' if newer else ''}start a new study with --new: this one is kept"
+                " beside it, and its best.json stays good",
+            )
+        with exclusive, self._reporting(), self._engine.begin() as connection:
+            schema.migrate(connection)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
         """Turns the database's faults into one that names the place and says what mends it."""
         try:
             yield
         except (SQLAlchemyError, OSError) as error:
-            raise told(error, self._place) from error
+            raise storage_error(error, self._place) from error
         except ValueError as error:
             raise StorageError(
                 f"{self._place} holds something that autotune didn't write: {error}",
@@ -289,7 +277,7 @@ def prepare_engine(engine: sa.Engine) -> None:
     sa.event.listen(engine, "begin", begin)
 
 
-def told(error: BaseException, place: str) -> StorageError:
+def storage_error(error: BaseException, place: str) -> StorageError:
     """The fault as a ``StorageError`` with a hint by what the database said."""
     text = str(getattr(error, "orig", None) or error)
     lowered = text.lower()
@@ -300,7 +288,7 @@ def told(error: BaseException, place: str) -> StorageError:
 
 
 _HINTS = (
-    ("readonly", "make the study's folder and its files writable, or choose another folder"),
+    ("readonly", "make the study's folder and its files writable, or copy it to where they are"),
     ("unable to open", "the study's folder must exist and be writable: choose another one"),
     ("no space", "free some disk space, then run the study again: it resumes where it was"),
     ("disk is full", "free some disk space, then run the study again: it resumes where it was"),
@@ -318,14 +306,23 @@ _HINTS = (
 
 def _hold(connection: sa.Connection, study_id: int) -> None:
     """One process at a time numbers or claims trials of a study, also where ``BEGIN`` locks nothing (PostgreSQL)."""
-    connection.execute(sa.select(_study.c.id).where(_study.c.id == study_id).with_for_update())
+    connection.execute(sa.select(study_table.c.id).where(study_table.c.id == study_id).with_for_update())
 
 
 def _record(row: Any) -> TrialRecord:
     outcome = codec.decode_outcome(row.outcome) if row.outcome is not None else None
-    config = codec.decode_config(row.config)
-    trial = Trial(row.number, Phase(row.phase), config, row.why, outcome, row.round, row.seed)
+    trial = Trial(
+        row.number, Phase(row.phase), codec.decode_config(row.config), row.why, outcome, row.round, row.seed,
+        _group_of(row.group), row.samples, None if row.side is None else Side(row.side),
+    )  # fmt: skip
     return TrialRecord(trial, TrialState(row.state), row.owner, row.attempts, row.started, row.finished)
+
+
+def _group_of(text: str) -> tuple[int, ...]:
+    numbers = codec.loads(text)
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise ValueError(f"not numbers of trials: {text!r:.80}")
+    return tuple(numbers)
 
 
 def _place(url: str) -> str:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tuner.devices.present import kind_of
 from tuner.errors import DeviceBusyError, InfrastructureError, StorageError
 from tuner.model import Device
 from tuner.storage.folder import LOCK
@@ -135,12 +136,8 @@ class FolderLock(_Holder):
 
 
 def _device_key(device: Device) -> str:
-    """One name a physical device. A CPU is the machine's one, whatever its model is called.
-
-    The machine is part of it: a home folder may be shared between machines.
-    """
-    text = device.kind if device.kind != "cuda" else f"cuda-{device.uuid or device.index}"
-    return re.sub(r"[^A-Za-z0-9-]+", "-", f"{socket.gethostname()}-{text}")
+    """One name a physical device. The machine is part of it: a home folder may be shared between machines."""
+    return re.sub(r"[^A-Za-z0-9-]+", "-", f"{socket.gethostname()}-{kind_of(device).lock_key(device)}")
 
 
 def _lock_folder() -> Path:

@@ -13,6 +13,7 @@ from tuner.errors import StorageError
 from tuner.model import Trial
 from tuner.storage.database import Repository, StudyRecord
 from tuner.storage.folder import DATABASE, LOCK
+from tuner.storage.lock import FolderLock
 
 # A dataset's tree holds millions of entries and no studies.
 _DEEPEST = 4
@@ -49,7 +50,7 @@ def open_study(given: str | None) -> StoredStudy:
 
 def read_study(folder: Path) -> StoredStudy:
     """The study of a folder that holds a database. Raises ``StorageError``."""
-    repository = Repository(f"sqlite:///{folder.absolute() / DATABASE}")
+    repository = Repository(f"sqlite:///{folder.absolute() / DATABASE}", FolderLock(folder))
     try:
         studies = repository.studies()
         if not studies:

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tuner.analysis.accuracy import SEEDS
-from tuner.analysis.bottleneck import Side
 from tuner.analysis.gain import Yardstick
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted, Window, probe_window, screen_window
 from tuner.space.declare import ResolvedSpace
-from tuner.storage.database import Repository
+from tuner.storage.database import NewTrial, Repository
 from tuner.study.budget import FEWEST_ROUNDS, Budget
 from tuner.study.execution import Ledger
 from tuner.study.plan import StudyPlan
@@ -71,32 +70,19 @@ class Bench:
             raise Interrupted
         return self.ledger.waiting()
 
-    def run(
-        self,
-        phase: Phase,
-        config: Config,
-        why: str,
-        *,
-        round_number: int | None = None,
-        seed: int | None = None,
-        kept_s: float | None = None,
-    ) -> Trial:
+    def run(self, new: NewTrial, *, kept_s: float | None = None) -> Trial:
         """A new trial, run to its outcome."""
-        return self.conduct(self.ledger.begin(phase, config, why, round_number=round_number, seed=seed), kept_s=kept_s)
+        return self.conduct(self.ledger.begin(new), kept_s=kept_s)
 
-    def run_once(self, phase: Phase, config: Config, why: str, seed: int | None = None) -> Trial:
+    def run_once(self, new: NewTrial) -> Trial:
         """The run, from the study's record where it was done before; what was interrupted is run first."""
         while (trial := self.waiting()) is not None:
             self.conduct(trial)
-        return self.recorded(phase, config, why, seed) or self.run(phase, config, why, seed=seed)
+        return self.recorded(new) or self.run(new)
 
-    def recorded(self, phase: Phase, config: Config, why: str, seed: int | None = None) -> Trial | None:
-        """The finished trial of that phase and config, begun with those words and that seed."""
-        for trial in self.trials:
-            same = trial.phase is phase and (trial.why, trial.seed) == (why, seed)
-            if same and trial.config == config:
-                return trial
-        return None
+    def recorded(self, new: NewTrial) -> Trial | None:
+        """The finished trial that was the same run, whatever the words for it."""
+        return next((trial for trial in self.trials if new.is_run_of(trial)), None)
 
     def conduct(self, trial: Trial, *, kept_s: float | None = None) -> Trial:
         """Runs a trial to its outcome and tells of it.
@@ -106,15 +92,12 @@ class Bench:
         """
         left = self.budget.seconds_left(self.clock())
         self.tell(TrialStarted(trial, len(self.searched()), left))
-        side = Side(trial.why).word if trial.phase is Phase.PROBE else ""
 
         def time_to_repeat(seconds: float) -> bool:
             proof_s = max(self.reserved_s(), self.proof_s(trial.config, seconds)) if kept_s is None else kept_s
             return self.time_for(seconds + (seconds if trial.phase is Phase.BASELINE else proof_s))
 
-        finished = self.ledger.conduct(
-            trial, self.knowledge, self._window(trial), probe=side, time_for=time_to_repeat
-        )  # fmt: skip
+        finished = self.ledger.conduct(trial, self.knowledge, self._window(trial), time_for=time_to_repeat)
         best = self.best()
         yardstick = self.yardstick
         self.tell(TrialFinished(finished, yardstick.gain(finished), best, yardstick.gain(best)))
@@ -135,8 +118,8 @@ class Bench:
         Others get half of it: a search trial only ranks, and may end once it is hopeless, and in the finals what
         differs from run to run is more than what differs within one, so that more runs say more than longer ones.
         """
-        if trial.phase is Phase.SCREEN:
-            return screen_window(self.screen_samples())
+        if trial.samples is not None:
+            return screen_window(trial.samples)
         if trial.phase is Phase.PROBE:
             return probe_window(self.plan.window)
         if trial.phase in (Phase.BASELINE, Phase.ANCHOR):

@@ -21,7 +21,7 @@ from tuner.runner.request import Interrupted, Limits, Runner, TrialRequest, Wind
 from tuner.space.arguments import render
 from tuner.storage import codec
 from tuner.storage.atomic import write_durably
-from tuner.storage.database import Repository, TrialRecord
+from tuner.storage.database import NewTrial, Repository, TrialRecord, TrialState
 from tuner.storage.folder import COMPILE_CACHE, OUTCOME, TRIALS, trial_folder
 from tuner.study.plan import StudyPlan
 
@@ -60,7 +60,8 @@ class Ledger:
     def recover(self) -> None:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
         # Whoever ran them is dead: the folder's lock is ours.
-        for record in self._repository.orphans(self._study_id, lambda owner: False):
+        running = (r for r in self._repository.records(self._study_id) if r.state is TrialState.RUNNING)
+        for record in running:
             outcome = self._outcome_on_disk(record)
             if outcome is None:
                 put_aside(self._folder(record.trial))
@@ -81,13 +82,9 @@ class Ledger:
         """A trial that was interrupted, to be run before any new one."""
         return self._repository.claim_trial(self._study_id, self._owner)
 
-    def begin(
-        self, phase: Phase, config: Config, why: str, *, round_number: int | None = None, seed: int | None = None
-    ) -> Trial:
+    def begin(self, new: NewTrial) -> Trial:
         """A new trial; its number is its place in the study."""
-        return self._repository.start_trial(
-            self._study_id, phase, config, why, self._owner, round_number=round_number, seed=seed
-        )
+        return self._repository.start_trial(self._study_id, new, self._owner)
 
     def conduct(
         self,
@@ -95,7 +92,6 @@ class Ledger:
         knowledge: Knowledge,
         window: Window,
         *,
-        probe: str = "",
         time_for: Callable[[float], bool],
     ) -> Trial:
         """Runs the trial and stores its outcome. Raises ``Interrupted``, ``StorageError``, ``InfrastructureError``.
@@ -106,7 +102,8 @@ class Ledger:
         plan = self._plan
         request = TrialRequest(
             self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
-            trial.config, knowledge, window, plan.limits, trial.seed, probe, plan.folder / COMPILE_CACHE,
+            trial.config, knowledge, window, plan.limits, trial.seed, trial.side.in_child if trial.side else "",
+            plan.folder / COMPILE_CACHE,
         )  # fmt: skip
         once = trial.phase is Phase.SCREEN
         outcome = self._run(trial, request) if once else self._undisturbed(trial, request, time_for)
@@ -127,8 +124,8 @@ class Ledger:
         beside it. A machine that is always busy isn't asked again and again.
         """
         first = self._run(trial, request)
-        machine = (self._plan.device, self._plan.cores, self._plan.spare_cores)
-        disturbed = contamination(first, *machine)
+        host = self._plan.host
+        disturbed = contamination(first, host)
         if not disturbed:
             return first
         if self._patience_with_noise <= 0 or not (self._may_repeat(first) and time_for(first.seconds)):
@@ -141,13 +138,13 @@ class Ledger:
         folder.rename(aside)
         second = self._run(trial, request)
         self._repeats_s += second.seconds
-        if contamination(second, *machine):
+        if contamination(second, host):
             self._patience_with_noise -= 1
             if self._patience_with_noise == 0:
                 self._note("the machine stays busy: trials aren't repeated any more, and their figures are rougher")
         else:
             self._patience_with_noise = REPEATS
-        if disturbance(first, *machine) < disturbance(second, *machine):
+        if disturbance(first, host) < disturbance(second, host):
             swap_folders(folder, aside)
             return first
         return second

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.analysis.comparison import Schedule, decide, failed_in, is_decided, pairs_of
-from tuner.analysis.contention import OVERWHELMING, allowed_foreign_cpus
+from tuner.analysis.contention import OVERWHELMING
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import count_text
 from tuner.model import BASELINE, Phase, Trial, Winner
+from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import Bench
-from tuner.study.plan import StudyPlan
 
 MORE_ROUNDS = 2
 """So many rounds are added to undecided finals at a time."""
@@ -66,7 +66,8 @@ def _play(bench: Bench, schedule: Schedule) -> int:
             return number - 1
         begun = number
         ahead_s = LEEWAY * (_left_s(bench, schedule, schedule.rounds) - bench.run_s(Phase.FINALS, config))
-        trial = bench.run(Phase.FINALS, config, schedule.name, round_number=number, kept_s=ahead_s)
+        why = f"finals of {', '.join(map(str, schedule.group))}"
+        trial = bench.run(NewTrial(Phase.FINALS, config, why, number, group=schedule.group), kept_s=ahead_s)
         _tell_pairs(bench, schedule, trial)
 
 
@@ -109,9 +110,10 @@ def _begun(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
     fit = {trial.number: trial for trial in candidates}
     if not stored or stored["after"] != len(bench.searched()) or not set(stored["candidates"]) <= set(fit):
         return None
+    most_foreign_cpus = plan.host.allowed_foreign_cpus(OVERWHELMING)
     begun = tuple(fit[number] for number in stored["candidates"])
     ended = stored.get("ended", False)
-    return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], _most_foreign_cpus(plan), ended)
+    return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], most_foreign_cpus, ended)
 
 
 def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
@@ -130,14 +132,10 @@ def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
         return None
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
-    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, _most_foreign_cpus(plan))
+    most_foreign_cpus = plan.host.allowed_foreign_cpus(OVERWHELMING)
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, most_foreign_cpus)
     _save(bench, schedule)
     return schedule
-
-
-def _most_foreign_cpus(plan: StudyPlan) -> float:
-    own = allowed_foreign_cpus(plan.device, plan.cores)
-    return plan.spare_cores + OVERWHELMING * own
 
 
 def _save(bench: Bench, schedule: Schedule) -> None:

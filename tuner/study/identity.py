@@ -8,10 +8,16 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.errors import StudyMismatchError
+from tuner.devices.present import kind_of
+from tuner.errors import ObjectiveError, StudyMismatchError
+from tuner.objective import Objective, amortised
 from tuner.space.declare import ResolvedSpace
+from tuner.space.registry import OBJECTIVES, load_objective, names
 from tuner.storage import codec
 from tuner.study.plan import StudyPlan
+
+UNCOMPARED = frozenset({"objective.source", "objective.planned_samples"})
+"""How to load the study's objective again; whether it is the same one, ``objective`` says."""
 
 
 def identity_of(plan: StudyPlan) -> dict[str, Any]:
@@ -27,11 +33,13 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "space.selection": sorted(plan.selection),
         "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
         "effective_batch": plan.effective_batch,
-        "objective": f"{plan.objective.name} ({plan.objective.unit})",
+        "objective": plan.objective.text,
+        "objective.source": plan.objective.source,
+        "objective.planned_samples": plan.objective.planned_samples,
         "device.kind": plan.device.kind,
         "device.name": plan.device.name,
-        # Beside a card they only feed it; a CPU with other cores is another device.
-        **({"device.cores": plan.cores} if plan.device.kind == "cpu" else {}),
+        # Beside an accelerator they only feed it; a CPU with other cores is another device.
+        **({"device.cores": plan.cores} if kind_of(plan.device).is_host else {}),
         **{f"software.{name}": version for name, version in sorted(plan.software.items())},
     }
 
@@ -41,13 +49,31 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
     differences = [
         f"{name}: {_shown(stored, name)} → {_shown(present, name)}"
         for name in dict.fromkeys([*stored, *present])
-        if _as_stored(stored.get(name)) != _as_stored(present.get(name))
+        if name not in UNCOMPARED
+        and _as_stored(stored.get(name)) != _as_stored(present.get(name))
     ]
     if differences:
         raise StudyMismatchError(
             f"the study in {folder} is of something else:\n  " + "\n  ".join(differences),
             hint="its figures say nothing of what is asked for now: start over with --new, or choose another folder",
         )
+
+
+def objective_of(stored: Mapping[str, Any]) -> Objective:
+    """The objective of a stored study, loaded again. Raises ``ObjectiveError`` where it can't be, or is another one.
+
+    Studies of earlier versions say only what it was called: of those that are installed it is the one of that name.
+    """
+    wanted = str(stored.get("objective", ""))
+    source = stored.get("objective.source")
+    for name in [str(source)] if source else names(OBJECTIVES):
+        objective = load_objective(name)
+        planned = stored.get("objective.planned_samples")
+        if isinstance(planned, int):
+            objective = amortised(objective, planned)
+        if objective.text == wanted:
+            return objective
+    raise ObjectiveError(f"{source} declares another one now" if source else "none of that name is installed")
 
 
 def space_hash(space: ResolvedSpace) -> str:

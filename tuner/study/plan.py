@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.analysis.accuracy import AccuracyLimits
+from tuner.analysis.contention import Host
+from tuner.devices.present import kind_of
 from tuner.model import BASELINE, Config, Device, Script
 from tuner.objective import Objective
 from tuner.runner.request import Limits, Window
@@ -50,6 +52,11 @@ class StudyPlan:
     effective_batch: str = "keep"
     probe: bool = True
     storage_url: str = ""
+
+    @property
+    def host(self) -> Host:
+        """The machine around the study's measurements."""
+        return Host(self.cores, kind_of(self.device).foreign_share, self.spare_cores)
 
     @property
     def url(self) -> str:

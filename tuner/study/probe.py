@@ -6,13 +6,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from tuner.analysis.bottleneck import Bottleneck, Side, bottleneck_of, find_bottleneck, sides
-from tuner.formatting import seconds_text
+from tuner.analysis.bottleneck import Bottleneck, bottleneck_of, find_bottleneck, sides
+from tuner.devices.present import kind_of
+from tuner.formatting import SIDE_TEXT, seconds_text
 from tuner.knowledge import Knowledge, first_knowledge, with_arguments
-from tuner.model import BASELINE, Config, Measurement, Outcome, Phase
+from tuner.model import BASELINE, Config, Measurement, Outcome, Phase, Side
 from tuner.runner.request import Runner, TrialRequest, probe_window
 from tuner.space.arguments import bound_knobs, parse, render
 from tuner.space.declare import Known, ResolvedSpace, resolve, selected_names
+from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, PROBE
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study.baseline import refusal
@@ -55,7 +57,7 @@ def probe(
         known = Known(plan.device, plan.cores, knowledge=knowledge)
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
         space = resolve(chosen, known, selection=plan.selection)
-        measured = _measure(knowledge, lambda side, config: run(side, config, side.word))
+        measured = _measure(knowledge, lambda side, config: run(SIDE_TEXT[side], config, side.in_child))
         return find_bottleneck(real.measurement, measured), space, _headroom(plan, real.measurement)
 
 
@@ -74,9 +76,13 @@ def explore(bench: Bench) -> Bottleneck | None:
 
 
 def _trial(bench: Bench, side: Side, config: Config) -> Outcome:
-    trial = bench.run_once(Phase.PROBE, config, str(side))
+    trial = bench.run_once(_new_trial(side, config))
     assert trial.outcome is not None
     return trial.outcome
+
+
+def _new_trial(side: Side, config: Config) -> NewTrial:
+    return NewTrial(Phase.PROBE, config, SIDE_TEXT[side], side=side)
 
 
 def _against(bench: Bench) -> str:
@@ -84,7 +90,7 @@ def _against(bench: Bench) -> str:
     found = sides(bench.knowledge)
     if not found:
         return "no loader is seen to feed the training"
-    missing = [side for side, config in found.items() if bench.recorded(Phase.PROBE, config, str(side)) is None]
+    missing = [side for side, config in found.items() if bench.recorded(_new_trial(side, config)) is None]
     probe_s, search_s = len(missing) * bench.probe_s(), bench.search_s()
     if search_s is not None and probe_s > LARGEST_SHARE * search_s:
         return f"it takes about {seconds_text(probe_s)}, too much of the {seconds_text(search_s)} for searching"
@@ -105,7 +111,7 @@ def _measure(knowledge: Knowledge, run: Callable[[Side, Config], Outcome]) -> di
 
 def _headroom(plan: StudyPlan, real: Measurement) -> int | None:
     """Bytes between what the script takes and its limit, of the device or of the host."""
-    if plan.device.kind == "cuda":
+    if kind_of(plan.device).own_memory:
         limit, peak = plan.limits.max_device_bytes, real.peak_device_bytes
     else:
         limit, peak = plan.limits.max_host_bytes, real.peak_host_bytes

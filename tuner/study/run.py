@@ -15,6 +15,7 @@ from tuner.analysis.contention import MOVED
 from tuner.analysis.gain import WORTH_HAVING, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.analysis.stats import Verdict
+from tuner.devices.present import kind_of
 from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, StudyStarted
 from tuner.formatting import AS_WRITTEN, config_text, shift_text
 from tuner.knowledge import first_knowledge, widened, with_arguments
@@ -24,7 +25,7 @@ from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.arguments import bound_knobs, parse
 from tuner.space.declare import Known, ResolvedSpace, SearchSpace, resolve, selected_names
-from tuner.storage.database import Repository, StudyRecord
+from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.storage.folder import LOG, trial_folder
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study import identity
@@ -132,7 +133,7 @@ class _Study:
         baseline = bench.baseline()
         if baseline is None:
             waiting = bench.waiting()
-            baseline = bench.conduct(waiting) if waiting else bench.run(Phase.BASELINE, BASELINE, "")
+            baseline = bench.conduct(waiting) if waiting else bench.run(NewTrial(Phase.BASELINE, BASELINE))
         assert baseline.outcome is not None
         if not baseline.outcome.complete:
             # What is wrong may be mended outside of the script, so it is run again next time.
@@ -230,10 +231,10 @@ class _Study:
             if proposal is None:
                 return space, "every config worth a trial has been tried"
             if self._anchor_is_due():
-                bench.run(Phase.ANCHOR, BASELINE, "whether the machine drifts")
+                bench.run(NewTrial(Phase.ANCHOR, BASELINE, "whether the machine drifts"))
                 self._note_drift()
                 continue
-            bench.run(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan))
+            bench.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan)))
 
     def _anchor_is_due(self) -> bool:
         """Whether the baseline was measured too long ago to hold the next trials against it, or by another process."""
@@ -312,5 +313,5 @@ def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:
     expected = history.forecast(proposal.config)
     if expected is None:
         return proposal.why
-    forecast = expected.device_bytes if plan.device.kind == "cuda" else expected.host_bytes
+    forecast = expected.device_bytes if kind_of(plan.device).own_memory else expected.host_bytes
     return f"{proposal.why}; forecast: {forecast / 2**20:,.0f} MiB"

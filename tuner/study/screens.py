@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, is_settled, judge, metrics_in
 from tuner.analysis.stats import Verdict
 from tuner.events import Screening
 from tuner.formatting import config_text
-from tuner.model import BASELINE, Config, Phase, Trial
+from tuner.model import BASELINE, Phase, Trial
+from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import Bench
-
-_Run = tuple[Config, str, int]
-"""The config, the words that its trial is stored under, and the seed."""
 
 
 def screen(bench: Bench, candidates: Sequence[Trial]) -> list[Screened]:
@@ -69,21 +68,19 @@ def _screen(bench: Bench, candidate: Trial) -> Screened:
 def _missing_s(bench: Bench, candidate: Trial, seeds: int) -> float:
     """What the runs of so many seeds take that haven't been done yet, in seconds."""
     wanted = [run for seed in range(1, seeds + 1) for run in _runs(bench, candidate, seed)]
-    missing = [config for config, why, seed in wanted if bench.recorded(Phase.SCREEN, config, why, seed) is None]
-    return sum(bench.run_s(Phase.SCREEN, config) for config in missing)
+    return sum(bench.run_s(Phase.SCREEN, run.config) for run in wanted if bench.recorded(run) is None)
 
 
-def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[_Run, _Run]:
+def _runs(bench: Bench, candidate: Trial, seed: int) -> tuple[NewTrial, NewTrial]:
     """A pair: the script as written, which all candidates share, and the candidate."""
-    length = f"over {bench.screen_samples()} samples"
-    own = f"screen of trial {candidate.number} {length}"
-    return (BASELINE, f"screen {length}", seed), (candidate.config, own, seed)
+    samples = bench.screen_samples()
+    baseline = NewTrial(Phase.SCREEN, BASELINE, f"screen over {samples} samples", seed=seed, samples=samples)
+    why = f"screen of trial {candidate.number} over {samples} samples"
+    return baseline, replace(baseline, config=candidate.config, why=why, group=(candidate.number,))
 
 
 def _pair(bench: Bench, candidate: Trial, seed: int) -> Pair:
-    before, after = (
-        bench.run_once(Phase.SCREEN, config, why, seed) for config, why, seed in _runs(bench, candidate, seed)
-    )
+    before, after = (bench.run_once(run) for run in _runs(bench, candidate, seed))
     assert before.outcome is not None and after.outcome is not None
     return Pair(seed, before.outcome, after.outcome, _metrics(bench, before), _metrics(bench, after))
 

@@ -39,7 +39,7 @@ def run_all(schedule: Schedule, rates: dict[str, list[float | Outcome]]) -> list
         given = rates[key][turn[key]]
         turn[key] += 1
         outcome = given if isinstance(given, Outcome) else worlds.measured(given)
-        trials.append(Trial(len(trials), Phase.FINALS, config, schedule.name, outcome, round=number))
+        trials.append(Trial(len(trials), Phase.FINALS, config, "", outcome, number, group=schedule.group))
     return trials
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from tuner.analysis.contention import contamination, disturbance, overwhelmed, throttle_text
-from tuner.model import Block, CardUse, Device, Measurement, Outcome, OutcomeKind
+from tuner.analysis.contention import Host, contamination, disturbance, overwhelmed, throttle_text
+from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
+from tuner.model import Block, CardUse, Measurement, Outcome, OutcomeKind
 
-CPU = Device("cpu", 0, "a CPU", "", 2**34)
-CARD = Device("cuda", 0, "a card", "GPU-1", 2**36)
+CPU = Host(2, FOREIGN_SHARE)
+CARD = Host(8, FOREIGN_SHARE_BESIDE_A_DEVICE)
 MEASURED = Measurement(
     rate=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
     data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
@@ -20,21 +21,26 @@ MEASURED = Measurement(
 
 
 @pytest.mark.parametrize(
-    ("device", "cores", "foreign", "disturbed"),
-    [(CPU, 2, 0.2, False), (CPU, 2, 0.3, True), (CPU, 64, 6.4, False), (CPU, 64, 6.5, True), (CARD, 8, 4.0, False),
-     (CARD, 8, 4.1, True)],
+    ("host", "foreign", "disturbed"),
+    [(CPU, 0.2, False), (CPU, 0.3, True), (replace(CPU, cores=64), 6.4, False), (replace(CPU, cores=64), 6.5, True),
+     (replace(CPU, spare_cores=3), 3.2, False), (replace(CPU, spare_cores=3), 3.3, True), (CARD, 4.0, False),
+     (CARD, 4.1, True)],
 )  # fmt: skip
-def test_what_a_machine_can_bear(device: Device, cores: int, foreign: float, disturbed: bool) -> None:
+def test_what_a_machine_can_bear(host: Host, foreign: float, disturbed: bool) -> None:
     outcome = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, foreign_cpus=foreign))
-    told = contamination(outcome, device, cores)
+    told = contamination(outcome, host)
     assert bool(told) == disturbed
-    assert not told or f"{foreign:.1f} of {cores} cores" in told
+    assert not told or f"{foreign:.1f} of {host.cores + host.spare_cores} cores" in told
+
+
+def test_times_what_is_allowed_spares_what_a_quota_keeps() -> None:
+    assert replace(CPU, spare_cores=3).allowed_foreign_cpus(2.5) == 3.5
 
 
 def test_what_was_not_measured_was_not_disturbed() -> None:
-    assert contamination(Outcome(OutcomeKind.COMPLETE), CPU, 2) == ""
+    assert contamination(Outcome(OutcomeKind.COMPLETE), CPU) == ""
     loud = replace(MEASURED, foreign_cpus=9.0)
-    assert contamination(Outcome(OutcomeKind.CRASHED, measurement=loud), CPU, 2) == ""
+    assert contamination(Outcome(OutcomeKind.CRASHED, measurement=loud), CPU) == ""
 
 
 CALM_CARD = CardUse(9, 1755.0, 1740.0, 61.0, 0x4, 0, 0.0)
@@ -53,7 +59,7 @@ def outcome(**changes: Any) -> Outcome:
     ],
 )
 def test_who_took_the_cores_is_told(foreign: float, stolen: float, told: str) -> None:
-    assert contamination(outcome(foreign_cpus=foreign, stolen_cpus=stolen), CPU, 2) == told
+    assert contamination(outcome(foreign_cpus=foreign, stolen_cpus=stolen), CPU) == told
 
 
 @pytest.mark.parametrize(
@@ -72,11 +78,11 @@ def test_who_took_the_cores_is_told(foreign: float, stolen: float, told: str) ->
     ],
 )
 def test_a_card_that_was_slowed_down_or_shared_disturbs(card: CardUse | None, told: str) -> None:
-    assert contamination(outcome(card=card), CARD, 8) == told
+    assert contamination(outcome(card=card), CARD) == told
 
 
 def test_both_are_told() -> None:
-    told = contamination(outcome(foreign_cpus=6.0, card=replace(CALM_CARD, throttle_reasons=0x20)), CARD, 8)
+    told = contamination(outcome(foreign_cpus=6.0, card=replace(CALM_CARD, throttle_reasons=0x20)), CARD)
     assert told == "other processes used 6.0 of 8 cores; the card was slowed down: heat"
 
 
@@ -86,7 +92,7 @@ def test_the_calmest_run_comes_first() -> None:
         Outcome(OutcomeKind.CRASHED), outcome(card=hot, foreign_cpus=1.0), outcome(card=hot), outcome(card=shared),
         outcome(card=CALM_CARD, foreign_cpus=5.0), outcome(card=CALM_CARD),
     ]  # fmt: skip
-    assert sorted(runs, key=lambda run: disturbance(run, CARD, 8)) == runs[::-1]
+    assert sorted(runs, key=lambda run: disturbance(run, CARD)) == runs[::-1]
 
 
 def test_what_is_no_evidence_says_why() -> None:

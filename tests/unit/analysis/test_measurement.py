@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tuner.analysis.measurement import (
-    card_use,
-    knob_reports,
-    measurement_of,
-    merged_facts,
-    peak_host_bytes,
-    read_records,
-    read_resources,
-)
-from tuner.model import CardUse, Evidence, FirstGradient
+from tuner.analysis.measurement import knob_reports, measurement_of, merged_facts
+from tuner.analysis.resources import ResourceSample
+from tuner.model import Evidence, FirstGradient
 
 Record = dict[str, Any]
 
@@ -144,8 +136,8 @@ def test_other_records_are_carried_over() -> None:
 
 
 def test_cpu_use_is_read_inside_the_window_only() -> None:
-    def sample(t: float, cpu_s: float, busy_s: float, steal_s: float) -> Record:
-        return {"t": t, "rss": 100, "pss": None, "cpu_s": cpu_s, "busy_s": busy_s, "steal_s": steal_s}
+    def sample(t: float, cpu_s: float, busy_s: float, steal_s: float) -> ResourceSample:
+        return ResourceSample(t, rss=100, cpu_s=cpu_s, busy_s=busy_s, steal_s=steal_s)
 
     records = [*blocks(10, start=10.5), DONE]
     resources = [sample(1, 0, 0, 0), sample(10, 50, 500, 30), sample(15, 60, 515, 32), sample(16, 99, 999, 99)]
@@ -154,46 +146,6 @@ def test_cpu_use_is_read_inside_the_window_only() -> None:
     assert measurement.cpu_s_per_sample == pytest.approx(2.0 / 100)
     assert measurement.foreign_cpus == pytest.approx(1.0)
     assert measurement.stolen_cpus == pytest.approx(0.4)
-
-
-def test_what_a_card_said_in_the_window_is_added_up() -> None:
-    def sample(t: float, mhz: int | None, celsius: int | None, reasons: int, *rows: list[Any]) -> Record:
-        card = {"sm_mhz": mhz, "celsius": celsius, "reasons": reasons, "tells_shares": t < 13, "processes": list(rows)}
-        return {"t": t, "card": card}
-
-    resources: list[Record] = [
-        sample(1, 300, 99, 0x40),
-        sample(10, 1980, 60, 0x4, [7, 2**20, 30.0, True], [8, 2**30, 70.0, False], [9, 5, 5.0, None]),
-        {"t": 10.5},
-        sample(11, 1900, None, 0x20, [7, 2**21, None, True], [10, None, 10.0, True]),
-        sample(12, None, 71, 0x0),
-        sample(13, 1700, 70, 0x4, [7, 2**20, None, True]),
-    ]
-    card = card_use(resources, 10, 15)
-    assert card == CardUse(4, 1900, 1700, 71, 0x24, 2**21, (0.3 + 0.1 + 0) / 3)
-    assert card_use(resources, 14, 15) is None
-    assert card_use([sample(14, None, None, 0)], 10, 15) == CardUse(1, None, None, None, 0, 0, None)
-
-
-def test_the_memory_peak_counts_shared_pages_once() -> None:
-    resources: list[Record] = [
-        {"t": 1, "rss": 100, "pss": 50},
-        {"t": 2, "rss": 400, "pss": None},
-        {"t": 3, "rss": 300, "pss": 150},
-    ]
-    assert peak_host_bytes(resources) == 200
-    assert peak_host_bytes([]) == 0
-
-
-def test_workers_that_share_their_parents_memory_are_no_peak_before_that_is_read() -> None:
-    def sample(rss: int, pss: int | None, processes: int) -> Record:
-        return {"rss": rss, "pss": pss, "processes": processes}
-
-    forked = [sample(200, 200, 1), sample(1800, None, 9), sample(1800, None, 9), sample(1800, 250, 9)]
-    assert peak_host_bytes(forked) == 250
-    assert peak_host_bytes([*forked, sample(3600, None, 9)]) == 500
-    assert peak_host_bytes([*forked, sample(5000, None, 17)]) == 250
-    assert peak_host_bytes([sample(300, None, 1)]) == 300
 
 
 def test_the_last_report_of_a_knob_counts() -> None:
@@ -225,16 +177,6 @@ def test_facts_are_merged_later_over_earlier() -> None:
     assert merged_facts(records) == {
         "framework": "keras", "framework_version": "3.15", "as_written": {"batch_size": 64}, "steps": 90,
     }, "torch was only imported"  # fmt: skip
-
-
-def test_torn_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:
-    records, resources = tmp_path / "records.jsonl", tmp_path / "resources.jsonl"
-    assert read_records(records) == []
-    assert read_resources(resources) == []
-    records.write_bytes(b'{"v":1,"t":1,"kind":"note","text":"a"}\n{"v":1,"t":2,"ki')
-    resources.write_bytes(b'{"t":1,"rss":5}\n{"t":2,"r')
-    assert [r["text"] for r in read_records(records)] == ["a"]
-    assert read_resources(resources) == [{"t": 1, "rss": 5}]
 
 
 def test_figures_that_can_not_be_are_left_out() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from support import worlds
+from support import made_up, worlds
 
 from tuner.analysis.gain import Yardstick
 from tuner.analysis.waterfall import waterfall
 from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Trial, Turn, Value
-from tuner.report.waterfall import picture, table_rows
+from tuner.report.waterfall import picture, table
 
 
 def trial(number: int, config: Mapping[str, Value], rate: float | None, phase: Phase = Phase.SEARCH) -> Trial:
@@ -95,24 +95,24 @@ def test_without_a_gain_the_script_as_written_stands_alone() -> None:
 def test_only_the_search_counts() -> None:
     trials = search(({"workers": 1}, 150.0))
     trials.append(replace(trial(2, {"workers": 1}, 900.0), phase=Phase.FINALS, round=1))
-    assert [turn.rate for turn in chain(trials)] == [100.0, 150.0]
+    assert [turn.measurement.rate for turn in chain(trials)] == [100.0, 150.0]
 
 
 def test_turns_while_the_baseline_moved_are_rough() -> None:
     trials = [*search(({"workers": 1}, 150.0)), trial(2, {}, 60.0, Phase.ANCHOR)]
     assert [turn.rough for turn in chain(trials)] == [False, True], "what it is held against is itself"
-    *_, row = table_rows(chain(trials))[1]
+    *_, row = table(chain(trials), worlds.OBJECTIVE).rows
     assert row[3].startswith("~") and row[4].startswith("~")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 12])
 def test_the_picture_is_xml_that_fits_its_frame(count: int) -> None:
     name = 'a "quoted" <path> & more.py'
-    turns = [
-        Turn(n, Config({f"knob_{n}": "<&>"} if n else {}), 100.0 / (n + 1), "samples", 0.5, 1 / (n + 1), False, ())
-        for n in range(count)
-    ]
-    root = ET.fromstring(picture(turns, name))
+    turns = []
+    for n in range(count):
+        turned = Config({f"knob_{n}": "<&>"} if n else {})
+        turns.append(Turn(n, turned, made_up.measured(100.0 / (n + 1)), 1.0, 0.5, 1 / (n + 1), False, ()))
+    root = ET.fromstring(picture(turns, name, worlds.OBJECTIVE))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert name in texts

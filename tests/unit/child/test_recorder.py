@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import pytest
+from support.in_process import Log
 
 from tuner.child.recorder import Recorder, StepClock, relative_half_width
 
@@ -14,17 +14,6 @@ WINDOW = {
     "warmup_steps": 10, "warmup_s": 3.0, "block_s": 0.25, "min_blocks": 12, "min_s": 3.0, "max_s": 20.0,
     "target_half_width": 0.02,
 }  # fmt: skip
-
-
-class Log(Recorder):
-    """Keeps records instead of sending them."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.records: list[dict[str, Any]] = []
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        self.records.append({"kind": kind, **fields})
 
 
 class Time:
@@ -213,9 +202,7 @@ def test_a_hopeless_rate_ends_the_window_early() -> None:
     def blocks_until_the_end(below: float) -> int:
         recorder, now = Log(), [0.0]
         window = {"warmup_steps": 0, "warmup_s": 0, "block_s": 0.1, "min_blocks": 12, "min_s": 0, "max_s": 60}
-        clock = StepClock(
-            recorder, {**window, "target_half_width": -1, "hopeless_below": below}, clock=lambda: now[0]
-        )
+        clock = StepClock(recorder, {**window, "target_half_width": -1, "hopeless_below": below}, clock=lambda: now[0])
         for number in range(400):
             now[0] += 0.1 if number % 2 else 0.11
             clock.add_samples(10, 0.0)

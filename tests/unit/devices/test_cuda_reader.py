@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from tuner.devices.cuda_reader import CardReader, card_reader, mean_shares, tell_apart
-from tuner.devices.present import cpu_device
+from tuner.analysis.resources import CardReading
+from tuner.devices.cpu import cpu_device
+from tuner.devices.cuda_reader import CardReader, mean_shares, tell_apart
+from tuner.devices.present import kind_of
 from tuner.model import BASELINE, Device, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
@@ -97,10 +99,10 @@ def test_a_reading_has_what_the_driver_says() -> None:
     reader = CardReader(nvml, "card")  # type: ignore[arg-type]
     nvml.listed = {7: 2**30, 40: None}
     nvml.samples = [(40, 9 * 10**15, 80), (40, 9 * 10**15 + 5, 90), (7, 9 * 10**15, 10)]
-    assert reader.read({40, 41}) == {
-        "sm_mhz": 1755, "celsius": 61, "reasons": 4, "used": 3 * 2**30, "tells_shares": True,
-        "processes": [[7, 2**30, 10.0, True], [40, None, 85.0, False]],
-    }  # fmt: skip
+    assert reader.read({40, 41}) == CardReading(
+        sm_mhz=1755.0, celsius=61.0, reasons=4, used=3 * 2**30, tells_shares=True,
+        processes=((7, 2**30, 10.0, True), (40, None, 85.0, False)),
+    )  # fmt: skip
 
 
 def test_readings_are_a_second_apart_and_rarer_where_they_take_long() -> None:
@@ -137,14 +139,14 @@ def test_an_idle_card_is_told_from_one_that_can_not_tell(error: int, told: bool)
     nvml.samples = error
     reading = CardReader(nvml, "card").read(())  # type: ignore[arg-type]
     assert reading is not None
-    assert reading["tells_shares"] is told
+    assert reading.tells_shares is told
 
 
 def test_an_old_driver_is_asked_by_the_old_names_and_what_it_lacks_is_left_open() -> None:
     nvml = Nvml(absent=("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetTemperature"))
     reading = CardReader(nvml, "card").read(())  # type: ignore[arg-type]
     assert reading is not None
-    assert (reading["reasons"], reading["celsius"], reading["sm_mhz"]) == (0x204, None, 1755)
+    assert (reading.reasons, reading.celsius, reading.sm_mhz) == (0x204, None, 1755)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +170,10 @@ def test_shares_that_mean_nothing_are_left_out() -> None:
 
 
 def test_nothing_is_read_where_there_is_no_card(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    with card_reader(cpu_device()) as reader:
+    with kind_of(cpu_device()).reader(cpu_device()) as reader:
         assert reader.read(()) is None
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
-    with card_reader(CARD) as reader:
+    with kind_of(CARD).reader(CARD) as reader:
         assert reader.read(()) is None
 
 

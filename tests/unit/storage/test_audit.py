@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.analysis.measurement import measurement_of, read_records, read_resources
+from tuner.analysis.measurement import measurement_of
 from tuner.model import BASELINE, Outcome, OutcomeKind, Phase, Trial
 from tuner.storage.audit import disagreements
+from tuner.storage.records import read_records, read_resources
 
 
 def stored_trial(folder: Path) -> Trial:

@@ -11,8 +11,21 @@ import pytest
 
 from tuner.errors import StorageError
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Block, Config, Evidence, KnobReport, Measurement, Outcome, OutcomeKind, Phase, Value
-from tuner.storage.database import SCHEMA_VERSION, Repository, TrialState
+from tuner.model import (
+    BASELINE,
+    Block,
+    Config,
+    Evidence,
+    KnobReport,
+    Measurement,
+    Outcome,
+    OutcomeKind,
+    Phase,
+    Side,
+    Value,
+)
+from tuner.storage.database import NewTrial, Repository, TrialState
+from tuner.storage.schema import SCHEMA_VERSION
 
 MEASURED = Measurement(
     rate=100.0, low=98.0, high=math.inf, steps_per_s=3.0, unit="samples", data_wait_share=0.25,
@@ -72,7 +85,8 @@ def test_a_name_is_taken_once(repository: Repository, study: int) -> None:
 
 def test_trials_are_numbered_in_each_study_by_itself(repository: Repository, study: int) -> None:
     other = repository.create_study("other", {}).id
-    numbers = [repository.start_trial(s, Phase.SEARCH, BASELINE, "", "me").number for s in (study, study, other, study)]
+    new = NewTrial(Phase.SEARCH, BASELINE)
+    numbers = [repository.start_trial(s, new, "me").number for s in (study, study, other, study)]
     assert numbers == [0, 1, 0, 2]
     assert repository.finish_trial(other, 0, DONE)
     assert [record.state for record in repository.records(study)] == [TrialState.RUNNING] * 3
@@ -80,7 +94,7 @@ def test_trials_are_numbered_in_each_study_by_itself(repository: Repository, stu
 
 def test_an_outcome_is_stored_whole(repository: Repository, study: int) -> None:
     config: dict[str, Value] = {"precision": "bf16", "num_workers": 2, "pin_memory": True, "lr": 0.1}
-    started = repository.start_trial(study, Phase.BASELINE, Config(config), "the script as it is", "me")
+    started = repository.start_trial(study, NewTrial(Phase.BASELINE, Config(config), "the script as it is"), "me")
     assert repository.trials(study) == ()
     assert repository.finish_trial(study, 0, DONE)
     (trial,) = repository.trials(study)
@@ -92,33 +106,30 @@ def test_an_outcome_is_stored_whole(repository: Repository, study: int) -> None:
 
 
 def test_an_outcome_is_stored_once(repository: Repository, study: int) -> None:
-    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me")
-    assert repository.finish_trial(study, 0, FAILED, owner="me")
-    assert not repository.finish_trial(study, 0, DONE, owner="me")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
+    assert repository.finish_trial(study, 0, FAILED)
     assert not repository.finish_trial(study, 0, DONE)
     assert [trial.outcome for trial in repository.trials(study)] == [FAILED]
 
 
-def test_a_trial_that_is_not_there_or_anothers_is_not_finished(repository: Repository, study: int) -> None:
-    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me")
+def test_a_trial_that_is_not_there_is_not_finished(repository: Repository, study: int) -> None:
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
     assert not repository.finish_trial(study, 1, DONE)
     assert not repository.finish_trial(study + 1, 0, DONE)
-    assert not repository.finish_trial(study, 0, DONE, owner="another")
     assert repository.trials(study) == ()
 
 
-def test_a_requeued_trial_is_claimed_again_and_its_first_owner_has_lost_it(repository: Repository, study: int) -> None:
+def test_a_requeued_trial_is_claimed_again(repository: Repository, study: int) -> None:
     for _ in range(3):
-        repository.start_trial(study, Phase.SEARCH, Config(num_workers=2), "more workers", "first")
+        repository.start_trial(study, NewTrial(Phase.SEARCH, Config(num_workers=2), "more workers"), "first")
     assert repository.claim_trial(study, "second") is None
     repository.requeue_trial(study, 2)
     repository.requeue_trial(study, 1)
     claimed = repository.claim_trial(study, "second")
     assert claimed is not None
     assert (claimed.number, claimed.config, claimed.why) == (1, Config(num_workers=2), "more workers")
-    assert not repository.finish_trial(study, 1, FAILED, owner="first")
     assert not repository.finish_trial(study, 2, FAILED), "a trial that waits has no outcome"
-    assert repository.finish_trial(study, 1, DONE, owner="second")
+    assert repository.finish_trial(study, 1, DONE)
     assert {r.trial.number: (r.state, r.owner, r.attempts) for r in repository.records(study)} == {
         0: (TrialState.RUNNING, "first", 1),
         1: (TrialState.FINISHED, "second", 2),
@@ -127,28 +138,19 @@ def test_a_requeued_trial_is_claimed_again_and_its_first_owner_has_lost_it(repos
 
 
 def test_a_finished_trial_that_waits_again_has_lost_its_outcome(repository: Repository, study: int) -> None:
-    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
     repository.finish_trial(study, 0, FAILED)
     repository.requeue_trial(study, 0, attempts=0)
     (record,) = repository.records(study)
     assert (record.state, record.trial.outcome, record.finished, record.attempts) == (TrialState.WAITING, None, None, 0)
 
 
-def test_orphans_are_running_trials_of_the_dead(repository: Repository, study: int) -> None:
-    for owner in ("alive", "dead", "dead", "dead"):
-        repository.start_trial(study, Phase.SEARCH, BASELINE, "", owner)
-    repository.finish_trial(study, 1, DONE)
-    repository.requeue_trial(study, 2)
-    orphans = repository.orphans(study, lambda owner: owner == "alive")
-    assert [record.trial.number for record in orphans] == [3]
-
-
 def _older(path: Path) -> None:
     """As the first version left it: without the columns of rounds and seeds."""
     Repository(f"sqlite:///{path}").close()
     with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE trial DROP COLUMN round")
-        connection.execute("ALTER TABLE trial DROP COLUMN seed")
+        for column in ("round", "seed", '"group"', "samples", "side"):
+            connection.execute(f"ALTER TABLE trial DROP COLUMN {column}")
         connection.execute("UPDATE autotune_schema SET version = 1")
     connection.close()
 
@@ -165,7 +167,7 @@ def _newer(path: Path) -> None:
     [
         (lambda path: path.write_text("these are notes, not tables\n" * 100), "not a database", "move it away"),
         (_newer, "newer autotune", "upgrade"),
-        (_older, r"older autotune \(schema 1, this one knows 2\)", "start a new study with --new: this one is kept"),
+        (_older, r"older autotune \(schema 1, this one knows 3\)", "start a new study with --new: this one is kept"),
         (lambda path: path.mkdir(), "unable to open", "writable"),
     ],
     ids=["a text file", "a newer schema", "an older schema", "a folder"],
@@ -206,27 +208,36 @@ def test_a_study_that_autotune_did_not_write_is_told(repository: Repository, stu
         repository.load_study("train")
 
 
-def test_round_and_seed_are_kept_also_of_a_trial_that_is_run_again(repository: Repository, study: int) -> None:
+def test_what_tells_runs_apart_is_kept_also_of_a_trial_that_is_run_again(repository: Repository, study: int) -> None:
     begun = [
-        repository.start_trial(study, Phase.FINALS, BASELINE, "finals of 4", "me", round_number=2),
-        repository.start_trial(study, Phase.SCREEN, Config(x=1), "screen", "me", seed=3),
-        repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me"),
+        repository.start_trial(study, NewTrial(Phase.FINALS, BASELINE, "finals of 4", 2, group=(4,)), "me"),
+        repository.start_trial(study, NewTrial(Phase.SCREEN, Config(x=1), "screen", seed=3, samples=2**33), "me"),
+        repository.start_trial(study, NewTrial(Phase.PROBE, BASELINE, "half", side=Side.HALF), "me"),
+        repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me"),
     ]
-    assert [(trial.round, trial.seed) for trial in begun] == [(2, None), (None, 3), (None, None)]
+    fields = [(trial.group, trial.round, trial.seed, trial.samples, trial.side) for trial in begun]
+    assert fields == [
+        ((4,), 2, None, None, None), ((), None, 3, 2**33, None), ((), None, None, None, Side.HALF),
+        ((), None, None, None, None),
+    ]  # fmt: skip
     assert [record.trial for record in repository.records(study)] == begun
     repository.requeue_trial(study, 1)
     assert repository.claim_trial(study, "another") == begun[1]
 
 
 @pytest.mark.parametrize(
-    ("column", "text"), [("outcome", "{torn"), ("outcome", "{}"), ("config", "[1]"), ("phase", "lunch"), ("state", "?")]
+    ("column", "text"),
+    [
+        ("outcome", "{torn"), ("outcome", "{}"), ("config", "[1]"), ("phase", "lunch"), ("state", "?"),
+        ("side", "east"), ("group", "[1.5]"), ("group", "4"),
+    ],
 )
 def test_a_trial_that_autotune_did_not_write_is_told(
     repository: Repository, study: int, column: str, text: str
 ) -> None:
-    repository.start_trial(study, Phase.SEARCH, BASELINE, "", "me")
+    repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
     with sqlite3.connect(repository.url.removeprefix("sqlite:///")) as connection:
-        connection.execute(f"UPDATE trial SET {column} = ?", (text,))
+        connection.execute(f'UPDATE trial SET "{column}" = ?', (text,))
     connection.close()
     with pytest.raises(StorageError, match=r"study\.db holds something"):
         repository.records(study)

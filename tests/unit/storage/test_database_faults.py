@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tuner.model import BASELINE, Phase
-from tuner.storage.database import Repository
+from tuner.storage.database import NewTrial, Repository
 
 NOBODY = 65534
 
@@ -29,15 +29,15 @@ def _run(work: str, *arguments: object) -> dict[str, str]:
 DISK_FULL = """
 import resource, sys
 from tuner.errors import StorageError
-from tuner.model import Outcome, OutcomeKind, Phase
-from tuner.storage.database import Repository
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
+from tuner.storage.database import NewTrial, Repository
 repository = Repository(sys.argv[1])
 study = repository.create_study("train", {}).id
 resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))
 stored = 0
 try:
     for number in range(200):
-        repository.start_trial(study, Phase.SEARCH, {"x": 1}, "why " * 500, "me")
+        repository.start_trial(study, NewTrial(Phase.SEARCH, {"x": 1}, "why " * 500), "me")
         stored = number + 1
         assert repository.finish_trial(study, number, Outcome(OutcomeKind.CRASHED, "crash", "detail " * 500))
 except StorageError as error:
@@ -46,7 +46,7 @@ except StorageError as error:
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(f"stored={stored}")
 print(f"readable={len(repository.records(study))}")
-print(f"next={repository.start_trial(study, Phase.SEARCH, {}, '', 'me').number}")
+print(f"next={repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), 'me').number}")
 """
 
 
@@ -84,7 +84,7 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, exists: bool) 
     path = tmp_path / "study.db"
     if exists:
         made = Repository(f"sqlite:///{path}")
-        made.start_trial(made.create_study("train", {}).id, Phase.SEARCH, BASELINE, "", "me")
+        made.start_trial(made.create_study("train", {}).id, NewTrial(Phase.SEARCH, BASELINE), "me")
         made.close()
         path.chmod(0o444)
     # A stranger must be able to come here at all: pytest's folders are their owner's only.

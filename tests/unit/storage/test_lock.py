@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.errors import DeviceBusyError, InfrastructureError, StorageError
 from tuner.model import Device
 from tuner.storage.lock import DeviceLock, FolderLock
@@ -33,7 +33,7 @@ def elsewhere(expression: str) -> Iterator[subprocess.Popen[str]]:
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from tuner.devices.present import cpu_device
+from tuner.devices.cpu import cpu_device
 from tuner.storage.lock import DeviceLock, FolderLock
 with {expression}:
     print("held", flush=True)

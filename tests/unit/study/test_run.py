@@ -84,9 +84,9 @@ def test_more_trials_continue_a_study_and_hold_new_finals(tmp_path: Path) -> Non
     assert sum(t.phase in SEARCHED for t in more.result.trials) == 10
     resumed = next(trial for trial in more.result.trials if trial.phase is Phase.ANCHOR)
     assert more.configs[0] == resumed.config == {}, "what comes after a pause is held against a baseline of its own"
-    names = {trial.why.partition(", round")[0] for trial in more.result.trials if trial.phase is Phase.FINALS}
+    finals = {trial.group for trial in more.result.trials if trial.phase is Phase.FINALS}
     assert more.result.winner is not None
-    assert len(names) == 2
+    assert len(finals) == 2
 
 
 def test_nothing_helps_is_an_answer(tmp_path: Path) -> None:

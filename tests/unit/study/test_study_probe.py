@@ -13,11 +13,11 @@ from support import worlds
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.analysis.bottleneck import Bound, Side, bottleneck_of
-from tuner.cli.trials import listed
+from tuner.analysis.bottleneck import Bound, bottleneck_of
 from tuner.events import Event, Noted, Probed
 from tuner.formatting import bottleneck_text
-from tuner.model import BASELINE, Block, Config, Outcome, Phase
+from tuner.model import BASELINE, Block, Config, Outcome, Phase, Side
+from tuner.report.trials import TrialsReport
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Interrupted, TrialRequest
@@ -102,7 +102,7 @@ def test_a_study_begins_with_its_probe(tmp_path: Path) -> None:
     loop = Loop(EVEN)
     result, events = study(tmp_path, loop)
     assert [t.phase for t in result.trials[:5]] == [Phase.BASELINE, *[Phase.PROBE] * 3, Phase.SEARCH]
-    assert [t.why for t in result.trials[1:4]] == [str(side) for side in ORDER]
+    assert [t.side for t in result.trials[1:4]] == ORDER
     assert loop.probes == [("compute", BASELINE), ("loader", BASELINE), ("compute", Config(batch_size=32))]
     windows = {request.probe: request.window for request in loop.requests[:4]}
     assert windows["compute"].max_s == windows[""].max_s / 4
@@ -117,7 +117,7 @@ def test_a_probe_is_no_trial_of_a_config(tmp_path: Path) -> None:
     result, _ = study(tmp_path, Loop(EVEN))
     assert result.best is not None and result.best.phase is Phase.BASELINE
     assert result.winner is None
-    shown = {row[0]: row for row in listed(result.trials)[1]}
+    shown = {row[0]: row for row in TrialsReport(result.trials, worlds.OBJECTIVE).table().rows}
     assert shown["2"][1:3] == ["probe", "the loader alone"]
     assert shown["2"][4] == ""
 
@@ -130,7 +130,7 @@ def test_a_probe_that_was_broken_off_goes_on(tmp_path: Path) -> None:
         assert first.interrupted
         assert len(first.trials) == stop_at - 1
         again, _ = study(folder, loop := Loop(EVEN))
-        assert [(t.phase, t.why) for t in again.trials[:4]] == [(t.phase, t.why) for t in whole.trials[:4]]
+        assert [(t.phase, t.side) for t in again.trials[:4]] == [(t.phase, t.side) for t in whole.trials[:4]]
         assert len(loop.probes) == 5 - stop_at, "none was run twice"
         assert again.bottleneck == whole.bottleneck
 

@@ -14,9 +14,9 @@ from support.ran import Ran, of
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Verdict as Accuracy
 from tuner.events import Noted
+from tuner.formatting import result_text
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Phase, Script, Trial
-from tuner.progress.state import result_text
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Limits

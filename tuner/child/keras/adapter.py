@@ -5,15 +5,17 @@ One adapter for all of Keras' backends: what differs between them lies below ``M
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from .. import seeds
-from ..session import Attendant, Session
+from ..adapter import Adapter, Library
+from ..session import Session
 from ..tensorflow import files
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
+from ..tensorflow.seeds import seed
 from ..tensorflow.strategies import StrategyWatch
 from .evidence import Observation
 from .fit import FRAMEWORK, FitWatch
@@ -22,8 +24,10 @@ from .model import OptimizerWatch, PolicyWatch
 SUPPORTED = (3, 3)
 
 
-class KerasAdapter:
+class KerasAdapter(Adapter):
     """One trial's watches on Keras and TensorFlow. Either may be imported first, or alone."""
+
+    framework = FRAMEWORK
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -39,8 +43,13 @@ class KerasAdapter:
         self._loss_read = (0.0, 0.0)
         self._loss_at = 0.0
         if session.measuring:
-            session.observers.append(self._observe)
-            session.attend(FRAMEWORK, Attendant(self._synchronize, self._activity, self._on_block))
+            session.attend(FRAMEWORK, self, self.observe)
+
+    @property
+    def libraries(self) -> Mapping[str, Library]:
+        """TensorFlow, Keras, and what writes past ``open``."""
+        writing = {name: Library(partial(install, self.session)) for name, install in files.ADAPTERS.items()}
+        return {"tensorflow": Library(self.meet_tensorflow), "keras": Library(self.meet_keras), **writing}
 
     def meet_tensorflow(self, tf: ModuleType) -> None:
         """Right after ``import tensorflow``, before its runtime starts."""
@@ -48,7 +57,7 @@ class KerasAdapter:
         self.tf = tf
         session.recorder.emit("framework", name="tensorflow", version=tf.__version__, device=session.device)
         if session.seed is not None:
-            seeds.install_tensorflow(session.seed, tf)
+            seed(session.seed, tf)
         if session.wants("threads"):
             tf.config.threading.set_intra_op_parallelism_threads(int(session.config["threads"]))
         if session.wants("inter_op_threads"):
@@ -115,7 +124,7 @@ class KerasAdapter:
 
     # the clock's questions
 
-    def _synchronize(self) -> None:
+    def synchronize(self) -> None:
         if self.cuda and self.tf is not None:
             self.tf.test.experimental.sync_devices()
         if self.fits is not None and self.fits.graph is not None:
@@ -123,11 +132,11 @@ class KerasAdapter:
         if self.loops is not None:
             self.loops.synchronize()
 
-    def _activity(self) -> int:
+    def activity(self) -> int:
         in_loops = self.loops.activity() if self.loops is not None else 0
         return in_loops + (self.fits.traces() if self.fits is not None else 0)
 
-    def _on_block(self) -> None:
+    def on_block(self) -> None:
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
         loss = self._loss() if self._loss_at > progress else None
@@ -156,30 +165,6 @@ class KerasAdapter:
         # A model with its own train_step leaves the one that Keras made unused.
         return next(((total, count) for total, count in values if count), None)
 
-    def _observe(self) -> None:
+    def observe(self) -> None:
         if self.session.trained_by == FRAMEWORK:
             Observation(self).observe()
-
-
-def _adapter(session: Session) -> KerasAdapter:
-    if session.keras is None:
-        session.keras = KerasAdapter(session)
-    adapter: KerasAdapter = session.keras
-    return adapter
-
-
-def tensorflow(session: Session, module: ModuleType) -> None:
-    """Called right after ``import tensorflow``."""
-    _adapter(session).meet_tensorflow(module)
-
-
-def keras(session: Session, module: ModuleType) -> None:
-    """Called right after ``import keras``."""
-    _adapter(session).meet_keras(module)
-
-
-ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {
-    "tensorflow": tensorflow,
-    "keras": keras,
-    **files.ADAPTERS,
-}

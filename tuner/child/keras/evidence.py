@@ -64,7 +64,7 @@ class Observation:
         if self.fits is not None and self.fits.kind == "dataset" and self.fits.largest_batch:
             datasets.saw_batch(self.fits.largest_batch)
         elif self.fits is None and loops is not None:
-            loops.feeds.meet_training()
+            loops.sources.meet_training()
         if self.fits is None or self.fits.kind == "dataset":
             datasets.observe()
         if self.fits is None and loops is not None:
@@ -165,7 +165,7 @@ class Observation:
         if "memory_growth" in config:
             self._compare("memory_growth", self.session.as_written.get("memory_growth"))
         if "strategy" in config and self.adapter.strategies is not None:
-            self._compare("strategy", self.adapter.strategies.seen(fits.model if fits is not None else None))
+            self._compare("strategy", self.adapter.strategies.in_use(fits.model if fits is not None else None))
         if "precision" in config:
             self._precision_evidence()
         if "lr_scale" in config:

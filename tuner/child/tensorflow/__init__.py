@@ -1,1 +1,4 @@
-"""TensorFlow: loops of the script's own, and what Keras on TensorFlow shares with them."""
+"""TensorFlow: loops of the script's own, and what Keras on TensorFlow shares with them; tf.data in ``data``.
+
+Imports what all adapters share, one folder up, and not Keras' folder; TensorFlow itself inside functions only.
+"""

@@ -5,24 +5,25 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 from .graphs import OUR_SCOPE
+from .types import Tensor, Variable
 
 
-def plain_variable(tf: ModuleType, value: Any, dtype: str) -> Any:
-    """A variable outside of any graph, which graphs may add to; not before the script's own work begins.
+def plain_variable(tf: ModuleType, value: float | list[float], dtype: str) -> Variable:
+    """A variable outside of any graph, which graphs may add to. Starts the runtime: not before training begins.
 
     Of the class itself, not by tf.Variable: a strategy would make a mirrored one, a tf.function one of its own.
     """
     variable = sys.modules["tensorflow.python.ops.resource_variable_ops"].ResourceVariable
     with tf.init_scope():
-        return variable(tf.constant(value, dtype), trainable=False, name=OUR_SCOPE)
+        made: Variable = variable(tf.constant(value, dtype), trainable=False, name=OUR_SCOPE)
+    return made
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Totals since the beginning."""
+    """Totals since the beginning: sum and number of losses, gradients that were taken, samples of batches."""
 
     loss_sum: float = 0.0
     losses: float = 0.0
@@ -30,39 +31,42 @@ class Counts:
     samples: float = 0.0
 
 
-class Tally:
-    """One variable outside of the graph that the graph adds to; reading it waits for the device."""
+class Counters:
+    """What one training function counts: a variable that its graph adds to. Reading it waits for the device."""
 
     def __init__(self, tf: ModuleType) -> None:
         self.tf = tf
-        self._variable: Any = None
-        self._largest: Any = None
+        self._totals: Variable | None = None
+        self._largest: Variable | None = None
 
-    def add(self, *, loss: Any = None, gradients: int = 0, samples: Any = 0) -> None:
-        """Called while a graph is built: from here on each of its runs counts."""
+    def add(self, *, loss: Tensor | None = None, gradients: int = 0, samples: Tensor | int = 0) -> None:
+        """Adds to the graph that is being built: from here on each of its runs counts."""
         tf = self.tf
+        totals, _ = self._variables()
         with tf.name_scope(OUR_SCOPE):
             mean = tf.constant(0, tf.float64) if loss is None else tf.reduce_mean(tf.cast(loss, tf.float64))
             values = [mean, float(loss is not None), float(gradients), tf.cast(samples, tf.float64)]
-            self._made().assign_add(tf.stack([tf.cast(value, tf.float64) for value in values]))
+            totals.assign_add(tf.stack([tf.cast(value, tf.float64) for value in values]))
 
-    def add_batch(self, rows: Any) -> None:
+    def add_batch(self, rows: Tensor | int) -> None:
         """As ``add``, for a batch of so many samples."""
         self.add(samples=rows)
+        _, largest = self._variables()
         with self.tf.name_scope(OUR_SCOPE):
-            self._largest.assign(self.tf.maximum(self._largest, self.tf.cast(rows, self.tf.float64)))
+            largest.assign(self.tf.maximum(largest, self.tf.cast(rows, self.tf.float64)))
 
-    def _made(self) -> Any:
-        if self._variable is None:
-            self._variable = plain_variable(self.tf, [0.0] * 4, "float64")
+    def _variables(self) -> tuple[Variable, Variable]:
+        """The totals and the largest batch; made where there are none yet."""
+        if self._totals is None or self._largest is None:
+            self._totals = plain_variable(self.tf, [0.0] * 4, "float64")
             self._largest = plain_variable(self.tf, 0.0, "float64")
-        return self._variable
+        return self._totals, self._largest
 
     def read(self) -> Counts:
         """What was counted so far."""
-        return Counts() if self._variable is None else Counts(*map(float, self._variable.numpy()))
+        return Counts() if self._totals is None else Counts(*map(float, self._totals.numpy()))
 
     @property
     def largest(self) -> int:
-        """Samples in the largest batch."""
+        """Samples in the largest batch; 0 where none was counted."""
         return 0 if self._largest is None else int(self._largest.numpy())

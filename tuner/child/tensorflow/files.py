@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from ..files import Overlay
 from ..patches import patch
 from ..session import Session
 
 WRITING = ("w", "a", "x", "r+")
+Result = TypeVar("Result")
+Path = str | os.PathLike[str]
 
 
 def install(session: Session, tf: ModuleType) -> None:
@@ -57,8 +60,8 @@ def install_h5py(session: Session, module: ModuleType) -> None:
     if overlay is None:
         return
 
-    def make(original: Any) -> Any:
-        def __init__(file: Any, name: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(file: object, name: object, mode: str = "r", *args: object, **kwargs: object) -> None:
             if mode in WRITING:
                 name = overlay.for_writing(name, always=True, keep_content=mode in ("a", "r+"))
             else:
@@ -67,52 +70,52 @@ def install_h5py(session: Session, module: ModuleType) -> None:
 
         return __init__
 
-    patch(module.File, "__init__", make)
+    patch(module.File, "__init__", wrap)
 
 
-def _own(overlay: Overlay, folder: Any) -> Any:
-    """The trial's version of a folder; one that isn't local stays what it is."""
+def _diverted(overlay: Overlay, folder: Path) -> Path:
+    """The trial's version of a folder, which is made; one that isn't local stays what it is."""
     name = overlay.absolute(folder)
     if name is None or "://" in os.fspath(folder):
         return folder
-    target = overlay.for_writing(name, always=True)
+    target: str = overlay.for_writing(name, always=True)
     os.makedirs(target, exist_ok=True)
     return target
 
 
-def _folder_first(overlay: Overlay, original: Any) -> Any:
-    def create_file_writer(logdir: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(_own(overlay, logdir), *args, **kwargs)
+def _folder_first(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def create_file_writer(logdir: Path, *args: object, **kwargs: object) -> Result:
+        return original(_diverted(overlay, logdir), *args, **kwargs)
 
     return create_file_writer
 
 
-def _folder_second(overlay: Overlay, original: Any) -> Any:
-    def save(obj: Any, export_dir: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(obj, _own(overlay, export_dir), *args, **kwargs)
+def _folder_second(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def save(obj: object, export_dir: Path, *args: object, **kwargs: object) -> Result:
+        return original(obj, _diverted(overlay, export_dir), *args, **kwargs)
 
     return save
 
 
-def _read_first(overlay: Overlay, original: Any) -> Any:
-    def read(path: Any, *args: Any, **kwargs: Any) -> Any:
+def _read_first(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def read(path: Path, *args: object, **kwargs: object) -> Result:
         return original(overlay.for_reading(path), *args, **kwargs)
 
     return read
 
 
-def _prefix(overlay: Overlay, original: Any) -> Any:
+def _prefix(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     """A checkpoint's files share a prefix: the folder that they lie in is what is diverted."""
 
-    def save(checkpoint: Any, prefix: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(checkpoint: object, prefix: Path, *args: object, **kwargs: object) -> Result:
         folder, name = os.path.split(os.fspath(prefix))
-        return original(checkpoint, os.path.join(_own(overlay, folder or os.curdir), name), *args, **kwargs)
+        return original(checkpoint, os.path.join(_diverted(overlay, folder or os.curdir), name), *args, **kwargs)
 
     return save
 
 
-def _restore(overlay: Overlay, original: Any) -> Any:
-    def restore(checkpoint: Any, save_path: Any, *args: Any, **kwargs: Any) -> Any:
+def _restore(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def restore(checkpoint: object, save_path: Path, *args: object, **kwargs: object) -> Result:
         if save_path is not None:
             folder, name = os.path.split(os.fspath(save_path))
             save_path = os.path.join(overlay.for_reading(folder or os.curdir), name)
@@ -121,9 +124,9 @@ def _restore(overlay: Overlay, original: Any) -> Any:
     return restore
 
 
-def _checkpoints(overlay: Overlay, original: Any) -> Any:
-    def __init__(keeper: Any, checkpoint: Any, directory: Any, *args: Any, **kwargs: Any) -> None:
-        original(keeper, checkpoint, _own(overlay, directory), *args, **kwargs)
+def _checkpoints(overlay: Overlay, original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(keeper: object, checkpoint: object, directory: Path, *args: object, **kwargs: object) -> None:
+        original(keeper, checkpoint, _diverted(overlay, directory), *args, **kwargs)
 
     return __init__
 

@@ -6,45 +6,54 @@ import re
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..patches import patch
 from ..session import Session
-from .counters import Counts, Tally
+from .counters import Counters, Counts
 from .graphs import draws, is_compiled, updates_variables, xla_threads
+from .types import Arguments, Function, Graph, Keywords, Optimizer, Tensor
 
 CALLS_READ = 3
 KEPT_FUNCTIONS = 8
 KEPT_GRAPHS = 4
+Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
+Call = Callable[..., object]
 
 
 @dataclass
 class TracedFunction:
-    """One tf.function that the script calls itself, and what its traces showed."""
+    """One tf.function that the script calls itself, and what its traces showed.
 
-    function: Any
-    code: Any
-    tally: Tally
+    ``code``: what tells it from others, the same where the script makes it anew. ``sources``: keys of the data sources
+    among its arguments; ``fetches``: whether it fetches batches itself; ``captures``: from data that are no argument.
+    ``example``: specifications of its arguments. ``chosen``: what runs in its place, and ``refused``, why XLA can't
+    compile it. ``counted``: steps so far; ``is_steady``: each call has been one step, and isn't asked any more.
+    """
+
+    function: Function
+    code: Hashable
+    counters: Counters
     calls: int = 0
     traces: int = 0
-    optimizer: Any = None
-    graphs: list[Any] = field(default_factory=list)
+    optimizer: Optimizer | None = None
+    graphs: list[Graph] = field(default_factory=list)
     takes_gradients: bool = False
     updates: bool = False
     fetches: bool = False
     captures: bool = False
-    feeds: set[str] = field(default_factory=set)
-    example: Any = None
-    chosen: Any = None
+    sources: set[str] = field(default_factory=set)
+    example: tuple[Arguments, Keywords] | None = None
+    chosen: Function | None = None
     promoted_calls: int = 0
     refused: str = ""
     counted: float = 0.0
     updates_before: int = 0
     is_steady: bool = False
-    leading_site: Any = None
+    leading_site: str = ""
     leading_thread: int = 0
     taken: Counts = field(default_factory=Counts)
 
@@ -60,11 +69,15 @@ class TracedFunction:
 
 
 class FunctionWatch:
-    """Patches the call of tf.function. ``stands_aside`` is asked before anything else."""
+    """Patches the call of tf.function.
+
+    ``stands_aside``: whether calls are to be left alone now. ``prepare``: the arguments to call a function with.
+    ``called``: receives a training function after each call of it, and the steps that it took.
+    """
 
     def __init__(
         self, session: Session, tf: ModuleType, stands_aside: Callable[[], bool],
-        called: Callable[[TracedFunction, float], None], prepare: Callable[[TracedFunction, Any], Any],
+        called: Callable[[TracedFunction, float], None], prepare: Callable[[TracedFunction, Arguments], Arguments],
     ) -> None:  # fmt: skip
         self.session = session
         self.tf = tf
@@ -73,21 +86,21 @@ class FunctionWatch:
         self.prepare = prepare
         self.current: TracedFunction | None = None
         self.training: deque[TracedFunction] = deque(maxlen=KEPT_FUNCTIONS)
-        self.traces: Counter[Any] = Counter()
-        self.calls: Counter[Any] = Counter()
+        self.traces: Counter[Hashable] = Counter()
+        self.calls: Counter[Hashable] = Counter()
         self.compiled = 0
         self.gradients_traced = 0
         self.is_retracing = False
-        self._known: weakref.WeakKeyDictionary[Any, TracedFunction] = weakref.WeakKeyDictionary()
+        self._entries: weakref.WeakKeyDictionary[Function, TracedFunction] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Patches the class of what ``tf.function`` returns."""
         patch(type(self.tf.function(lambda: None)), "__call__", self._call)
 
-    def _call(self, original: Any) -> Any:
+    def _call(self, original: Call) -> Call:
         tf = self.tf
 
-        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
+        def __call__(function: Function, *args: object, **kwargs: object) -> object:
             outermost = self.current is None and not self.stands_aside()
             if not outermost or not tf.executing_eagerly() or tf.config.functions_run_eagerly():
                 return original(function, *args, **kwargs)
@@ -95,14 +108,14 @@ class FunctionWatch:
 
         return not_converted(__call__)
 
-    def _outermost(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    def _outermost(self, original: Call, function: Function, args: Arguments, kwargs: Keywords) -> object:
         self.session.check_stop()
-        entry = self._known.get(function)
+        entry = self._entries.get(function)
         if entry is None:
-            entry = self._known[function] = TracedFunction(function, _code_of(function), Tally(self.tf))
+            entry = self._entries[function] = TracedFunction(function, _code_of(function), Counters(self.tf))
         args = self.prepare(entry, args)
         chosen = self._choose(entry)
-        entry.leading_site = None
+        entry.leading_site = ""
         entry.leading_thread = 0
         self.current = entry
         try:
@@ -122,26 +135,27 @@ class FunctionWatch:
 
     # XLA
 
-    def _choose(self, entry: TracedFunction) -> Any:
+    def _choose(self, entry: TracedFunction) -> Function:
         """The script's function, or from its second call on one compiled as the config says: variables exist then."""
         if entry.chosen is not None:
             return entry.chosen
         wanted = self.session.wants("jit_compile") and bool(self.session.config["jit_compile"]) != entry.written_jit
         if not (wanted and entry.calls and entry.takes_gradients):
             return entry.function
-        # What was traced stays as it was compiled: a copy that hasn't been traced can still be told.
+        # What was traced stays as it was compiled: only a copy that hasn't been traced can be compiled otherwise.
         entry.chosen = entry.function._clone(None)
         entry.chosen._jit_compile = bool(self.session.config["jit_compile"])
         entry.traces = 0
         self.traces[entry.code] -= 1
         return entry.chosen
 
-    def _first_promoted(self, original: Any, entry: TracedFunction, args: Any, kwargs: Any) -> Any:
+    def _first_promoted(self, original: Call, entry: TracedFunction, args: Arguments, kwargs: Keywords) -> object:
+        """The first call of what was compiled; the script's own function, and ``refused`` set, where XLA can't."""
         try:
             result = original(entry.chosen, *args, **kwargs)
         except Exception as error:
             entry.chosen = entry.function
-            entry.leading_site, entry.leading_thread = None, 0
+            entry.leading_site, entry.leading_thread = "", 0
             result = original(entry.function, *args, **kwargs)  # raises what the script's own function raises
             entry.refused = f"XLA refused {entry.function.name}: {_first_sentence(error)}"
             return result
@@ -151,8 +165,8 @@ class FunctionWatch:
 
     # tracing
 
-    def gradient_traced(self, target: Any, site: Any) -> None:
-        """A tape's gradient is being traced: the outermost function is a training step."""
+    def gradient_traced(self, target: object, site: str) -> None:
+        """A tape's gradient of ``target`` is being traced at ``site``: the outermost function is a training step."""
         entry = self.current
         if entry is None or self.is_retracing:
             return
@@ -169,31 +183,32 @@ class FunctionWatch:
         replica = self.tf.distribute.get_replica_context()
         alone = replica is None or replica.num_replicas_in_sync == 1
         scalar = target if alone and isinstance(target, self.tf.Tensor) else None
-        entry.tally.add(loss=scalar, gradients=1)
+        entry.counters.add(loss=scalar, gradients=1)
 
     def _keep_graph(self, entry: TracedFunction) -> None:
-        graph = self.tf.compat.v1.get_default_graph()
+        graph: Graph = self.tf.compat.v1.get_default_graph()
         while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # FuncGraph has one, eager's doesn't
             graph = graph.outer_graph
-        if all(kept is not graph for kept in entry.graphs):
+        if all(other is not graph for other in entry.graphs):
             entry.graphs = [*entry.graphs, graph][-KEPT_GRAPHS:]
 
-    def apply_traced(self, optimizer: Any) -> None:
+    def apply_traced(self, optimizer: Optimizer) -> None:
         """A Keras optimizer's update is being traced."""
         if self.current is not None and self.current.optimizer is None:
             self.current.optimizer = optimizer
             self.current.updates_before = self._updates(optimizer)
 
-    def samples_traced(self, count: Any) -> None:
-        """Data are being fetched inside of the graph: it counts them while it runs."""
+    def samples_traced(self, count: Tensor | int) -> None:
+        """``count`` samples are being fetched inside of the graph: it counts them while it runs."""
         if self.current is not None:
             self.current.fetches = True
             if self.session.measuring:
-                self.current.tally.add_batch(count)
+                self.current.counters.add_batch(count)
 
     # counting
 
-    def _ended(self, entry: TracedFunction, chosen: Any, args: Any, kwargs: Any) -> None:
+    def _ended(self, entry: TracedFunction, chosen: Function, args: Arguments, kwargs: Keywords) -> None:
+        """A call of a training function has ended: what was traced in it, and how many steps it took."""
         if chosen.experimental_get_tracing_count() != entry.traces:
             # A first call that makes variables is traced twice.
             new = chosen.experimental_get_tracing_count() - entry.traces if entry.traces else 1
@@ -214,7 +229,7 @@ class FunctionWatch:
 
     def _progress(self, entry: TracedFunction) -> float:
         """Steps since the last time this was asked; waits for the device."""
-        return max(0.0, self._done(entry, entry.tally.read()) - entry.counted)
+        return max(0.0, self._done(entry, entry.counters.read()) - entry.counted)
 
     def _done(self, entry: TracedFunction, now: Counts) -> float:
         """Steps since the beginning: the optimizer knows, and without one every gradient is a step."""
@@ -222,7 +237,7 @@ class FunctionWatch:
             return now.gradients
         return self._updates(entry.optimizer) - entry.updates_before
 
-    def _updates(self, optimizer: Any) -> int:
+    def _updates(self, optimizer: Optimizer) -> int:
         try:
             with self.tf.init_scope():
                 return int(optimizer.iterations.numpy())
@@ -238,13 +253,13 @@ class FunctionWatch:
         """Samples that graphs have counted since the last time, the mean of their losses, the largest batch."""
         samples = losses = total = 0.0
         for entry in self.training:
-            now, before = entry.tally.read(), entry.taken
+            now, before = entry.counters.read(), entry.taken
             entry.taken = now
             self._recheck(entry, now)
             samples += now.samples - before.samples
             losses += now.losses - before.losses
             total += now.loss_sum - before.loss_sum
-        largest = max((entry.tally.largest for entry in self.training if entry.fetches), default=0)
+        largest = max((entry.counters.largest for entry in self.training if entry.fetches), default=0)
         return samples, total / losses if losses else None, largest
 
     # what was seen
@@ -289,15 +304,16 @@ class FunctionWatch:
             graphs = list(entry.graphs)
             if retrace and any(_leading(tensor) == rows for graph in graphs for tensor in graph.inputs):
                 graphs = self._retraced(entry, rows)
-            found = [name for graph in graphs for name in draws(self.tf, graph, rows)]
-            if found:
-                return f"the training step itself draws tensors of {rows} rows ({found[0]})"
+            names = [name for graph in graphs for name in draws(self.tf, graph, rows)]
+            if names:
+                return f"the training step itself draws tensors of {rows} rows ({names[0]})"
         return ""
 
-    def _retraced(self, entry: TracedFunction, rows: int) -> list[Any]:
+    def _retraced(self, entry: TracedFunction, rows: int) -> list[Graph]:
+        """The function's graph for batches of one row more; none where it can't be traced so."""
         tf = self.tf
 
-        def widen(spec: Any) -> Any:
+        def widen(spec: object) -> object:
             if isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] == rows:
                 return tf.TensorSpec([rows + 1, *spec.shape[1:]], spec.dtype)
             return spec
@@ -313,37 +329,39 @@ class FunctionWatch:
         finally:
             self.is_retracing = False
 
-    def _specs(self, args: Any, kwargs: Any) -> Any:
-        """The arguments with a specification in each tensor's place: no batch is kept alive."""
+    def _specs(self, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords] | None:
+        """The arguments with a specification in each tensor's place, so that no batch stays alive; None with data."""
         tf = self.tf
 
-        def spec(value: Any) -> Any:
+        def spec(value: object) -> object:
             return tf.TensorSpec(value.shape, value.dtype) if isinstance(value, tf.Tensor) else value
 
         sources = (tf.data.Dataset, tf.data.Iterator, tf.distribute.DistributedValues)
         if any(isinstance(value, sources) for value in tf.nest.flatten((args, kwargs))):
             return None
-        return tf.nest.map_structure(spec, (args, kwargs))
+        specs: tuple[Arguments, Keywords] = tf.nest.map_structure(spec, (args, kwargs))
+        return specs
 
 
-def not_converted(function: Any) -> Any:
+def not_converted(function: Wrapped) -> Wrapped:
     """Marks a wrapper so that autograph calls it as it is instead of rewriting it."""
-    function.autograph_info__ = {}
+    function.autograph_info__ = {}  # type: ignore[attr-defined]  # a function takes any attribute
     return function
 
 
-def _leading(tensor: Any) -> int | None:
+def _leading(tensor: Tensor) -> int | None:
     shape = tensor.shape
     return shape[0] if shape.rank else None
 
 
-def _code_of(function: Any) -> Any:
-    """What the script wrote, the same for a function that it makes anew with each epoch."""
-    python = function.python_function
+def _code_of(function: Function) -> Hashable:
+    """The code that the script wrote, the same for a function that it makes anew with each epoch."""
+    python: Any = function.python_function
     while hasattr(python, "__wrapped__"):
         python = python.__wrapped__
     python = getattr(python, "__func__", python)
-    return getattr(python, "__code__", function.name)
+    code: Hashable = getattr(python, "__code__", function.name)
+    return code
 
 
 def _first_sentence(error: Exception) -> str:

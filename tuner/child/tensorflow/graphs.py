@@ -6,9 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import cast
 
-OUR_SCOPE = "autotune_tally"
+from .types import ConcreteFunction, Graph, NodeDef
+
+OUR_SCOPE = "autotune_counters"
+"""Name scope of the operations and variables that are added to the script's graphs."""
 _PRODUCTS = frozenset(
     [
         "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv", "Conv2D", "Conv3D",
@@ -20,16 +23,19 @@ _PRODUCTS = frozenset(
 _DRAWS = ("Random", "StatelessRandom", "TruncatedNormal", "StatelessTruncatedNormal", "ParameterizedTruncated")
 _CALLS = ("StatefulPartitionedCall",)
 _XLA_THREADS = "tf_XLA"
+Traced = Graph | ConcreteFunction
 
 
-def nodes_of(graph: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+def nodes_of(traced: Traced) -> Iterator[tuple[NodeDef, dict[str, NodeDef]]]:
     """Every node that a graph can run, those of the functions that it calls included, with its neighbours by name.
 
-    ``graph`` is a graph or a concrete function. A function that is called from several places is read once.
+    A function that is called from several places is read once.
     """
-    definition = getattr(graph, "graph", graph).as_graph_def()
+    graph: Graph = getattr(traced, "graph", None) or cast(Graph, traced)
+    definition = graph.as_graph_def()
     library = {function.signature.name: function.node_def for function in definition.library.function}
-    waiting, seen = [definition.node], set()
+    waiting = [definition.node]
+    seen: set[str] = set()
     while waiting:
         nodes = waiting.pop()
         neighbours = {node.name: node for node in nodes}
@@ -41,7 +47,7 @@ def nodes_of(graph: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
                     waiting.append(library[name])
 
 
-def _called(node: Any) -> Iterator[str]:
+def _called(node: NodeDef) -> Iterator[str]:
     for value in node.attr.values():
         if value.HasField("func"):
             yield value.func.name
@@ -49,16 +55,16 @@ def _called(node: Any) -> Iterator[str]:
             yield from (function.name for function in value.list.func)
 
 
-def products(tf: ModuleType, graph: Any) -> Counter[str]:
+def products(tf: ModuleType, graph: Traced) -> Counter[str]:
     """How many products (matrix, convolution, einsum) are computed in each dtype."""
-    found: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for node, _ in nodes_of(graph):
         if node.op in _PRODUCTS:
-            found[tf.as_dtype(node.attr["T"].type).name] += 1
-    return found
+            counted[tf.as_dtype(node.attr["T"].type).name] += 1
+    return counted
 
 
-def updates_variables(graph: Any) -> bool:
+def updates_variables(graph: Traced) -> bool:
     """Whether running the graph changes a variable: what makes a step of a function that takes gradients."""
     return any(
         node.op.startswith(("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter"))
@@ -67,15 +73,15 @@ def updates_variables(graph: Any) -> bool:
     )
 
 
-def draws_numbers(graph: Any) -> bool:
+def draws_numbers(graph: Traced) -> bool:
     """Whether running the graph draws random numbers."""
     return any(node.op.startswith((*_DRAWS, "Stateful", "Multinomial", "Rng")) and node.op not in _CALLS
                for node, _ in nodes_of(graph))  # fmt: skip
 
 
-def draws(tf: ModuleType, graph: Any, rows: int) -> list[str]:
+def draws(tf: ModuleType, graph: Traced, rows: int) -> list[str]:
     """Names of random and fill operations whose number of rows is written into the graph and equals ``rows``."""
-    found = []
+    names = []
     for node, neighbours in nodes_of(graph):
         if node.op.startswith(_DRAWS) or node.op == "Fill":
             position = 0
@@ -83,24 +89,24 @@ def draws(tf: ModuleType, graph: Any, rows: int) -> list[str]:
             position = 2  # after the generator's state and its algorithm
         else:
             continue
-        given = neighbours.get(node.input[position].split(":")[0]) if len(node.input) > position else None
-        if given is None or given.op != "Const":
+        source = neighbours.get(node.input[position].split(":")[0]) if len(node.input) > position else None
+        if source is None or source.op != "Const":
             continue
-        shape = tf.make_ndarray(given.attr["value"].tensor)
+        shape = tf.make_ndarray(source.attr["value"].tensor)
         # A filled vector of as many elements is as often one an output as one a sample.
         if shape.ndim == 1 and shape.size >= (2 if node.op == "Fill" else 1) and int(shape[0]) == rows:
-            found.append(node.name)
-    return found
+            names.append(node.name)
+    return names
 
 
-def is_compiled(concrete: Any) -> bool:
-    """Whether the runtime was told to compile this traced function or to refuse it."""
+def is_compiled(concrete: ConcreteFunction) -> bool:
+    """Whether the runtime must compile this traced function, or raise where it can't."""
     return bool(concrete.function_def.attr["_XlaMustCompile"].b)
 
 
 def xla_threads() -> int:
     """Threads of this process that belong to XLA's CPU runtime; 0 where nothing compiled ever ran, or can't be seen."""
-    found = 0
+    count = 0
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError:
@@ -108,7 +114,7 @@ def xla_threads() -> int:
     for task in tasks:
         try:
             with open(f"/proc/self/task/{task}/comm", encoding="ascii", errors="replace") as file:
-                found += file.read().startswith(_XLA_THREADS)
+                count += file.read().startswith(_XLA_THREADS)
         except OSError:
             pass  # it ended meanwhile
-    return found
+    return count

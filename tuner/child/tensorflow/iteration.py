@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 import weakref
@@ -16,8 +17,7 @@ from ..patches import patch
 from ..session import Session
 from .functions import FunctionWatch, TracedFunction, not_converted
 
-_INTERNAL = ("/keras/", "/tf_keras/", "/tensorflow/python/")
-_DATA = "/tensorflow/python/data/"
+_LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Feed:
     sizes: dict[int, int] = field(default_factory=dict)
 
 
-class FeedWatch:
+class SourceWatch:
     """Patches the iteration of datasets, eager and traced. ``datasets`` replays one as the config says."""
 
     def __init__(
@@ -204,7 +204,7 @@ class FeedWatch:
         feed = self._of_object.get(iterator)
         if feed is not None and self.functions.current is not None:
             feed.in_graph = True
-            self.functions.current.feeds.add(feed.key)
+            self.functions.current.sources.add(feed.key)
         self._count_in_graph(element)
         return element
 
@@ -234,7 +234,7 @@ class FeedWatch:
 
     def _counting(self, loop: Any, entry: TracedFunction) -> Any:
         entry.fetches = True
-        if not entry.feeds:
+        if not entry.sources:
             entry.captures = True
 
         def for_stmt(iterated: Any, extra_test: Any, body: Any, *args: Any) -> None:
@@ -348,7 +348,7 @@ class FeedWatch:
 
     def training(self) -> list[str]:
         """Keys of the datasets that feed training, those that a training function was given included."""
-        given = {key for entry in self.functions.training for key in entry.feeds}
+        given = {key for entry in self.functions.training for key in entry.sources}
         return [
             key for key in self.feeds
             if key == self.primary or key in given or (self.gaps and self.gap_share(key) >= 0.5)
@@ -386,5 +386,9 @@ class FeedWatch:
 
 def _inside_tensorflow() -> bool:
     """Whether TensorFlow or Keras iterates for itself, to adapt a layer, say."""
-    caller = next((name for name, _ in frames() if _DATA not in name), "")
-    return any(part in caller for part in _INTERNAL)
+    # By where the libraries lie: a folder of the user's may well be called keras.
+    modules = [module for name in _LIBRARIES if (module := sys.modules.get(name)) is not None]
+    folders = tuple(os.path.dirname(module.__file__) + os.sep for module in modules if module.__file__)
+    data = os.sep + os.path.join("tensorflow", "python", "data") + os.sep
+    caller = next((name for name, _ in frames() if not (name.startswith(folders) and data in name)), "")
+    return caller.startswith(folders)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from ..call_sites import user_stack
 from ..patches import patch
 from ..session import Session
 from .data.watch import KNOBS as DATA_KNOBS
+from .data.watch import DatasetWatch
 from .functions import FunctionWatch, TracedFunction, not_converted
 from .graphs import products
-from .iteration import FeedWatch
+from .iteration import SourceWatch
+from .types import Arguments, Optimizer, Result, Structure, Tensor
 
 # Another optimizer or function that steps so often while the first one rests has taken over from it.
 PATIENCE = 50
@@ -25,33 +27,33 @@ MIN_RETRACES = 5
 class LoopWatch:
     """Patches tapes, functions, optimizers and datasets; while ``fitting``, Keras counts and this stands aside."""
 
-    def __init__(self, session: Session, tf: ModuleType, datasets: Any) -> None:
+    def __init__(self, session: Session, tf: ModuleType, datasets: DatasetWatch | None) -> None:
         self.session = session
         self.tf = tf
         self.fitting = False
         self.trained = False
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
-        self.feeds = FeedWatch(session, tf, datasets, self.functions, self._stands_aside)
-        self._leader: Any = None
+        self.sources = SourceWatch(session, tf, datasets, self.functions, self._stands_aside)
+        self._leader: object = None
         self._led_by_others = 0
-        self._applied: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._applied: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._applying = False
         self._any_applied = False
         self._awaits_apply = False
         self._eager_steps = 0
-        self._losses: list[Any] = []
+        self._losses: list[Tensor] = []
         self._loss_sites: list[str] = []
         self._loss: float | None = None
         self._told = False
 
     def install(self) -> None:
         """Patches TensorFlow. Nothing here touches a device: the script may still configure them."""
-        wanted = self.session.wants("jit_compile") or bool(self.feeds.known and self.feeds.datasets is not None)
+        wanted = self.session.wants("jit_compile") or bool(self.sources.known and self.sources.datasets is not None)
         if not (self.session.measuring or wanted):
             return
         patch(self.tf.GradientTape, "gradient", self._gradient)
         self.functions.install()
-        self.feeds.install()
+        self.sources.install()
 
     def note_keras(self, keras: ModuleType) -> None:
         """Patches the optimizers of Keras, once it is imported."""
@@ -69,8 +71,8 @@ class LoopWatch:
 
     # gradients
 
-    def _gradient(self, original: Any) -> Any:
-        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    def _gradient(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
             result = original(tape, target, sources, *args, **kwargs)
             if not self.fitting and self.session.here and self._trains(sources):
                 if not self.tf.executing_eagerly():
@@ -81,16 +83,16 @@ class LoopWatch:
 
         return not_converted(gradient)
 
-    def _trains(self, sources: Any) -> bool:
+    def _trains(self, sources: Structure) -> bool:
         """Whether gradients of variables are taken; those of an image alone show what a trained model sees."""
         flat = self.tf.nest.flatten(sources)
         return any(hasattr(source, "assign") for source in flat)
 
-    def _eager_gradient(self, target: Any) -> None:
+    def _eager_gradient(self, target: object) -> None:
         self.session.check_stop()
         if not self.session.measuring:
             return
-        self.feeds.gradient_ran()
+        self.sources.gradient_ran()
         site = user_stack()
         if site not in self._loss_sites and len(self._loss_sites) < 16:
             self._loss_sites.append(site)
@@ -103,8 +105,8 @@ class LoopWatch:
             self._stepped(site, 1)
         self._awaits_apply = True
 
-    def _apply(self, original: Any) -> Any:
-        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _apply(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def apply(optimizer: Optimizer, *args: object, **kwargs: object) -> Result:
             if self.fitting or self._applying or not self.session.here:
                 return original(optimizer, *args, **kwargs)
             if not self.tf.executing_eagerly():
@@ -122,7 +124,7 @@ class LoopWatch:
 
         return not_converted(apply)
 
-    def _eager_apply(self, optimizer: Any) -> None:
+    def _eager_apply(self, optimizer: Optimizer) -> None:
         self._any_applied = True
         applied = self._applied[optimizer] = self._applied.get(optimizer, 0) + 1
         accumulated = getattr(optimizer, "gradient_accumulation_steps", None) or 1
@@ -131,24 +133,25 @@ class LoopWatch:
 
     # steps
 
-    def _prepare(self, entry: TracedFunction, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        given = self.feeds.passed(args, entry.feeds)
+    def _prepare(self, entry: TracedFunction, args: Arguments) -> Arguments:
+        """A function's arguments with adapted datasets; says to the clock what the call is part of."""
+        adapted = self.sources.passed(args, entry.sources)
         if self.trained and self.session.measuring:
             if entry.takes_gradients:
                 self.session.clock.fetch_begins()
             else:
                 # Scores, pictures of what a generator makes; what is called with every step is part of it.
                 self.session.clock.validation_begins(entry.code)
-        return given
+        return adapted
 
     def _function_ended(self, entry: TracedFunction, count: float) -> None:
-        self.feeds.gradient_ran(in_graph=entry.fetches)
-        if entry.feeds and not entry.calls:
-            self.feeds.meet_training()
+        self.sources.gradient_ran(in_graph=entry.fetches)
+        if entry.sources and not entry.calls:
+            self.sources.meet_training()
         if entry.steps_itself or (not self._any_applied and entry.calls):
             self._stepped(entry.code, int(count))
 
-    def _stepped(self, key: Any, count: int) -> None:
+    def _stepped(self, key: object, count: int) -> None:
         """Steps of one optimizer or function; of several that take turns the first one's are counted."""
         if self._leader is None or key is self._leader or key == self._leader:
             self._leader, self._led_by_others = key, 0
@@ -160,7 +163,7 @@ class LoopWatch:
         self.trained = True
         if not count:
             return
-        size = self.session.told_batch_size() if self.feeds.primary is None else 0
+        size = self.session.told_batch_size() if self.sources.primary is None else 0
         if size:
             self._told = True
             self.session.clock.add_samples(size * count, 0.0)
@@ -169,14 +172,14 @@ class LoopWatch:
     def activity(self) -> int:
         """Changes with every trace of a training function, everything that XLA compiles, every change of the data."""
         functions = self.functions
-        return sum(functions.traces.values()) + functions.compiled + self.feeds.changes_of_primary
+        return sum(functions.traces.values()) + functions.compiled + self.sources.changes_of_primary
 
     def synchronize(self) -> None:
         """Takes what graphs have counted; waits for the device."""
         samples, loss, largest = self.functions.settle()
         if samples:
             self.session.clock.settle(samples, 0.0)
-            self.feeds.saw_in_graph(largest)
+            self.sources.saw_in_graph(largest)
         if loss is not None:
             self._loss = loss
         if self._losses:
@@ -193,7 +196,7 @@ class LoopWatch:
     @property
     def samples_seen(self) -> bool:
         """Whether the samples that trained could be counted."""
-        primary = self.feeds.feeds.get(self.feeds.primary or "")
+        primary = self.sources.feeds.get(self.sources.primary or "")
         counted = any(entry.taken.samples for entry in self.functions.training)
         return counted or self._told or (primary is not None and primary.fetches > 1)
 
@@ -202,23 +205,23 @@ class LoopWatch:
         """Why the training data can't be adapted; "" where they can."""
         if any(entry.captures for entry in self.functions.training):
             return "a tf.function iterates over a dataset that it isn't given as an argument"
-        return "" if self.feeds.training() else "no tf.data dataset feeds the training steps"
+        return "" if self.sources.training() else "no tf.data dataset feeds the training steps"
 
     def observe(self) -> None:
         """Facts, what the script wrote and evidence, where a loop of the script's own trained."""
         if not self.trained:
             return
         session, functions = self.session, self.functions
-        found: Counter[str] = Counter()
+        counted: Counter[str] = Counter()
         for entry in list(functions.training):
             for graph in entry.graphs[-1:]:
-                found.update(products(self.tf, graph))
+                counted.update(products(self.tf, graph))
         retraces, calls = functions.retraces()
         session.facts.update(
             loop="eager" if not functions.training or self._eager_steps else "function",
-            unit="samples" if self.samples_seen else "steps", training_loaders=self.feeds.training(),
-            loaders=[{"key": x.key, "fetches": x.fetches} for x in self.feeds.feeds.values()],
-            products=dict(found), retraces=retraces,
+            unit="samples" if self.samples_seen else "steps", training_loaders=self.sources.training(),
+            loaders=[{"key": x.key, "fetches": x.fetches} for x in self.sources.feeds.values()],
+            products=dict(counted), retraces=retraces,
         )  # fmt: skip
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
             session.remark(
@@ -229,7 +232,7 @@ class LoopWatch:
 
     def _observe_batches(self) -> None:
         """What the loop itself adds to what is known of its data; the watch on datasets reports the knobs."""
-        session, size = self.session, self.feeds.size
+        session, size = self.session, self.sources.size
         if not session.config:
             session.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
             reason = self.out_of_reach or (self.functions.literal_rows(size, retrace=True) if size else "")

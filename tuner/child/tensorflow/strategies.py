@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
 from ..patches import patch
 from ..session import Session
+from .types import Strategy
 
 DEFAULT = "default"
 ONE_DEVICE = "one_device"
@@ -22,13 +24,20 @@ _REPLACED = ("MirroredStrategy", "OneDeviceStrategy")
 NO_STRATEGY = "the script's own loop runs on no strategy"
 
 
+class Distributed(Protocol):
+    """A model of Keras, as far as it is known here."""
+
+    @property
+    def distribute_strategy(self) -> Strategy: ...
+
+
 class StrategyWatch:
-    """Sees strategies made; replaces the script's, or sets one before the first layer is made."""
+    """Records the strategies that are made; replaces the script's, or sets one before the first layer is made."""
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self.session = session
         self.tf = tf
-        self.made: list[Any] = []
+        self.created: list[Strategy] = []
         self.replaced = 0
         self._begun = False
 
@@ -40,16 +49,16 @@ class StrategyWatch:
         if self.session.measuring:
             patch(sys.modules["tensorflow.python.distribute.distribute_lib"].StrategyBase, "__init__", self._init)
 
-    def _init(self, original: Any) -> Any:
-        def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
+    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(strategy: Strategy, *args: object, **kwargs: object) -> None:
             original(strategy, *args, **kwargs)
             if type(strategy).__name__ in KINDS and not self._begun:
-                self.made.append(strategy)
+                self.created.append(strategy)
 
         return __init__
 
-    def _instead(self, original: Any) -> Any:
-        def strategy(*args: Any, **kwargs: Any) -> Any:
+    def _instead(self, original: Callable[..., Strategy]) -> Callable[..., Strategy]:
+        def strategy(*args: object, **kwargs: object) -> Strategy:
             if not self.session.here:
                 return original(*args, **kwargs)
             self.replaced += 1
@@ -57,19 +66,22 @@ class StrategyWatch:
 
         return strategy
 
-    def _wanted(self) -> Any:
-        """The strategy that the config names."""
+    def _wanted(self) -> Strategy:
+        """A strategy of the kind that the config names. Raises what TensorFlow raises where there is none."""
         tf, name = self.tf, self.session.config["strategy"]
         if name == DEFAULT:
-            return sys.modules["tensorflow.python.distribute.distribute_lib"]._get_default_strategy()
+            default: Strategy = sys.modules["tensorflow.python.distribute.distribute_lib"]._get_default_strategy()
+            return default
         self._begun = True  # what is made from here on isn't the script's
         if name == TPU:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver("local")
             tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
-            return tf.distribute.TPUStrategy(resolver)
-        one = sys.modules["tensorflow.python.distribute.one_device_strategy"].OneDeviceStrategy
-        return one("/GPU:0" if self.session.device.startswith("cuda") else "/CPU:0")
+            on_tpu: Strategy = tf.distribute.TPUStrategy(resolver)
+            return on_tpu
+        kind = sys.modules["tensorflow.python.distribute.one_device_strategy"].OneDeviceStrategy
+        on_one: Strategy = kind("/GPU:0" if self.session.device.startswith("cuda") else "/CPU:0")
+        return on_one
 
     def begin(self) -> None:
         """The first layer or optimizer is about to be made: from here on the runtime can't be configured any more."""
@@ -80,24 +92,24 @@ class StrategyWatch:
         try:
             self.tf.distribute.experimental_set_strategy(self._wanted())
         except Exception as error:
-            told = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            self.session.fail("unsupported", f"strategy {self.session.config['strategy']}: {told}")
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            self.session.fail("unsupported", f"strategy {self.session.config['strategy']}: {message}")
             self.session.stop("the strategy can't be had", complete=False)
 
     def written(self) -> tuple[str, str]:
-        """What the script trains on, and why that has to stay; "" where it may change."""
-        kinds = sorted({KINDS[type(strategy).__name__] for strategy in self.made})
+        """The kind of strategy that the script makes, and why that has to stay; "" where it may change."""
+        kinds = sorted({KINDS[type(strategy).__name__] for strategy in self.created})
         if not kinds:
             return DEFAULT, ""
         if len(kinds) > 1:
             return kinds[0], f"the script makes several strategies: {', '.join(kinds)}"
-        replicas = max(strategy.num_replicas_in_sync for strategy in self.made)
+        replicas = max(strategy.num_replicas_in_sync for strategy in self.created)
         if replicas > 1:
             return kinds[0], f"the script trains on {replicas} replicas"
         return kinds[0], "" if kinds[0] in ("mirrored", ONE_DEVICE) else "the script chooses its cluster itself"
 
-    def seen(self, model: Any) -> str:
-        """What the model trains on, or the script's own loop where there is no model."""
+    def in_use(self, model: Distributed | None) -> str:
+        """The kind of strategy that the model trains on, or the script's own loop where there is no model."""
         if model is not None:
             return KINDS.get(type(model.distribute_strategy).__name__, DEFAULT)
         return str(self.session.config["strategy"]) if self.replaced else self.written()[0]

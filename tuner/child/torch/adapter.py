@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from .. import files, seeds
-from ..session import Attendant, Session
+from ..adapter import Adapter, Library
+from ..session import Session
+from . import trackers, trainers
+from .files import divert_safetensors, divert_torch
 from .gradients import GradientWatch
 from .loader import LoaderWatch
 from .modules import NOT_COMPILED, ModuleWatch
 from .processes import ProcessWatch
+from .seeds import seed
 from .steps import StepWatch
 
 SUPPORTED = (2, 4)
@@ -23,37 +28,38 @@ DTYPE_WORDS = {
 NO_LOADER = "no DataLoader feeds the training steps"
 
 
-def install(session: Session, torch: ModuleType) -> None:
-    """Called right after ``import torch``. Raises ``RuntimeError`` for versions that weren't tried."""
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < SUPPORTED:
-        raise RuntimeError(f"torch {torch.__version__} is older than {SUPPORTED[0]}.{SUPPORTED[1]}")
-    TorchAdapter(session, torch).install()
+class TorchAdapter(Adapter):
+    """One trial's watches on PyTorch, made when it is imported."""
 
+    framework = "torch"
+    torch: ModuleType
+    loaders: LoaderWatch
+    modules: ModuleWatch
+    gradients: GradientWatch
+    steps: StepWatch
 
-class TorchAdapter:
-    """One trial's watches on PyTorch."""
-
-    def __init__(self, session: Session, torch: ModuleType) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self.torch = torch
+        self.cuda = session.device.startswith("cuda")
+        self.samples_told = False
+
+    @property
+    def libraries(self) -> Mapping[str, Library]:
+        """PyTorch, the trainers that wrap it, and what writes past ``open`` or beside the script."""
+        wrapping = {**trainers.TRAINERS, **trackers.TRACKERS}
+        return {
+            "torch": Library(self.install, True, SUPPORTED, seed, divert_torch),
+            "safetensors.torch": Library(divert=divert_safetensors),
+            **{name: Library(partial(install, self.session)) for name, install in wrapping.items()},
+        }
+
+    def install(self, torch: ModuleType) -> None:
+        """Settings first, patches next; nothing of the script's has run yet."""
+        session, self.torch = self.session, torch
         self.loaders = LoaderWatch(session, torch)
         self.modules = ModuleWatch(session, torch)
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.steps = StepWatch(session, torch, self._backward_ran, self.gradients)
-        self.cuda = session.device.startswith("cuda")
-        self.samples_told = False
-
-    def install(self) -> None:
-        """Settings first, patches next; nothing of the script's has run yet."""
-        session, torch = self.session, self.torch
-        session.recorder.emit("framework", name="torch", version=torch.__version__, device=session.device)
-        if session.seed is not None:
-            seeds.install_torch(session.seed, torch)
-        if session.measuring:
-            files.install_torch(session, torch)
-        if not session.may_be_of("torch"):
-            return  # Keras has layers that are modules of torch, too: what is asked for there is asked of Keras
         self._cap_memory()
         if session.wants("threads"):
             torch.set_num_threads(int(session.config["threads"]))
@@ -67,8 +73,6 @@ class TorchAdapter:
         self.modules.install()
         self.steps.install()
         if session.measuring:
-            session.attend("torch", Attendant(self._synchronize, self._activity, self._on_block))
-            session.observers.append(self._observe)
             ProcessWatch(session, torch).install()
 
     def _cap_memory(self) -> None:
@@ -95,15 +99,15 @@ class TorchAdapter:
             self.samples_told = True
             self.session.clock.add_samples(size, 0.0)
 
-    def _synchronize(self) -> None:
+    def synchronize(self) -> None:
         if self.cuda and self.torch.cuda.is_initialized():
             self.torch.cuda.synchronize()
 
-    def _activity(self) -> int:
+    def activity(self) -> int:
         """Changes with every graph that is compiled, every fp16 step that is skipped, every change of the loader."""
         return _counters()[0] + self.steps.scalers.skipped + self.loaders.changes_of_primary
 
-    def _on_block(self) -> None:
+    def on_block(self) -> None:
         self.session.clock.min_window_steps = 3 * self._prefetch_capacity()
         self.steps.scalers.settle()
         loss = self.steps.losses.take()
@@ -119,7 +123,7 @@ class TorchAdapter:
 
     # what was seen
 
-    def _observe(self) -> None:
+    def observe(self) -> None:
         if not self.session.may_be_of("torch"):
             return
         for observe in (self._observe_device, self._observe_script, self._observe_knobs):

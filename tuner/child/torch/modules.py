@@ -42,7 +42,7 @@ class ModuleWatch:
         self.has_batch_norm = False
         self.compiled_roots = 0
 
-    def _handed_over(self, knob: str) -> None:
+    def _delegated(self, knob: str) -> None:
         if knob == "precision":
             self.precision = None
         elif knob == "compile":
@@ -50,7 +50,7 @@ class ModuleWatch:
 
     def install(self) -> None:
         """Patches what the mode needs."""
-        self.session.on_hand_over.append(self._handed_over)
+        self.session.knobs.on_delegation(self._delegated)
         acts = self.precision in DTYPES or bool(self.channels_last) or bool(self.compile_mode)
         if self.session.measuring or acts:
             patch(self.torch.nn.Module, "__call__", self._call)

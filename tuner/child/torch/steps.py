@@ -53,7 +53,7 @@ class StepWatch:
         self.unscaled: weakref.WeakSet[Any] = weakref.WeakSet()
         self.precision = session.config.get("precision") if session.wants("precision") else None
 
-    def _handed_over(self, knob: str) -> None:
+    def _delegated(self, knob: str) -> None:
         if knob == "grad_accumulation":
             self.factor = 1
         elif knob == "precision":
@@ -61,7 +61,7 @@ class StepWatch:
 
     def install(self) -> None:
         """Patches what the mode needs."""
-        self.session.on_hand_over.append(self._handed_over)
+        self.session.knobs.on_delegation(self._delegated)
         torch = self.torch
         optimizer = torch.optim.Optimizer
         changes = self.factor > 1 or self.precision == "fp16"

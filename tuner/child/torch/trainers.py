@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from .. import files
 from ..patches import patch
 from ..session import Session
 
@@ -97,14 +96,14 @@ def transformers(session: Session, module: ModuleType) -> None:
                 options["report_to"] = "none"
                 session.note("TrainingArguments.output_dir is the trial's folder, and report_to is none")
             if options.get("bf16") or options.get("fp16"):
-                session.leave_to_script("precision", "TrainingArguments set a mixed precision already")
+                session.knobs.keep_script_value("precision", "TrainingArguments set a mixed precision already")
             elif session.wants("precision"):
                 precision = session.config["precision"]
                 if precision in ("bf16", "fp16"):
                     options[precision] = True
                     if session.device == "cpu" and "use_cpu" in options:
                         options["use_cpu"] = True  # without it, mixed precision is refused where there is no GPU
-                    session.hand_over("precision")
+                    session.knobs.delegate("precision")
             written = options.get("gradient_accumulation_steps") or 1
             _accumulate(session, options, "gradient_accumulation_steps", written)
             original(arguments)
@@ -122,7 +121,7 @@ def _loader_options(session: Session, options: dict[str, Any]) -> None:
         in_vain = knob == "prefetch_factor" and not options["dataloader_num_workers"]
         if session.wants(knob) and field in options and not in_vain:
             options[field] = session.config[knob]
-            session.hand_over(knob)
+            session.knobs.delegate(knob)
 
 
 def fabric(session: Session, module: ModuleType) -> None:
@@ -151,7 +150,7 @@ def accelerate(session: Session, module: ModuleType) -> None:
                 given = signature.bind_partial(accelerator, *args, **kwargs).arguments
                 written = given.get("mixed_precision")
                 _choose(session, "precision", kwargs, "mixed_precision", ACCELERATE_PRECISION, written=written)
-                session.leave_to_script("grad_accumulation", "accelerate accumulates by its own option")
+                session.knobs.keep_script_value("grad_accumulation", "accelerate accumulates by its own option")
             original(accelerator, *args, **kwargs)
 
         return __init__
@@ -164,21 +163,21 @@ def _choose(
 ) -> None:
     """Sets the trainer's option for the knob, unless the script chose a value of its own."""
     if written not in (None, "no", "32", "32-true", 32):
-        session.leave_to_script(knob, f"the script passes {option}={written!r} to its trainer")
+        session.knobs.keep_script_value(knob, f"the script passes {option}={written!r} to its trainer")
         return
     if session.wants(knob) and session.config[knob] in names:
         options[option] = names[session.config[knob]]
-        session.hand_over(knob)
+        session.knobs.delegate(knob)
 
 
 def _accumulate(session: Session, options: Any, option: str, written: int) -> None:
     session.trainer_options["grad_accumulation"] = written
     if session.wants("grad_accumulation"):
         options[option] = session.config["grad_accumulation"]
-        session.hand_over("grad_accumulation")
+        session.knobs.delegate("grad_accumulation")
 
 
-ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {
+TRAINERS: Mapping[str, Callable[[Session, ModuleType], None]] = {
     "lightning.pytorch.trainer.trainer": lightning,
     "pytorch_lightning.trainer.trainer": lightning,
     "lightning.fabric.fabric": fabric,
@@ -186,5 +185,4 @@ ADAPTERS: dict[str, Callable[[Session, ModuleType], None]] = {
     "transformers.training_args": transformers,
     "transformers.trainer": transformers_log,
     "accelerate.accelerator": accelerate,
-    "safetensors.torch": files.install_safetensors,
 }

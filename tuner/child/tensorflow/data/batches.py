@@ -5,19 +5,19 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
+from ..types import Dataset
 from .recipes import Node, Refused
 
 BATCHERS = (
     "batch", "padded_batch", "ragged_batch", "sparse_batch", "rebatch", "map_and_batch", "dense_to_ragged_batch",
     "dense_to_sparse_batch",
 )  # fmt: skip
-# Behind these a batch is still a batch, and what they were told doesn't depend on how many samples it has.
+# Behind these a batch is still a batch, and their arguments don't depend on how many samples it has.
 _PASSING = ("map", "prefetch", "with_options", "repeat", "ignore_errors", "shard", "enumerate", "cache")
-# These were told a number of batches.
+# An argument of these is a number of batches.
 _COUNTING = ("take", "skip", "shuffle", "assert_cardinality")
-_TOLD = {
+_REASONS = {
     "bucket_by_sequence_length": "the dataset batches by the samples' lengths",
     "group_by_window": "the dataset batches by a key of its samples",
     "filter": "the dataset filters whole batches",
@@ -31,14 +31,14 @@ _TOLD = {
 ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
 
-def as_int(value: Any) -> int | None:
+def as_int(value: object) -> int | None:
     """An integer, whether it is Python's, NumPy's or a tensor's; None for anything else."""
     try:
-        return operator.index(value)
+        return operator.index(value)  # type: ignore[arg-type]  # what isn't one raises TypeError
     except TypeError:
         pass
     try:
-        return operator.index(value.numpy())
+        return operator.index(value.numpy())  # type: ignore[attr-defined]  # only an eager tensor has it
     except (AttributeError, TypeError, ValueError, NotImplementedError):
         return None
 
@@ -52,7 +52,7 @@ def batchers(node: Node, unbatched: int = 0) -> list[Node]:
         branches = [x for x in node.inputs if unbatched or method != "zip" or not _only_counts(x)]
         if not branches:
             raise Refused("the dataset has no batches")
-        return [found for branch in branches for found in batchers(branch, unbatched)]
+        return [batcher for branch in branches for batcher in batchers(branch, unbatched)]
     if method == "cache" and node.arguments.get("filename"):
         raise Refused("the batches are kept in files")
     if method == "unbatch":
@@ -60,13 +60,13 @@ def batchers(node: Node, unbatched: int = 0) -> list[Node]:
     elif method in BATCHERS:
         unbatched -= method != "rebatch"
     elif method not in _PASSING and method not in _COUNTING:
-        raise Refused(_TOLD.get(method) or f"the dataset's batches come from {method.strip('_')}")
+        raise Refused(_REASONS.get(method) or f"the dataset's batches come from {method.strip('_')}")
     return batchers(node.inputs[0], unbatched)
 
 
-def written_size(found: Sequence[Node]) -> int:
-    """The one size of all the batchers. Raises ``Refused``."""
-    sizes = {as_int(node.arguments.get("batch_size")) for node in found}
+def written_size(nodes: Sequence[Node]) -> int:
+    """The one batch size of all these batchers. Raises ``Refused``."""
+    sizes = {as_int(node.arguments.get("batch_size")) for node in nodes}
     if len(sizes) > 1:
         raise Refused("the datasets that are put together have different batch sizes", final=True)
     size = sizes.pop()
@@ -81,8 +81,9 @@ def resized(node: Node, old: int, new: int, unbatched: int = 0) -> Node:
     if method in BATCHERS and not unbatched:
         return node.but(batch_size=new)
     if method in ("zip", "concatenate", "sample_from_datasets"):
-        kept = [not unbatched and method == "zip" and _only_counts(x) for x in node.inputs]
-        return node.on(*(x if k else resized(x, old, new, unbatched) for x, k in zip(node.inputs, kept, strict=True)))
+        stays = [not unbatched and method == "zip" and _only_counts(x) for x in node.inputs]
+        branches = zip(node.inputs, stays, strict=True)
+        return node.on(*(branch if stay else resized(branch, old, new, unbatched) for branch, stay in branches))
     counts = not unbatched and method in _COUNTING
     if method == "unbatch":
         unbatched += 1
@@ -110,20 +111,20 @@ def _recounted(node: Node, old: int, new: int) -> Node:
 
 def _only_counts(node: Node) -> bool:
     """Whether a zipped branch gives one scalar a batch for ever: seeds or numbers, not data."""
-    spec = node.dataset.element_spec
+    spec = node.own.element_spec
     scalar = all(getattr(part, "shape", None) == () for part in (spec if isinstance(spec, tuple) else (spec,)))
-    return scalar and int(node.dataset.cardinality()) == ENDLESS
+    return scalar and int(node.own.cardinality()) == ENDLESS
 
 
-def leading_size(tf: ModuleType, dataset: Any) -> int | None:
-    """The batch size that the elements' shapes tell."""
+def leading_size(tf: ModuleType, dataset: Dataset) -> int | None:
+    """The batch size by the shapes of the dataset's elements; None where they don't agree on one."""
     specs = tf.nest.flatten(dataset.element_spec)
     sizes = {spec.shape[0] if spec.shape.rank else None for spec in specs if isinstance(spec, tf.TensorSpec)}
     return sizes.pop() if len(sizes) == 1 and len(specs) else None
 
 
-def check_cuttable(tf: ModuleType, dataset: Any) -> None:
-    """Whether batches can be cut and put together along their first dimension. Raises ``Refused``."""
+def check_cuttable(tf: ModuleType, dataset: Dataset) -> None:
+    """Raises ``Refused`` unless batches can be cut and put together along their first dimension."""
     leading: set[int | None] = set()
     for spec in tf.nest.flatten(dataset.element_spec):
         if not isinstance(spec, tf.TensorSpec):
@@ -139,9 +140,9 @@ def check_cuttable(tf: ModuleType, dataset: Any) -> None:
         raise Refused("the tensors of a batch differ in their first dimension")
 
 
-def check_shapes(tf: ModuleType, written: Any, made: Any, new: int) -> None:
-    """Whether only the number of samples has changed. Raises ``Refused``: the script counts on its own batch size."""
-    before, after = tf.nest.flatten(written.element_spec), tf.nest.flatten(made.element_spec)
+def check_shapes(tf: ModuleType, written: Dataset, changed: Dataset, new: int) -> None:
+    """Raises ``Refused`` unless only the number of samples has changed: else the script relies on its batch size."""
+    before, after = tf.nest.flatten(written.element_spec), tf.nest.flatten(changed.element_spec)
     alike = len(before) == len(after)
     for old_spec, new_spec in zip(before, after, strict=False):
         if not isinstance(old_spec, tf.TensorSpec) or old_spec.shape.rank is None:

@@ -6,8 +6,8 @@ import re
 import sys
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
+from ..types import Dataset, Structure, Tensor
 from .recipes import Node, RecipeBook, Refused
 
 # Sources that give the same elements in the same order each time; the first ones have them in memory already.
@@ -15,7 +15,7 @@ _IN_MEMORY = ("_TensorSliceDataset", "_TensorDataset", "_RangeDataset", "_ListDa
 _SAME_EACH_TIME = (
     *_IN_MEMORY, "TextLineDatasetV2", "TFRecordDatasetV2", "FixedLengthRecordDatasetV2", "CsvDatasetV2", "_LoadDataset",
 )  # fmt: skip
-# Links that keep what is said above, provided that the functions handed to them are stateless.
+# Links behind which that still holds, provided that the functions handed to them are stateless.
 _STEADY = (
     "map", "filter", "flat_map", "interleave", "batch", "padded_batch", "ragged_batch", "sparse_batch", "rebatch",
     "unbatch", "prefetch", "with_options", "take", "skip", "enumerate", "take_while", "zip", "concatenate", "shard",
@@ -35,7 +35,7 @@ _HARMLESS = ("Assert", "Print", "PrintV2", "LookupTableFindV2", "LookupTableSize
 _SOURCE_OPS = re.compile(r"(TFRecord|TextLine|FixedLengthRecord|Range|TensorSlice|Tensor|CSV)Dataset(V\d)?")
 
 
-def operations(dataset: Any) -> set[str]:
+def operations(dataset: Dataset) -> set[str]:
     """Names of the operations in the functions handed to the dataset's last link, and in what those call."""
     names: set[str] = set()
     for function in dataset._functions():
@@ -45,15 +45,15 @@ def operations(dataset: Any) -> set[str]:
     return names
 
 
-def stateful_ops(dataset: Any) -> list[str]:
+def stateful_ops(dataset: Dataset) -> list[str]:
     """Operations in the functions handed to the dataset's last link that may give another result each time."""
     registry = sys.modules["tensorflow.python.framework.op_def_registry"]
-    found = []
+    stateful = []
     for name in sorted(operations(dataset) - {*_CALLS, *_HARMLESS}):
-        known = registry.get(name)
-        if known is None or (known.is_stateful and not _SOURCE_OPS.fullmatch(name)):
-            found.append(name)
-    return found
+        definition = registry.get(name)
+        if definition is None or (definition.is_stateful and not _SOURCE_OPS.fullmatch(name)):
+            stateful.append(name)
+    return stateful
 
 
 def why_unsteady(node: Node) -> str:
@@ -70,18 +70,21 @@ def _why_link_unsteady(link: Node) -> str:
         return "" if link.arguments.get("reshuffle_each_iteration") is False else "the data are shuffled anew"
     if link.method not in _STEADY:
         return f"{link.method} may give something else each time"
-    found = stateful_ops(link.dataset)
-    if not found:
+    stateful = stateful_ops(link.own)
+    if not stateful:
         return ""
-    told = "calls Python" if any("PyFunc" in name for name in found) else f"holds {found[0]}"
-    return f"the function handed to {link.method} {told}: its results may differ each time"
+    cause = "calls Python" if any("PyFunc" in name for name in stateful) else f"holds {stateful[0]}"
+    return f"the function handed to {link.method} {cause}: its results may differ each time"
 
 
 class Place:
-    """Where the cache goes: behind ``prefix`` and ``moved``, before the links of ``kept`` and ``above``."""
+    """Where the cache goes: behind ``prefix`` and ``moved``, before the links of ``reordering`` and ``above``.
+
+    ``last`` is the link whose elements are cached, ``elements`` their number.
+    """
 
     def __init__(self, node: Node) -> None:
-        """Raises ``Refused``."""
+        """Raises ``Refused`` where a cache would change the data, or gain nothing."""
         if any(x.method in ("cache", "snapshot") for x in node.all()):
             raise Refused("the script caches its data itself")
         spine = [node]
@@ -98,14 +101,14 @@ class Place:
                 reason = why if link.method in _COSTLY else ""
                 break
             top = index
-        self.moved, self.kept, self.above = _commuting(spine[top + 1 :])
+        self.moved, self.reordering, self.above = _commuting(spine[top + 1 :])
         if not self.moved:
             while top and spine[top].method in _STILL:
                 top -= 1
             self.above = spine[top + 1 :]
         self.prefix = spine[top]
         self.last = self.moved[-1] if self.moved else self.prefix
-        self.elements = int(self.prefix.dataset.cardinality())
+        self.elements = int(self.prefix.own.cardinality())
         self._check(reason or "the data lie in memory already, as they are")
 
     def _check(self, idle: str) -> None:
@@ -114,7 +117,7 @@ class Place:
         if not 0 <= self.elements < ENDLESS_COUNT:
             many = "are endless" if self.elements != UNKNOWN else "can't be counted before they are read"
             raise Refused(f"the data {many}")
-        for link in (*self.kept, *self.above):
+        for link in (*self.reordering, *self.above):
             if link.method == "repeat":
                 break
             if link.method in ("take", "take_while"):
@@ -123,14 +126,14 @@ class Place:
     def with_cache(self, book: RecipeBook) -> Node:
         """The tree with the cache in it."""
         # A script may put a shuffle before the same data in each epoch: they keep one cache.
-        node = replace(self._cached().then("cache"), kept=book.record(self.last.dataset))
-        for link in (*self.kept, *self.above):
+        node = replace(self._cached().then("cache"), shared_in=book.record(self.last.own))
+        for link in (*self.reordering, *self.above):
             node = link.on(node)
         return node
 
     def needed_bytes(self, tf: ModuleType) -> int | None:
-        """Memory for all elements: from their shapes, else from the first few."""
-        size = _bytes_of_spec(tf, self.last.dataset.element_spec)
+        """Bytes that all elements take: by their shapes, else by the first few; None where there are none."""
+        size = _bytes_of_spec(tf, self.last.own.element_spec)
         if size is None:
             size = _bytes_measured(tf, self._cached().build())
         return None if size is None else round(size * self.elements)
@@ -151,7 +154,7 @@ def _commuting(links: list[Node]) -> tuple[list[Node], list[Node], list[Node]]:
     end, index = 0, 0
     for index, link in enumerate(links, start=1):
         if link.method == "map":
-            if stateful_ops(link.dataset):
+            if stateful_ops(link.own):
                 break
             end = index
         elif link.method not in ("shuffle", "repeat", *_STILL):
@@ -164,8 +167,8 @@ def _is_costly(node: Node) -> bool:
     return node.method in _COSTLY or (not node.inputs and node.method not in _IN_MEMORY)
 
 
-def _bytes_of_spec(tf: ModuleType, spec: Any) -> float | None:
-    total = 0
+def _bytes_of_spec(tf: ModuleType, spec: Structure) -> float | None:
+    total = 0.0
     for part in tf.nest.flatten(spec):
         if not isinstance(part, tf.TensorSpec) or part.dtype == tf.string or not part.shape.is_fully_defined():
             return None
@@ -173,14 +176,15 @@ def _bytes_of_spec(tf: ModuleType, spec: Any) -> float | None:
     return total
 
 
-def _bytes_measured(tf: ModuleType, dataset: Any) -> float | None:
+def _bytes_measured(tf: ModuleType, dataset: Dataset) -> float | None:
     sizes = [_bytes_of(tf, element) for element in dataset.take(SAMPLES_MEASURED)]
     return sum(sizes) / len(sizes) if sizes else None
 
 
-def _bytes_of(tf: ModuleType, element: Any) -> int:
+def _bytes_of(tf: ModuleType, element: Structure) -> int:
     total = 0
-    for tensor in tf.nest.flatten(element, expand_composites=True):
+    tensors: list[Tensor] = tf.nest.flatten(element, expand_composites=True)
+    for tensor in tensors:
         array = tensor.numpy()
         if tensor.dtype == tf.string:
             texts = [array] if isinstance(array, bytes) else array.ravel().tolist()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
+from ...records import Value
+from ..types import Dataset
 from .batches import as_int
 from .recipes import Node, Refused
 
@@ -15,19 +16,24 @@ _PARALLEL = ("map", "interleave")
 _ABOVE_BATCH = ("map", "with_options", "cache", "repeat", "take", "skip", "shuffle", "enumerate", "ignore_errors")
 
 
+def as_calls(value: Value) -> str | int:
+    """A knob's value as a number of calls or elements, or the word for TensorFlow's own choice."""
+    return value if isinstance(value, str) else int(value)
+
+
 def parallel_sites(node: Node) -> list[Node]:
     """The calls that the knob is about: maps and interleaves, batches where the script made them parallel itself.
 
     TensorFlow fuses a plain batch with the map before it; one that is made parallel stays by itself.
     """
-    found = [x for x in node.all() if x.method in _PARALLEL and not x.arguments.get("synchronous")]
+    functions = [x for x in node.all() if x.method in _PARALLEL and not x.arguments.get("synchronous")]
     batches = [x for x in node.all() if x.method == "batch"]
     explicit = [x for x in batches if x.arguments.get("num_parallel_calls") is not None]
-    return found + (explicit if found else batches)
+    return functions + (explicit if functions else batches)
 
 
 def written_calls(node: Node) -> str | int:
-    """What the script gave as num_parallel_calls: the one value of all sites, else "mixed". Raises ``Refused``."""
+    """num_parallel_calls as the script wrote it: the one value of all sites, else "mixed". Raises ``Refused``."""
     sites = parallel_sites(node)
     if not sites:
         raise Refused("nothing in the dataset takes num_parallel_calls")
@@ -36,10 +42,10 @@ def written_calls(node: Node) -> str | int:
 
 
 def _calls_of(site: Node) -> str | int:
-    given = site.arguments.get("num_parallel_calls")
-    if given is None:
+    written = site.arguments.get("num_parallel_calls")
+    if written is None:
         return NONE
-    count = as_int(given)
+    count = as_int(written)
     return AUTO if count == -1 else "mixed" if count is None else count
 
 
@@ -67,19 +73,19 @@ def _fitting(link: Node, calls: int) -> int:
 
 def _prefetches(node: Node) -> list[Node]:
     """The prefetches behind the last batcher, the last one first."""
-    found = []
+    prefetches = []
     while node.method == "prefetch" or node.method in _ABOVE_BATCH:
         if node.method == "prefetch":
-            found.append(node)
+            prefetches.append(node)
         node = node.inputs[0]
-    return found
+    return prefetches
 
 
 def written_prefetch(node: Node) -> str | int:
     """The depth of the last prefetch, 0 without one. Raises ``Refused``."""
     _check_last(node)
-    found = _prefetches(node)
-    return _depth(found[0]) if found else 0
+    prefetches = _prefetches(node)
+    return _depth(prefetches[0]) if prefetches else 0
 
 
 def _check_last(node: Node) -> None:
@@ -95,23 +101,23 @@ def _depth(node: Node) -> str | int:
 def with_prefetch(node: Node, depth: str | int, tf: ModuleType) -> tuple[Node, int, int]:
     """The tree with so deep a last prefetch (0: none behind the last batcher), sites, changes. Raises ``Refused``."""
     _check_last(node)
-    found = _prefetches(node)
+    prefetches = _prefetches(node)
     buffer_size = tf.data.AUTOTUNE if depth == AUTO else int(depth)
-    if not found:
+    if not prefetches:
         return (node.then("prefetch", buffer_size=buffer_size), 1, 1) if depth else (node, 1, 0)
-    if _depth(found[0]) == depth and depth:
-        return node, len(found), 0
-    chosen = {id(x.dataset) for x in (found if not depth else found[:1])}
+    if _depth(prefetches[0]) == depth and depth:
+        return node, len(prefetches), 0
+    chosen = {id(x.dataset) for x in (prefetches if not depth else prefetches[:1])}
 
     def edit(link: Node) -> Node:
         if id(link.dataset) not in chosen or link.dataset is None:
             return link
         return link.but(buffer_size=buffer_size) if depth else link.inputs[0]
 
-    return node.rewritten(edit), len(found), len(chosen)
+    return node.rewritten(edit), len(prefetches), len(chosen)
 
 
-def written_options(dataset: Any) -> dict[str, Any]:
+def written_options(dataset: Dataset) -> dict[str, bool | int]:
     """``deterministic`` and ``private_threads`` as they are in force."""
     options = dataset.options()
     return {
@@ -120,7 +126,7 @@ def written_options(dataset: Any) -> dict[str, Any]:
     }
 
 
-def with_option(node: Node, dataset: Any, knob: str, value: Any, tf: ModuleType) -> tuple[Node, int, int]:
+def with_option(node: Node, dataset: Dataset, knob: str, value: Value, tf: ModuleType) -> tuple[Node, int, int]:
     """The tree with the option set last, where it overrides what was set before. Raises ``Refused``."""
     written = written_options(dataset)[knob]
     if written == value:

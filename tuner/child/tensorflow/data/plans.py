@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
-# A line for each node, from the last one down: depth, name, "auto" or a number where it has one to turn, its limit.
-Plan = list[list[Any]]
+from ...records import Evidence, PlanLine, Value
+from ..types import Dataset, DatasetIterator, ModelProto
+
+Plan = Sequence[PlanLine]
+"""A line for each node, from the last one down: depth, name, "auto" or a number where it has one to turn, its limit."""
 _TURNED = ("parallelism", "buffer_size")
 # Many an iterator makes its input's only when it is first asked, and drops it when that ends: one of these at the
 # lower end of a plan says that the plan isn't whole.
@@ -23,32 +25,35 @@ _HAVE_INPUTS = (
 # What flows through these is made element by element, as a function of the script's says.
 _OPEN_ENDED = ("FlatMap", "Interleave", "ParallelInterleaveV4")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
+Turned = tuple[str, int | str | None]
+"""Name of a node, and the number that it is turned to, "auto" or None."""
 SAME_PLAN = "TensorFlow runs the same plan by itself"
 NOTHING_PARALLEL = "nothing in the input pipeline runs in parallel"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What observation says of one knob."""
+class KnobFinding:
+    """What observation says of one knob: the evidence, why it is no better, and the value that was seen."""
 
-    evidence: str
+    evidence: Evidence
     reason: str = ""
-    observed: Any = None
+    observed: Value | None = None
 
 
-def read(tf: ModuleType, iterator: Any) -> Plan:
-    """The executed plan. Raises what TensorFlow raises where it tells none: a distributed iterator, no autotuning."""
-    model = tf.data.experimental.get_model_proto(iterator)
-    plan: Plan = []
+def read(tf: ModuleType, iterator: DatasetIterator) -> Plan:
+    """The executed plan. Raises what TensorFlow raises where it has none: a distributed iterator, no autotuning."""
+    model: ModelProto = tf.data.experimental.get_model_proto(iterator)
+    plan: list[PlanLine] = []
 
     def visit(key: int, depth: int) -> None:
         node = model.nodes[key]
-        turned: list[Any] = [None, None]
+        turned: int | str | None = None
+        limit: int | None = None
         for parameter in node.parameters:
             if parameter.name in _TURNED:
+                turned = "auto" if parameter.tunable else int(parameter.value)
                 limit = int(parameter.max) if parameter.name == "parallelism" else None
-                turned = ["auto" if parameter.tunable else int(parameter.value), limit]
-        plan.append([depth, node.name, *turned])
+        plan.append((depth, node.name, turned, limit))
         for below in node.inputs[:1] if node.name in _OPEN_ENDED else node.inputs:
             visit(below, depth + 1)
 
@@ -66,7 +71,7 @@ def is_whole(plan: Plan) -> bool:
 class PlanWatch:
     """Reads the plan of one training iterator while it is whole: for a small dataset that is a moment.
 
-    ``over`` tells when that moment must have passed: the first batches have been fetched.
+    ``over`` says whether that moment has passed: the first batches have been fetched.
     """
 
     def __init__(self, tf: ModuleType, over: Callable[[], bool]) -> None:
@@ -74,10 +79,10 @@ class PlanWatch:
         self.over = over
         self.plan: Plan | None = None
         self.why_none = "no iterator of the training data was seen"
-        self._iterator: Any = None
+        self._iterator: DatasetIterator | None = None
         self._thread: threading.Thread | None = None
 
-    def begin(self, iterator: Any) -> None:
+    def begin(self, iterator: DatasetIterator) -> None:
         """Looks at once and, from a thread, again and again while the first batches are fetched."""
         if self.plan is not None:
             return
@@ -91,14 +96,14 @@ class PlanWatch:
             self._thread.start()
 
     def look(self) -> bool:
-        """Takes the plan if it is whole now."""
+        """Takes the plan if it is whole now; whether there is one."""
         iterator = self._iterator
         if self.plan is None and iterator is not None:
             try:
                 plan = read(self.tf, iterator)
             except Exception as error:
-                told = (str(error).strip().splitlines() or [""])[0][:200]
-                self.why_none = f"TensorFlow doesn't tell its plan: {told}"
+                message = (str(error).strip().splitlines() or [""])[0][:200]
+                self.why_none = f"TensorFlow doesn't tell its plan: {message}"
                 self._iterator = None
                 return False
             if is_whole(plan):
@@ -122,35 +127,35 @@ class PlanWatch:
             self._thread.join()
 
 
-def _parallel(plan: Plan) -> list[Any]:
+def _parallel(plan: Plan) -> list[Turned]:
     """Name and parallelism of what runs in parallel."""
-    return sorted(([name, turned] for _, name, turned, limit in plan if limit is not None), key=repr)
+    return sorted(((name, turned) for _, name, turned, limit in plan if limit is not None), key=repr)
 
 
-def _prefetches(plan: Plan) -> list[Any]:
-    """The depths of the prefetches behind the batches."""
-    found = []
+def _prefetches(plan: Plan) -> list[Turned]:
+    """The prefetches behind the batches, and their depths."""
+    prefetches: list[Turned] = []
     for _, name, turned, _ in plan:
         if "Batch" in name:
             break
         if name == "Prefetch":
-            found.append(turned)
-    return found
+            prefetches.append((name, turned))
+    return prefetches
 
 
-def _caches(plan: Plan) -> list[Any]:
-    return [name for _, name, *_ in plan if name == "MemoryCache"]
+def _caches(plan: Plan) -> list[Turned]:
+    return [(name, None) for _, name, *_ in plan if name == "MemoryCache"]
 
 
-def _maps_of_batches(plan: Plan) -> list[Any]:
+def _maps_of_batches(plan: Plan) -> list[Turned]:
     """The maps behind the batches; one before them is often fused with them."""
-    found = []
+    maps: list[Turned] = []
     for _, name, *_ in plan:
         if "Batch" in name:
             break
         if name in ("Map", "ParallelMapV2"):
-            found.append(name)
-    return found
+            maps.append((name, None))
+    return maps
 
 
 _ASPECTS = {
@@ -158,8 +163,8 @@ _ASPECTS = {
 }  # fmt: skip
 
 
-def judge(knob: str, requested: Any, plan: Plan, baseline: Plan | None) -> Verdict:
-    """Whether the plan shows what was asked for, and whether it is due to having been asked for.
+def judge(knob: str, requested: Value, plan: Plan, baseline: Plan | None) -> KnobFinding:
+    """Whether the executed plan shows the requested value, and whether it does so because of the request.
 
     TensorFlow caches nothing by itself, but makes calls parallel and prefetches: there the baseline's plan decides.
     """
@@ -167,42 +172,46 @@ def judge(knob: str, requested: Any, plan: Plan, baseline: Plan | None) -> Verdi
         return _judge_threads(requested, plan)
     seen = _ASPECTS[knob](plan)
     if baseline is None and knob != "cache":
-        return Verdict("unverifiable", "the plan of the script as it is isn't known", _said(seen))
+        return KnobFinding(Evidence.UNVERIFIABLE, "the plan of the script as it is isn't known", _in_words(knob, seen))
     if baseline is not None and seen == _ASPECTS[knob](baseline):
-        return Verdict("not applicable", SAME_PLAN, _said(seen))
+        return KnobFinding(Evidence.NOT_APPLICABLE, SAME_PLAN, _in_words(knob, seen))
+    values = [turned for _, turned in seen]
     if knob == "parallel_calls":
-        values = [turned for _, turned in seen]
         # An interleave of fewer files than calls runs as many calls as it has files.
-        good = not seen if requested == "none" else requested in values
+        as_requested = not seen if requested == "none" else requested in values
     elif knob == "prefetch":
-        good = requested in seen if requested else not seen
+        as_requested = requested in values if requested else not seen
     else:
-        good = bool(seen) == bool(requested)
-    return Verdict("verified" if good else "contradicted", "" if good else f"the plan has {_said(seen)}", _said(seen))
+        as_requested = bool(seen) == bool(requested)
+    if as_requested:
+        return KnobFinding(Evidence.VERIFIED, "", _in_words(knob, seen))
+    return KnobFinding(Evidence.CONTRADICTED, f"the plan has {_in_words(knob, seen)}", _in_words(knob, seen))
 
 
-def _said(seen: list[Any]) -> str:
-    """In one line, for people."""
-    return ", ".join(" ".join(map(str, x)) if isinstance(x, list) else str(x) for x in seen) or "none"
+def _in_words(knob: str, seen: list[Turned]) -> str:
+    """In one line, for people: names, numbers, or for calls both."""
+    if knob == "parallel_calls":
+        return ", ".join(f"{name} {turned}" for name, turned in seen) or "none"
+    return ", ".join(str(turned) if knob == "prefetch" else name for name, turned in seen) or "none"
 
 
-def _judge_threads(requested: Any, plan: Plan) -> Verdict:
+def _judge_threads(requested: Value, plan: Plan) -> KnobFinding:
     """A private pool shows by the limit of what draws on it."""
     limits = {limit for *_, limit in plan if limit is not None}
     if not limits:
-        return Verdict("not applicable", NOTHING_PARALLEL)
+        return KnobFinding(Evidence.NOT_APPLICABLE, NOTHING_PARALLEL)
     if requested in limits:
-        return Verdict("verified", "", requested)
-    return Verdict("contradicted", f"the plan draws on {max(limits)} threads", max(limits))
+        return KnobFinding(Evidence.VERIFIED, "", requested)
+    return KnobFinding(Evidence.CONTRADICTED, f"the plan draws on {max(limits)} threads", max(limits))
 
 
-def judge_order(dataset: Any, requested: Any, plan: Plan | None) -> Verdict:
+def judge_order(dataset: Dataset | None, requested: Value, plan: Plan | None) -> KnobFinding:
     """The order in which parallel calls give their results is an option of the dataset that is iterated."""
     if plan is not None and not _parallel(plan):
-        return Verdict("not applicable", NOTHING_PARALLEL)
+        return KnobFinding(Evidence.NOT_APPLICABLE, NOTHING_PARALLEL)
     if dataset is None:
-        return Verdict("unverifiable", "no iterator of the training data was seen")
+        return KnobFinding(Evidence.UNVERIFIABLE, "no iterator of the training data was seen")
     seen = dataset.options().deterministic is not False
     if seen == requested:
-        return Verdict("verified", "", seen)
-    return Verdict("contradicted", f"the dataset that is iterated has deterministic={seen}", seen)
+        return KnobFinding(Evidence.VERIFIED, "", seen)
+    return KnobFinding(Evidence.CONTRADICTED, f"the dataset that is iterated has deterministic={seen}", seen)

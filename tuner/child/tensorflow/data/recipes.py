@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ...patches import patch
+from ..types import Dataset
 
 # What joins several datasets; every other method has the one that it is called on.
 JOINS = ("zip", "concatenate", "sample_from_datasets", "choose_from_datasets")
@@ -26,7 +27,11 @@ WHOLE = ("from_generator",)
 _RECORD = "_autotune_record"
 _FACTORY = "_autotune_factory"
 
-Call = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+Arguments = Mapping[str, Any]
+"""Arguments of a call by name; what the script passes is of any kind."""
+Call = Callable[[Sequence[Dataset], Arguments], Dataset]
+"""Makes a dataset of its inputs and the arguments of the recorded call."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Refused(Exception):
@@ -42,7 +47,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands in recorded arguments for a dataset."""
+    """Stands in recorded arguments for the input dataset of that number."""
 
     index: int
 
@@ -52,34 +57,52 @@ class Recipe:
     """One recorded call: datasets in, one dataset out."""
 
     method: str
-    inputs: tuple[Any, ...]
-    arguments: dict[str, Any]
+    inputs: tuple[Dataset, ...]
+    arguments: Arguments
     call: Call
 
 
 @dataclass(eq=False)
 class Record:
-    """What is kept with a dataset. An attribute of it: a change of it refers to it, which no weak mapping survives."""
+    """What is remembered of one dataset, as an attribute of it.
+
+    A dataset that was made of it refers to it, which would keep it alive in a weak mapping.
+
+    ``adapted``: the dataset with the config's knobs; ``written``: the script's own, of an adapted one; ``factor``: the
+    new batch size by the written one; ``built``: what was made on top of it, by ``Node.key``; ``cached``: whether it
+    has been counted as cached.
+    """
 
     recipe: Recipe | None = None
-    adapted: Any = None
-    written: Any = None
+    adapted: Dataset | None = None
+    written: Dataset | None = None
     factor: float = 1.0
-    kept: dict[Any, Any] = field(default_factory=dict)
+    built: dict[Hashable, Dataset] = field(default_factory=dict)
     cached: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A dataset in the tree of how the last one was made; ``dataset`` is the script's own, None for a link of ours."""
+    """A dataset in the tree of how the last one was made.
+
+    ``dataset`` is the script's own, None for a link that was added. ``shared_in``: the record in which what is built
+    from this node is remembered, so that the next tree that has it uses the same object.
+    """
 
     method: str
     inputs: tuple[Node, ...]
-    arguments: Mapping[str, Any]
-    dataset: Any
+    arguments: Arguments
+    dataset: Dataset | None
     call: Call
     changed: bool = False
-    kept: Record | None = None  # where what is built from this node is kept for the next tree that has it
+    shared_in: Record | None = None
+
+    @property
+    def own(self) -> Dataset:
+        """The script's own dataset. Raises ``Refused`` for a link that was added."""
+        if self.dataset is None:
+            raise Refused(f"{self.method} isn't the script's own")
+        return self.dataset
 
     def on(self, *inputs: Node) -> Node:
         """The same link behind other datasets."""
@@ -87,16 +110,17 @@ class Node:
             return self
         return replace(self, inputs=inputs, changed=True)
 
-    def but(self, without: Sequence[str] = (), **arguments: Any) -> Node:
-        """The same link with other arguments."""
-        kept = {name: value for name, value in self.arguments.items() if name not in without}
-        return replace(self, arguments={**kept, **arguments}, changed=True)
+    def but(self, without: Sequence[str] = (), **arguments: object) -> Node:
+        """The same link with these arguments in place of its own, and none of ``without``."""
+        remaining = {name: value for name, value in self.arguments.items() if name not in without}
+        return replace(self, arguments={**remaining, **arguments}, changed=True)
 
-    def then(self, method: str, **arguments: Any) -> Node:
-        """A link of ours behind this one."""
+    def then(self, method: str, **arguments: object) -> Node:
+        """This node with a link added behind it."""
 
-        def call(inputs: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-            return getattr(inputs[0], method)(**arguments)
+        def call(inputs: Sequence[Dataset], arguments: Arguments) -> Dataset:
+            dataset: Dataset = getattr(inputs[0], method)(**arguments)
+            return dataset
 
         return Node(method, (self,), arguments, None, call, changed=True)
 
@@ -122,24 +146,24 @@ class Node:
 
         return visit(self)
 
-    def build(self) -> Any:
+    def build(self) -> Dataset:
         """The dataset; the parts that nothing has changed are the script's own objects."""
-        done: dict[Any, Any] = {}
+        done: dict[Hashable, Dataset] = {}
 
-        def make(node: Node) -> Any:
-            if not any(below.changed for below in node.all()):
+        def build_node(node: Node) -> Dataset:
+            if node.dataset is not None and not any(below.changed for below in node.all()):
                 return node.dataset
             if id(node) not in done:
-                kept: dict[Any, Any] = done if node.kept is None else node.kept.kept
-                key: Any = id(node) if node.kept is None else node.key()
-                if key not in kept:
-                    kept[key] = node.call([make(source) for source in node.inputs], node.arguments)
-                done[id(node)] = kept[key]
+                built = done if node.shared_in is None else node.shared_in.built
+                key: Hashable = id(node) if node.shared_in is None else node.key()
+                if key not in built:
+                    built[key] = node.call([build_node(source) for source in node.inputs], node.arguments)
+                done[id(node)] = built[key]
             return done[id(node)]
 
-        return make(self)
+        return build_node(self)
 
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> Hashable:
         """Equal for trees over the same datasets of the script with the same numbers in their changed calls."""
         numbers = ("batch_size", "num_parallel_calls", "buffer_size", "count")
         return tuple((x.method, id(x.dataset), *(repr(x.arguments.get(n)) for n in numbers)) for x in self.all())
@@ -161,49 +185,49 @@ class RecipeBook:
             if hasattr(self.tf.data.experimental, name):
                 patch(self.tf.data.experimental, name, _remembering(name))
 
-    def is_dataset(self, value: Any) -> bool:
+    def is_dataset(self, value: object) -> bool:
         """Whether it is a tf.data dataset (a distributed one isn't)."""
         return isinstance(value, self.tf.data.Dataset)
 
-    def record(self, dataset: Any) -> Record:
-        """What is kept with the dataset."""
-        found = dataset.__dict__.get(_RECORD)
-        if found is None:
-            found = Record()
-            setattr(dataset, _RECORD, found)
-        return found  # type: ignore[no-any-return]
+    def record(self, dataset: Dataset) -> Record:
+        """What is remembered of the dataset; made where there is nothing yet."""
+        record: Record | None = vars(dataset).get(_RECORD)
+        if record is None:
+            record = Record()
+            setattr(dataset, _RECORD, record)
+        return record
 
-    def _recording(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording(self, name: str) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
+        def wrap(original: Callable[..., Dataset]) -> Callable[..., Dataset]:
             signature = inspect.signature(original)
             eager = self.tf.executing_eagerly
 
-            def method(*args: Any, **kwargs: Any) -> Any:
+            def method(*args: object, **kwargs: object) -> Dataset:
                 result = original(*args, **kwargs)
                 if eager() and self.is_dataset(result):
-                    self._keep(name, original, signature.bind(*args, **kwargs), result)
+                    self._remember(name, original, signature.bind(*args, **kwargs), result)
                 return result
 
-            # Autograph's own mark for "call as it is". Its decorator would also keep it from the functions handed in.
-            method.autograph_info__ = None  # type: ignore[attr-defined]
-            return method
+            return _not_rewritten(method)
 
-        return make
+        return wrap
 
-    def _keep(self, name: str, original: Callable[..., Any], bound: inspect.BoundArguments, result: Any) -> None:
+    def _remember(
+        self, name: str, original: Callable[..., Dataset], bound: inspect.BoundArguments, result: Dataset
+    ) -> None:
         record = self.record(result)
         if name in WHOLE:
             record.recipe = Recipe(name, (), {}, lambda inputs, arguments: result)
             return
-        inputs: list[Any] = []
+        inputs: list[Dataset] = []
         if name in JOINS:
             arguments = {key: self._without_datasets(value, inputs) for key, value in bound.arguments.items()}
         else:
             own = next(iter(bound.signature.parameters))
             arguments = {key: value for key, value in bound.arguments.items() if key != own}
             arguments[own] = self._without_datasets(bound.arguments[own], inputs)
-        if any(result is given for given in inputs):
-            return  # the function handed to apply may give back what it was given
+        if any(result is dataset for dataset in inputs):
+            return  # the function handed to apply may return its argument
         if name == "shuffle":
             arguments = {**arguments, **_seed_of(result)}
         if name != "apply":
@@ -215,39 +239,44 @@ class RecipeBook:
             else:
                 record.recipe = Recipe(factory[0], tuple(inputs), factory[2], _applying(factory[1]))
 
-    def _without_datasets(self, value: Any, inputs: list[Any]) -> Any:
+    def _without_datasets(self, value: Any, inputs: list[Dataset]) -> Any:
+        """The value with a slot in place of each dataset in it, which is appended to ``inputs``."""
         if self.is_dataset(value):
             inputs.append(value)
             return _Slot(len(inputs) - 1)
-        if isinstance(value, dict):
-            return type(value)((key, self._without_datasets(item, inputs)) for key, item in value.items())
-        return _sequence(value, [self._without_datasets(v, inputs) for v in value]) if _is_sequence(value) else value
+        return _mapped(value, lambda item: self._without_datasets(item, inputs))
 
-    def read(self, dataset: Any) -> Node:
+    def read(self, dataset: Dataset) -> Node:
         """The tree of how the dataset was made, down to datasets of which nothing is known."""
         done: dict[int, Node] = {}
 
-        def visit(dataset: Any) -> Node:
+        def visit(dataset: Dataset) -> Node:
             if id(dataset) not in done:
                 recipe = self.record(dataset).recipe
                 if recipe is None:
                     done[id(dataset)] = Node(type(dataset).__name__, (), {}, dataset, lambda _, __: dataset)
                 else:
-                    inputs = tuple(visit(given) for given in recipe.inputs)
+                    inputs = tuple(visit(source) for source in recipe.inputs)
                     done[id(dataset)] = Node(recipe.method, inputs, recipe.arguments, dataset, recipe.call)
             return done[id(dataset)]
 
         return visit(dataset)
 
 
-def _seed_of(shuffled: Any) -> dict[str, int]:
+def _not_rewritten(function: Function) -> Function:
+    """Autograph's own mark for "call as it is". Its decorator would also keep it from the functions handed in."""
+    function.autograph_info__ = None  # type: ignore[attr-defined]  # a function takes any attribute
+    return function
+
+
+def _seed_of(shuffled: Dataset) -> dict[str, int]:
     """The seed that TensorFlow drew for a shuffle: made again it has the same order, and draws no other."""
     seed, own = (getattr(shuffled, name, None) for name in ("_seed", "_seed2"))
     return {} if seed is None or own is None or not (int(seed) or int(own)) else {"seed": int(own)}
 
 
-def _calling(original: Callable[..., Any], signature: inspect.Signature) -> Call:
-    def call(inputs: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+def _calling(original: Callable[..., Dataset], signature: inspect.Signature) -> Call:
+    def call(inputs: Sequence[Dataset], arguments: Arguments) -> Dataset:
         filled = {name: _with_datasets(value, inputs) for name, value in arguments.items()}
         bound = inspect.BoundArguments(signature, filled)
         return original(*bound.args, **bound.kwargs)
@@ -255,39 +284,37 @@ def _calling(original: Callable[..., Any], signature: inspect.Signature) -> Call
     return call
 
 
-def _applying(factory: Callable[..., Any]) -> Call:
-    def call(inputs: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+def _applying(factory: Callable[..., Callable[[Dataset], Dataset]]) -> Call:
+    def call(inputs: Sequence[Dataset], arguments: Arguments) -> Dataset:
         return inputs[0].apply(factory(**arguments))
 
     return call
 
 
-def _remembering(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+def _remembering(name: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    def wrap(original: Callable[..., object]) -> Callable[..., object]:
         signature = inspect.signature(original)
 
-        def factory(*args: Any, **kwargs: Any) -> Any:
+        def factory(*args: object, **kwargs: object) -> object:
             function = original(*args, **kwargs)
             setattr(function, _FACTORY, (name, original, dict(signature.bind(*args, **kwargs).arguments)))
             return function
 
-        factory.autograph_info__ = None  # type: ignore[attr-defined]
-        return factory
+        return _not_rewritten(factory)
 
-    return make
+    return wrap
 
 
-def _with_datasets(value: Any, inputs: Sequence[Any]) -> Any:
-    if isinstance(value, _Slot):
-        return inputs[value.index]
+def _with_datasets(value: Any, inputs: Sequence[Dataset]) -> Any:
+    """The inverse of ``RecipeBook._without_datasets``."""
+    return inputs[value.index] if isinstance(value, _Slot) else _mapped(value, lambda x: _with_datasets(x, inputs))
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A dict, list or (named) tuple with each item changed; anything else as it is."""
     if isinstance(value, dict):
-        return type(value)((key, _with_datasets(item, inputs)) for key, item in value.items())
-    return _sequence(value, [_with_datasets(item, inputs) for item in value]) if _is_sequence(value) else value
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
-
-
-def _sequence(like: Any, items: list[Any]) -> Any:
-    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
+        return type(value)((key, change(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        items = [change(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

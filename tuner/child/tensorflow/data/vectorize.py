@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
+from ..types import Array, Structure, Tensor
 from .caches import operations, stateful_ops
 from .recipes import Node, Refused
 
 # A map may as well stand behind these: they choose and order elements without looking at them.
 _BLIND = ("shuffle", "repeat", "take", "skip", "shard", "prefetch", "with_options", "assert_cardinality")
-_KEPT = ("num_parallel_calls", "deterministic")
+_CARRIED_OVER = ("num_parallel_calls", "deterministic")
 ELEMENTS_COMPARED = 8
 # Sums may be taken in another order; what a map makes of single elements is to be made of many.
 TOLERANCE = 1e-6
@@ -43,15 +43,15 @@ def moved(node: Node, tf: ModuleType) -> tuple[Node, int, int]:
         maps = _maps(spine)
         for below in reversed(spine):
             source = source if below.method == "map" else below.on(source)
-        made = link.on(source)
+        batched = link.on(source)
         for single in maps:
-            kept = {name: value for name, value in single.arguments.items() if name in _KEPT}
-            made = made.then("map", map_func=_of_many(single, tf), **kept)
+            arguments = {name: value for name, value in single.arguments.items() if name in _CARRIED_OVER}
+            batched = batched.then("map", map_func=_of_many(single, tf), **arguments)
         count += len(maps)
-        return made
+        return batched
 
-    made = node.rewritten(edit)
-    return made, count, count
+    tree = node.rewritten(edit)
+    return tree, count, count
 
 
 def _maps(spine: list[Node]) -> list[Node]:
@@ -100,30 +100,31 @@ def _why_not(single: Node, tf: ModuleType) -> str:
         for spec in tf.nest.flatten(dataset.element_spec):
             if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
                 return "the elements of the map differ in shape"
-    if any("PyFunc" in name for name in operations(single.dataset)):
+    if any("PyFunc" in name for name in operations(single.own)):
         return "the map calls Python"
-    found = stateful_ops(single.dataset)
-    return f"the map holds {found[0]}, which may differ from call to call" if found else ""
+    stateful = stateful_ops(single.own)
+    return f"the map holds {stateful[0]}, which may differ from call to call" if stateful else ""
 
 
-def _of_many(single: Node, tf: ModuleType) -> Callable[..., Any]:
+def _of_many(single: Node, tf: ModuleType) -> Callable[..., Structure]:
     """The map's traced function for a whole batch."""
-    traced, made = single.dataset._map_func.function, single.dataset.element_spec
-    specs = tf.nest.flatten(made)
+    traced, structure = single.own._map_func.function, single.own.element_spec
+    specs = tf.nest.flatten(structure)
 
-    def each(elements: Any) -> Any:
+    def each(elements: Structure) -> list[Tensor]:
         return list(traced(*tf.nest.flatten(elements)))
 
-    def many(*elements: Any) -> Any:
+    def many(*elements: Structure) -> Structure:
         try:
             results = tf.vectorized_map(each, elements, fallback_to_while_loop=False)
         except ValueError as error:
             raise Refused(f"TensorFlow can't run the map on many elements at once ({_operation(error)})") from error
         for result, spec in zip(results, specs, strict=True):
             result.set_shape([None, *spec.shape])
-        return tf.nest.pack_sequence_as(made, results)
+        return tf.nest.pack_sequence_as(structure, results)
 
-    return tf.autograph.experimental.do_not_convert(many)  # type: ignore[no-any-return]
+    unconverted: Callable[..., Structure] = tf.autograph.experimental.do_not_convert(many)
+    return unconverted
 
 
 def _operation(error: ValueError) -> str:
@@ -134,7 +135,7 @@ def _operation(error: ValueError) -> str:
 
 
 def _check_values(maps: list[Node], source: Node, tf: ModuleType) -> None:
-    """Whether the first elements come out the same. Raises ``Refused``."""
+    """Raises ``Refused`` unless the first elements come out the same."""
     elements = list(source.build().take(ELEMENTS_COMPARED))
     if not elements:
         raise Refused("the dataset is empty")
@@ -145,17 +146,17 @@ def _check_values(maps: list[Node], source: Node, tf: ModuleType) -> None:
         singles = single.call([singles], single.arguments)
         together = together.map(_of_many(single, tf))
     expected = next(iter(singles.batch(len(elements))))
-    found = next(iter(together))
-    for one, other in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+    vectorized = next(iter(together))
+    for one, other in zip(tf.nest.flatten(expected), tf.nest.flatten(vectorized), strict=True):
         if not _same(one.numpy(), other.numpy()):
             raise Refused("for many elements at once the map gives something else than for each one")
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: Array, other: Array) -> bool:
     np = sys.modules["numpy"]  # the child imports nothing that the script doesn't
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not np.issubdtype(one.dtype, np.floating):
-        return bool((one == other).all())
+        return bool(np.array_equal(one, other))
     scale = float(np.max(np.abs(one), initial=0.0))
     return bool(np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True))

@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
+from ...records import Evidence, Value
 from ...session import Session
+from ..types import Dataset, DatasetIterator
 from . import batches, options, plans, vectorize
 from .caches import Place
 from .recipes import Node, RecipeBook, Refused
@@ -22,7 +23,7 @@ AS_WRITTEN = "the script is written so already"
 
 @dataclass
 class Applied:
-    """What became of one knob in the datasets that were adapted."""
+    """What became of one knob in the datasets that were adapted: places seen, places changed, why not."""
 
     sites: int = 0
     changed: int = 0
@@ -30,7 +31,7 @@ class Applied:
 
 
 class DatasetWatch:
-    """Records how datasets are made, adapts those that train, and says what became of each knob."""
+    """Records how datasets are made, adapts those that train, and reports what became of each knob."""
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self.session = session
@@ -41,8 +42,8 @@ class DatasetWatch:
         self.plans = plans.PlanWatch(tf, lambda: session.finished or session.clock.total_steps > FIRST_STEPS)
         self._met = False
         self._looks = FIRST_STEPS
-        self._fed: Callable[[], Any] = lambda: None
-        self._cached: Any = None
+        self._feeding: Callable[[], Dataset | None] = lambda: None
+        self._cached: Dataset | None = None
         self._caches: dict[str, int] = {}
 
     def install(self) -> None:
@@ -50,13 +51,13 @@ class DatasetWatch:
         if self.session.measuring or any(self.session.wants(knob) for knob in KNOBS):
             self.book.install()
 
-    def is_dataset(self, value: Any) -> bool:
+    def is_dataset(self, value: object) -> bool:
         """Whether it is a tf.data dataset (a distributed one isn't)."""
         return self.book.is_dataset(value)
 
     # at consumption
 
-    def adapt(self, dataset: Any, *, batched: bool = False) -> Any:
+    def adapt(self, dataset: Dataset, *, batched: bool = False) -> Dataset:
         """The dataset with the config's knobs; the very same object when there is nothing to change.
 
         ``batched``: its elements are known to be batches (``Model.fit`` takes nothing else), so that a dataset whose
@@ -69,44 +70,45 @@ class DatasetWatch:
         if record.adapted is None:
             record.adapted = dataset
             try:
-                made = self._made(dataset, wanted, batched)
+                adapted = self._adapted(dataset, wanted, batched)
             except Exception as error:
                 self.session.note(f"a dataset could not be changed: {type(error).__name__}: {error}")
                 return dataset
-            record.adapted = made
-            again = self.book.record(made)
-            again.adapted, again.written, again.factor = made, dataset, record.factor
+            record.adapted = adapted
+            its_record = self.book.record(adapted)
+            its_record.adapted, its_record.written, its_record.factor = adapted, dataset, record.factor
         return record.adapted
 
-    def _made(self, dataset: Any, wanted: list[str], batched: bool) -> Any:
+    def _adapted(self, dataset: Dataset, wanted: list[str], batched: bool) -> Dataset:
+        """With every knob that works here. Raises ``Exception`` where each works by itself, and all together don't."""
         record = self.book.record(dataset)
         try:
-            made, applied, record.factor = self._with(dataset, wanted, batched)
+            adapted, applied, record.factor = self._with(dataset, wanted, batched)
         except Exception as problem:
             # The functions of the script are traced anew: one of them can't do with one of the changes.
-            made, applied, record.factor = dataset, {}, 1.0
-            good: list[str] = []
+            adapted, applied, record.factor = dataset, {}, 1.0
+            working: list[str] = []
             for knob in wanted:
                 try:
-                    made, tried, record.factor = self._with(dataset, [*good, knob], batched)
-                    good.append(knob)
-                    applied.update(tried)
+                    adapted, outcomes, record.factor = self._with(dataset, [*working, knob], batched)
+                    working.append(knob)
+                    applied.update(outcomes)
                 except Exception as error:
                     reason = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {_line(error)}"
                     applied[knob] = Applied(1, 0, reason)
-            if good == wanted:
-                raise problem  # each one works, all of them don't
+            if working == wanted:
+                raise problem
         for knob, outcome in applied.items():
             self._add(knob, outcome)
-        if applied.get("cache", Applied()).changed:
+        if applied.get("cache", Applied()).changed and self._cached is not None:
             self._count_cache(self._cached)
         for name, value in vars(dataset).items():
-            if not name.startswith("_") and name not in vars(made):
-                setattr(made, name, value)  # Keras leaves class_names there
-        return made
+            if not name.startswith("_") and name not in vars(adapted):
+                setattr(adapted, name, value)  # Keras leaves class_names there
+        return adapted
 
-    def _with(self, dataset: Any, wanted: list[str], batched: bool) -> tuple[Any, dict[str, Applied], float]:
-        """The dataset with these knobs, built. Raises whatever its own functions raise."""
+    def _with(self, dataset: Dataset, wanted: list[str], batched: bool) -> tuple[Dataset, dict[str, Applied], float]:
+        """The dataset with these knobs, what became of each, its batch factor. Raises what its own functions raise."""
         config, tf = self.session.config, self.tf
         node, factor = self.book.read(dataset), 1.0
         applied: dict[str, Applied] = {}
@@ -121,23 +123,23 @@ class DatasetWatch:
             except Refused as refusal:
                 outcome = Applied(1, 0, str(refusal))
             applied[knob] = outcome
-        made = node.build()
+        adapted = node.build()
         if applied.get("batch_size", Applied()).changed:
-            batches.check_shapes(tf, dataset, made, int(config["batch_size"]))
-        return made, applied, factor
+            batches.check_shapes(tf, dataset, adapted, int(config["batch_size"]))
+        return adapted, applied, factor
 
-    def _resized(self, node: Node, dataset: Any, new: int, batched: bool) -> tuple[Node, Applied, float]:
+    def _resized(self, node: Node, dataset: Dataset, new: int, batched: bool) -> tuple[Node, Applied, float]:
         old = None
         try:
-            found = batches.batchers(node)
-            batched, old = True, batches.written_size(found)
+            nodes = batches.batchers(node)
+            batched, old = True, batches.written_size(nodes)
             if old == new:
-                return node, Applied(len(found)), 1.0
-            return batches.resized(node, old, new), Applied(len(found), len(found)), new / old
+                return node, Applied(len(nodes)), 1.0
+            return batches.resized(node, old, new), Applied(len(nodes), len(nodes)), new / old
         except Refused as refusal:
             if refusal.final or not batched:
                 raise
-        old = old or self._size_told(dataset)
+        old = old or self._size_by_shape(dataset)
         if old == new:
             return node, Applied(1), 1.0
         batches.check_cuttable(self.tf, dataset)
@@ -145,21 +147,21 @@ class DatasetWatch:
         cut = node.then("rebatch", batch_size=new, drop_remainder=drops)
         return cut, Applied(1, 1), new / old if old else 1.0
 
-    def _edited(self, node: Node, dataset: Any, knob: str, value: Any) -> tuple[Node, int, int]:
+    def _edited(self, node: Node, dataset: Dataset, knob: str, value: Value) -> tuple[Node, int, int]:
         if knob == "cache":
             return self._with_cache(node, bool(value))
         if knob == "parallel_calls":
-            return options.with_calls(node, value, self.tf)
+            return options.with_calls(node, options.as_calls(value), self.tf)
         if knob == "vectorized_map":
             return vectorize.moved(node, self.tf) if value else (node, 1, 0)
         if knob == "prefetch":
-            return options.with_prefetch(node, value, self.tf)
+            return options.with_prefetch(node, options.as_calls(value), self.tf)
         return options.with_option(node, dataset, knob, value, self.tf)
 
     def _with_cache(self, node: Node, cached: bool) -> tuple[Node, int, int]:
         if cached:
             place = Place(node)
-            self._cached = place.last.dataset
+            self._cached = place.last.own
             return place.with_cache(self.book), 1, 1
         if any(x.method == "cache" for x in node.all()):
             raise Refused("the script caches its data itself")
@@ -171,40 +173,40 @@ class DatasetWatch:
         total.changed += outcome.changed
         total.refused = total.refused or outcome.refused
 
-    def _count_cache(self, dataset: Any) -> None:
-        """A cache that is made anew in each epoch never serves."""
+    def _count_cache(self, dataset: Dataset) -> None:
+        """Counts the caches over what is made alike: one that is made anew in each epoch is never read."""
         record = self.book.record(dataset)
         if not record.cached:
             record.cached = True
-            made_of = " ".join(node.method for node in self.book.read(dataset).all())
-            self._caches[made_of] = self._caches.get(made_of, 0) + 1
+            methods = " ".join(node.method for node in self.book.read(dataset).all())
+            self._caches[methods] = self._caches.get(methods, 0) + 1
 
     # what the script wrote
 
-    def batch_size(self, dataset: Any) -> int | None:
+    def batch_size(self, dataset: Dataset) -> int | None:
         """The size that the last batcher was written with; None when unknown."""
         if not self.is_dataset(dataset):
             return None
         try:
             return batches.written_size(batches.batchers(self.book.read(self._written(dataset))))
         except Refused:
-            return self._size_told(self._written(dataset))
+            return self._size_by_shape(self._written(dataset))
 
-    def _size_told(self, dataset: Any) -> int | None:
+    def _size_by_shape(self, dataset: Dataset) -> int | None:
         """The size of ready-made batches: by their shapes, else as the baseline counted it."""
         size = batches.leading_size(self.tf, dataset)
         counted = (self.session.knowledge.get("as_written") or {}).get("batch_size")
         return size if size is not None else counted if type(counted) is int else None
 
-    def _written(self, dataset: Any) -> Any:
+    def _written(self, dataset: Dataset) -> Dataset:
         written = self.book.record(dataset).written
         return dataset if written is None else written
 
-    def factor(self, dataset: Any) -> float:
+    def factor(self, dataset: Dataset) -> float:
         """New batch size by the written one, once adapted; 1.0 when unchanged."""
         return self.book.record(dataset).factor if self.is_dataset(dataset) else 1.0
 
-    def meet(self, dataset: Any, *, batched: bool = False) -> None:
+    def meet(self, dataset: Dataset, *, batched: bool = False) -> None:
         """A dataset that trains: what the script wrote, and which knobs it leaves no room for. The first one counts."""
         if self._met or not self.is_dataset(dataset):
             return
@@ -230,33 +232,26 @@ class DatasetWatch:
         except Refused as refusal:
             left_out["cache"] = str(refusal)
         else:
-            self._weigh(place)
+            self._measure_cache(place)
 
-    def _weigh(self, place: Place) -> None:
-        """What a cache would take, once a study; the first few elements may have to be read for it."""
+    def _measure_cache(self, place: Place) -> None:
+        """Bytes that a cache would take, once a study; the first few elements may have to be read for it."""
         known = self.session.knowledge
-        weighed = known.get("framework") and "cache" in (known.get("as_written") or {})
-        if self.session.measuring and known.get("cache_bytes") is None and not weighed:
+        measured = known.get("framework") and "cache" in (known.get("as_written") or {})
+        if self.session.measuring and known.get("cache_bytes") is None and not measured:
             try:
                 self.session.facts["cache_bytes"] = place.needed_bytes(self.tf)
             except Exception as error:
                 self.session.note(f"what a cache would take could not be measured: {_line(error)}")
 
-    def _written_size(self, node: Node, dataset: Any, batched: bool) -> int | None:
+    def _written_size(self, node: Node, dataset: Dataset, batched: bool) -> int | None:
         try:
             return batches.written_size(batches.batchers(node))
         except Refused as refusal:
             if refusal.final or not batched:
                 raise
         batches.check_cuttable(self.tf, dataset)
-        return self._size_told(dataset)  # None: the batches that were seen tell it in the end
-
-    def kept(self, dataset: Any) -> Any:
-        """The dataset's first batch again and again."""
-        made = dataset.take(1).cache().repeat()
-        record = self.book.record(made)
-        record.adapted, record.factor = made, self.factor(dataset)
-        return made
+        return self._size_by_shape(dataset)  # None: the batches that were seen tell it in the end
 
     # what ran
 
@@ -267,16 +262,16 @@ class DatasetWatch:
             self._looks -= 1
             self.plans.look()
 
-    def fed_by(self, iterator: Any) -> None:
-        """The live iterator of training, before it is first asked."""
+    def fed_by(self, iterator: DatasetIterator) -> None:
+        """The iterator that training fetches from, before its first fetch."""
         dataset = getattr(iterator, "_dataset", None)
         if dataset is not None:
-            self._fed = weakref.ref(dataset)
+            self._feeding = weakref.ref(dataset)
         if self.session.measuring:
             self.plans.begin(iterator)
 
     def observe(self) -> None:
-        """Facts, and a report for each knob that was turned here."""
+        """Sends facts, and a report for each knob of the config that is turned here."""
         session = self.session
         self.plans.end()
         if not self._met:
@@ -297,35 +292,36 @@ class DatasetWatch:
     def _usual_size(self) -> int | None:
         return max(self.sizes, key=lambda size: self.sizes[size]) if self.sizes else None
 
-    def _report(self, knob: str, requested: Any) -> None:
-        found = self.applied.get(knob, Applied())
-        if found.refused or not found.sites:
-            reason = found.refused or "no dataset of the training was changed"
-            verdict = plans.Verdict("not applicable", reason)
+    def _report(self, knob: str, requested: Value) -> None:
+        applied = self.applied.get(knob, Applied())
+        if applied.refused or not applied.sites:
+            reason = applied.refused or "no dataset of the training was changed"
+            finding = plans.KnobFinding(Evidence.NOT_APPLICABLE, reason)
         elif knob == "batch_size":
-            verdict = self._judge_size(requested)
-        elif not found.changed:
-            verdict = plans.Verdict("not applicable", AS_WRITTEN)
+            finding = self._judge_size(requested)
+        elif not applied.changed:
+            finding = plans.KnobFinding(Evidence.NOT_APPLICABLE, AS_WRITTEN)
         elif knob == "deterministic":
-            verdict = plans.judge_order(self._fed(), requested, self.plans.plan)
+            finding = plans.judge_order(self._feeding(), requested, self.plans.plan)
         elif knob == "cache" and max(self._caches.values(), default=0) > 2:
-            verdict = plans.Verdict("contradicted", "the script makes its dataset anew each time: no cache lasts")
+            reason = "the script makes its dataset anew each time: no cache lasts"
+            finding = plans.KnobFinding(Evidence.CONTRADICTED, reason)
         elif self.plans.plan is None:
-            verdict = plans.Verdict("unverifiable", self.plans.why_none)
+            finding = plans.KnobFinding(Evidence.UNVERIFIABLE, self.plans.why_none)
         else:
-            verdict = plans.judge(knob, requested, self.plans.plan, self.session.knowledge.get("input_plan"))
+            finding = plans.judge(knob, requested, self.plans.plan, self.session.knowledge.get("input_plan"))
         self.session.knob(
-            knob, verdict.evidence, sites=found.sites, changed=found.changed, reason=verdict.reason,
-            observed=verdict.observed,
+            knob, finding.evidence, sites=applied.sites, changed=applied.changed, reason=finding.reason,
+            observed=finding.observed,
         )  # fmt: skip
 
-    def _judge_size(self, requested: Any) -> plans.Verdict:
+    def _judge_size(self, requested: Value) -> plans.KnobFinding:
         usual = self._usual_size()
         if usual is None:
-            return plans.Verdict("unverifiable", "no batch was counted")
+            return plans.KnobFinding(Evidence.UNVERIFIABLE, "no batch was counted")
         if usual == requested:
-            return plans.Verdict("verified", "", usual)
-        return plans.Verdict("contradicted", f"most batches have {usual} samples", usual)
+            return plans.KnobFinding(Evidence.VERIFIED, "", usual)
+        return plans.KnobFinding(Evidence.CONTRADICTED, f"most batches have {usual} samples", usual)
 
 
 def _line(error: Exception) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from .patches import patch
-from .session import Session
+from ..patches import patch
+from ..session import Session
 
 FOLDER = "tensorboard"
 
@@ -47,7 +47,7 @@ def install_summary_writer(session: Session, module: ModuleType) -> None:
     patch(module.SummaryWriter, "add_scalars", several)
 
 
-ADAPTERS = {
+TRACKERS = {
     "torch.utils.tensorboard.writer": install_summary_writer,
     "tensorboardX.writer": install_summary_writer,
 }

@@ -1,0 +1,72 @@
+"""Plugin: missing hardware is the only reason to skip a test; any other skip fails the run.
+
+A test that needs an accelerator carries its mark, and is skipped here where there is none. Everything else that a test
+needs is part of the test environment: who lacks it runs fewer tests than they believe, so it is said as a failure. A
+skip is turned into a failure where it happens, in xdist's workers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@cache
+def has_cuda() -> bool:
+    """Whether PyTorch can use a CUDA device."""
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+@cache
+def has_tpu() -> bool:
+    """Whether this machine has a TPU: its driver's device files."""
+    return any(Path("/dev").glob("accel[0-9]*"))
+
+
+HARDWARE: Mapping[str, Callable[[], bool]] = {"cuda": has_cuda, "tpu": has_tpu}
+
+
+def missing_hardware(item: pytest.Item) -> str:
+    """The mark of the hardware that the test needs and this machine lacks, or an empty string."""
+    return next((mark for mark, has in HARDWARE.items() if item.get_closest_marker(mark) and not has()), "")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test whose hardware is missing, before its fixtures are made."""
+    if missing := missing_hardware(item):
+        pytest.skip(f"there is no {missing.upper()} device")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Makes a failure of a skip for any other reason than missing hardware. An expected failure is no skip."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and not missing_hardware(item):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Makes an error of a module that skips itself, as by ``importorskip``."""
+    report = yield
+    if report.skipped:
+        _fail(report)
+    return report
+
+
+def _fail(report: Any) -> None:
+    reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    report.outcome = "failed"
+    report.longrepr = f"skipped, though no hardware is missing: {reason}"

@@ -1,0 +1,45 @@
+"""What is read beside a trial, added up: the card's readings, and the memory of a tree of processes."""
+
+from __future__ import annotations
+
+from tuner.analysis.resources import CardProcess, CardReading, ResourceSample, card_use, peak_host_bytes
+from tuner.model import CardUse
+
+
+def test_what_a_card_said_in_the_window_is_added_up() -> None:
+    def sample(t: float, mhz: int | None, celsius: int | None, reasons: int, *rows: CardProcess) -> ResourceSample:
+        return ResourceSample(t, card=CardReading(mhz, celsius, reasons, tells_shares=t < 13, processes=rows))
+
+    resources = [
+        sample(1, 300, 99, 0x40),
+        sample(10, 1980, 60, 0x4, (7, 2**20, 30.0, True), (8, 2**30, 70.0, False), (9, 5, 5.0, None)),
+        ResourceSample(10.5),
+        sample(11, 1900, None, 0x20, (7, 2**21, None, True), (10, None, 10.0, True)),
+        sample(12, None, 71, 0x0),
+        sample(13, 1700, 70, 0x4, (7, 2**20, None, True)),
+    ]
+    card = card_use(resources, 10, 15)
+    assert card == CardUse(4, 1900, 1700, 71, 0x24, 2**21, (0.3 + 0.1 + 0) / 3)
+    assert card_use(resources, 14, 15) is None
+    assert card_use([sample(14, None, None, 0)], 10, 15) == CardUse(1, None, None, None, 0, 0, None)
+
+
+def test_the_memory_peak_counts_shared_pages_once() -> None:
+    resources = [
+        ResourceSample(1, rss=100, pss=50),
+        ResourceSample(2, rss=400),
+        ResourceSample(3, rss=300, pss=150),
+    ]
+    assert peak_host_bytes(resources) == 200
+    assert peak_host_bytes([]) == 0
+
+
+def test_workers_that_share_their_parents_memory_are_no_peak_before_that_is_read() -> None:
+    def sample(rss: int, pss: int | None, processes: int) -> ResourceSample:
+        return ResourceSample(0.0, rss=rss, pss=pss, processes=processes)
+
+    forked = [sample(200, 200, 1), sample(1800, None, 9), sample(1800, None, 9), sample(1800, 250, 9)]
+    assert peak_host_bytes(forked) == 250
+    assert peak_host_bytes([*forked, sample(3600, None, 9)]) == 500
+    assert peak_host_bytes([*forked, sample(5000, None, 17)]) == 250
+    assert peak_host_bytes([sample(300, None, 1)]) == 300

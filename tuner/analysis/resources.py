@@ -1,0 +1,124 @@
+"""What the parent reads beside a trial, and the figures of its memory, its cores and its card that follow. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tuner.model import CardUse
+
+CardProcess = tuple[int, int | None, float | None, bool | None]
+"""A process on a card: its pid, its bytes there, the percent of the multiprocessors' time that it had since the last
+reading, whether it is another's than the trial's. None where that can't be told."""
+
+
+@dataclass(frozen=True)
+class CardReading:
+    """One raw reading of a CUDA card; None where the card, its driver or the binding can't tell.
+
+    ``reasons`` are NVML's bits of what limits the clocks, ``used`` bytes. ``tells_shares``: whether the processes'
+    shares of the multiprocessors can be told.
+    """
+
+    sm_mhz: float | None = None
+    celsius: float | None = None
+    reasons: int | None = None
+    used: int | None = None
+    tells_shares: bool = False
+    processes: tuple[CardProcess, ...] = ()
+
+
+@dataclass(frozen=True)
+class ResourceSample:
+    """One raw reading of a trial's processes. ``t`` is the monotonic clock; ``pss`` is None where it wasn't read.
+
+    ``rss`` and ``pss`` are bytes. ``cpu_s`` is the trial's own CPU time; ``busy_s`` that of all the cores that we may
+    use, whoever used them; ``steal_s`` the part of it that the hypervisor gave to other machines.
+    """
+
+    t: float
+    rss: int = 0
+    pss: int | None = None
+    cpu_s: float = 0.0
+    busy_s: float = 0.0
+    steal_s: float = 0.0
+    processes: int = 0
+    card: CardReading | None = None
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """Cores that a trial used in a span of time, those lost to others, and of those the ones that were stolen."""
+
+    own: float = 0.0
+    foreign: float = 0.0
+    stolen: float = 0.0
+
+
+def peak_host_bytes(samples: Sequence[ResourceSample]) -> int:
+    """The largest memory of the tree, shared pages counted once.
+
+    Those are told apart only in some samples; in the others RSS is scaled by the ratio last seen of as many
+    processes, or first seen later: workers that were forked meanwhile share what one process had for itself. Samples
+    of which nothing is known say nothing.
+    """
+    ratios = _shared_ratios(samples)
+    backwards = _shared_ratios(list(reversed(samples)))
+    peak = 0.0
+    for sample, before, after in zip(samples, ratios, reversed(backwards), strict=True):
+        ratio = before if before is not None else after
+        if ratio is None:
+            ratio = 0.0 if any(known is not None for known in ratios) else 1.0
+        peak = max(peak, sample.rss * ratio)
+    return int(peak)
+
+
+def _shared_ratios(samples: Iterable[ResourceSample]) -> list[float | None]:
+    """For each sample the last ratio of PSS to RSS that was read of as many processes; None before the first."""
+    seen: dict[int, float] = {}
+    ratios: list[float | None] = []
+    for sample in samples:
+        if sample.pss is not None and sample.rss > 0:
+            seen[sample.processes] = min(1.0, sample.pss / sample.rss)
+        ratios.append(seen.get(sample.processes))
+    return ratios
+
+
+def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> CpuUse:
+    """The use of the cores between two moments of the monotonic clock."""
+    inside = [sample for sample in samples if began <= sample.t <= ended]
+    elapsed = inside[-1].t - inside[0].t if inside else 0.0
+    if elapsed <= 0:
+        return CpuUse()
+    first, last = inside[0], inside[-1]
+    own = max(0.0, last.cpu_s - first.cpu_s)
+    foreign = max(0.0, max(0.0, last.busy_s - first.busy_s) - own)
+    stolen = min(foreign, max(0.0, last.steal_s - first.steal_s))
+    return CpuUse(own / elapsed, foreign / elapsed, stolen / elapsed)
+
+
+def card_use(samples: Iterable[ResourceSample], began: float, ended: float) -> CardUse | None:
+    """What the readings of the card between two moments add up to; None where there is none."""
+    readings = [s.card for s in samples if began <= s.t <= ended and s.card is not None]
+    if not readings:
+        return None
+    clocks = [reading.sm_mhz for reading in readings if reading.sm_mhz is not None]
+    reasons = 0
+    for reading in readings:
+        reasons |= reading.reasons or 0
+    foreign = [[process for process in reading.processes if process[3]] for reading in readings]
+    shares = [
+        sum(share or 0 for _, _, share, _ in processes) / 100
+        for reading, processes in zip(readings, foreign, strict=True)
+        if reading.tells_shares
+    ]
+    return CardUse(
+        readings=len(readings),
+        sm_mhz=statistics.median(clocks) if clocks else None,
+        lowest_sm_mhz=min(clocks, default=None),
+        hottest_celsius=max((r.celsius for r in readings if r.celsius is not None), default=None),
+        throttle_reasons=reasons,
+        foreign_bytes=max(sum(held or 0 for _, held, _, _ in processes) for processes in foreign),
+        foreign_share=statistics.fmean(shares) if shares else None,
+    )

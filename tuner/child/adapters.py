@@ -1,0 +1,13 @@
+"""The one list of adapters: every framework and library that a trial knows how to instrument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .adapter import Adapter
+from .keras.adapter import KerasAdapter
+from .numpy.adapter import NumpyAdapter
+from .session import Session
+from .torch.adapter import TorchAdapter
+
+ADAPTERS: list[Callable[[Session], Adapter]] = [NumpyAdapter, TorchAdapter, KerasAdapter]

@@ -1,0 +1,94 @@
+"""The knobs of one trial: which are asked for, who applies each, and what is reported of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from . import evidence
+from .evidence import Finding, SetBy
+from .recorder import Recorder
+from .records import Evidence, Knob, Value
+
+
+class Knobs:
+    """Each knob is applied once: by a patch of ours, by an option of the script or its trainer, or by an argument.
+
+    ``requested``: the config. ``arguments``: knobs that the user bound to arguments of the script. ``ended_early``:
+    whether the script ended before a knob could show; asked when one is reported.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        requested: Mapping[str, Value],
+        arguments: Collection[str],
+        ended_early: Callable[[], bool],
+    ) -> None:
+        self.requested = requested
+        self.arguments = frozenset(arguments)
+        self.kept_by_script: dict[str, str] = {}
+        """Knob → why the script's own value stays."""
+        self.reported: set[str] = set()
+        self._recorder = recorder
+        self._ended_early = ended_early
+        self._delegated = set(arguments)
+        self._inapplicable: dict[str, str] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    # who applies a knob
+
+    def wants(self, knob: str) -> bool:
+        """Whether the config turns the knob, and a patch of ours is what applies it."""
+        return knob in self.requested and knob not in self._delegated
+
+    def set_by(self, knob: str) -> SetBy:
+        """Who applies the knob."""
+        if knob in self.arguments:
+            return SetBy.ARGUMENT
+        return SetBy.OPTION if knob in self._delegated else SetBy.PATCH
+
+    def delegate(self, knob: str) -> None:
+        """An option of the script or of its trainer applies the knob from here on: the patch for it must not."""
+        if knob not in self._delegated:
+            self._delegated.add(knob)
+            for listener in self._listeners:
+                listener(knob)
+
+    def on_delegation(self, listener: Callable[[str], None]) -> None:
+        """Has the listener called with each knob that is delegated from here on: a watch may act on it already."""
+        self._listeners.append(listener)
+
+    def keep_script_value(self, knob: str, reason: str) -> None:
+        """The script gives its trainer a value of its own: nothing here may fight it."""
+        self.kept_by_script[knob] = reason
+        if self.wants(knob):
+            self._inapplicable[knob] = reason
+            self.delegate(knob)
+
+    # what is reported
+
+    def compare(self, knob: str, observed: object, *, sites: int = 1, changed: int = 1, why: str = "") -> None:
+        """Reports a requested knob by what ran, in the config's own words; see ``evidence.compare``."""
+        requested, set_by = self.requested[knob], self.set_by(knob)
+        self.report(knob, evidence.compare(requested, observed, set_by, sites=sites, changed=changed, why=why))
+
+    def inapplicable(self, knob: str, reason: str, *, sites: int = 1) -> None:
+        """Reports that nothing is there for the knob to act on; see ``evidence.inapplicable``."""
+        self.report(knob, evidence.inapplicable(reason, self.set_by(knob), sites=sites))
+
+    def report(self, knob: str, finding: Finding) -> None:
+        """Sends what was found of a knob; nothing, where the config doesn't ask for it. The last report counts."""
+        if knob in self._inapplicable:
+            finding = Finding(Evidence.NOT_APPLICABLE, self._inapplicable[knob], None, finding.sites, 0)
+        elif finding.evidence is Evidence.CONTRADICTED and self._ended_early():
+            # What ended the script so early is the news, not that a knob had no time to show.
+            reason = "the script ended before it could show"
+            finding = Finding(Evidence.UNVERIFIABLE, reason, finding.observed, finding.sites, finding.changed)
+        if knob in self.requested:
+            self.reported.add(knob)
+            self._recorder.emit(
+                Knob(
+                    knob, self.requested[knob], finding.sites, finding.changed, finding.evidence, finding.reason,
+                    finding.observed,
+                )
+            )  # fmt: skip

@@ -1,0 +1,1 @@
+"""NumPy, from which loops and augmentations draw their random numbers."""

@@ -1,0 +1,205 @@
+"""Which source of data trains, decided by what is fetched between gradients; no framework in it.
+
+A source is a place of the user's code where data are iterated: a DataLoader, a tf.data dataset. A *gap* lies between
+two gradients (a backward, an eager tape, a call of a training function). A source trains if it was fetched in at least
+half of all gaps. The *primary* source is the one that was fetched last before the first gradient, until another one was
+fetched last in more gaps. Its batches are the samples that the clock counts; what is fetched from a source that doesn't
+train is validation.
+
+An adapter adds its sources (``DataSource``, or a subclass with what it wants to know besides), says what is fetched and
+when a gradient ran, and reads the answer from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NoReturn, TypeVar
+
+from .recorder import StepClock
+
+TRAINING_SHARE = 0.5
+"""A source trains if it is fetched in so many of the gaps between gradients."""
+
+
+@dataclass
+class DataSource:
+    """What is known of the data that are iterated at one place of the user's code: the same in each epoch and each run.
+
+    ``key``: ``stack``, ``#`` and a number that tells several of one place apart. ``stack``: the user's frames.
+    ``fetches``: batches given. ``samples``: in all of them. ``sizes``: samples of a batch → batches of that size.
+    ``training_gaps``: gaps in which it was fetched. ``iterated``: whether an iteration began. ``dataset``: a weak
+    reference to the newest dataset, None once it is gone.
+    """
+
+    key: str
+    stack: str
+    fetches: int = 0
+    samples: float = 0.0
+    sizes: dict[int, int] = field(default_factory=dict)
+    training_gaps: int = 0
+    iterated: bool = False
+    dataset: Callable[[], object] = lambda: None
+
+    def count(self, samples: int) -> None:
+        """Counts one batch."""
+        self.fetches += 1
+        self.samples += samples
+        self.sizes[samples] = self.sizes.get(samples, 0) + 1
+
+    @property
+    def usual_size(self) -> int:
+        """Samples in most of its batches; 0 before the first one."""
+        return max(self.sizes, key=lambda size: self.sizes[size]) if self.sizes else 0
+
+
+Source = TypeVar("Source", bound=DataSource)
+Batch = TypeVar("Batch")
+
+
+class TrainingSources(Generic[Source]):
+    """The sources of one trial, and which of them train.
+
+    ``clock`` counts the samples of the primary source. ``known``: keys of those that trained in the baseline, empty
+    where that isn't known. ``counts``: whether what is fetched counts at all; false while another framework trains.
+    ``on_counted`` is called with the primary source and the samples of each of its batches that count.
+    """
+
+    def __init__(
+        self,
+        clock: StepClock,
+        known: Collection[str],
+        counts: Callable[[], bool],
+        on_counted: Callable[[Source, int], None] = lambda source, samples: None,
+    ) -> None:
+        self.known = frozenset(known)
+        self.primary: Source | None = None
+        self.changes_of_primary = 0
+        self.gaps = 0
+        self.feeds_itself = False
+        """Whether training steps fetch their batches themselves, in a graph: then no source need be primary."""
+        self._clock = clock
+        self._counts = counts
+        self._on_counted = on_counted
+        self._sources: dict[str, Source] = {}
+        self._gap: dict[str, Source] = {}
+        self._held: tuple[Source, int, float] | None = None
+        self._kept: dict[str, tuple[object, int]] = {}
+
+    # the sources
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self._sources.values())
+
+    def __getitem__(self, key: str) -> Source:
+        return self._sources[key]
+
+    def add(self, source: Source) -> Source:
+        """Takes a source in, by its key."""
+        self._sources[source.key] = source
+        return source
+
+    def at(self, stack: str) -> list[Source]:
+        """The sources of one place of the user's code, oldest first; the next one's number is their count."""
+        return [source for source in self if source.stack == stack]
+
+    # what happens to them
+
+    def fetch_begins(self, source: Source) -> None:
+        """A batch, or an iteration, is asked for: training may have resumed by that, or validation begun."""
+        if source is self.primary:
+            self._clock.fetch_begins()
+        elif (self.primary is not None or self.feeds_itself) and not self.is_training(source):
+            self._clock.validation_begins(source.key)
+
+    def iteration_began(self, source: Source, wait_s: float) -> None:
+        """An iterator was made, which took so many seconds: loaders start their workers there."""
+        source.iterated = True
+        if source is self.primary:
+            self._clock.add_samples(0, wait_s)
+
+    def fetched(self, source: Source, samples: int, wait_s: float) -> None:
+        """A batch of so many samples came after so many seconds.
+
+        Until the primary source is known only the newest batch is held: statistics may be taken of all the data first.
+        """
+        source.count(samples)
+        self._put_in_gap(source)
+        if not self._counts():
+            return
+        if self.primary is None:
+            held = self._held
+            waited = held[2] if held is not None and held[0] is source and not held[1] else 0.0
+            self._held = source, samples, wait_s + waited
+        elif source is self.primary:
+            self._count(source, samples, wait_s)
+
+    def gradient_ran(self) -> bool:
+        """What was fetched since the last gradient fed it. Returns True when the primary source was found by this."""
+        if not self._gap:
+            return False
+        self.gaps += 1
+        for source in self._gap.values():
+            source.training_gaps += 1
+        newest = next(reversed(self._gap.values()))
+        self._gap.clear()
+        if self.primary is None:
+            self.primary = newest
+            held, self._held = self._held, None
+            if held is not None and held[0] is newest:
+                self._count(*held)
+            return True
+        if newest.training_gaps > self.primary.training_gaps:
+            # The first gradients came from something else: a search for a learning rate, an earlier stage.
+            self.primary = newest
+            self.changes_of_primary += 1
+        return False
+
+    def graph_fed_itself(self) -> None:
+        """A training step fetched its batches itself: what was fetched besides didn't feed it."""
+        self.feeds_itself = True
+        self._gap.clear()
+
+    # the answer
+
+    def gap_share(self, source: Source) -> float:
+        """In which share of the gaps between gradients the source was fetched; 0 before the first one."""
+        return source.training_gaps / self.gaps if self.gaps else 0.0
+
+    def is_training(self, source: Source) -> bool:
+        """Whether the source feeds training."""
+        return source is self.primary or (self.gaps > 0 and self.gap_share(source) >= TRAINING_SHARE)
+
+    def training(self) -> list[Source]:
+        """The sources that feed training."""
+        return [source for source in self if self.is_training(source)]
+
+    # probes: one side of the loop by itself
+
+    def first_again(self, source: Source, fetch: Callable[[], tuple[Batch, int]]) -> Batch:
+        """For the compute side: the source's first batch again and again. ``fetch`` gives a batch and its samples."""
+        if source.key not in self._kept:
+            self._kept[source.key] = fetch()
+        batch, samples = self._kept[source.key]
+        self._clock.add_samples(samples, 0.0)
+        source.count(samples)
+        self._put_in_gap(source)
+        return batch  # type: ignore[return-value]  # what this source's fetch gave before
+
+    def drain(self, source: Source, fetch: Callable[[], tuple[int, float]], step: Callable[[], None]) -> NoReturn:
+        """For the loader side: batches that nobody trains on, each of them a step, until ``step`` ends the trial.
+
+        ``fetch`` gives a batch's samples and the seconds waited for it, and begins anew where the data end.
+        """
+        self.primary = source
+        while True:
+            self.fetched(source, *fetch())
+            step()
+
+    def _put_in_gap(self, source: Source) -> None:
+        self._gap.pop(source.key, None)
+        self._gap[source.key] = source  # the last one fetched comes last
+
+    def _count(self, source: Source, samples: int, wait_s: float) -> None:
+        self._clock.add_samples(samples, wait_s)
+        self._on_counted(source, samples)

@@ -1,0 +1,106 @@
+"""NVIDIA's cards, as NVML and CUDA_VISIBLE_DEVICES show them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from tuner.devices.base import DeviceKind, DeviceReader, NoReader
+from tuner.devices.cuda_reader import CardReader
+from tuner.devices.nvml import nvml_handle, nvml_session, text_of
+from tuner.model import Device
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class CudaKind(DeviceKind):
+    """CUDA cards, each a device of its own."""
+
+    name = "cuda"
+    numbered = True
+    own_memory = True
+
+    def find(self) -> list[Device]:
+        """The visible cards, numbered as the frameworks number them: within CUDA_VISIBLE_DEVICES."""
+        with nvml_session() as nvml:
+            if nvml is None:
+                return []
+            cards: list[Device] = []
+            for handle in _visible_handles(nvml):
+                try:
+                    memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+                    name, uuid = text_of(nvml.nvmlDeviceGetName(handle)), text_of(nvml.nvmlDeviceGetUUID(handle))
+                except nvml.NVMLError:
+                    continue  # a card that has fallen off the bus
+                number = len(cards)
+                cards.append(Device(self.name, number, name, uuid, memory, f"{self.name}:{number}"))
+            return cards
+
+    def why_absent(self) -> str:
+        """Names CUDA_VISIBLE_DEVICES where it is set, or the lack of a driver."""
+        if os.environ.get(_VISIBLE) is not None:
+            return f"{_VISIBLE} is {os.environ[_VISIBLE]!r}"
+        with nvml_session() as nvml:
+            return "NVML finds no driver" if nvml is None else ""
+
+    def software(self) -> Mapping[str, str]:
+        """The driver's version."""
+        with nvml_session() as nvml:
+            return {} if nvml is None else {"driver": text_of(nvml.nvmlSystemGetDriverVersion())}
+
+    def environment(self, device: Device, *, alone: bool) -> Mapping[str, str]:
+        """Shows this card alone. A rank of several chooses among all cards by its own number."""
+        if not alone:
+            return {}
+        return {_VISIBLE: device.uuid if device.uuid.startswith(("GPU-", "MIG-")) else str(device.index)}
+
+    def label_in_child(self, device: Device) -> str:
+        """The child sees exactly one card, whichever it is: always its first."""
+        return f"{self.name}:0"
+
+    def lock_key(self, device: Device) -> str:
+        """The card's UUID: its number depends on CUDA_VISIBLE_DEVICES."""
+        return f"{self.name}-{device.uuid or device.index}"
+
+    def used_bytes(self, device: Device) -> int | None:
+        """The card's memory in use; None without a driver, or where the card is gone."""
+        with nvml_session() as nvml:
+            handle = nvml_handle(nvml, device)
+            return None if nvml is None or handle is None else int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+
+    @contextmanager
+    def reader(self, device: Device) -> Iterator[DeviceReader]:
+        """Reads clock, heat, what slows the card down and who else is on it; nothing where NVML doesn't know it."""
+        with nvml_session() as nvml:
+            handle = nvml_handle(nvml, device)
+            yield NoReader() if nvml is None or handle is None else CardReader(nvml, handle)
+
+
+def _visible_handles(nvml: ModuleType) -> list[Any]:
+    visible = os.environ.get(_VISIBLE)
+    if visible is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    handles: list[Any] = []
+    for entry in visible.split(","):
+        try:
+            handles.append(_visible_handle(nvml, entry.strip()))
+        except (nvml.NVMLError, ValueError):
+            break  # CUDA too ignores everything from the first invalid entry on
+    return handles
+
+
+def _visible_handle(nvml: ModuleType, entry: str) -> Any:
+    if not entry.startswith(("GPU-", "MIG-")):
+        return nvml.nvmlDeviceGetHandleByIndex(int(entry))
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(entry)
+    except nvml.NVMLError:
+        # CUDA accepts any unambiguous beginning of a UUID.
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            if text_of(nvml.nvmlDeviceGetUUID(handle)).startswith(entry):
+                return handle
+        raise

@@ -1,0 +1,59 @@
+"""Values as JSON for programs: the same keys and units in best.json and in whatever ``--json`` prints.
+
+Seconds, bytes, rates per second. What isn't known, or isn't a finite number, is null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from tuner.model import KnobReport, Measurement
+
+_RAW = frozenset({"blocks", "losses", "gradient", "notes"})
+"""Readings and what else lies in the trial's own folder; every other field of a measurement is shown."""
+_SAMPLES = "samples"
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types; what isn't a finite number becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def rate_document(measurement: Measurement) -> dict[str, Any]:
+    """``rate`` and the ends of its interval, ``low`` and ``high``, in ``unit`` per second, and what that comes to.
+
+    ``samples_per_s`` is null where the unit is steps, since samples couldn't be counted then.
+    """
+    in_samples = measurement.unit == _SAMPLES
+    return {
+        "rate": plain(measurement.rate), "low": plain(measurement.low), "high": plain(measurement.high),
+        "unit": measurement.unit, "samples_per_s": plain(measurement.rate) if in_samples else None,
+        "steps_per_s": plain(measurement.steps_per_s),
+    }  # fmt: skip
+
+
+def measurement_document(measurement: Measurement) -> dict[str, Any]:
+    """Every figure of a measurement: its rate first, then the other fields in the order of the class."""
+    document = rate_document(measurement)
+    for field in fields(measurement):
+        if field.name not in document and field.name not in _RAW:
+            document[field.name] = plain(getattr(measurement, field.name))
+    if measurement.unit != _SAMPLES:
+        document["cpu_s_per_sample"] = None
+    document["card"] = plain(asdict(measurement.card)) if measurement.card is not None else None
+    document["knobs"] = [knob_document(report) for report in measurement.knobs]
+    return document
+
+
+def knob_document(report: KnobReport) -> dict[str, Any]:
+    """What was observed of one knob."""
+    return {**plain(asdict(report)), "evidence": str(report.evidence)}

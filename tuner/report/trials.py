@@ -1,0 +1,141 @@
+"""The trials of a study: as a table with its footnotes, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.analysis.bottleneck import bottleneck_of
+from tuner.analysis.contention import MOVED, throttle_text
+from tuner.analysis.gain import Yardstick, score_of
+from tuner.analysis.gain import gain as gain_of
+from tuner.documents import measurement_document, plain
+from tuner.formatting import (
+    AS_WRITTEN,
+    bottleneck_text,
+    bytes_text,
+    gain_text,
+    number_text,
+    remarks_of,
+    result_text,
+    run_text,
+    seconds_text,
+    share_text,
+    shift_text,
+)
+from tuner.model import CardUse, Measurement, Phase, Trial
+from tuner.objective import Objective
+from tuner.report.table import Table
+
+_ALWAYS = 6
+"""So many columns stand in every table; those behind only where a trial has something to say there."""
+
+
+@dataclass(frozen=True)
+class TrialsReport:
+    """Trials, with their gains by an objective: the study's own, unless that can't be loaded any more."""
+
+    trials: Sequence[Trial]
+    objective: Objective
+
+    def gain(self, trial: Trial) -> float | None:
+        """The trial's ratio to the baseline at that time, above 1 for better: in the finals, to that of its round."""
+        if trial.phase is not Phase.FINALS:
+            return self._yardstick.gain(trial)
+        same_round = (t for t in self.trials if t.phase is Phase.FINALS and _round(t) == _round(trial))
+        baseline = next((t for t in same_round if not t.config), None)
+        own, reference = self.score(trial), self.score(baseline)
+        return gain_of(own, reference, self.objective) if own is not None and reference is not None else None
+
+    def score(self, trial: Trial | None) -> float | None:
+        """The objective's figure; None where the trial has none."""
+        return score_of(trial.outcome, self.objective) if trial is not None else None
+
+    def table(self) -> Table:
+        """A row a trial; a ~ marks a gain that is rough, since the baseline moved around the trial.
+
+        The objective has its column where it isn't the rate itself. So have the load of others, and what the driver
+        said of a card, where there was any.
+        """
+        columns = ["trial", "phase", "config", "result", "gain", "took", self.objective.name, "others took", "card"]
+        rows = [self._row(trial) for trial in self.trials]
+        shown = [i for i in range(len(columns)) if i < _ALWAYS or any(row[i] for row in rows)]
+        return Table(
+            [columns[i] for i in shown], [[row[i] for i in shown] for row in rows],
+            frozenset({"trial", "gain", "took", self.objective.name}),
+        )  # fmt: skip
+
+    def footnotes(self) -> list[str]:
+        """What there is to say below the table, a line each."""
+        bottleneck = bottleneck_of(self.trials)
+        lines = [bottleneck_text(bottleneck)] if bottleneck is not None else []
+        lines += [shift_text(shift) for shift in self._yardstick.shifts(MOVED)]
+        lines += [f"{AS_WRITTEN}: {remark}" for remark in remarks_of(self.trials)]
+        for trial in self.trials:
+            if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
+                lines.append(f"trial {trial.number}: {trial.outcome.detail}")
+        return lines
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The trials for programs, without raw blocks: those are in the trials' own folders."""
+        return [self._document(trial) for trial in self.trials]
+
+    @property
+    def _yardstick(self) -> Yardstick:
+        return Yardstick(self.trials, self.objective)
+
+    def _row(self, trial: Trial) -> list[str]:
+        gain, score, measurement = self.gain(trial), self.score(trial), trial.measurement
+        rough = "~" if self._yardstick.drift(trial.number) > MOVED else ""
+        is_rate = score is None or (measurement is not None and score == measurement.rate)
+        return [
+            str(trial.number), str(trial.phase), run_text(trial), result_text(trial),
+            f"{rough}{gain_text(gain)}" if gain is not None else "",
+            seconds_text(trial.outcome.seconds) if trial.outcome is not None else "",
+            "" if is_rate or score is None else f"{number_text(score)} {self.objective.unit}",
+            load_text(measurement) if measurement is not None else "",
+            card_text(measurement.card) if measurement is not None and measurement.card is not None else "",
+        ]  # fmt: skip
+
+    def _document(self, trial: Trial) -> dict[str, Any]:
+        outcome, measurement = trial.outcome, trial.measurement
+        return {
+            "number": trial.number, "phase": str(trial.phase), "config": dict(trial.config), "why": trial.why,
+            "round": trial.round, "seed": trial.seed, "group": list(trial.group), "samples": trial.samples,
+            "side": str(trial.side) if trial.side is not None else None, "objective": self.objective.name,
+            "score": plain(self.score(trial)), "gain": self.gain(trial),
+            "drift": self._yardstick.drift(trial.number), "outcome": str(outcome.kind) if outcome else None,
+            "reason": outcome.reason if outcome else "", "detail": outcome.detail if outcome else "",
+            "seconds": outcome.seconds if outcome else None, "remarks": list(outcome.knowledge.remarks) if outcome else [],
+            "measurement": measurement_document(measurement) if measurement is not None else None,
+        }  # fmt: skip
+
+
+def load_text(measurement: Measurement) -> str:
+    """How many cores were lost to others; "" for less than a twentieth of one."""
+    if measurement.foreign_cpus < 0.05:
+        return ""
+    stolen = f" ({measurement.stolen_cpus:.1f} stolen)" if measurement.stolen_cpus >= 0.05 else ""
+    return f"{measurement.foreign_cpus:.1f} cpus{stolen}"
+
+
+def card_text(card: CardUse) -> str:
+    """A card's clock, temperature, what throttled it, and who else was on it."""
+    parts = [f"{card.sm_mhz:.0f} MHz"] if card.sm_mhz is not None else []
+    if parts and card.lowest_sm_mhz != card.sm_mhz:
+        parts[0] += f" (least {card.lowest_sm_mhz:.0f})"
+    if card.hottest_celsius is not None:
+        parts.append(f"{card.hottest_celsius:.0f} °C")
+    if card.throttle_reasons:
+        parts.append(throttle_text(card.throttle_reasons))
+    if card.foreign_share:
+        parts.append(f"{share_text(card.foreign_share)} used by others")
+    elif card.foreign_bytes:
+        parts.append(f"{bytes_text(card.foreign_bytes)} held by others")
+    return ", ".join(parts)
+
+
+def _round(trial: Trial) -> tuple[tuple[int, ...], int | None]:
+    """Which finals a run belongs to, and which round of them."""
+    return trial.group, trial.round

@@ -1,0 +1,40 @@
+"""A trial's raw files: the child's records, and the parent's samples of its processes, a line each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tuner.analysis.resources import ResourceSample
+from tuner.child import shape
+from tuner.child.wire import decode_fields
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The child's records, a torn last line left out; empty where there is no file. Raises ``OSError``."""
+    try:
+        with path.open("rb") as file:
+            return list(decode_fields(file))
+    except FileNotFoundError:
+        return []
+
+
+def sample_line(sample: ResourceSample) -> str:
+    """A sample as the line that keeps it."""
+    return json.dumps(shape.plain(sample)) + "\n"
+
+
+def read_resources(path: Path) -> list[ResourceSample]:
+    """The samples of a file; torn lines and others' are left out; empty where there is no file. Raises ``OSError``."""
+    samples: list[ResourceSample] = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return samples
+    for line in lines:
+        try:
+            samples.append(shape.read(ResourceSample, json.loads(line)))
+        except ValueError:
+            continue
+    return samples
