@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         path, module = profile.script.path, profile.script.module
     script = find_script(path, module, profile.script.argv if given is None else given, "run")
     knowledge = knowledge_of(profile, script, place)
-    changes = _relevant(profiles.drift(profile, script, software()))
+    drift = profiles.drift(profile, script, software())
+    changes = [_change_text(change) for change in drift if change.name not in _NO_MATTER]
     if changes and arguments.strict:
         raise ProfileError(
             f"{place} was proven under other conditions: {'; '.join(changes)}",
@@ -118,8 +119,12 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def _relevant(changes: list[str]) -> list[str]:
-    return [change for change in changes if change.partition(" was ")[0] not in _NO_MATTER]
+def _change_text(change: profiles.Change) -> str:
+    if change.part is profiles.ProvenPart.SCRIPT:
+        return "the script has changed"
+    if change.part is profiles.ProvenPart.ARGUMENTS:
+        return f"its arguments were {change.before}, now {change.now}"
+    return f"{change.name} was {change.before}, now {change.now}"
 
 
 def _says(profile: profiles.Profile) -> str:

@@ -102,12 +102,13 @@ _SIDES = {
 
 def _fields_of(phase: str, why: str) -> dict[str, object]:
     """The columns of schema 3 for a trial of schema 2, which kept them in the words that it was begun with."""
-    if phase == Phase.FINALS and (finals := _FINALS.fullmatch(why)):
+    known = Phase(phase)
+    if known is Phase.FINALS and (finals := _FINALS.fullmatch(why)):
         return {"group": f"[{finals[1].replace(' ', '')}]"}
-    if phase == Phase.SCREEN and (screen := _SCREEN.fullmatch(why)):
+    if known is Phase.SCREEN and (screen := _SCREEN.fullmatch(why)):
         return {"group": json.dumps([int(screen[1])] if screen[1] else []), "samples": int(screen[2])}
-    if phase == Phase.PROBE and why in _SIDES:
+    if known is Phase.PROBE and why in _SIDES:
         return {"side": _SIDES[why].value}
-    if phase in (Phase.FINALS, Phase.SCREEN, Phase.PROBE):
+    if known in (Phase.FINALS, Phase.SCREEN, Phase.PROBE):
         raise ValueError(f"a trial of phase {phase!r} for {why!r}")
     return {}

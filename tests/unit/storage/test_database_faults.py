@@ -9,11 +9,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from support.strangers import NOBODY, open_to_strangers
 
 from tuner.model import BASELINE, Phase
 from tuner.storage.database import NewTrial, Repository
-
-NOBODY = 65534
 
 
 def _run(work: str, *arguments: object) -> dict[str, str]:
@@ -37,7 +36,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))
 stored = 0
 try:
     for number in range(200):
-        repository.start_trial(study, NewTrial(Phase.SEARCH, {"x": 1}, "why " * 500), "me")
+        repository.start_trial(study, NewTrial(Phase.SEARCH, Config(x=1), "why " * 500), "me")
         stored = number + 1
         assert repository.finish_trial(study, number, Outcome(OutcomeKind.CRASHED, "crash", "detail " * 500))
 except StorageError as error:
@@ -87,10 +86,7 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, exists: bool) 
         made.start_trial(made.create_study("train", {}).id, NewTrial(Phase.SEARCH, BASELINE), "me")
         made.close()
         path.chmod(0o444)
-    # A stranger must be able to come here at all: pytest's folders are their owner's only.
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.owner() == tmp_path.owner() and folder.stat().st_mode & 0o777 == 0o700:
-            folder.chmod(0o711)
+    open_to_strangers(tmp_path)
     tmp_path.chmod(0o555)
     try:
         told = _run(READ_ONLY, f"sqlite:///{path}", NOBODY)

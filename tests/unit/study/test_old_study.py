@@ -1,0 +1,157 @@
+"""A real study of the version before is listed, checked, resumed and applied as if this version had made it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import old_study
+
+from tuner.cli import main
+from tuner.errors import StudyMismatchError
+from tuner.export import profile as profiles
+from tuner.model import Config, Device, Phase, Trial, Verdict
+from tuner.result import StudyResult
+from tuner.search.chain import Sequence
+from tuner.search.structured import StructuredSampler
+from tuner.search.tpe import TpeSampler
+from tuner.storage.studies import read_study
+from tuner.study.plan import StudyPlan
+from tuner.study.run import run_study
+
+
+@pytest.fixture
+def studies(tmp_path: Path) -> Path:
+    """The folder that holds the study that ended and the one that was killed."""
+    return old_study.unpack(tmp_path)
+
+
+@pytest.fixture
+def whole(studies: Path, tmp_path: Path) -> tuple[Trial, ...]:
+    """All trials of the study that ended, read from a copy."""
+    copy = shutil.copytree(studies / "finished", tmp_path / "copy")
+    return read_study(copy).trials
+
+
+def resume(plan: StudyPlan, runner: old_study.RecordedRunner) -> StudyResult:
+    sampler = Sequence(StructuredSampler(), TpeSampler(plan.seed))
+    return run_study(plan, runner, sampler, lambda event: None, threading.Event())
+
+
+def stop_at(folder: Path, number: int) -> None:
+    """Makes a study of schema 2 that ended one that was killed as trial ``number``, before its finals, was run."""
+    with sqlite3.connect(folder / "study.db") as connection:
+        connection.execute("DELETE FROM trial WHERE number > ?", (number,))
+        connection.execute(
+            "UPDATE trial SET state = 'running', outcome = NULL, finished = NULL WHERE number = ?", (number,)
+        )
+        connection.execute("UPDATE study SET state = 'running', finals = '{}'")
+    connection.close()
+    shutil.rmtree(folder / "trials")
+
+
+def counted(trials: tuple[Trial, ...]) -> Counter[tuple[object, ...]]:
+    return Counter(old_study.key(trial) for trial in trials)
+
+
+def test_a_study_that_ended_derives_its_result_again_without_running_a_trial(studies: Path) -> None:
+    folder = studies / "finished"
+    runner = old_study.RecordedRunner(folder, ())
+    result = resume(old_study.plan(folder), runner)
+    assert runner.ran == []
+    assert len(result.trials) == old_study.TRIALS
+    (proven,) = json.loads((folder / "best.json").read_bytes())["profiles"]
+    assert result.winner is not None
+    assert result.winner.verdict is Verdict.KEEP_BASELINE
+    assert dict(result.winner.config) == proven["candidate"]["config"]
+    speedup = result.winner.speedup
+    told = proven["candidate"]["speedup"]
+    assert (speedup.ratio, speedup.low, speedup.high) == pytest.approx((told["ratio"], told["low"], told["high"]))
+    assert [(screened.config, str(screened.verdict)) for screened in result.screened] == [
+        (Config(precision="bf16", threads=1), "pass"), (Config(optimizer="foreach", threads=1), "pass"),
+    ]  # fmt: skip
+    assert result.bottleneck is not None and str(result.bottleneck.bound) == "compute-bound"
+
+
+def test_one_that_was_killed_in_its_finals_goes_on_with_the_runs_that_are_missing(
+    studies: Path, whole: tuple[Trial, ...]
+) -> None:
+    folder = studies / "stopped"
+    runner = old_study.RecordedRunner(folder, whole)
+    result = resume(old_study.plan(folder, spare_cores=2), runner)
+    assert runner.ran[0].number == 20, "the one that was interrupted comes first"
+    assert {trial.phase for trial in runner.ran} == {Phase.FINALS}
+    assert counted(tuple(runner.ran)) == counted(whole[20:]), "none was run twice"
+    assert counted(result.trials) == counted(whole)
+
+
+@pytest.mark.parametrize("number", [8, 13, 16])
+def test_one_that_was_killed_in_its_screens_shares_the_runs_of_the_baseline(
+    studies: Path, whole: tuple[Trial, ...], number: int
+) -> None:
+    folder = studies / "finished"
+    stop_at(folder, number)
+    runner = old_study.RecordedRunner(folder, whole)
+    result = resume(old_study.plan(folder, spare_cores=2, most_rounds=5), runner)
+    of_five_rounds = tuple(trial for trial in whole if (trial.round or 0) <= 5)
+    assert counted(tuple(runner.ran)) == counted(of_five_rounds[number:])
+    assert counted(result.trials) == counted(of_five_rounds)
+    assert {trial.group for trial in result.trials if trial.phase is Phase.FINALS} == {(5, 6, 7)}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_one_that_was_killed_in_its_probe_runs_the_sides_that_are_missing(
+    studies: Path, whole: tuple[Trial, ...], number: int
+) -> None:
+    folder = studies / "finished"
+    stop_at(folder, number)
+    runner = old_study.RecordedRunner(folder, whole)
+    result = resume(old_study.plan(folder, spare_cores=2), runner)
+    sides = [trial.side for trial in runner.ran if trial.phase is Phase.PROBE]
+    assert sides == [trial.side for trial in whole[number:4]]
+    assert result.bottleneck is not None and str(result.bottleneck.bound) == "compute-bound"
+
+
+def test_another_script_is_no_resumption(studies: Path) -> None:
+    plan = old_study.plan(studies / "finished", cores=3)
+    with pytest.raises(StudyMismatchError, match=r"device\.cores: 2 → 3"):
+        resume(plan, old_study.RecordedRunner(plan.folder, ()))
+
+
+def test_it_is_listed_and_checked(studies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(studies / "finished")
+
+    def printed(*arguments: str) -> str:
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    table = printed("trials", folder).splitlines()
+    assert len([line for line in table if line.split()[:1] and line.split()[0].isdigit()]) == old_study.TRIALS
+    assert "computing half a batch" in table[4]
+    assert "compute-bound" in table[old_study.TRIALS + 1]
+    documents = json.loads(printed("trials", folder, "--json"))
+    assert [document["number"] for document in documents] == list(range(old_study.TRIALS))
+    assert documents[17]["gain"] == 1.0 and documents[18]["gain"] > 1.0, "runs of one round are held against each other"
+    assert f"all figures of {old_study.TRIALS} trials follow" in printed("trials", folder, "--check")
+    listed = {row["folder"]: row for row in json.loads(printed("studies", str(studies), "--json"))}
+    assert {Path(name).name: row["state"] for name, row in listed.items()} == {
+        "finished": "finished", "stopped": "stopped",
+    }  # fmt: skip
+
+
+def test_its_profile_is_read(studies: Path, write_script: Callable[..., Path]) -> None:
+    from tuner.cli.run import knowledge_of
+
+    place = studies / "finished" / "best.json"
+    (profile,) = profiles.read(place.read_bytes(), str(place))
+    device = Device("cpu", 0, "AMD EPYC", "AMD EPYC", 0)
+    assert profiles.choose([profile], device, str(place)) == profile
+    assert profile.script.argv == ("--width={width=256|128}",)
+    knowledge = knowledge_of(profile, profile.script, str(place))
+    assert list(knowledge["training_loaders"]) == ["train.py:14#0"]
