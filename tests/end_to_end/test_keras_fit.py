@@ -184,6 +184,30 @@ def test_a_policy_that_the_script_chose_stays_its_own(begin: Begin) -> None:
     assert "itself" in facts["left_out"]["precision"]
 
 
+@pytest.mark.parametrize("word", ["mixed_bfloat16", "bf16", "float32", "quick"])
+def test_a_policy_that_an_argument_of_the_script_chooses_is_judged_by_what_computes(begin: Begin, word: str) -> None:
+    """``--dtype={precision=float32|mixed_bfloat16}``: what the script makes of its words is its own."""
+    trial = begin({"precision": word}, framework="keras", placeholders=["precision"])
+    try:
+        keras().mixed_precision.set_global_policy("mixed_bfloat16")
+        fit(model())
+    finally:
+        keras().mixed_precision.set_global_policy("float32")
+    trial.end()
+    evidence, reason = trial.evidence("precision")
+    assert evidence == ("verified" if word in ("mixed_bfloat16", "bf16") else "unverifiable")
+    assert ("in bfloat16" in reason) is (word == "float32")
+
+
+def test_an_argument_of_the_script_that_differs_is_not_contradicted(begin: Begin) -> None:
+    trial = begin(
+        {"batch_size": 50, "jit_compile": True}, framework="keras", placeholders=["batch_size", "jit_compile"]
+    )
+    fit(model(jit_compile=False), batch_size=10)
+    trial.end()
+    assert [trial.evidence(knob)[0] for knob in ("batch_size", "jit_compile")] == ["unverifiable", "unverifiable"]
+
+
 def test_a_generator_makes_its_batches_itself(begin: Begin) -> None:
     x, y = arrays()
 
@@ -330,8 +354,8 @@ def test_a_model_that_is_fit_again_and_again_is_traced_as_often_as_in_plain_kera
     trial = begin(config, framework="keras")
     made = model()
     fit(made, batch_size=50)
-    traces = trial.adapter.fits.traces()  # type: ignore[union-attr]
+    traces = trial.adapter.watches.fits.steps.traces  # type: ignore[union-attr]
     for _ in range(3):
         fit(made, batch_size=50)
-    assert trial.adapter.fits.traces() == traces  # type: ignore[union-attr]
+    assert trial.adapter.watches.fits.steps.traces == traces  # type: ignore[union-attr]
     assert trial.end()["samples"] == 8 * ROWS

@@ -11,6 +11,7 @@ from support.in_process import InProcess
 from support.keras_trials import Trial, begin, keras
 
 from tuner.child import patches
+from tuner.child.adapter import instrument
 from tuner.child.keras.adapter import KerasAdapter
 
 __all__ = ["begin"]
@@ -63,10 +64,10 @@ def test_either_library_may_be_met_first(begin: Begin, order: str) -> None:
     trial = InProcess({}, {})
     adapter = KerasAdapter(trial.session)
     if order == "keras first":
-        adapter.meet_keras(keras())
-    adapter.meet_tensorflow(tf)
+        instrument(trial.session, adapter, keras())
+    instrument(trial.session, adapter, tf)
     if order == "tensorflow first":
-        adapter.meet_keras(keras())
+        instrument(trial.session, adapter, keras())
     train()
     facts = trial.end()
     assert (facts["samples"], facts["steps"], facts["fed_by"]) == (120, 6, "dataset")
@@ -78,9 +79,9 @@ def test_a_library_that_is_met_twice_is_counted_once(begin: Begin) -> None:
 
     trial = begin()
     placed = len(patches._ledger)
-    trial.adapter.meet_tensorflow(tf)
+    instrument(trial.session, trial.adapter, tf)
     assert len(patches._ledger) == placed
-    trial.adapter.meet_keras(keras())
+    instrument(trial.session, trial.adapter, keras())
     assert len(patches._ledger) == placed
     patches.unpatch_all()
     assert not patches._ledger

@@ -130,7 +130,7 @@ def test_xla_by_promotion_is_verified(begin: Begin, method: bool) -> None:
 def test_a_flag_on_a_traced_function_is_no_compilation(begin: Begin) -> None:
     """The first false claim."""
     trial = begin({"jit_compile": True})
-    trial.session.hand_over("jit_compile")
+    trial.session.knobs.delegate("jit_compile")
     step = tf.function(Net().step)
     for number, (x, y) in enumerate(batches(10).repeat(2)):
         step(x, y)

@@ -224,7 +224,7 @@ def test_it_stands_aside_while_keras_fits(begin: Begin) -> None:
     net.model.fit(batches(), verbose=0)
     assert trial.steps == 0
     assert not trial.loops.functions.training
-    assert not trial.loops.sources.feeds
+    assert not list(trial.loops.iterations.sources)
 
 
 # several networks

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.in_process import InProcess
+from tuner.child.adapter import instrument
 from tuner.child.patches import unpatch_all
 
 
@@ -35,8 +36,8 @@ class Trial(InProcess):
         from tuner.child.keras.adapter import KerasAdapter
 
         self.adapter = KerasAdapter(self.session)
-        self.adapter.meet_tensorflow(tensorflow)
-        self.adapter.meet_keras(keras())
+        instrument(self.session, self.adapter, tensorflow)
+        instrument(self.session, self.adapter, keras())
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def check_nothing_to_change_gives_the_same_object() -> None:
 
 def check_handed_over_knobs_are_left_to_others() -> None:
     trial = Trial(batch_size=16)
-    trial.session.hand_over("batch_size")
+    trial.session.knobs.delegate("batch_size")
     dataset = numbers().batch(8)
     assert trial.watch.adapt(dataset) is dataset
 

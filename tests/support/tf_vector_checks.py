@@ -127,7 +127,5 @@ def check_a_map_whose_batched_form_differs_is_refused() -> None:
 
     trial = after(make, vectorized_map=True)
     evidence, _ = trial.evidence("vectorized_map")
-    same = np.array_equal(
-        np.concatenate(list(trial.watch.adapt(make(), batched=True))), np.concatenate(list(make()))
-    )
+    same = np.array_equal(np.concatenate(list(trial.watch.adapt(make(), batched=True))), np.concatenate(list(make())))
     assert same, evidence

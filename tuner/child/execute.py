@@ -32,7 +32,7 @@ def main() -> None:
     current = Session(request, recorder)
     session.begin(current)
     recorder.emit("hello", pid=os.getpid(), python=sys.version.split()[0], executable=sys.executable)
-    overlay = current.overlay = files.Overlay(current) if current.measuring else None
+    overlay = files.Overlay(current) if current.measuring else None
     hooks.install(current, overlay)
     arguments.install(current)
     if overlay is not None:

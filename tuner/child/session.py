@@ -73,8 +73,6 @@ class Session:
         self._reported_step = 0
         self._reported_samples = 0.0
         self.observers: list[Callable[[], None]] = []
-        self.overlay: Any = None
-        self.keras: Any = None
         self.trainer_options: dict[str, Any] = {}
         self.read_options: Callable[[], None] = lambda: None
         self.option: Callable[[str], Any] = lambda knob: None

@@ -1,20 +1,20 @@
-"""What Keras' training steps were given: counted in TensorFlow's graph, or in Python where batches pass through it."""
+"""What Keras trains on: counted in TensorFlow's graph, or in Python where batches pass through it."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import Any
 
 from ..patches import patch
 from ..session import Session
 from ..tensorflow.counters import plain_variable
+from ..tensorflow.types import Strategy, Structure, Tensor, Variable
 
 
-class GraphMeter:
-    """Variables that the training function adds to: what ran counts, not what was asked for.
+class GraphCounters:
+    """Variables that the training function adds to, so that what ran counts and not what was asked for.
 
     They live on the host: a step that is compiled for the device never touches them.
     """
@@ -23,13 +23,13 @@ class GraphMeter:
         self.session = session
         self.tf = tf
         self.timing = False
-        self._samples: Any = None
-        self._largest: Any = None
-        self._wait_s: Any = None
+        self._samples: Variable | None = None
+        self._largest: Variable | None = None
+        self._wait_s: Variable | None = None
         self._read = (0, 0.0)
 
     def install(self) -> None:
-        """Watches what iterators give while ``timing`` is set."""
+        """Times the batches of iterators while ``timing`` is set."""
         from tensorflow.python.data.ops import iterator_ops
 
         patch(iterator_ops.OwnedIterator, "get_next", self._get_next)
@@ -42,9 +42,11 @@ class GraphMeter:
                 self._largest = plain_variable(self.tf, 0, "int64")
                 self._wait_s = plain_variable(self.tf, 0.0, "float64")
 
-    def count(self, data: Any, strategy: Any) -> None:
+    def count(self, data: Structure, strategy: Strategy) -> None:
         """Adds the leading dimension of a step's batch; called while the training function is traced or runs."""
         tf = self.tf
+        if self._samples is None or self._largest is None:
+            return
         for value in tf.nest.flatten(data):
             parts = strategy.experimental_local_results(value)
             tensors = [part for part in parts if isinstance(part, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor))]
@@ -56,11 +58,11 @@ class GraphMeter:
                     self._largest.assign(tf.maximum(self._largest, size))
                 return
 
-    def _get_next(self, original: Any) -> Any:
+    def _get_next(self, original: Callable[[object], Structure]) -> Callable[[object], Structure]:
         tf = self.tf
 
-        def get_next(iterator: Any) -> Any:
-            if not self.timing or self._is_deterministic():
+        def get_next(iterator: object) -> Structure:
+            if not self.timing or self._wait_s is None or self._is_deterministic():
                 return original(iterator)
             with tf.device("/CPU:0"):
                 began = tf.timestamp()
@@ -71,7 +73,8 @@ class GraphMeter:
                 self._wait_s.assign_add(tf.timestamp() - began)
             return element
 
-        return tf.autograph.experimental.do_not_convert(get_next)
+        unconverted: Callable[[object], Structure] = tf.autograph.experimental.do_not_convert(get_next)
+        return unconverted
 
     def _is_deterministic(self) -> bool:
         """Whether the script wants nothing but deterministic operations, of which a reading of the clock is none."""
@@ -91,41 +94,46 @@ class GraphMeter:
         return 0 if self._largest is None else int(self._largest.numpy())
 
     def settle(self) -> None:
-        """Tells the clock what was counted since the last time. Reading waits for the steps that are under way."""
-        if self._samples is None:
+        """Gives the clock what was counted since the last time. Reading waits for the steps that are under way."""
+        if self._wait_s is None:
             return
         now = (self.samples, float(self._wait_s.numpy()))
         self.session.clock.settle(now[0] - self._read[0], max(0.0, now[1] - self._read[1]))
         self._read = now
 
 
-def _leading(tf: ModuleType, tensor: Any) -> Any:
-    if isinstance(tensor, tf.RaggedTensor):
-        return tensor.nrows(out_type=tf.int64)
-    shape = tensor.dense_shape if isinstance(tensor, tf.SparseTensor) else tf.shape(tensor, out_type=tf.int64)
-    return tf.cast(shape[0], tf.int64)
+def _leading(tf: ModuleType, value: object) -> Tensor:
+    """The leading dimension of a tensor, ragged and sparse ones included, as a scalar of the graph."""
+    if isinstance(value, tf.RaggedTensor):
+        rows: Tensor = value.nrows(out_type=tf.int64)
+        return rows
+    shape = value.dense_shape if isinstance(value, tf.SparseTensor) else tf.shape(value, out_type=tf.int64)
+    leading: Tensor = tf.cast(shape[0], tf.int64)
+    return leading
 
 
-class BatchMeter:
-    """Counts and times batches that pass through Python: those of the jax and torch backends."""
+class BatchCounters:
+    """Counts and times batches that pass through Python, those of the jax and torch backends, while ``counting``."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.counting = False
         self.largest = 0
 
-    def install(self, iterators: Any) -> None:
+    def install(self, iterators: type) -> None:
         """Patches the backend's iterator over an epoch."""
         patch(iterators, "_get_iterator", self._get_iterator)
 
-    def _get_iterator(self, original: Any) -> Any:
-        def _get_iterator(iterator: Any) -> Any:
+    def _get_iterator(
+        self, original: Callable[[object], Iterable[Structure]]
+    ) -> Callable[[object], Iterable[Structure]]:
+        def _get_iterator(iterator: object) -> Iterable[Structure]:
             batches = original(iterator)
             return self._counted(batches) if self.counting else batches
 
         return _get_iterator
 
-    def _counted(self, batches: Any) -> Iterator[Any]:
+    def _counted(self, batches: Iterable[Structure]) -> Iterator[Structure]:
         clock = self.session.clock
         began = time.perf_counter()
         for batch in _first_of(batches) if self.session.probe == "compute" else batches:
@@ -137,14 +145,14 @@ class BatchMeter:
             began = time.perf_counter()
 
 
-def _first_of(batches: Any) -> Iterator[Any]:
+def _first_of(batches: Iterable[Structure]) -> Iterator[Structure]:
     """The first batch again and again, for the probe."""
     for batch in batches:
         while True:
             yield batch
 
 
-def leading_dimension(batch: Any) -> int:
+def leading_dimension(batch: Structure) -> int:
     """Rows of the first array in a nested batch; 0 where there is none."""
     if isinstance(batch, dict):
         batch = list(batch.values())

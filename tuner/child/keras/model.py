@@ -10,6 +10,7 @@ from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .types import KerasOptimizer, Model, Policy, Schedule
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 _WRAPPER = "LossScaleOptimizer"  # it has no rate and no gradients of its own
@@ -18,13 +19,16 @@ _WRAPPER = "LossScaleOptimizer"  # it has no rate and no gradients of its own
 class PolicyWatch:
     """The dtype policy that layers are made with, as long as the script chooses none itself.
 
-    Keras keeps the policy per thread, and ``clear_session`` forgets it: what is asked for it is answered instead.
+    Keras holds the policy per thread, and ``clear_session`` resets it: so the question for it is patched.
+
+    ``chosen_by_script``: the name of the policy that the script sets itself; "" for none. ``asked``: how often a layer
+    has asked. ``on_first`` is called before the first answer.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.chosen_by_script = ""
-        self.forced: Any = None
+        self.forced: Policy | None = None
         self.asked = 0
         self.on_first: Callable[[], None] = lambda: None
 
@@ -40,8 +44,8 @@ class PolicyWatch:
             self.forced = policies.DTypePolicy(POLICIES[self.session.config["precision"]])
         patch(policies, "dtype_policy", self._get)
 
-    def _set(self, original: Any) -> Any:
-        def set_dtype_policy(policy: Any) -> None:
+    def _set(self, original: Callable[[str | Policy], None]) -> Callable[[str | Policy], None]:
+        def set_dtype_policy(policy: str | Policy) -> None:
             original(policy)
             name = policy if isinstance(policy, str) else policy.name
             if name != "float32":
@@ -49,8 +53,8 @@ class PolicyWatch:
 
         return set_dtype_policy
 
-    def _get(self, original: Any) -> Any:
-        def dtype_policy() -> Any:
+    def _get(self, original: Callable[[], Policy]) -> Callable[[], Policy]:
+        def dtype_policy() -> Policy:
             if not self.asked:
                 self.on_first()
             self.asked += 1
@@ -61,14 +65,18 @@ class PolicyWatch:
 
 
 class OptimizerWatch:
-    """Accumulation and learning rate, given to every optimizer as it is made."""
+    """Accumulation and learning rate, passed to every optimizer that the script makes.
+
+    ``created``: names of their classes. ``scaled``: how many rates were changed. ``accumulated_by_script``: steps of
+    accumulation that the script asks for; 0 for none. ``on_first`` is called before the first optimizer is made.
+    """
 
     def __init__(self, session: Session, keras: ModuleType) -> None:
         self.session = session
         self.keras = keras
         self.accumulates = int(session.config["grad_accumulation"]) if session.wants("grad_accumulation") else 0
         self.scale = float(session.config["lr_scale"]) if session.wants("lr_scale") else 1.0
-        self.made: list[str] = []
+        self.created: list[str] = []
         self.scaled = 0
         self.accumulated_by_script = 0
         self.on_first: Callable[[], None] = lambda: None
@@ -77,75 +85,77 @@ class OptimizerWatch:
         """Patches the base class: every optimizer's own ``__init__`` calls it."""
         patch(sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer, "__init__", self._init)
 
-    def _init(self, original: Any) -> Any:
+    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
 
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(optimizer: KerasOptimizer, *args: object, **kwargs: object) -> None:
             if type(optimizer).__name__ == _WRAPPER or not self.session.here:
                 original(optimizer, *args, **kwargs)
                 return
             try:
-                given = signature.bind(optimizer, *args, **kwargs)
+                bound = signature.bind(optimizer, *args, **kwargs)
             except TypeError:
                 original(optimizer, *args, **kwargs)  # raises the script's own TypeError
                 return
-            if not self.made:
+            if not self.created:
                 self.on_first()
-            self.made.append(type(optimizer).__name__)
-            self._turn(given.arguments)
-            original(*given.args, **given.kwargs)
+            self.created.append(type(optimizer).__name__)
+            self._apply(bound.arguments)
+            original(*bound.args, **bound.kwargs)
 
         return __init__
 
-    def _turn(self, given: dict[str, Any]) -> None:
-        written = given.get("gradient_accumulation_steps")
+    def _apply(self, arguments: dict[str, Any]) -> None:
+        """Changes an optimizer's arguments by the config."""
+        written = arguments.get("gradient_accumulation_steps")
         if written:
             self.accumulated_by_script = int(written)
         elif self.accumulates > 1:
-            given["gradient_accumulation_steps"] = self.accumulates
+            arguments["gradient_accumulation_steps"] = self.accumulates
         if self.scale == 1.0:
             return
-        rate = given.get("learning_rate")
+        rate = arguments.get("learning_rate")
         if isinstance(rate, (int, float)):
-            given["learning_rate"] = float(rate) * self.scale
+            arguments["learning_rate"] = float(rate) * self.scale
             self.scaled += 1
         elif isinstance(rate, self.keras.optimizers.schedules.LearningRateSchedule):
-            given["learning_rate"] = self._scaled(rate)
+            arguments["learning_rate"] = self._scaled(rate)
             self.scaled += 1
 
-    def _scaled(self, schedule: Any) -> Any:
+    def _scaled(self, schedule: Schedule) -> Schedule:
         scale = self.scale
 
         class Scaled(self.keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc, name-defined]
-            def __call__(self, step: Any) -> Any:
+            def __call__(self, step: object) -> float:
                 return schedule(step) * scale
 
-            def get_config(self) -> Any:
+            def get_config(self) -> dict[str, object]:
                 return schedule.get_config()
 
-        return Scaled()
+        scaled: Schedule = Scaled()
+        return scaled
 
 
-def inner_optimizer(model: Any) -> Any:
+def inner_optimizer(model: Model) -> KerasOptimizer:
     """The model's optimizer, without what scales its loss."""
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)
 
 
-def accumulation_of(model: Any) -> int:
+def accumulation_of(model: Model) -> int:
     """Micro-batches in one update, as the model's optimizer was made."""
     return int(getattr(inner_optimizer(model), "gradient_accumulation_steps", None) or 1)
 
 
-def reduction_of(model: Any) -> str:
+def reduction_of(model: Model) -> str:
     """How the compiled loss depends on the batch: "mean", "sum" or "unknown"."""
     losses = model.loss
     flat = list(losses.values()) if isinstance(losses, dict) else losses
     flat = flat if isinstance(flat, (list, tuple)) else [flat]
-    found = {_reduction_of_one(loss) for loss in flat if loss is not None}
-    return found.pop() if len(found) == 1 else "unknown"
+    reductions = {_reduction_of_one(loss) for loss in flat if loss is not None}
+    return reductions.pop() if len(reductions) == 1 else "unknown"
 
 
-def _reduction_of_one(loss: Any) -> str:
+def _reduction_of_one(loss: object) -> str:
     if isinstance(loss, str):
         return "mean"
     reduction = getattr(loss, "reduction", None)
@@ -157,16 +167,16 @@ def _reduction_of_one(loss: Any) -> str:
     return "mean" if callable(loss) and reduction is None else "unknown"
 
 
-def compute_dtypes(model: Any) -> dict[str, int]:
+def compute_dtypes(model: Model) -> dict[str, int]:
     """Number format → how many layers with weights of their own compute in it."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for layer in model._flatten_layers(include_self=False):
         if layer.weights and not any(True for _ in layer._flatten_layers(include_self=False)):
             dtype = str(layer.compute_dtype)
-            found[dtype] = found.get(dtype, 0) + 1
-    return found
+            counts[dtype] = counts.get(dtype, 0) + 1
+    return counts
 
 
-def has_batch_norm(model: Any) -> bool:
+def has_batch_norm(model: Model) -> bool:
     """Whether a layer's result for one sample depends on the others of its batch."""
     return any("BatchNormalization" in type(layer).__name__ for layer in model._flatten_layers())

@@ -7,24 +7,20 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TypeVar
 
-from ..files import Overlay
+from ..files import Overlay, reading_first
 from ..patches import patch
-from ..session import Session
 
 WRITING = ("w", "a", "x", "r+")
 Result = TypeVar("Result")
 Path = str | os.PathLike[str]
 
 
-def install(session: Session, tf: ModuleType) -> None:
+def divert(overlay: Overlay, tf: ModuleType) -> None:
     """Checkpoints, saved models and summaries."""
-    overlay = session.overlay
-    if overlay is None:
-        return
     for api in (tf, tf.compat.v2):
-        install_saved_model(session, api.saved_model)
-        install_summary(session, api.summary)
-        install_train(session, api.train)
+        divert_saved_model(overlay, api.saved_model)
+        divert_summary(overlay, api.summary)
+        divert_train(overlay, api.train)
     for name in ("save", "write"):
         patch(tf.train.Checkpoint, name, lambda original: _prefix(overlay, original))
     for name in ("read", "restore"):
@@ -32,33 +28,24 @@ def install(session: Session, tf: ModuleType) -> None:
     patch(tf.train.CheckpointManager, "__init__", lambda original: _checkpoints(overlay, original))
 
 
-def install_saved_model(session: Session, module: ModuleType) -> None:
+def divert_saved_model(overlay: Overlay, module: ModuleType) -> None:
     """One of the modules under whose names TensorFlow has these functions: each holds them by itself."""
-    overlay = session.overlay
-    if overlay is not None:
-        patch(module, "save", lambda original: _folder_second(overlay, original))
-        patch(module, "load", lambda original: _read_first(overlay, original))
+    patch(module, "save", lambda original: _folder_second(overlay, original))
+    patch(module, "load", lambda original: reading_first(overlay, original))
 
 
-def install_summary(session: Session, module: ModuleType) -> None:
+def divert_summary(overlay: Overlay, module: ModuleType) -> None:
     """As above, for TensorBoard's logs."""
-    overlay = session.overlay
-    if overlay is not None:
-        patch(module, "create_file_writer", lambda original: _folder_first(overlay, original))
+    patch(module, "create_file_writer", lambda original: _folder_first(overlay, original))
 
 
-def install_train(session: Session, module: ModuleType) -> None:
+def divert_train(overlay: Overlay, module: ModuleType) -> None:
     """As above, for checkpoints."""
-    overlay = session.overlay
-    if overlay is not None:
-        patch(module, "latest_checkpoint", lambda original: _read_first(overlay, original))
+    patch(module, "latest_checkpoint", lambda original: reading_first(overlay, original))
 
 
-def install_h5py(session: Session, module: ModuleType) -> None:
-    """Weights in HDF5. Called right after ``import h5py``."""
-    overlay = session.overlay
-    if overlay is None:
-        return
+def divert_h5py(overlay: Overlay, module: ModuleType) -> None:
+    """Weights in HDF5."""
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(file: object, name: object, mode: str = "r", *args: object, **kwargs: object) -> None:
@@ -97,13 +84,6 @@ def _folder_second(overlay: Overlay, original: Callable[..., Result]) -> Callabl
     return save
 
 
-def _read_first(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    def read(path: Path, *args: object, **kwargs: object) -> Result:
-        return original(overlay.for_reading(path), *args, **kwargs)
-
-    return read
-
-
 def _prefix(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     """A checkpoint's files share a prefix: the folder that they lie in is what is diverted."""
 
@@ -131,9 +111,10 @@ def _checkpoints(overlay: Overlay, original: Callable[..., None]) -> Callable[..
     return __init__
 
 
-ADAPTERS = {
-    "h5py": install_h5py,
-    "tensorflow.saved_model": install_saved_model,
-    "tensorflow.summary": install_summary,
-    "tensorflow.train": install_train,
+DIVERTED = {
+    "h5py": divert_h5py,
+    "tensorflow.saved_model": divert_saved_model,
+    "tensorflow.summary": divert_summary,
+    "tensorflow.train": divert_train,
 }
+"""Libraries that write by themselves, and what diverts each."""

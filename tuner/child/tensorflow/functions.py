@@ -68,6 +68,16 @@ class TracedFunction:
         return bool(self.function._jit_compile)
 
 
+@dataclass(frozen=True)
+class Compilation:
+    """Whether the training functions ran compiled; ``why`` they didn't as asked for. ``changed``: by the config."""
+
+    compiled: bool
+    sites: int
+    changed: int
+    why: str = ""
+
+
 class FunctionWatch:
     """Patches the call of tf.function.
 
@@ -276,19 +286,23 @@ class FunctionWatch:
         code, calls = self.calls.most_common(1)[0]
         return max(0, self.traces[code] - 1), calls
 
-    def compiled_evidence(self) -> tuple[str, str, int, int]:
-        """Evidence, reason, sites seen and sites changed for a config that asks for XLA or against it."""
+    def compilation(self) -> Compilation | None:
+        """What XLA has compiled of the training functions; None where there are none that were called twice.
+
+        Functions that differ, and those that never ran compiled, are the opposite of what the config asks for.
+        """
         wanted = bool(self.session.config.get("jit_compile"))
         functions = [entry for entry in self.training if entry.calls > 1]
-        changed = sum(entry.promoted_calls > 0 for entry in functions)
         if not functions:
-            return "not applicable", "the training step isn't a tf.function", 0, 0
+            return None
+        changed = sum(entry.promoted_calls > 0 for entry in functions)
         flags = [self._runs_compiled(entry) for entry in functions]
         if any(flag != wanted for flag in flags):
-            return "contradicted", f"{sum(flags)} of {len(flags)} training functions are compiled", len(flags), changed
+            why = f"{sum(flags)} of {len(flags)} training functions are compiled"
+            return Compilation(not wanted, len(flags), changed, why)
         if wanted and self.session.device == "cpu" and not xla_threads():
-            return "contradicted", "no code of XLA's has run", len(flags), changed
-        return "verified", "", len(flags), changed
+            return Compilation(False, len(flags), changed, "no code of XLA's has run")
+        return Compilation(wanted, len(flags), changed)
 
     def _runs_compiled(self, entry: TracedFunction) -> bool:
         function = entry.chosen or entry.function

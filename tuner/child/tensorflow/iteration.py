@@ -3,46 +3,53 @@
 from __future__ import annotations
 
 import gc
+import operator
 import os
 import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import reduce
 from types import ModuleType
 from typing import Any
 
 from ..call_sites import frames, user_stack
 from ..patches import patch
 from ..session import Session
+from ..sources import DataSource, TrainingSources
+from .data.watch import DatasetWatch
 from .functions import FunctionWatch, TracedFunction, not_converted
+from .types import Arguments, Dataset, DatasetIterator, Result, Structure, Tensor
 
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
+Fetch = Callable[..., Structure]
+"""Gives the next element of the iterator that is its first argument. Raises ``OutOfRangeError`` where the data end."""
+ForLoop = Callable[..., None]
+"""Autograph's loop over a value: the value, a further test, the body, and what autograph wants to know."""
 
 
 @dataclass
-class Feed:
-    """What is known of the datasets that are iterated at one place of the user's code."""
+class DatasetSource(DataSource):
+    """A place where datasets are iterated.
 
-    key: str
-    stack: str
-    dataset: Callable[[], Any] = lambda: None
-    iterator: Callable[[], Any] = lambda: None
-    fetches: int = 0
-    samples: float = 0.0
-    training_gaps: int = 0
-    in_graph: bool = False
-    adapted: bool = False
-    iterated: bool = False
+    ``iterator``: a weak reference to the newest iterator, None once it is gone. ``exhausted``: whether the newest
+    iteration has come to its end.
+    """
+
+    iterator: Callable[[], DatasetIterator | None] = lambda: None
     exhausted: bool = False
-    sizes: dict[int, int] = field(default_factory=dict)
 
 
-class SourceWatch:
-    """Patches the iteration of datasets, eager and traced. ``datasets`` replays one as the config says."""
+class IterationWatch:
+    """Patches the iteration of datasets, eager and traced.
+
+    ``datasets`` makes a dataset again as the config says; None where nothing is to be changed. ``stands_aside``:
+    whether iterations are to be left alone now. ``largest``: samples in the largest batch that a graph fetched.
+    """
 
     def __init__(
-        self, session: Session, tf: ModuleType, datasets: Any, functions: FunctionWatch,
+        self, session: Session, tf: ModuleType, datasets: DatasetWatch | None, functions: FunctionWatch,
         stands_aside: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.session = session
@@ -50,20 +57,14 @@ class SourceWatch:
         self.datasets = datasets
         self.functions = functions
         self.stands_aside = stands_aside
-        self.feeds: dict[str, Feed] = {}
-        self.gap: dict[str, None] = {}
-        self.gaps = 0
-        self.primary: str | None = None
-        self.changes_of_primary = 0
+        self.sources: TrainingSources[DatasetSource] = TrainingSources(
+            session.clock, session.knowledge.get("training_loaders") or (), lambda: session.may_be_of("keras"),
+            self._counted,
+        )  # fmt: skip
         self.largest = 0
-        self.fed_in_graph = False
-        self._of_object: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
-        self._source_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._held: tuple[str, float, float] = ("", 0.0, 0.0)
+        self._source_of: weakref.WeakKeyDictionary[object, DatasetSource] = weakref.WeakKeyDictionary()
+        self._dataset_of: weakref.WeakKeyDictionary[object, Dataset] = weakref.WeakKeyDictionary()
         self._fetching = False
-        self._kept: dict[str, tuple[Any, int]] = {}
-        known = session.knowledge.get("training_loaders")
-        self.known: set[str] | None = set(known) if known else None
 
     def install(self) -> None:
         """Patches datasets, their iterators, and what strategies make of both."""
@@ -82,143 +83,142 @@ class SourceWatch:
 
     # beginning an iteration
 
-    def _iter(self, original: Any) -> Any:
-        def __iter__(dataset: Any) -> Any:
+    def _iter(self, original: Callable[[Dataset], DatasetIterator]) -> Callable[[Dataset], DatasetIterator]:
+        def __iter__(dataset: Dataset) -> DatasetIterator:
             if self.stands_aside() or not self.tf.executing_eagerly() or _inside_tensorflow():
                 return original(dataset)
-            feed = self._met(dataset)
-            self._fetch_begins(feed)
+            source = self._source(dataset)
+            if self.session.measuring:
+                self.sources.fetch_begins(source)
             began = time.perf_counter()
-            iterator = original(self._adapted(feed, dataset))
-            self._begun(feed, iterator, dataset, time.perf_counter() - began)
+            iterator = original(self._adapted(source, dataset))
+            self._iteration_began(source, iterator, dataset, time.perf_counter() - began)
             return iterator
 
         return not_converted(__iter__)
 
-    def _begun(self, feed: Feed, iterator: Any, dataset: Any, wait_s: float) -> None:
-        self._of_object[iterator] = feed
-        self._source_of[iterator] = dataset
-        feed.iterator = weakref.ref(iterator)
-        if self.session.measuring and feed.key == self.primary:
-            self.session.clock.add_samples(0, wait_s)
+    def _iteration_began(
+        self, source: DatasetSource, iterator: DatasetIterator, dataset: Dataset, wait_s: float
+    ) -> None:
+        self._source_of[iterator] = source
+        self._dataset_of[iterator] = dataset
+        source.iterator = weakref.ref(iterator)
+        if self.session.measuring:
+            self.sources.iteration_began(source, wait_s)
 
-    def _distribute(self, original: Any) -> Any:
-        def experimental_distribute_dataset(strategy: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    def _distribute(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def experimental_distribute_dataset(
+            strategy: object, dataset: Dataset, *args: object, **kwargs: object
+        ) -> Result:
             if self.stands_aside() or _inside_tensorflow():
                 return original(strategy, dataset, *args, **kwargs)
-            feed = self._met(dataset)
-            result = original(strategy, self._adapted(feed, dataset), *args, **kwargs)
-            self._of_object[result] = feed
-            return result
+            source = self._source(dataset)
+            distributed = original(strategy, self._adapted(source, dataset), *args, **kwargs)
+            self._source_of[distributed] = source
+            return distributed
 
         return not_converted(experimental_distribute_dataset)
 
-    def passed(self, values: tuple[Any, ...], feeds: set[str]) -> tuple[Any, ...]:
-        """Arguments of a function: datasets among them are adapted, and what they feed is noted in ``feeds``."""
+    def passed(self, values: Arguments, keys: set[str]) -> Arguments:
+        """Arguments of a function with the datasets among them adapted; the keys of their sources go to ``keys``."""
         if not any(isinstance(value, (self.tf.data.Dataset, self.tf.data.Iterator)) or self._knows(value)
                    for value in values):  # fmt: skip
             return values
-        given = []
+        adapted = []
         for value in values:
-            feed = self._of_object.get(value) if self._knows(value) else None
-            if feed is None and isinstance(value, self.tf.data.Dataset):
-                feed = self._met(value)
-            if feed is not None:
-                feeds.add(feed.key)
-                feed.in_graph = True
-            given.append(self._adapted(feed, value))
-        return tuple(given)
+            source = self._source_of.get(value) if self._knows(value) else None
+            if source is None and isinstance(value, self.tf.data.Dataset):
+                source = self._source(value)
+            if source is not None:
+                keys.add(source.key)
+            adapted.append(self._adapted(source, value))
+        return tuple(adapted)
 
-    def _knows(self, value: Any) -> bool:
+    def _knows(self, value: object) -> bool:
         try:
-            return value in self._of_object
+            return value in self._source_of
         except TypeError:
             return False  # not hashable, or not to be referred to weakly
 
-    def _met(self, dataset: Any) -> Feed:
-        """The entry of what is iterated here, the same for the same place with each epoch."""
-        known = self._of_object.get(dataset)
+    def _source(self, dataset: object) -> DatasetSource:
+        """The source of what is iterated here, the same for the same place with each epoch; added where it is new."""
+        known = self._source_of.get(dataset)
         if known is not None:
             return known
         stack = user_stack()
-        alike = [feed for feed in self.feeds.values() if feed.stack == stack]
-        if any(feed.exhausted and feed.dataset() is not None for feed in alike):
+        alike = self.sources.at(stack)
+        if any(source.exhausted and source.dataset() is not None for source in alike):
             gc.collect()  # the last epoch's may only wait for it
-        for feed in alike:
-            if feed.iterated and feed.dataset() is None:
+        for source in alike:
+            if source.iterated and source.dataset() is None:
                 break  # the last epoch's, made anew
         else:
-            feed = Feed(f"{stack}#{len(alike)}", stack)
-            self.feeds[feed.key] = feed
-        feed.iterated, feed.exhausted = True, False
-        feed.dataset = weakref.ref(dataset)
-        self._of_object[dataset] = feed
-        return feed
+            source = self.sources.add(DatasetSource(f"{stack}#{len(alike)}", stack))
+        source.iterated, source.exhausted = True, False
+        source.dataset = weakref.ref(dataset)
+        self._source_of[dataset] = source
+        return source
 
-    def _adapted(self, feed: Feed | None, dataset: Any) -> Any:
-        """The dataset as the config says, where it trains; a distributed one was made of such."""
-        if self.datasets is None or feed is None or feed.key not in (self.known or ()):
-            return dataset
-        if not isinstance(dataset, self.tf.data.Dataset):
-            return dataset
-        adapted = self.datasets.adapt(dataset)
-        feed.adapted |= adapted is not dataset
-        return adapted
+    def _adapted(self, source: DatasetSource | None, value: Any) -> Any:
+        """A dataset as the config says, where its source trains; anything else, a distributed one too, as it is."""
+        if self.datasets is None or source is None or source.key not in self.sources.known:
+            return value
+        return self.datasets.adapt(value) if isinstance(value, self.tf.data.Dataset) else value
 
     # fetching
 
-    def _fetch(self, original: Any) -> Any:
-        def fetch(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+    def _fetch(self, original: Fetch) -> Fetch:
+        def fetch(iterator: DatasetIterator, *args: object, **kwargs: object) -> Structure:
             if self._fetching or self.stands_aside():
                 return original(iterator, *args, **kwargs)
             if not self.tf.executing_eagerly():
-                return self._traced(original, iterator, args, kwargs)
-            feed = self._of_object.get(iterator)
-            if feed is None or self.functions.current is not None:
+                return self._traced(original, iterator, *args, **kwargs)
+            source = self._source_of.get(iterator)
+            if source is None or self.functions.current is not None:
                 return original(iterator, *args, **kwargs)
             self.session.check_stop()
-            self._fetch_begins(feed)
-            if self.session.probe and feed.key in (self.known or ()):
-                return self._probe(lambda it: self._apart(original, it), iterator, feed)
+            self.sources.fetch_begins(source)
+            if self.session.probe and source.key in self.sources.known:
+                return self._probe(original, iterator, source)
             began = time.perf_counter()
             try:
                 element = self._apart(original, iterator)
             except self.tf.errors.OutOfRangeError:
-                feed.exhausted = True
+                source.exhausted = True
                 raise
-            self._count(feed, element, time.perf_counter() - began)
+            self.sources.fetched(source, self._leading(element), time.perf_counter() - began)
             return element
 
         return not_converted(fetch)
 
-    def _apart(self, original: Any, iterator: Any, *args: Any, **kwargs: Any) -> Any:
-        """A distributed iterator asks others, which aren't the script's."""
+    def _apart(self, original: Fetch, iterator: DatasetIterator, *args: object, **kwargs: object) -> Structure:
+        """The next element; what a distributed iterator fetches from others for it isn't the script's fetch."""
         self._fetching = True
         try:
             return original(iterator, *args, **kwargs)
         finally:
             self._fetching = False
 
-    def _traced(self, original: Any, iterator: Any, args: Any, kwargs: Any) -> Any:
+    def _traced(self, original: Fetch, iterator: DatasetIterator, *args: object, **kwargs: object) -> Structure:
+        """A fetch while a graph is built: each run of the graph counts its batch."""
         element = self._apart(original, iterator, *args, **kwargs)
-        feed = self._of_object.get(iterator)
-        if feed is not None and self.functions.current is not None:
-            feed.in_graph = True
-            self.functions.current.sources.add(feed.key)
+        source = self._source_of.get(iterator)
+        if source is not None and self.functions.current is not None:
+            self.functions.current.sources.add(source.key)
         self._count_in_graph(element)
         return element
 
-    def _count_in_graph(self, element: Any) -> None:
+    def _count_in_graph(self, element: Structure) -> None:
         with_rows = [count for count in (self._rows(leaf) for leaf in self._leaves(element)) if count is not None]
         if with_rows:
             self.functions.samples_traced(with_rows[0])
 
-    def _lookup(self, original: Any) -> Any:
-        """Which of autograph's loops iterates over a value: those over data count what they train on."""
+    def _lookup(self, original: Callable[[object], ForLoop]) -> Callable[[object], ForLoop]:
+        """Patches which of autograph's loops iterates over a value: those over data count what they train on."""
         loops = sys.modules["tensorflow.python.autograph.operators.control_flow"]
         iterable = sys.modules["tensorflow.python.types.distribute"].Iterable
 
-        def lookup(value: Any) -> Any:
+        def lookup(value: object) -> ForLoop:
             try:
                 loop = original(value)
             except LookupError:
@@ -232,13 +232,13 @@ class SourceWatch:
 
         return lookup
 
-    def _counting(self, loop: Any, entry: TracedFunction) -> Any:
+    def _counting(self, loop: ForLoop, entry: TracedFunction) -> ForLoop:
         entry.fetches = True
         if not entry.sources:
             entry.captures = True
 
-        def for_stmt(iterated: Any, extra_test: Any, body: Any, *args: Any) -> None:
-            def counted(element: Any) -> None:
+        def for_stmt(iterated: object, extra_test: object, body: Callable[[Structure], None], *args: object) -> None:
+            def counted(element: Structure) -> None:
                 before = self.functions.gradients_traced
                 body(element)
                 if self.functions.gradients_traced > before:
@@ -248,63 +248,39 @@ class SourceWatch:
 
         return for_stmt
 
-    def _probe(self, fetch: Callable[[Any], Any], iterator: Any, feed: Feed) -> Any:
+    def _probe(self, original: Fetch, iterator: DatasetIterator, source: DatasetSource) -> Structure:
         """One side of the loop by itself: the first batch again and again, or batches that nobody trains on."""
-        if self.session.probe == "compute":
-            if feed.key not in self._kept:
-                element = fetch(iterator)
-                self._kept[feed.key] = element, self._leading(element)
-            element, count = self._kept[feed.key]
-            self.session.clock.add_samples(count, 0.0)
-            self.gap[feed.key] = None
-            feed.fetches += 1
-            feed.sizes[count] = feed.sizes.get(count, 0) + 1
-            return element
-        source, self.primary = self._source_of[iterator], feed.key
-        while True:
-            began = time.perf_counter()
-            try:
-                element = fetch(iterator)
-            except self.tf.errors.OutOfRangeError:
-                iterator = iter(source)
-                continue
-            self._count(feed, element, time.perf_counter() - began)
-            self.session.step("keras")
+
+        def first() -> tuple[Structure, int]:
+            element = self._apart(original, iterator)
+            return element, self._leading(element)
+
+        dataset = self._dataset_of[iterator]
+
+        def fetch() -> tuple[int, float]:
+            nonlocal iterator
+            while True:
+                began = time.perf_counter()
+                try:
+                    element = self._apart(original, iterator)
+                except self.tf.errors.OutOfRangeError:
+                    iterator = iter(dataset)
+                    continue
+                return self._leading(element), time.perf_counter() - began
+
+        if self.session.probe == "loader":
+            self.sources.drain(source, fetch, lambda: self.session.step("keras"))
+        return self.sources.first_again(source, first)
 
     # which one trains
 
-    def _fetch_begins(self, feed: Feed) -> None:
-        if not self.session.measuring or (self.primary is None and not self.fed_in_graph):
-            return
-        if feed.key == self.primary:
-            self.session.clock.fetch_begins()
-        elif self.gap_share(feed.key) < 0.5:
-            self.session.clock.validation_begins(feed.key)
-
-    def _count(self, feed: Feed, element: Any, wait_s: float) -> None:
-        count = self._leading(element)
-        feed.fetches += 1
-        feed.samples += count
-        feed.sizes[count] = feed.sizes.get(count, 0) + 1
-        self.gap.pop(feed.key, None)
-        self.gap[feed.key] = None  # the last one fetched comes last
-        if not self.session.may_be_of("keras"):
-            return
-        if self.primary is None:
-            # Statistics may be taken of all the data first: what is fetched last before a step trains.
-            key, samples, waited = self._held
-            same = key == feed.key and not samples
-            self._held = feed.key, count, wait_s + (waited if same else 0.0)
-        elif feed.key == self.primary:
-            self.session.clock.add_samples(count, wait_s)
-            self._tell(feed, count)
-
-    def _tell(self, feed: Feed, count: int) -> None:
-        """What the watch on datasets needs to know of the one that trains."""
-        if self.datasets is not None and count:
-            self.datasets.saw_batch(count)
-            if feed.fetches == 2 and feed.iterator() is not None:
-                self.datasets.fed_by(feed.iterator())
+    def _counted(self, source: DatasetSource, samples: int) -> None:
+        """A batch of the primary source counts: the watch on datasets needs to know of it."""
+        if self.datasets is not None and samples:
+            self.datasets.saw_batch(samples)
+            iterator = source.iterator()
+            if source.fetches == 2 and iterator is not None:
+                self.datasets.fed_by(iterator)
 
     def saw_in_graph(self, largest: int) -> None:
         """A graph has fetched batches by itself, of at most so many samples."""
@@ -313,75 +289,60 @@ class SourceWatch:
         self.largest = largest
 
     def meet_training(self) -> None:
-        """Introduces the datasets that train to the watch on datasets."""
-        for key in self.training() if self.datasets is not None else ():
-            dataset = self.feeds[key].dataset()
-            if dataset is not None:
+        """Passes the datasets that train to the watch on datasets."""
+        for source in self.training() if self.datasets is not None else ():
+            dataset = source.dataset()
+            if self.datasets is not None and isinstance(dataset, self.tf.data.Dataset):
                 self.datasets.meet(dataset)
 
-    def gap_share(self, key: str) -> float:
-        """In which share of the gaps between steps the dataset was fetched."""
-        return self.feeds[key].training_gaps / self.gaps if self.gaps else 0.0
-
     def gradient_ran(self, *, in_graph: bool = False) -> None:
-        """What was fetched since the last gradient fed it, if it is in most such gaps, unless a graph fed itself."""
+        """A gradient was taken, of what was fetched since the last one; ``in_graph``: its function fetches itself."""
         if in_graph:
-            self.fed_in_graph = True
-            self.gap.clear()
-        if not self.gap:
-            return
-        self.gaps += 1
-        for key in self.gap:
-            self.feeds[key].training_gaps += 1
-        newest = next(reversed(self.gap))
-        self.gap.clear()
-        if self.primary is None:
-            self.primary = newest
-            if self._held[0] == newest:
-                self.session.clock.add_samples(self._held[1], self._held[2])
-                self._tell(self.feeds[newest], int(self._held[1]))
+            self.sources.graph_fed_itself()
+        if self.sources.gradient_ran():
             self.meet_training()
-        elif self.feeds[newest].training_gaps > self.feeds[self.primary].training_gaps:
-            # The first steps came from something else: a search for a learning rate, an earlier stage.
-            self.primary = newest
-            self.changes_of_primary += 1
 
-    def training(self) -> list[str]:
-        """Keys of the datasets that feed training, those that a training function was given included."""
-        given = {key for entry in self.functions.training for key in entry.sources}
-        return [
-            key for key in self.feeds
-            if key == self.primary or key in given or (self.gaps and self.gap_share(key) >= 0.5)
-        ]  # fmt: skip
+    def training(self) -> list[DatasetSource]:
+        """The sources that feed training, those among the arguments of a training function included."""
+        passed = {key for entry in self.functions.training for key in entry.sources}
+        return [source for source in self.sources if source.key in passed or self.sources.is_training(source)]
 
     @property
     def size(self) -> int:
         """Samples in most batches that trained, in the largest where a graph fetched them; 0 where none were seen."""
-        sizes = self.feeds[self.primary].sizes if self.primary is not None else {}
-        return max(sizes, key=lambda size: sizes[size]) if sizes else self.largest
+        primary = self.sources.primary
+        return (primary.usual_size if primary is not None else 0) or self.largest
 
     # elements
 
-    def _leaves(self, element: Any) -> list[Any]:
+    def _leaves(self, element: Structure) -> list[object]:
         return list(self.tf.nest.flatten(element))
 
-    def _leading(self, element: Any) -> int:
-        counts = [self._rows(leaf) for leaf in self._leaves(element)]
-        return next((int(count) for count in counts if count is not None), 0)
+    def _leading(self, element: Structure) -> int:
+        """Samples of an eager batch: the rows of its first tensor; 0 where it has none."""
+        counts = (self._rows(leaf) for leaf in self._leaves(element))
+        return next((_as_int(count) for count in counts if count is not None), 0)
 
-    def _rows(self, leaf: Any) -> Any:
+    def _rows(self, leaf: object) -> Tensor | int | None:
         """The leading dimension, a number where it is known; None for what has none."""
         tf = self.tf
+        rows: Tensor | int
         if isinstance(leaf, tf.distribute.DistributedValues):
-            rows = [self._rows(value) for value in leaf.values]
-            return None if any(row is None for row in rows) else sum(rows[1:], rows[0])
+            parts = [self._rows(value) for value in leaf.values]
+            return None if any(part is None for part in parts) else reduce(operator.add, parts)
         if isinstance(leaf, tf.RaggedTensor):
-            return leaf.nrows()
-        if isinstance(leaf, tf.SparseTensor):
-            return leaf.dense_shape[0]
-        if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
+            rows = leaf.nrows()
+        elif isinstance(leaf, tf.SparseTensor):
+            rows = leaf.dense_shape[0]
+        elif not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
             return None
-        return leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf, out_type=tf.int64)[0]
+        else:
+            rows = leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf, out_type=tf.int64)[0]
+        return rows
+
+
+def _as_int(count: Tensor | int) -> int:
+    return count if isinstance(count, int) else int(count.numpy())
 
 
 def _inside_tensorflow() -> bool:

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from types import ModuleType
 
 from ..call_sites import user_stack
+from ..evidence import Finding
 from ..patches import patch
+from ..records import Evidence
 from ..session import Session
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
 from .functions import FunctionWatch, TracedFunction, not_converted
 from .graphs import products
-from .iteration import SourceWatch
+from .iteration import IterationWatch
 from .types import Arguments, Optimizer, Result, Structure, Tensor
 
 # Another optimizer or function that steps so often while the first one rests has taken over from it.
@@ -33,7 +35,7 @@ class LoopWatch:
         self.fitting = False
         self.trained = False
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
-        self.sources = SourceWatch(session, tf, datasets, self.functions, self._stands_aside)
+        self.iterations = IterationWatch(session, tf, datasets, self.functions, self._stands_aside)
         self._leader: object = None
         self._led_by_others = 0
         self._applied: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -48,12 +50,14 @@ class LoopWatch:
 
     def install(self) -> None:
         """Patches TensorFlow. Nothing here touches a device: the script may still configure them."""
-        wanted = self.session.wants("jit_compile") or bool(self.sources.known and self.sources.datasets is not None)
+        wanted = self.session.wants("jit_compile") or bool(
+            self.iterations.sources.known and self.iterations.datasets is not None
+        )
         if not (self.session.measuring or wanted):
             return
         patch(self.tf.GradientTape, "gradient", self._gradient)
         self.functions.install()
-        self.sources.install()
+        self.iterations.install()
 
     def note_keras(self, keras: ModuleType) -> None:
         """Patches the optimizers of Keras, once it is imported."""
@@ -92,7 +96,7 @@ class LoopWatch:
         self.session.check_stop()
         if not self.session.measuring:
             return
-        self.sources.gradient_ran()
+        self.iterations.gradient_ran()
         site = user_stack()
         if site not in self._loss_sites and len(self._loss_sites) < 16:
             self._loss_sites.append(site)
@@ -135,7 +139,7 @@ class LoopWatch:
 
     def _prepare(self, entry: TracedFunction, args: Arguments) -> Arguments:
         """A function's arguments with adapted datasets; says to the clock what the call is part of."""
-        adapted = self.sources.passed(args, entry.sources)
+        adapted = self.iterations.passed(args, entry.sources)
         if self.trained and self.session.measuring:
             if entry.takes_gradients:
                 self.session.clock.fetch_begins()
@@ -145,9 +149,9 @@ class LoopWatch:
         return adapted
 
     def _function_ended(self, entry: TracedFunction, count: float) -> None:
-        self.sources.gradient_ran(in_graph=entry.fetches)
+        self.iterations.gradient_ran(in_graph=entry.fetches)
         if entry.sources and not entry.calls:
-            self.sources.meet_training()
+            self.iterations.meet_training()
         if entry.steps_itself or (not self._any_applied and entry.calls):
             self._stepped(entry.code, int(count))
 
@@ -163,7 +167,7 @@ class LoopWatch:
         self.trained = True
         if not count:
             return
-        size = self.session.told_batch_size() if self.sources.primary is None else 0
+        size = self.session.told_batch_size() if self.iterations.sources.primary is None else 0
         if size:
             self._told = True
             self.session.clock.add_samples(size * count, 0.0)
@@ -172,14 +176,14 @@ class LoopWatch:
     def activity(self) -> int:
         """Changes with every trace of a training function, everything that XLA compiles, every change of the data."""
         functions = self.functions
-        return sum(functions.traces.values()) + functions.compiled + self.sources.changes_of_primary
+        return sum(functions.traces.values()) + functions.compiled + self.iterations.sources.changes_of_primary
 
     def synchronize(self) -> None:
         """Takes what graphs have counted; waits for the device."""
         samples, loss, largest = self.functions.settle()
         if samples:
             self.session.clock.settle(samples, 0.0)
-            self.sources.saw_in_graph(largest)
+            self.iterations.saw_in_graph(largest)
         if loss is not None:
             self._loss = loss
         if self._losses:
@@ -196,7 +200,7 @@ class LoopWatch:
     @property
     def samples_seen(self) -> bool:
         """Whether the samples that trained could be counted."""
-        primary = self.sources.feeds.get(self.sources.primary or "")
+        primary = self.iterations.sources.primary
         counted = any(entry.taken.samples for entry in self.functions.training)
         return counted or self._told or (primary is not None and primary.fetches > 1)
 
@@ -205,7 +209,7 @@ class LoopWatch:
         """Why the training data can't be adapted; "" where they can."""
         if any(entry.captures for entry in self.functions.training):
             return "a tf.function iterates over a dataset that it isn't given as an argument"
-        return "" if self.sources.training() else "no tf.data dataset feeds the training steps"
+        return "" if self.iterations.training() else "no tf.data dataset feeds the training steps"
 
     def observe(self) -> None:
         """Facts, what the script wrote and evidence, where a loop of the script's own trained."""
@@ -219,8 +223,9 @@ class LoopWatch:
         retraces, calls = functions.retraces()
         session.facts.update(
             loop="eager" if not functions.training or self._eager_steps else "function",
-            unit="samples" if self.samples_seen else "steps", training_loaders=self.sources.training(),
-            loaders=[{"key": x.key, "fetches": x.fetches} for x in self.sources.feeds.values()],
+            unit="samples" if self.samples_seen else "steps",
+            training_loaders=[source.key for source in self.iterations.training()],
+            loaders=[{"key": source.key, "fetches": source.fetches} for source in self.iterations.sources],
             products=dict(counted), retraces=retraces,
         )  # fmt: skip
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
@@ -232,7 +237,7 @@ class LoopWatch:
 
     def _observe_batches(self) -> None:
         """What the loop itself adds to what is known of its data; the watch on datasets reports the knobs."""
-        session, size = self.session, self.sources.size
+        session, size = self.session, self.iterations.size
         if not session.config:
             session.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
             reason = self.out_of_reach or (self.functions.literal_rows(size, retrace=True) if size else "")
@@ -244,7 +249,7 @@ class LoopWatch:
         if session.wants("batch_size") and written and written != session.config["batch_size"]:
             reason = self.functions.literal_rows(int(written), retrace=False)
             if reason:
-                session.knob("batch_size", "contradicted", reason=reason, observed=size)
+                session.knobs.report("batch_size", Finding(Evidence.CONTRADICTED, reason, size))
 
     def _observe_compilation(self) -> None:
         session, functions = self.session, self.functions
@@ -257,8 +262,9 @@ class LoopWatch:
                 session.left_out["jit_compile"] = "the training function fetches its batches itself: XLA can't do that"
                 session.hide_wait("the training function fetches its batches itself")
         if "jit_compile" in session.config:
-            evidence, reason, sites, changed = functions.compiled_evidence()
-            observed = [entry.refused for entry in stepping if entry.refused]
-            session.knob(
-                "jit_compile", evidence, sites=sites, changed=changed, reason=observed[0] if observed else reason
-            )
+            seen = functions.compilation()
+            if seen is None:
+                session.knobs.inapplicable("jit_compile", "the training step isn't a tf.function", sites=0)
+            else:
+                why = next((entry.refused for entry in stepping if entry.refused), seen.why)
+                session.knobs.compare("jit_compile", seen.compiled, sites=seen.sites, changed=seen.changed, why=why)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 
+from ...evidence import Finding
 from ...records import Evidence, PlanLine, Value
 from ..types import Dataset, DatasetIterator, ModelProto
 
@@ -29,15 +29,6 @@ Turned = tuple[str, int | str | None]
 """Name of a node, and the number that it is turned to, "auto" or None."""
 SAME_PLAN = "TensorFlow runs the same plan by itself"
 NOTHING_PARALLEL = "nothing in the input pipeline runs in parallel"
-
-
-@dataclass(frozen=True)
-class KnobFinding:
-    """What observation says of one knob: the evidence, why it is no better, and the value that was seen."""
-
-    evidence: Evidence
-    reason: str = ""
-    observed: Value | None = None
 
 
 def read(tf: ModuleType, iterator: DatasetIterator) -> Plan:
@@ -163,7 +154,7 @@ _ASPECTS = {
 }  # fmt: skip
 
 
-def judge(knob: str, requested: Value, plan: Plan, baseline: Plan | None) -> KnobFinding:
+def judge(knob: str, requested: Value, plan: Plan, baseline: Plan | None) -> Finding:
     """Whether the executed plan shows the requested value, and whether it does so because of the request.
 
     TensorFlow caches nothing by itself, but makes calls parallel and prefetches: there the baseline's plan decides.
@@ -172,9 +163,9 @@ def judge(knob: str, requested: Value, plan: Plan, baseline: Plan | None) -> Kno
         return _judge_threads(requested, plan)
     seen = _ASPECTS[knob](plan)
     if baseline is None and knob != "cache":
-        return KnobFinding(Evidence.UNVERIFIABLE, "the plan of the script as it is isn't known", _in_words(knob, seen))
+        return Finding(Evidence.UNVERIFIABLE, "the plan of the script as it is isn't known", _in_words(knob, seen))
     if baseline is not None and seen == _ASPECTS[knob](baseline):
-        return KnobFinding(Evidence.NOT_APPLICABLE, SAME_PLAN, _in_words(knob, seen))
+        return Finding(Evidence.NOT_APPLICABLE, SAME_PLAN, _in_words(knob, seen))
     values = [turned for _, turned in seen]
     if knob == "parallel_calls":
         # An interleave of fewer files than calls runs as many calls as it has files.
@@ -184,8 +175,8 @@ def judge(knob: str, requested: Value, plan: Plan, baseline: Plan | None) -> Kno
     else:
         as_requested = bool(seen) == bool(requested)
     if as_requested:
-        return KnobFinding(Evidence.VERIFIED, "", _in_words(knob, seen))
-    return KnobFinding(Evidence.CONTRADICTED, f"the plan has {_in_words(knob, seen)}", _in_words(knob, seen))
+        return Finding(Evidence.VERIFIED, "", _in_words(knob, seen))
+    return Finding(Evidence.CONTRADICTED, f"the plan has {_in_words(knob, seen)}", _in_words(knob, seen))
 
 
 def _in_words(knob: str, seen: list[Turned]) -> str:
@@ -195,23 +186,23 @@ def _in_words(knob: str, seen: list[Turned]) -> str:
     return ", ".join(str(turned) if knob == "prefetch" else name for name, turned in seen) or "none"
 
 
-def _judge_threads(requested: Value, plan: Plan) -> KnobFinding:
+def _judge_threads(requested: Value, plan: Plan) -> Finding:
     """A private pool shows by the limit of what draws on it."""
     limits = {limit for *_, limit in plan if limit is not None}
     if not limits:
-        return KnobFinding(Evidence.NOT_APPLICABLE, NOTHING_PARALLEL)
+        return Finding(Evidence.NOT_APPLICABLE, NOTHING_PARALLEL)
     if requested in limits:
-        return KnobFinding(Evidence.VERIFIED, "", requested)
-    return KnobFinding(Evidence.CONTRADICTED, f"the plan draws on {max(limits)} threads", max(limits))
+        return Finding(Evidence.VERIFIED, "", requested)
+    return Finding(Evidence.CONTRADICTED, f"the plan draws on {max(limits)} threads", max(limits))
 
 
-def judge_order(dataset: Dataset | None, requested: Value, plan: Plan | None) -> KnobFinding:
+def judge_order(dataset: Dataset | None, requested: Value, plan: Plan | None) -> Finding:
     """The order in which parallel calls give their results is an option of the dataset that is iterated."""
     if plan is not None and not _parallel(plan):
-        return KnobFinding(Evidence.NOT_APPLICABLE, NOTHING_PARALLEL)
+        return Finding(Evidence.NOT_APPLICABLE, NOTHING_PARALLEL)
     if dataset is None:
-        return KnobFinding(Evidence.UNVERIFIABLE, "no iterator of the training data was seen")
+        return Finding(Evidence.UNVERIFIABLE, "no iterator of the training data was seen")
     seen = dataset.options().deterministic is not False
     if seen == requested:
-        return KnobFinding(Evidence.VERIFIED, "", seen)
-    return KnobFinding(Evidence.CONTRADICTED, f"the dataset that is iterated has deterministic={seen}", seen)
+        return Finding(Evidence.VERIFIED, "", seen)
+    return Finding(Evidence.CONTRADICTED, f"the dataset that is iterated has deterministic={seen}", seen)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
+from ...evidence import Finding
 from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
@@ -275,7 +276,7 @@ class DatasetWatch:
         if not self._met:
             for knob in KNOBS[1:]:
                 if session.wants(knob):
-                    session.knob(knob, "not applicable", sites=0, changed=0, reason="no tf.data dataset feeds training")
+                    session.knobs.inapplicable(knob, "no tf.data dataset feeds training", sites=0)
             return
         if session.as_written.get("batch_size", 0) is None:
             del session.as_written["batch_size"]
@@ -294,32 +295,29 @@ class DatasetWatch:
         applied = self.applied.get(knob, Applied())
         if applied.refused or not applied.sites:
             reason = applied.refused or "no dataset of the training was changed"
-            finding = plans.KnobFinding(Evidence.NOT_APPLICABLE, reason)
+            finding = Finding(Evidence.NOT_APPLICABLE, reason)
         elif knob == "batch_size":
             finding = self._judge_size(requested)
         elif not applied.changed:
-            finding = plans.KnobFinding(Evidence.NOT_APPLICABLE, AS_WRITTEN)
+            finding = Finding(Evidence.NOT_APPLICABLE, AS_WRITTEN)
         elif knob == "deterministic":
             finding = plans.judge_order(self._feeding(), requested, self.plans.plan)
         elif knob == "cache" and max(self._caches.values(), default=0) > 2:
             reason = "the script makes its dataset anew each time: no cache lasts"
-            finding = plans.KnobFinding(Evidence.CONTRADICTED, reason)
+            finding = Finding(Evidence.CONTRADICTED, reason)
         elif self.plans.plan is None:
-            finding = plans.KnobFinding(Evidence.UNVERIFIABLE, self.plans.why_none)
+            finding = Finding(Evidence.UNVERIFIABLE, self.plans.why_none)
         else:
             finding = plans.judge(knob, requested, self.plans.plan, self.session.knowledge.get("input_plan"))
-        self.session.knob(
-            knob, finding.evidence, sites=applied.sites, changed=applied.changed, reason=finding.reason,
-            observed=finding.observed,
-        )  # fmt: skip
+        self.session.knobs.report(knob, replace(finding, sites=applied.sites, changed=applied.changed))
 
-    def _judge_size(self, requested: Value) -> plans.KnobFinding:
+    def _judge_size(self, requested: Value) -> Finding:
         usual = self._usual_size()
         if usual is None:
-            return plans.KnobFinding(Evidence.UNVERIFIABLE, "no batch was counted")
+            return Finding(Evidence.UNVERIFIABLE, "no batch was counted")
         if usual == requested:
-            return plans.KnobFinding(Evidence.VERIFIED, "", usual)
-        return plans.KnobFinding(Evidence.CONTRADICTED, f"most batches have {usual} samples", usual)
+            return Finding(Evidence.VERIFIED, "", usual)
+        return Finding(Evidence.CONTRADICTED, f"most batches have {usual} samples", usual)
 
 
 def _line(error: Exception) -> str:

@@ -1,0 +1,241 @@
+"""The training steps of ``Model.fit``: where each ends, what it was given, and the probe's two sides of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+
+from ..patches import patch
+from ..session import Session
+from ..tensorflow.data.watch import DatasetWatch
+from ..tensorflow.types import ConcreteFunction, Result, Structure
+from .counters import BatchCounters, GraphCounters
+from .gradients import GradientWatch
+from .model import accumulation_of
+from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
+
+FRAMEWORK = "keras"
+# The calls at which the plan of the data is looked at: before the first fetch, and once more.
+_PLAN_READ_AT = (0, 2)
+_STEPPING = "_autotune_stepping"
+
+
+class Nesting:
+    """Which of a model's methods run now, one within the other."""
+
+    def __init__(self) -> None:
+        self.fits = 0
+        self.evaluations = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether a method of a model runs: what happens meanwhile is Keras' own, not the script's loop."""
+        return self.fits > 0 or self.evaluations > 0
+
+
+class StepWatch:
+    """Patches the function that is a training step.
+
+    ``datasets``: of the current ``fit``, where a tf.data dataset feeds it. ``calls``: of the training function.
+    ``logs``: what its last call returned. ``callback``: the current ``fit``'s, which knows the steps of an epoch.
+    """
+
+    def __init__(self, session: Session, nesting: Nesting, backend: str) -> None:
+        self.session = session
+        self.nesting = nesting
+        self.backend = backend
+        self.graph: GraphCounters | None = None
+        self.gradients: GradientWatch | None = None
+        self.batches = BatchCounters(session)
+        self.datasets: DatasetWatch | None = None
+        self.callback: Callback | None = None
+        self.calls = 0
+        self.logs: Logs = {}
+        self._micro_steps = 0
+        self._epoch_steps = 0
+        self._step_function: object = None
+        self._making = False
+        self._awaits_iterator = False
+
+    def install(self, trainer: type) -> None:
+        """Patches the class that defines ``fit``, and the backend's iterator over an epoch."""
+        patch(trainer, "make_train_function", self._make_train_function)
+        if self.session.probe == "loader":
+            holder = next(cls for cls in trainer.__mro__ if "get_metrics_result" in cls.__dict__)
+            patch(holder, "get_metrics_result", self._metrics_result)
+        module = sys.modules[trainer.__module__]
+        if self.backend == "tensorflow":
+            tf = sys.modules["tensorflow"]
+            self.graph = GraphCounters(self.session, tf)
+            self.graph.install()
+            self.gradients = GradientWatch(self.session, tf)
+            self.gradients.install()
+            patch(trainer, "_autoconvert_optionals", self._count_in_graph)
+            patch(module.TFEpochIterator, "__init__", self._epoch_iterator)
+        else:
+            names = {"jax": "JAXEpochIterator", "torch": "TorchEpochIterator"}
+            self.batches.install(getattr(module, names[self.backend]))
+
+    # the script's call of fit
+
+    def fit_begins(self) -> None:
+        """The next iterator over an epoch that Keras makes is the one of training."""
+        self._awaits_iterator = True
+
+    def prepare(self, model: Model, callback: Callback, datasets: DatasetWatch | None) -> None:
+        """Before training: makes the variables that count. ``datasets`` where one of them feeds the model."""
+        self.callback, self.datasets = callback, datasets
+        if self.graph is not None and self.gradients is not None:
+            self.graph.prepare()
+            self.gradients.prepare(model)
+
+    def remake(self, model: Model, *, always: bool) -> None:
+        """Has the model make its training function anew, unless it is one that is counted and may stay."""
+        if always or (self.session.measuring and not hasattr(model.train_function, _STEPPING)):
+            model.train_function = None
+
+    def epoch_begins(self) -> None:
+        """The callback's."""
+        self._epoch_steps = 0
+
+    def fit_ended(self) -> None:
+        """The script's call has returned, or raised."""
+        self.batches.counting = False
+
+    # the training function
+
+    def _make_train_function(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def make_train_function(model: Model, *args: object, **kwargs: object) -> Result:
+            self._making = True
+            try:
+                result = original(model, *args, **kwargs)
+            finally:
+                self._making = False
+            function = model.train_function
+            if self.nesting.fits and function is not None and not hasattr(function, _STEPPING):
+                model.train_function = self._stepping(model, function)
+            self.batches.counting = bool(self.nesting.fits)  # what was fetched before only gave the model its shapes
+            return result
+
+        return make_train_function
+
+    def _stepping(self, model: Model, function: TrainFunction) -> TrainFunction:
+        per_call = int(model.steps_per_execution)
+
+        def train_function(*args: object) -> object:
+            self.session.check_stop()
+            if self.session.clock.validating:
+                self.session.clock.training_resumes()
+            result = self._run(function, args, timed=per_call == 1)
+            logs = result[0] if isinstance(result, tuple) else result
+            self.logs = logs if isinstance(logs, Mapping) else {}
+            self.calls += 1
+            self._stepped(model, per_call)
+            return result
+
+        setattr(train_function, _STEPPING, True)
+        return train_function
+
+    def _run(self, function: TrainFunction, args: tuple[object, ...], *, timed: bool) -> object:
+        """The training function's result; on the probe's loader side a batch is fetched in its place."""
+        if self.datasets is not None and self.calls in _PLAN_READ_AT and self.graph is not None:
+            self.datasets.fed_by(args[-1])  # type: ignore[arg-type]  # Keras passes the iterator last
+        if self.graph is None:
+            return self._batch_only(args) if self.session.probe == "loader" else function(*args)
+        # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
+        self.graph.timing = timed
+        try:
+            if self.session.probe == "loader":
+                return self._fetch_only(self.graph, args[-1])  # type: ignore[arg-type]  # likewise
+            return function(*args)
+        finally:
+            self.graph.timing = False
+
+    def _batch_only(self, args: tuple[object, ...]) -> object:
+        """As ``_fetch_only``, where batches pass through Python."""
+        fetch: Callable[[], Structure] | None = getattr(args[-1], "__next__", None)
+        if fetch is not None:
+            fetch()
+        return ({}, args[0]) if self.backend == "jax" else {}  # there the model's state comes in and goes out
+
+    def _fetch_only(self, graph: GraphCounters, iterator: StepIterator) -> Logs:
+        """The probe's loader side: a batch that nobody trains on. Raises ``StopIteration`` where the data end."""
+        tf = sys.modules["tensorflow"]
+        try:
+            graph.count(iterator.get_next(), tf.distribute.get_strategy())
+        except tf.errors.OutOfRangeError as error:
+            raise StopIteration from error
+        return {}
+
+    def _metrics_result(self, original: Callable[[Model], Logs]) -> Callable[[Model], Logs]:
+        def get_metrics_result(model: Model) -> Logs:
+            # What the model was compiled with is made in its first step, and here there is none.
+            return original(model) if self.nesting.evaluations or not self.nesting.fits else {}
+
+        return get_metrics_result
+
+    def _stepped(self, model: Model, per_call: int) -> None:
+        """A call of the training function has ended: counts the updates that it made."""
+        accumulated = accumulation_of(model)
+        in_epoch = self.callback.params.get("steps") if self.callback is not None else None
+        micro_steps = per_call if in_epoch is None else max(1, min(per_call, in_epoch - self._epoch_steps))
+        self._epoch_steps += micro_steps
+        before = self._micro_steps // accumulated
+        self._micro_steps += micro_steps
+        updates = self._micro_steps // accumulated - before
+        if self.gradients is not None and self.gradients.waiting and self.graph is not None:
+            self.gradients.stepped(updates, self.graph.samples, self.graphs())
+        if updates:
+            self.session.step(FRAMEWORK, updates)
+
+    # in the graph
+
+    def _count_in_graph(self, original: Callable[..., TrainFunction]) -> Callable[..., TrainFunction]:
+        def _autoconvert_optionals(model: Model, step_function: TrainFunction) -> TrainFunction:
+            run = original(model, step_function)
+            if not self._making or self.graph is None:
+                return run
+            self._step_function = step_function
+            graph, gradients = self.graph, self.gradients
+
+            def counted(data: Structure) -> object:
+                graph.count(data, model.distribute_strategy)
+                if gradients is not None:
+                    gradients.batch_begins(data)
+                return run(data)
+
+            tf: ModuleType = sys.modules["tensorflow"]
+            unconverted: TrainFunction = tf.autograph.experimental.do_not_convert(counted)
+            return unconverted
+
+        return _autoconvert_optionals
+
+    def _epoch_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(iterator: EpochIterator, *args: object, **kwargs: object) -> None:
+            original(iterator, *args, **kwargs)
+            trains, self._awaits_iterator = self._awaits_iterator, False
+            if trains and self.session.probe == "compute":
+                iterator._distributed_dataset = iterator._distributed_dataset.take(1).cache().repeat()
+
+        return __init__
+
+    # what was seen
+
+    def graphs(self) -> Sequence[ConcreteFunction]:
+        """What the training step was traced into, on TensorFlow."""
+        traced: Callable[[], Sequence[ConcreteFunction]] = getattr(
+            self._step_function, "_list_all_concrete_functions", tuple
+        )
+        return list(traced())
+
+    @property
+    def largest_batch(self) -> int:
+        """Rows of the largest batch that a step was given; 0 where none was seen."""
+        return self.graph.largest if self.graph is not None else self.batches.largest
+
+    @property
+    def traces(self) -> int:
+        """How often the step function was traced; 0 where that can't be seen."""
+        count: Callable[[], int] | None = getattr(self._step_function, "experimental_get_tracing_count", None)
+        return int(count()) if count is not None else 0

@@ -1,0 +1,98 @@
+"""The parts of Keras' objects that the child uses, as protocols: Keras isn't imported for its types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from ..tensorflow.types import Optimizer, Strategy, Structure, Variable
+
+TrainFunction = Callable[..., object]
+"""What a model calls for each step (or ``steps_per_execution`` of them): on TensorFlow with the epoch's iterator."""
+Logs = Mapping[str, object]
+"""Names of metrics, and their figures so far in this epoch."""
+
+
+class Layer(Protocol):
+    """A layer, or a model, which is one."""
+
+    weights: Sequence[object]
+    compute_dtype: str
+
+    def _flatten_layers(self, include_self: bool = True) -> Iterable[Layer]: ...
+
+
+class Metric(Protocol):
+    """A metric that takes a mean: the sum and number of what it was given."""
+
+    name: str
+    total: object
+    count: object
+
+
+class KerasOptimizer(Optimizer, Protocol):
+    """``inner_optimizer`` is declared on those that scale the loss only."""
+
+    inner_optimizer: KerasOptimizer
+
+
+class Model(Layer, Protocol):
+    """``keras.Model``, compiled."""
+
+    optimizer: KerasOptimizer
+    loss: object
+    metrics: Sequence[Metric]
+    run_eagerly: bool
+    jit_compile: bool
+    steps_per_execution: int
+    train_function: TrainFunction | None
+    distribute_strategy: Strategy
+    non_trainable_variables: Sequence[Variable]
+
+
+class Policy(Protocol):
+    """A dtype policy."""
+
+    name: str
+
+
+class Callback(Protocol):
+    """``params`` holds, among others, ``steps``: how many an epoch has; None where Keras doesn't know."""
+
+    params: Mapping[str, int | None]
+
+
+class Schedule(Protocol):
+    """A schedule of the learning rate."""
+
+    def __call__(self, step: object) -> float: ...
+    def get_config(self) -> dict[str, object]: ...
+
+
+class PyDataset(Protocol):
+    """``keras.utils.PyDataset``; ``workers`` prepare its batches."""
+
+    workers: int
+
+
+class StepIterator(Protocol):
+    """What TensorFlow's training function fetches its batches from."""
+
+    def get_next(self) -> Structure: ...
+
+
+class EpochIterator(Protocol):
+    """Keras' own iterator over an epoch, on TensorFlow."""
+
+    _distributed_dataset: Repeatable
+
+
+class Repeatable(Protocol):
+    """A dataset, be it distributed or not."""
+
+    def take(self, count: int) -> Repeatable: ...
+    def cache(self) -> Repeatable: ...
+    def repeat(self) -> Repeatable: ...
+
+
+Batches = Iterator[Structure]

@@ -1,0 +1,73 @@
+"""The watches on TensorFlow and Keras: made as each is imported, in either order, and made known to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+from ..session import Session
+from ..tensorflow.data.watch import DatasetWatch
+from ..tensorflow.loops import LoopWatch
+from ..tensorflow.strategies import StrategyWatch
+from .fit import FitWatch
+from .model import OptimizerWatch, PolicyWatch
+
+
+class Watches:
+    """One trial's watches; those of a library that isn't imported are None. ``on_epoch``: called as each begins."""
+
+    def __init__(self, session: Session, on_epoch: Callable[[], None] = lambda: None) -> None:
+        self.session = session
+        self.on_epoch = on_epoch
+        self.tf: ModuleType | None = None
+        self.keras: ModuleType | None = None
+        self.strategies: StrategyWatch | None = None
+        self.datasets: DatasetWatch | None = None
+        self.loops: LoopWatch | None = None
+        self.policy = PolicyWatch(session)
+        self.optimizers: OptimizerWatch | None = None
+        self.fits: FitWatch | None = None
+
+    @property
+    def backend(self) -> str:
+        """What Keras computes with; TensorFlow where there is no Keras."""
+        return self.fits.backend if self.fits is not None else "tensorflow"
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the trial's device is a CUDA card."""
+        return self.session.device.startswith("cuda")
+
+    def watch_tensorflow(self, tf: ModuleType) -> None:
+        """Right after ``import tensorflow``, before its runtime starts."""
+        self.tf = tf
+        self.strategies = StrategyWatch(self.session, tf)
+        self.strategies.install()
+        self.datasets = DatasetWatch(self.session, tf)
+        self.datasets.install()
+        self.loops = LoopWatch(self.session, tf, self.datasets)
+        self.loops.install()
+        self._join()
+
+    def watch_keras(self, keras: ModuleType) -> None:
+        """Right after ``import keras``, before a layer is made."""
+        self.keras = keras
+        self.policy.install()
+        self.optimizers = OptimizerWatch(self.session, keras)
+        self.policy.on_first = self.optimizers.on_first = self._model_begins
+        self.optimizers.install()
+        self.fits = FitWatch(self.session, keras, self.datasets, self.loops, self.on_epoch)
+        self.fits.install()
+        self._join()
+
+    def _join(self) -> None:
+        """Makes the watches known to each other. TensorFlow imports Keras while it is imported: Keras comes first."""
+        if self.fits is None or self.loops is None or self.keras is None:
+            return
+        self.fits.datasets, self.fits.loops = self.datasets, self.loops
+        if self.backend == "tensorflow":
+            self.loops.note_keras(self.keras)
+
+    def _model_begins(self) -> None:
+        if self.strategies is not None and self.backend == "tensorflow":
+            self.strategies.begin()
