@@ -13,8 +13,8 @@ from support.in_process import Log
 from tuner.analysis.measurement import measurement_of
 from tuner.analysis.stats import Floats
 from tuner.child.recorder import StepClock
+from tuner.child.records import Window
 from tuner.model import Measurement
-from tuner.runner.request import Window
 
 NOISES = ("normal", "log-normal", "t3")
 AUTOCORRELATIONS = (0.0, 0.5, 0.9)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of, find_bottleneck, sides
+from tuner.child.records import ProbeSide
 from tuner.devices.present import kind_of
 from tuner.formatting import SIDE_TEXT, seconds_text
 from tuner.model import BASELINE, Config, Measurement, Outcome, Phase, Side
@@ -38,12 +39,12 @@ def probe(
     with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
         knowledge: Mapping[str, Any] = first_knowledge(placeholders)
 
-        def run(name: str, config: Config, word: str = "") -> Outcome:
+        def run(name: str, config: Config, side: ProbeSide | None = None) -> Outcome:
             script = replace(plan.script, argv=render(plan.script.argv, config))
-            window = probe_window(plan.window) if word else plan.window
+            window = probe_window(plan.window) if side else plan.window
             folder = plan.folder / PROBE / name
             request = TrialRequest(
-                folder, script, plan.device, config, knowledge, window, plan.limits, probe=word
+                folder, script, plan.device, config, knowledge, window, plan.limits, probe=side
             )  # fmt: skip
             outcome = runner.run(request, stop)
             tell(name, outcome)
