@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tuner.child.records import ProbeSide, Window
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Outcome, Script
 
 
@@ -41,7 +41,7 @@ class TrialRequest:
     """One trial to run.
 
     ``folder`` is the trial's own and holds its log, records and diverted files; it is made where it doesn't exist.
-    ``knowledge`` is what the baseline showed of the script. ``seed`` shifts every seed that the script sets.
+    ``knowledge`` is what the study knows of the script by now. ``seed`` shifts every seed that the script sets.
     ``probe`` runs one side of the loop by itself: computing on one kept batch, or the loader without training; None
     runs the whole loop. ``compile_cache`` is the folder that compilers keep their output in, unless the user's
     environment names another.
@@ -51,7 +51,7 @@ class TrialRequest:
     script: Script
     device: Device
     config: Config
-    knowledge: Mapping[str, Any] = field(default_factory=dict)
+    knowledge: Knowledge = field(default_factory=Knowledge)
     window: Window = field(default_factory=Window)
     limits: Limits = Limits()
     seed: int | None = None
