@@ -7,14 +7,14 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tuner.analysis.cold_start import with_cold_starts
 from tuner.analysis.contention import contamination, disturbance
 from tuner.errors import InfrastructureError, StorageError
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.created_files import put_aside
 from tuner.runner.request import Interrupted, Limits, Runner, TrialRequest, Window
@@ -89,7 +89,7 @@ class Ledger:
     def conduct(
         self,
         trial: Trial,
-        knowledge: Mapping[str, Any],
+        knowledge: Knowledge,
         window: Window,
         *,
         time_for: Callable[[float], bool],
