@@ -187,8 +187,8 @@ def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_witho
     result, _ = study(tmp_path, Loop({**EVEN, Side.COMPUTE: 178.0}))
     assert result.bottleneck is not None and result.bottleneck.bound is Bound.INPUT
     assert bottleneck_text(result.bottleneck) == (
-        "input-bound: preparing the data takes time from computing"
-        " (44% of the time; a perfect loader would bring 1.78x the speed)"
+        "input-bound: preparing data takes time away from computing"
+        " (44% of the time; a perfect loader would give 1.78x the speed)"
     )
     assert "workers" in searched(result)[0]
 
