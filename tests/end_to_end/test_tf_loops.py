@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from support.in_process import ENDLESS
 from support.tf_networks import SAMPLES, Gan, Net, batches
 from support.tf_trials import begin
 
+from tuner.child import shape
+from tuner.child.records import ProbeSide, Window
 from tuner.child.session import StopTrial
 
 __all__ = ["begin"]
@@ -50,8 +53,8 @@ def test_steps_and_samples_of_a_loop_with_validation(begin: Begin, traced: bool)
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
 def test_the_loss_of_a_screens_block_is_that_of_all_its_steps(begin: Begin, traced: bool) -> None:
     trial = begin()
-    trial.session.seed = 1
-    trial.session.clock._window = {**ENDLESS, "block_s": 1e9}
+    trial.session.request = replace(trial.session.request, seed=1)
+    trial.session.clock._window = shape.read(Window, {**ENDLESS, "block_s": 1e9})
     net = Net()
     step = tf.function(net.step) if traced else net.step
     x, y = next(iter(batches()))
@@ -68,8 +71,8 @@ def test_the_sides_of_a_loop_are_counted_in_samples(begin: Begin, side: str) -> 
     known: list[str] = []
     for probe in ("", side):
         trial = begin(training_loaders=known)
-        trial.session.probe = probe
-        trial.session.clock._window = {**ENDLESS, "block_s": 0.0, "until_samples": 100}
+        trial.session.request = replace(trial.session.request, probe=ProbeSide(probe) if probe else None)
+        trial.session.clock._window = shape.read(Window, {**ENDLESS, "block_s": 0.0, "until_samples": 100})
         net, data, seen = Net(), batches(), list[bytes]()
         before = [weight.copy() for weight in net.model.get_weights()]
         step = tf.function(net.step)
