@@ -5,7 +5,7 @@ from __future__ import annotations
 from tuner.search.history import History, Proposal, Sampler
 
 
-class Sequence:
+class Chain:
     """Asks each sampler in turn; the next one only where the one before has nothing left."""
 
     def __init__(self, *samplers: Sampler) -> None:

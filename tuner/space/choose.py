@@ -9,7 +9,8 @@ from tuner.errors import UnknownKnobError, UntunableError, UsageError
 from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space.arguments import Placeholder, extend_space
-from tuner.space.declare import SearchSpace, selected_names
+from tuner.space.declare import SearchSpace
+from tuner.space.resolve import selected_names
 
 
 @dataclass(frozen=True)
