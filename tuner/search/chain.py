@@ -6,13 +6,13 @@ from tuner.search.history import History, Proposal, Sampler
 
 
 class Chain:
-    """Asks each sampler in turn; the next one only where the one before has nothing left."""
+    """A sampler that asks several in turn; the next one only where the one before has nothing left."""
 
     def __init__(self, *samplers: Sampler) -> None:
         self._samplers = samplers
 
     def propose(self, history: History) -> Proposal | None:
-        """The first proposal."""
+        """The first proposal, None where no sampler has one."""
         for sampler in self._samplers:
             proposal = sampler.propose(history)
             if proposal is not None:

@@ -13,7 +13,11 @@ from tuner.model import Device, Value
 
 @dataclass(frozen=True)
 class Known:
-    """What a knob's choices may depend on. ``as_written`` is None where the script shows no value."""
+    """What a knob's choices and refusal may depend on.
+
+    ``cores`` are those that the training may use. ``as_written`` is the script's own value of the knob in question,
+    None where the script shows none. ``knowledge`` is what the baseline showed of the script.
+    """
 
     device: Device
     cores: int
@@ -25,15 +29,18 @@ class Known:
 class Knob:
     """One thing that can be turned.
 
-    ``choices`` gives the values worth trying; ``devices`` the kinds it exists on (None: all); ``tier`` what it may
-    change: 1 nothing but speed, 2 numerics, 3 the optimisation. ``needs`` says whether the knob means
-    anything beside the rest of a config (prefetching needs workers); where it doesn't, it is dropped.
+    ``choices`` gives the values worth trying; the script's own need not be among them. ``meaning`` is a few words for
+    people. ``tier`` is what the knob may change: 1 nothing but speed, 2 numerics, 3 the optimisation.
+    ``ordered``: neighbouring values act alike, so that the search may climb. ``devices``: the kinds of device that it
+    exists on, None for all. ``needs`` receives a complete config (every knob has a value) and says whether the knob
+    means anything beside the others (prefetching needs workers); where it doesn't, it is dropped.
     ``refuses`` gives the reason to leave the knob out of this study, or "".
+
     ``late`` knobs (compilers) are tried after the cheap ones. ``loader`` knobs feed the loop, and are judged by the
     whole rate; the others by the rate without the wait for data. More of a ``heavier`` one takes more memory.
     ``own`` ones are arguments of the script that no space declares: nobody has said what they change, so they are
     judged by the whole rate.
-    ``value_type`` and ``least`` are what a value has to be; a knob without a type takes any.
+    ``value_type`` is the type that a value must have, None for any, and ``least`` the smallest number.
     """
 
     name: str
@@ -63,10 +70,10 @@ class Knob:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """A declaration: knobs of one framework and the constraints between them.
+    """The knobs of one framework, and the constraints between them. Raises ``SpaceError`` for two knobs of one name.
 
-    ``allowed`` receives a complete config (every knob has a value) and says whether it makes sense.
-    ``derive`` receives one too and gives the knobs that follow from the others.
+    ``allowed`` receives a complete config (every knob has a value) and what is known of the script, and says whether
+    the config makes sense. ``derive`` receives the same and gives the knobs that follow from the others: knob → value.
     """
 
     name: str
@@ -81,11 +88,11 @@ class SearchSpace:
             raise SpaceError(f"search space {self.name!r} declares a knob twice: {sorted(names)}")
 
     def knob(self, name: str) -> Knob:
-        """The knob of that name. Raises ``UnknownKnobError`` with the names there are."""
+        """The knob of that name. Raises ``UnknownKnobError``, which names those there are and the closest one."""
         for knob in self.knobs:
             if knob.name == name:
                 return knob
-        names = sorted(k.name for k in self.knobs)
+        names = sorted(knob.name for knob in self.knobs)
         close = difflib.get_close_matches(name, names, n=1)
         meant = f"did you mean {close[0]!r}? " if close else ""
         hint = f"{meant}the knobs of {self.name!r} are: {', '.join(names)}"

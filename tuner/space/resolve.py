@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from tuner.space.declare import Knob, Known, SearchSpace
 
 @dataclass(frozen=True)
 class Axis:
-    """A knob with its values for one script on one device; ``as_written`` is the baseline's index."""
+    """A knob with its values for one script on one device. ``as_written`` is the index of the script's own value."""
 
     knob: Knob
     values: tuple[Value, ...]
@@ -22,7 +23,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class ResolvedSpace:
-    """What a study searches: the axes, the knobs left out with the reason, and those pinned by ``--set``."""
+    """What a study searches: the axes, the knobs left out with the reason, and those pinned by ``--set``.
+
+    A complete config gives every knob a value, and is a plain dict; a ``Config`` is canonical: what is as written, and
+    what means nothing beside the rest, is absent.
+    """
 
     space: SearchSpace
     axes: tuple[Axis, ...]
@@ -33,22 +38,19 @@ class ResolvedSpace:
     @property
     def size(self) -> int:
         """How many configs the axes span, before constraints."""
-        product = 1
-        for axis in self.axes:
-            product *= len(axis.values)
-        return product
+        return math.prod(len(axis.values) for axis in self.axes)
 
     def config_of(self, indices: Mapping[str, int]) -> Config:
-        """The canonical config at ``indices`` (axis name → index): what is as written or moot is absent."""
+        """The canonical config at ``indices`` (knob → index into its axis)."""
         complete = self.complete({axis.knob.name: axis.values[indices[axis.knob.name]] for axis in self.axes})
         return self.canonical(complete)
 
     def complete(self, config: Mapping[str, Value]) -> dict[str, Value]:
         """The config with every knob filled in: from what the script wrote, then from what follows from the others."""
-        known = {**self._written, **self.pinned, **config}
-        derived = self.space.derive(known, self.knowledge)
+        values = {**self._written, **self.pinned, **config}
+        derived = self.space.derive(values, self.knowledge)
         # What the user pinned stays: a rule of the space must not undo it unseen.
-        return {**known, **{name: value for name, value in derived.items() if name not in self.pinned}}
+        return {**values, **{name: value for name, value in derived.items() if name not in self.pinned}}
 
     @property
     def _written(self) -> dict[str, Value]:
@@ -88,7 +90,7 @@ class ResolvedSpace:
         )
 
     def indices_of(self, config: Mapping[str, Value]) -> dict[str, int]:
-        """Axis name → index of the config's value; the inverse of ``config_of`` for canonical configs."""
+        """Knob → index of the config's value; the inverse of ``config_of``. Raises ``ValueError`` off the axes."""
         complete = self.complete(config)
         return {axis.knob.name: _index(axis.values, complete[axis.knob.name]) for axis in self.axes}
 
@@ -100,11 +102,11 @@ def resolve(
     selection: Sequence[str] = (),
     pinned: Mapping[str, Value] = BASELINE,
 ) -> ResolvedSpace:
-    """What can be searched, given the knowledge that the baseline gave.
+    """What can be searched of the space, given what the baseline showed.
 
-    ``selection`` holds knob names to search, or ``-name`` to leave one out; empty means all.
-    Raises ``UnknownKnobError`` for names that the space doesn't declare, ``UsageError`` for a pinned word that means
-    nothing here.
+    ``selection`` holds knob names to search, or ``-name`` to leave one out; empty means all. ``pinned`` knobs have that
+    value in every config. Raises ``UnknownKnobError`` for names that the space doesn't declare, ``UsageError`` for a
+    pinned word that is none of the knob's values here.
     """
     for name in [*pinned, *selected_names(selection)]:
         space.knob(name)
@@ -124,15 +126,15 @@ def resolve(
             left_out[knob.name] = LeftOut(reason)
             continue
         written = knowledge.as_written[knob.name]
-        values = _distinct([written, *knob.choices(_known_for(known, written))], ordered=knob.ordered)
+        values = _distinct([written, *knob.choices(replace(known, as_written=written))], ordered=knob.ordered)
         if len(values) < 2:
             left_out[knob.name] = LeftOut(f"only one value makes sense here: {written}")
             continue
-        axes.append(Axis(_beside(knob, knowledge), values, _index(values, written)))
+        axes.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written)))
     return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), knowledge)
 
 
-def _beside(knob: Knob, knowledge: Knowledge) -> Knob:
+def _beside_its_arguments(knob: Knob, knowledge: Knowledge) -> Knob:
     """The knob; where the script has it only beside other values of its arguments, it means nothing without them."""
     arguments = knowledge.beside.get(knob.name)
     if arguments is None:
@@ -151,30 +153,27 @@ def _check_word(knob: Knob, value: Value, known: Known) -> None:
     if knob.value_type is not str or knob.name in known.knowledge.placeholders:
         return
     written = known.knowledge.as_written.get(knob.name)
-    offered = [*knob.choices(_known_for(known, written)), *([] if written is None else [written])]
+    offered = [*knob.choices(replace(known, as_written=written)), *([] if written is None else [written])]
     if value not in offered:
         words = ", ".join(dict.fromkeys(str(word) for word in offered))
         raise UsageError(f"{knob.name}={value}: that is none of its values here", hint=f"they are: {words}")
 
 
 def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) -> str:
-    reasons = known.knowledge.left_out
+    """The reason, for people; "" where the knob is an axis."""
+    knowledge = known.knowledge
     if knob.name in pinned:
         return f"pinned to {pinned[knob.name]}"
     if knob.devices is not None and known.device.kind not in knob.devices:
         return f"means nothing on {known.device.kind}"
-    if knob.name in reasons:
-        return reasons[knob.name]
-    if knob.name not in known.knowledge.as_written:
+    if knob.name in knowledge.left_out:
+        return knowledge.left_out[knob.name]
+    if knob.name not in knowledge.as_written:
         return "nothing in the script that it could turn"
-    written = known.knowledge.as_written[knob.name]
+    written = knowledge.as_written[knob.name]
     if knob.value_type is int and type(written) is not int:
         return f"the script's own value is {written}, which is no whole number"
     return knob.refuses(known) if knob.refuses is not None else ""
-
-
-def _known_for(known: Known, written: Value | None) -> Known:
-    return Known(known.device, known.cores, written, known.knowledge)
 
 
 def _index(values: Sequence[Value], wanted: Value) -> int:
