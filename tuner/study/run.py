@@ -232,7 +232,7 @@ class _Study:
             if proposal is None:
                 return space, "every config worth a trial has been tried"
             if self._anchor_is_due():
-                bench.run(NewTrial(Phase.ANCHOR, BASELINE, "whether the machine drifts"))
+                bench.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check"))
                 self._note_drift()
                 continue
             bench.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan)))
@@ -268,7 +268,7 @@ class _Study:
             return f"what is pinned does not work here: {outcome.detail if outcome else ''}"
         failed = [t for t in done[-MANY_FAILURES:] if score_of(t.outcome, plan.objective) is None]
         if len(failed) == MANY_FAILURES:
-            return f"the last {MANY_FAILURES} configs did not work"
+            return f"the last {MANY_FAILURES} configs failed"
         if plan.patience is not None and self._trials_since_gain(done) >= plan.patience:
             return f"{plan.patience} trials in a row brought no gain"
         return ""
