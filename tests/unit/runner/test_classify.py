@@ -16,6 +16,7 @@ from tuner.child.records import (
     FirstStep,
     Hello,
     KnobReport,
+    Phase,
     Record,
     ScriptException,
     WindowEnd,
@@ -34,7 +35,7 @@ def exited(code: int) -> int:
 
 
 def block(*, flagged: bool = False) -> Block:
-    return Block("window", 1, 1.0, 1.0, 0.0, flagged)
+    return Block(Phase.WINDOW, 1, 1.0, 1.0, 0.0, flagged)
 
 
 def raised(name: str, text: str, traceback: str = "", origin: str = "script") -> ScriptException:
@@ -186,8 +187,7 @@ File "train.py", line 10, in <module>
     judgement = classify(Traces([HELLO, raised("InvalidArgumentError", text)], False, status=exited(1)))
     assert judgement[:2] == (OutcomeKind.INFEASIBLE, "compile-failure")
     assert judgement[2] == (
-        "InvalidArgumentError: XLA can't compile AsString:"
-        " No registered 'AsString' OpKernel for XLA_CPU_JIT devices"
+        "InvalidArgumentError: XLA can't compile AsString: No registered 'AsString' OpKernel for XLA_CPU_JIT devices"
     )
 
 
