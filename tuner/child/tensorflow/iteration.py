@@ -142,9 +142,9 @@ class IterationWatch:
 
     def _source(self, dataset: object) -> DatasetSource:
         """The source of what is iterated here, the same for the same place with each epoch; added where it is new."""
-        known = self._source_of.get(dataset)
-        if known is not None:
-            return known
+        met_before = self._source_of.get(dataset)
+        if met_before is not None:
+            return met_before
         stack = user_stack()
         alike = self.sources.at(stack)
         if any(source.exhausted and source.dataset() is not None for source in alike):
