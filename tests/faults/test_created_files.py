@@ -14,6 +14,7 @@ import pytest
 
 from tuner.child.files import Overlay
 from tuner.child.recorder import Recorder
+from tuner.child.records import ChildRequest
 from tuner.child.session import Session
 from tuner.child.wire import FILES, MADE
 from tuner.devices.cpu import cpu_device
@@ -189,7 +190,7 @@ def test_downloads_of_libraries_are_no_leavings(
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     (tmp_path / cwd).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / cwd)
-    session = Session({"folder": str(tmp_path / "study" / "trials" / "0000")}, Recorder(None))
+    session = Session(ChildRequest(folder=str(tmp_path / "study" / "trials" / "0000")), Recorder(None))
     assert Overlay(session).is_watched(str(tmp_path / path)) is watched
 
 

@@ -2,57 +2,60 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner.child import wire
-from tuner.child.records import RECORDS
+from tuner.child.records import RECORDS, ChildRequest, Loss, Note, Record
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-NAMES = st.text(min_size=1).filter(lambda name: name not in ("v", "t", "kind"))
+# Odd floats travel as text, which only fields that are floats read back: they have a test of their own.
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+st.register_type_strategy(Mapping, lambda kind: st.dictionaries(*map(st.from_type, get_args(kind)), max_size=3))
+SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, float) and not math.isfinite(a):
-        return str(float(b)) == str(a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict):
-        return set(a) == set(b) and all(_same(a[k], b[k]) for k in a)
-    return bool(a == b)
+def _all_fields(kind: Any) -> st.SearchStrategy[Any]:
+    """Any record (or request) of the type, with no field left to its default."""
+    return st.builds(kind, **{field.name: ... for field in dataclasses.fields(kind)})
+
+
+@SLOW
+@given(st.sampled_from(sorted(RECORDS)).flatmap(lambda kind: _all_fields(RECORDS[kind])))
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    (entry,) = wire.decode([wire.encode(record, 1.5)])
+    assert entry.t == 1.5
+    assert type(entry.record) is type(record)
+    assert repr(entry.record) == repr(record), "with 1 and 1.0 and True told apart"
+
+
+@given(st.floats(), st.floats())
+def test_a_float_that_json_has_no_word_for_comes_back_too(samples: float, value: float) -> None:
+    (entry,) = wire.decode([wire.encode(Loss(samples, value), 0.0)])
+    assert repr(entry.record) == repr(Loss(samples, value)) or not math.isfinite(samples + value)
+    assert isinstance(entry.record, Loss)
+    assert math.isnan(entry.record.value) if math.isnan(value) else entry.record.value == value
+
+
+@SLOW
+@given(_all_fields(ChildRequest))
+def test_a_request_comes_back_as_it_was(request: ChildRequest) -> None:
+    assert repr(wire.decode_request(wire.encode_request(request))) == repr(request)
 
 
 @settings(deadline=None)
-@given(st.sampled_from(sorted(RECORDS)), st.dictionaries(NAMES, VALUES, max_size=4))
-def test_a_record_comes_back_as_it_was(kind: str, fields: dict[str, Any]) -> None:
-    (record,) = wire.decode_fields([wire.encode_fields(kind, 1.5, fields)])
-    assert record["kind"] == kind
-    assert record["t"] == 1.5
-    assert all(_same(value, record[name]) for name, value in fields.items())
-
-
-@settings(deadline=None)
-@given(st.dictionaries(NAMES, VALUES, max_size=3), st.data())
-def test_a_torn_line_is_skipped_and_its_neighbours_are_not(fields: dict[str, Any], data: st.DataObject) -> None:
-    whole = wire.encode_fields("note", 0.0, fields)
+@given(st.text(), st.data())
+def test_a_torn_line_is_skipped_and_its_neighbours_are_not(text: str, data: st.DataObject) -> None:
+    whole = wire.encode(Note(text), 0.0)
     torn = whole[: data.draw(st.integers(0, len(whole) - 2))]
-    assert [r["kind"] for r in wire.decode_fields([whole, torn])] == ["note"]
+    assert [entry.record for entry in wire.decode([whole, torn])] == [Note(text)]
 
 
 @settings(deadline=None)
 @given(st.binary())
 def test_garbage_is_skipped(garbage: bytes) -> None:
-    assert all(record["kind"] in RECORDS for record in wire.decode_fields([garbage]))
-
-
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown record kind 'gossip'"):
-        wire.encode_fields("gossip", 0.0, {})
+    assert all(entry.record.kind in RECORDS for entry in wire.decode([garbage]))

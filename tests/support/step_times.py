@@ -11,7 +11,9 @@ import numpy as np
 from support.in_process import Log
 from tuner.analysis.measurement import measurement_of
 from tuner.analysis.stats import Floats
-from tuner.child.recorder import StepClock
+from tuner.child import shape
+from tuner.child.clock import StepClock
+from tuner.child.records import Window as ChildWindow
 from tuner.model import Measurement
 from tuner.runner.request import Window
 
@@ -53,7 +55,7 @@ def measured(weather: Weather, random: np.random.Generator, window: Window) -> t
     """One trial's measurement, its window ended by the step clock's own rule, and the rate to be expected in it."""
     seconds, expected = step_seconds(weather, random)
     now, log = [0.0], Log()
-    clock = StepClock(log, asdict(window), clock=lambda: now[0])
+    clock = StepClock(log, shape.read(ChildWindow, asdict(window)), clock=lambda: now[0])
     began = None
     for step, took in enumerate(seconds.tolist()):
         clock.add_samples(BATCH, 0.0)

@@ -16,8 +16,10 @@ from typing import Any
 
 from ..call_sites import frames, user_stack
 from ..patches import patch
+from ..records import ProbeSide
 from ..session import Session
 from ..sources import DataSource, TrainingSources
+from . import FRAMEWORK
 from .data.watch import DatasetWatch
 from .functions import FunctionWatch, TracedFunction, not_converted
 from .types import Arguments, Dataset, DatasetIterator, Result, Structure, Tensor
@@ -58,7 +60,7 @@ class IterationWatch:
         self.functions = functions
         self.stands_aside = stands_aside
         self.sources: TrainingSources[DatasetSource] = TrainingSources(
-            session.clock, session.knowledge.get("training_loaders") or (), lambda: session.may_be_of("keras"),
+            session.clock, session.request.knowledge.training_loaders, lambda: session.may_be_of(FRAMEWORK),
             self._counted,
         )  # fmt: skip
         self.largest = 0
@@ -178,7 +180,7 @@ class IterationWatch:
                 return original(iterator, *args, **kwargs)
             self.session.check_stop()
             self.sources.fetch_begins(source)
-            if self.session.probe and source.key in self.sources.known:
+            if self.session.request.probe and source.key in self.sources.known:
                 return self._probe(original, iterator, source)
             began = time.perf_counter()
             try:
@@ -268,8 +270,8 @@ class IterationWatch:
                     continue
                 return self._leading(element), time.perf_counter() - began
 
-        if self.session.probe == "loader":
-            self.sources.drain(source, fetch, lambda: self.session.step("keras"))
+        if self.session.request.probe is ProbeSide.LOADER:
+            self.sources.drain(source, fetch, lambda: self.session.step(FRAMEWORK))
         return self.sources.first_again(source, first)
 
     # which one trains
