@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tuner.child import wire
-from tuner.child.records import RECORDS
+from tuner.child import shape, wire
+from tuner.child.records import Exit
 from tuner.runner.process import LEAVE_S
 
 pytest_plugins = ["support.skips", "support.postgresql"]
@@ -65,12 +65,6 @@ def write_script(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def _defaults(kind: str) -> dict[str, Any]:
-    """A record leaves out what is as its type says; what is known of a script stays as it was sent."""
-    fields = () if kind == "facts" else dataclasses.fields(RECORDS[kind])
-    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
-
-
 def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """The child's records until it has ended. As in the runner, one whose script is through may not stay: TensorFlow's
     generator datasets can lock up while Python ends, without us as well.
@@ -78,9 +72,10 @@ def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, A
     records = []
     leaving = threading.Timer(LEAVE_S, process.kill)
     with os.fdopen(reader, "rb") as stream:
-        for record in wire.decode_fields(stream):
-            records.append({**_defaults(record["kind"]), **record})
-            if record["kind"] == "exit":
+        for entry in wire.decode(stream):
+            fields = {field.name: getattr(entry.record, field.name) for field in dataclasses.fields(entry.record)}
+            records.append({"kind": entry.record.kind, "t": entry.t, **shape.plain(fields)})
+            if isinstance(entry.record, Exit):
                 leaving.start()
     leaving.cancel()
     return records
@@ -110,7 +105,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         request = {
             "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
             "argv": list(argv), "device": device, "config": dict(config or {}), "knowledge": dict(knowledge or {}),
-            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe,
+            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe or None,
             "max_device_bytes": max_device_bytes,
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
