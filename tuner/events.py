@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
-from tuner.model import Config, Device, Ratio, Script, Trial, Winner
+from tuner.model import Config, Device, LeftOut, Ratio, Script, Trial, Winner
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SpaceResolved:
 
     values: dict[str, tuple[object, ...]]
     as_written: dict[str, object]
-    left_out: dict[str, str]
+    left_out: dict[str, LeftOut]
     pinned: Config
     size: int
 

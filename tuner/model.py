@@ -90,6 +90,14 @@ class KnobReport:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Why a knob isn't searched, for people. ``unselected`` where the user himself chose others, or left it out."""
+
+    reason: str
+    unselected: bool = False
+
+
+@dataclass(frozen=True)
 class Block:
     """Consecutive steps of the steady window, timed together: one raw reading.
 

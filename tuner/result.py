@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
-from tuner.model import Device, Measurement, Script, Shift, TierBest, Trial, Verdict, Winner, baseline_of
+from tuner.model import Device, LeftOut, Measurement, Script, Shift, TierBest, Trial, Verdict, Winner, baseline_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StudyResult:
     shifts: tuple[Shift, ...] = ()
     bottleneck: Bottleneck | None = None
     space: str = ""
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
     tiers: Mapping[str, int] = field(default_factory=dict)
     bests: tuple[TierBest, ...] = ()
     knowledge: Mapping[str, Any] = field(default_factory=dict)

@@ -129,7 +129,8 @@ class Screen:
     def left_out(self) -> dict[str, str]:
         """Knobs that the search space refuses for this script."""
         known = Known(cpu_device(), 2, facts={**self.baseline.facts, "effective_batch": "keep"})
-        return dict(resolve(load_space("torch"), known).left_out)
+        left_out = resolve(load_space("torch"), known).left_out
+        return {knob: left.reason for knob, left in left_out.items()}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.torch import SPACE as TORCH
 from tuner.errors import SpaceError, UnknownKnobError
-from tuner.model import Config, Device, Value, same_value
+from tuner.model import Config, Device, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, ResolvedSpace, SearchSpace, resolve
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
@@ -149,18 +149,21 @@ def test_a_rule_decides_what_is_allowed_of_the_complete_config() -> None:
     assert resolved.allows({}) and not resolved.allows({"a": 2})
 
 
+UNSELECTED = LeftOut("not selected", unselected=True)
+
+
 @pytest.mark.parametrize(
     ("selection", "pinned", "searched", "reason"),
     [
         ((), {}, {"a", "b"}, {}),
-        (("a",), {}, {"a"}, {"b": "not selected"}),
-        (("-a",), {}, {"b"}, {"a": "not selected"}),
-        (("a", "b", "-a"), {}, {"b"}, {"a": "not selected"}),
-        (("a",), {"a": 2}, set(), {"a": "pinned to 2", "b": "not selected"}),
+        (("a",), {}, {"a"}, {"b": UNSELECTED}),
+        (("-a",), {}, {"b"}, {"a": UNSELECTED}),
+        (("a", "b", "-a"), {}, {"b"}, {"a": UNSELECTED}),
+        (("a",), {"a": 2}, set(), {"a": LeftOut("pinned to 2"), "b": UNSELECTED}),
     ],
 )
 def test_what_is_searched_is_selected_and_not_pinned(
-    selection: tuple[str, ...], pinned: Config, searched: set[str], reason: dict[str, str]
+    selection: tuple[str, ...], pinned: Config, searched: set[str], reason: dict[str, LeftOut]
 ) -> None:
     space = SearchSpace("small", "none", (Knob("a", lambda k: [1, 2], ""), Knob("b", lambda k: [1, 2], "")))
     resolved = resolve(
@@ -183,7 +186,8 @@ def test_what_is_searched_is_selected_and_not_pinned(
 def test_a_knob_is_left_out_for_a_reason(knob: Knob, facts: dict[str, Config], reason: str) -> None:
     resolved = resolve(SearchSpace("one", "none", (knob,)), Known(CPU, 4, facts=facts))
     assert resolved.axes == ()
-    assert reason in resolved.left_out["a"]
+    left = resolved.left_out["a"]
+    assert reason in left.reason and not left.unselected
 
 
 @pytest.mark.parametrize("arguments", [{"selection": ["x"]}, {"selection": ["-x"]}, {"selection": ["--a"]}])

@@ -34,6 +34,7 @@ from tuner.model import (
     Device,
     Evidence,
     KnobReport,
+    LeftOut,
     Measurement,
     Outcome,
     OutcomeKind,
@@ -56,9 +57,9 @@ FOLDER = "autotune-train-cpu"
 WHY = "12 trials are done"
 CONFIG = Config(num_workers=2, precision="bf16")
 LEFT_OUT = {
-    "compile": "not selected",
-    "pin_memory": "means nothing on cpu",
-    "batch_size": "BatchNorm would see smaller batches (see --effective-batch)",
+    "compile": LeftOut("not selected", unselected=True),
+    "pin_memory": LeftOut("means nothing on cpu"),
+    "batch_size": LeftOut("BatchNorm would see smaller batches (see --effective-batch)"),
 }
 TIERS = {"num_workers": 1, "precision": 2, "batch_size": 3}
 

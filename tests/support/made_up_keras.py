@@ -7,14 +7,14 @@ from dataclasses import replace
 from support import made_up
 from support.made_up import MIB, complete, failed, measured
 from tuner.analysis.bottleneck import Bottleneck, Bound
-from tuner.model import Config, Evidence, KnobReport, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
+from tuner.model import Config, Evidence, KnobReport, LeftOut, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
 
 CONFIG = Config(parallel_calls="auto", prefetch="auto", run_eagerly=False, steps_per_execution=16)
 LEFT_OUT = {
-    "memory_growth": "means nothing on cpu",
-    "vectorized_map": "no map stands right before a batch",
-    "cache": "it would take 21,400 MiB, and 14,336 MiB are left of the memory limit",
-    "grad_accumulation": "the loss is no mean over the batch (sum)",
+    "memory_growth": LeftOut("means nothing on cpu"),
+    "vectorized_map": LeftOut("no map stands right before a batch"),
+    "cache": LeftOut("it would take 21,400 MiB, and 14,336 MiB are left of the memory limit"),
+    "grad_accumulation": LeftOut("the loss is no mean over the batch (sum)"),
 }
 REMARKS = (
     "the training step was traced anew 19 times in 20 calls: batches of ever new shapes, or Python values where"

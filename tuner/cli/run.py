@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.cli.script import find_script, ranks
-from tuner.cli.tables import Subparsers
+from tuner.cli.verb import Subparsers
 from tuner.devices.present import AUTO, resolve_device, spellings
 from tuner.devices.software import software
 from tuner.errors import ProfileError, UsageError
@@ -25,6 +25,9 @@ from tuner.space.arguments import parse, render
 
 _NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
 """What a rate hardly depends on: not worth a warning in every production log."""
+
+
+TAKES_SCRIPT_ARGUMENTS = True
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -41,7 +44,6 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
     parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
     parser.add_argument("--strict", action="store_true", help="refuse to run when script or software have changed")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         path, module = profile.script.path, profile.script.module
     script = find_script(path, module, profile.script.argv if given is None else given, "run")
     knowledge = knowledge_of(profile, script, place)
-    changes = _relevant(profiles.drift(profile, script, software()))
+    drift = profiles.drift(profile, script, software())
+    changes = [_change_text(change) for change in drift if change.name not in _NO_MATTER]
     if changes and arguments.strict:
         raise ProfileError(
             f"{place} was proven under other conditions: {'; '.join(changes)}",
@@ -118,8 +121,12 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def _relevant(changes: list[str]) -> list[str]:
-    return [change for change in changes if change.partition(" was ")[0] not in _NO_MATTER]
+def _change_text(change: profiles.Change) -> str:
+    if change.part is profiles.ProvenPart.SCRIPT:
+        return "the script has changed"
+    if change.part is profiles.ProvenPart.ARGUMENTS:
+        return f"its arguments were {change.before}, now {change.now}"
+    return f"{change.name} was {change.before}, now {change.now}"
 
 
 def _says(profile: profiles.Profile) -> str:

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from tuner.analysis.accuracy import Screened
@@ -140,18 +141,39 @@ def choose(profiles: list[Profile], device: Device, place: str) -> Profile:
     )
 
 
-def drift(profile: Profile, script: Script, environment: Mapping[str, str]) -> list[str]:
-    """What is not as it was when the config was proven, a line each."""
-    lines = []
+class ProvenPart(StrEnum):
+    """What a config was proven with."""
+
+    SCRIPT = "script"
+    ARGUMENTS = "arguments"
+    SOFTWARE = "software"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that is not as it was when the config was proven. ``part`` is what changed; software has a ``name``.
+
+    For the script, ``before`` and ``now`` are hashes; for its arguments, command lines.
+    """
+
+    part: ProvenPart
+    before: str
+    now: str
+    name: str = ""
+
+
+def drift(profile: Profile, script: Script, environment: Mapping[str, str]) -> list[Change]:
+    """What is not as it was when the config was proven."""
+    changes = []
     if profile.script.sha256 and script.sha256 != profile.script.sha256:
-        lines.append("the script has changed")
+        changes.append(Change(ProvenPart.SCRIPT, profile.script.sha256, script.sha256))
     if tuple(script.argv) != tuple(profile.script.argv):
-        lines.append(f"its arguments were {_shell(profile.script.argv)}, now {_shell(script.argv)}")
+        changes.append(Change(ProvenPart.ARGUMENTS, _shell(profile.script.argv), _shell(script.argv)))
     for name in sorted({*profile.environment, *environment}):
         before, now = profile.environment.get(name, "absent"), environment.get(name, "absent")
         if before != now:
-            lines.append(f"{name} was {before}, now {now}")
-    return lines
+            changes.append(Change(ProvenPart.SOFTWARE, before, now, name))
+    return changes
 
 
 def _shell(arguments: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.documents import measurement_document, plain
 from tuner.formatting import AS_WRITTEN, bound_text, bytes_text, gain_text, share_text
-from tuner.model import Measurement
+from tuner.model import LeftOut, Measurement
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ProbeReport:
     headroom_bytes: int | None
     knobs: Sequence[str]
     remarks: Sequence[str]
-    left_out: Mapping[str, str]
+    left_out: Mapping[str, LeftOut]
     records: str
 
     def lines(self) -> list[str]:
@@ -44,7 +44,7 @@ class ProbeReport:
             lines.append(f"memory left below the limit: {bytes_text(max(0, self.headroom_bytes))}")
         lines.append(f"worth turning: {', '.join(self.knobs) or 'nothing that can be turned here'}")
         lines += [f"{AS_WRITTEN}: {remark}" for remark in self.remarks]
-        lines += [f"left out: {knob}: {reason}" for knob, reason in self.left_out.items()]
+        lines += [f"left out: {knob}: {left.reason}" for knob, left in self.left_out.items()]
         return [*lines, f"records: {self.records}"]
 
     def document(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class ProbeReport:
         return {
             **plain(asdict(self.bottleneck)), "bound": str(self.bottleneck.bound),
             "headroom_bytes": self.headroom_bytes, "knobs": list(self.knobs), "remarks": list(self.remarks),
-            "left_out": dict(self.left_out), "records": self.records,
+            "left_out": {knob: left.reason for knob, left in self.left_out.items()}, "records": self.records,
             "runs": [
                 {"name": name, "measurement": measurement_document(measurement) if measurement is not None else None}
                 for name, measurement in self.runs.items()

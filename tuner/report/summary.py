@@ -24,6 +24,7 @@ from tuner.formatting import (
 )
 from tuner.model import (
     KnobReport,
+    LeftOut,
     Measurement,
     OutcomeKind,
     Phase,
@@ -38,8 +39,6 @@ from tuner.result import StudyResult
 
 _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
-_CHOSEN = "not selected"
-"""The search space's reason for what the user left out himself: no news to him."""
 _TIER_NAMES = {1: "nothing but speed", 2: "numerics", 3: "optimisation"}
 _LEARNED = {
     "not-needed": "", "pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown",
@@ -203,8 +202,9 @@ def _cautions(winner: Winner, tiers: Mapping[str, int], screened: Sequence[Scree
     return lines
 
 
-def _left_out(left_out: Mapping[str, str]) -> list[str]:
-    rows = [(f"  {knob}", reason) for knob, reason in left_out.items() if reason != _CHOSEN]
+def _left_out(left_out: Mapping[str, LeftOut]) -> list[str]:
+    """Why knobs weren't searched; that the user chose others is no news to him."""
+    rows = [(f"  {knob}", left.reason) for knob, left in left_out.items() if not left.unselected]
     return ["knobs left out", *_columns(rows)] if rows else []
 
 

@@ -118,7 +118,7 @@ def request_document(request: TrialRequest, *, parent_pid: int, started: float) 
         "window": {**asdict(request.window), "max_s": min(request.window.max_s, request.limits.trial_timeout_s)},
         "deadline_s": request.limits.trial_timeout_s,
         "seed": request.seed,
-        "probe": request.probe,
+        "probe": request.probe or None,
         "max_device_bytes": request.limits.max_device_bytes,
         "parent_pid": parent_pid,
         "spawned_monotonic": started,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner.errors import SpaceError, UnknownKnobError, UsageError
-from tuner.model import BASELINE, Config, Device, Value, same_value
+from tuner.model import BASELINE, Config, Device, LeftOut, Value, same_value
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ResolvedSpace:
 
     space: SearchSpace
     axes: tuple[Axis, ...]
-    left_out: Mapping[str, str]
+    left_out: Mapping[str, LeftOut]
     pinned: Config
     facts: Mapping[str, Any]
 
@@ -195,17 +195,20 @@ def resolve(
     unwanted = {entry[1:] for entry in selection if entry.startswith("-")}
     facts = known.facts
     as_written: Mapping[str, Value] = facts.get("as_written", {})
-    left_out: dict[str, str] = {}
+    left_out: dict[str, LeftOut] = {}
     axes: list[Axis] = []
     for knob in space.knobs:
-        reason = _reason_to_leave_out(knob, known, wanted, unwanted, pinned)
+        if knob.name not in pinned and (knob.name in unwanted or (wanted and knob.name not in wanted)):
+            left_out[knob.name] = LeftOut("not selected", unselected=True)
+            continue
+        reason = _reason_to_leave_out(knob, known, pinned)
         if reason:
-            left_out[knob.name] = reason
+            left_out[knob.name] = LeftOut(reason)
             continue
         written = as_written[knob.name]
         values = _distinct([written, *knob.choices(_known_for(known, written))], ordered=knob.ordered)
         if len(values) < 2:
-            left_out[knob.name] = f"only one value makes sense here: {written}"
+            left_out[knob.name] = LeftOut(f"only one value makes sense here: {written}")
             continue
         axes.append(Axis(_beside(knob, facts), values, _index(values, written)))
     return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), facts)
@@ -236,14 +239,10 @@ def _check_word(knob: Knob, value: Value, known: Known) -> None:
         raise UsageError(f"{knob.name}={value}: that is none of its values here", hint=f"they are: {words}")
 
 
-def _reason_to_leave_out(
-    knob: Knob, known: Known, wanted: set[str], unwanted: set[str], pinned: Mapping[str, Value]
-) -> str:
+def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) -> str:
     reasons: Mapping[str, str] = known.facts.get("left_out", {})
     if knob.name in pinned:
         return f"pinned to {pinned[knob.name]}"
-    if knob.name in unwanted or (wanted and knob.name not in wanted):
-        return "not selected"
     if knob.devices is not None and known.device.kind not in knob.devices:
         return f"means nothing on {known.device.kind}"
     if knob.name in reasons:

@@ -95,7 +95,7 @@ def space_document(space: ResolvedSpace) -> dict[str, Any]:
         "hash": space_hash(space),
         "values": {axis.knob.name: list(axis.values) for axis in space.axes},
         "as_written": {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
-        "left_out": dict(space.left_out),
+        "left_out": {knob: left.reason for knob, left in space.left_out.items()},
         "pinned": dict(space.pinned),
     }
 

@@ -48,8 +48,8 @@ def test_a_count_that_is_no_number_is_refused_where_it_is_bound_and_borne_where_
             extend_space(SPACE, parse([f"--x={argument}"]))
     odd = space(num_workers="auto", batch_size="auto")
     assert odd.canonical({"precision": "bf16"}) == {"precision": "bf16"}
-    assert odd.left_out["batch_size"] == "the script's own value is auto, which is no whole number"
-    assert "auto" in space(num_workers="auto", batch_size="auto", free=True).left_out["num_workers"]
+    assert odd.left_out["batch_size"].reason == "the script's own value is auto, which is no whole number"
+    assert "auto" in space(num_workers="auto", batch_size="auto", free=True).left_out["num_workers"].reason
 
 
 def test_an_options_text_is_the_number_that_it_means() -> None:

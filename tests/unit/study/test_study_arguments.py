@@ -49,7 +49,7 @@ def test_what_another_value_brings_is_searched_beside_it_only(tmp_path: Path) ->
     assert set(first.values) == {"input", "precision"}
     assert set(wider.values) == {"input", "precision", "workers", "prefetch"}
     assert wider.as_written == {"input": "slow", "precision": "fp32", "workers": 0, "prefetch": 2}
-    assert wider.left_out["batch_size"] == "made by hand", "what the baseline showed stays as it was"
+    assert wider.left_out["batch_size"].reason == "made by hand", "what the baseline showed stays as it was"
     assert "with input=fast there is more to turn: workers, prefetch" in [event.text for event in of(ran.events, Noted)]
     turned = [trial.config for trial in ran.result.trials if "workers" in trial.config]
     assert turned and all(config.get("input") == "fast" for config in turned)

@@ -74,10 +74,8 @@ class OptimizerWatch:
     def __init__(self, session: Session, keras: ModuleType) -> None:
         self.session = session
         self.keras = keras
-        self.accumulates = (
-            int(session.request.config["grad_accumulation"]) if session.knobs.wants("grad_accumulation") else 0
-        )
-        self.scale = float(session.request.config["lr_scale"]) if session.knobs.wants("lr_scale") else 1.0
+        self.accumulates = int(session.knobs.wanted("grad_accumulation") or 0)
+        self.scale = float(session.knobs.wanted("lr_scale") or 1.0)
         self.created: list[str] = []
         self.scaled = 0
         self.accumulated_by_script = 0

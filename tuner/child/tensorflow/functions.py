@@ -149,15 +149,12 @@ class FunctionWatch:
         """The script's function, or from its second call on one compiled as the config says: variables exist then."""
         if entry.chosen is not None:
             return entry.chosen
-        wanted = (
-            self.session.knobs.wants("jit_compile")
-            and bool(self.session.request.config["jit_compile"]) != entry.written_jit
-        )
-        if not (wanted and entry.calls and entry.takes_gradients):
+        wanted = self.session.knobs.wanted("jit_compile")
+        if not (wanted is not None and bool(wanted) != entry.written_jit and entry.calls and entry.takes_gradients):
             return entry.function
         # What was traced stays as it was compiled: only a copy that hasn't been traced can be compiled otherwise.
         entry.chosen = entry.function._clone(None)
-        entry.chosen._jit_compile = bool(self.session.request.config["jit_compile"])
+        entry.chosen._jit_compile = bool(wanted)
         entry.traces = 0
         self.traces[entry.code] -= 1
         return entry.chosen

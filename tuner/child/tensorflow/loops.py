@@ -259,10 +259,9 @@ class LoopWatch:
         else:
             session.facts.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
             if any(entry.fetches for entry in stepping):
-                session.facts.left_out["jit_compile"] = (
-                    "the training function fetches its batches itself: XLA can't do that"
-                )
-                session.facts.hide_wait("the training function fetches its batches itself")
+                fetches = "the training function fetches its batches itself"
+                session.facts.left_out["jit_compile"] = f"{fetches}: XLA can't do that"
+                session.facts.hide_wait(fetches)
         if "jit_compile" in session.request.config:
             seen = functions.compilation()
             if seen is None:

@@ -27,8 +27,8 @@ class Loader(DataSource):
     """What is known of the loaders made at one place of the user's code.
 
     ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
-    were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``: samples
-    of a map-style dataset. ``leads``: whether the samples lie along the first dimension of the batch's tensors.
+    were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
+    samples of a map-style dataset. ``leads``: whether the samples lie along the first dimension of the batch's tensors.
     """
 
     written: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,40 @@
+"""What changed since a config was proven is told by what it is, not by how it is worded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import made_up
+
+from tuner.export.profile import Change, Profile, ProvenPart, drift
+from tuner.model import Script, Verdict
+
+SOFTWARE = {"python": "3.11.0", "torch": "2.13.0"}
+PROVEN = Profile(made_up.DEVICE, made_up.CONFIG, Verdict.IMPROVED, made_up.SCRIPT, SOFTWARE, {}, 1.4)
+
+
+@pytest.mark.parametrize(
+    ("script", "software", "changes"),
+    [
+        (made_up.SCRIPT, SOFTWARE, []),
+        (
+            replace(made_up.SCRIPT, sha256="cd" * 32), SOFTWARE,
+            [Change(ProvenPart.SCRIPT, "ab" * 32, "cd" * 32)],
+        ),
+        (
+            replace(made_up.SCRIPT, argv=()), SOFTWARE,
+            [Change(ProvenPart.ARGUMENTS, "--epochs 3 --name 'first try'", "none")],
+        ),
+        (
+            made_up.SCRIPT, {"python": "3.12.1", "kernel": "6.1"},
+            [
+                Change(ProvenPart.SOFTWARE, "absent", "6.1", "kernel"),
+                Change(ProvenPart.SOFTWARE, "3.11.0", "3.12.1", "python"),
+                Change(ProvenPart.SOFTWARE, "2.13.0", "absent", "torch"),
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_each_change_names_what_changed(script: Script, software: dict[str, str], changes: list[Change]) -> None:
+    assert drift(PROVEN, script, software) == changes
