@@ -44,6 +44,7 @@ class InProcess:
     def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], **request: Any) -> None:
         self.log = Log()
         given = {"config": config, "knowledge": knowledge, "window": ENDLESS, "device": "cpu", "folder": ""}
+        request["probe"] = request.get("probe") or None
         self.session = session_of({**given, **request}, self.log)
 
     def end(self) -> dict[str, Any]:
