@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
+from support.entries import entries_of
 from support.in_process import Log
 from tuner.analysis.measurement import measurement_of
 from tuner.analysis.stats import Floats
-from tuner.child import shape
 from tuner.child.clock import StepClock
-from tuner.child.records import Window as ChildWindow
+from tuner.child.records import Window
 from tuner.model import Measurement
-from tuner.runner.request import Window
 
 NOISES = ("normal", "log-normal", "t3")
 AUTOCORRELATIONS = (0.0, 0.5, 0.9)
@@ -55,7 +54,7 @@ def measured(weather: Weather, random: np.random.Generator, window: Window) -> t
     """One trial's measurement, its window ended by the step clock's own rule, and the rate to be expected in it."""
     seconds, expected = step_seconds(weather, random)
     now, log = [0.0], Log()
-    clock = StepClock(log, shape.read(ChildWindow, asdict(window)), clock=lambda: now[0])
+    clock = StepClock(log, window, clock=lambda: now[0])
     began = None
     for step, took in enumerate(seconds.tolist()):
         clock.add_samples(BATCH, 0.0)
@@ -66,8 +65,7 @@ def measured(weather: Weather, random: np.random.Generator, window: Window) -> t
         if through:
             break
     assert clock.complete and began is not None, "the window didn't end"
-    records = [{"t": 0.0, **record} for record in log.records]
-    found = measurement_of([*records, {"kind": "window", "t": 0.0, "complete": True}], [])
+    found = measurement_of(entries_of([*log.records, {"kind": "window", "complete": True}]), [])
     assert found is not None
     steps = sum(block.steps for block in found.blocks)
     return found, BATCH * steps / float(expected[began : began + steps].sum())

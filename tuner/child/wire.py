@@ -8,9 +8,9 @@ a torn last line.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from . import shape
 from .records import RECORDS, ChildRequest, Note, Record
@@ -28,6 +28,10 @@ FILES = "files"
 
 MADE = "made.jsonl"
 """In the trial's folder: what the trial makes among the user's files, a line each; see ``created_files``."""
+
+
+UNREADABLE = "a record can't be read:"
+"""Begins the note that stands in for a record which isn't as declared."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +53,22 @@ def decode(lines: Iterable[bytes]) -> Iterator[Entry]:
     for line in lines:
         try:
             fields = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if not isinstance(fields, dict) or fields.get("v") != VERSION:
             continue
-        kind, t = RECORDS.get(str(fields.get("kind"))), fields.get("t")
-        if kind is None or isinstance(t, bool) or not isinstance(t, (int, float)):
+        kind = RECORDS.get(str(fields.get("kind")))
+        try:
+            t = shape.read(float, fields.get("t"), "t")
+        except ValueError:
+            continue
+        if kind is None or not math.isfinite(t):
             continue
         try:
             record: Record = shape.read(kind, fields)
         except ValueError as error:
-            record = Note(f"a record can't be read: {error}")
-        yield Entry(float(t), record)
+            record = Note(f"{UNREADABLE} {error}")
+        yield Entry(t, record)
 
 
 def encode_request(request: ChildRequest) -> str:
@@ -71,14 +79,3 @@ def encode_request(request: ChildRequest) -> str:
 def decode_request(text: str) -> ChildRequest:
     """The inverse of ``encode_request``. Raises ``ValueError`` naming what isn't as declared."""
     return shape.read(ChildRequest, json.loads(text), "request")
-
-
-def decode_fields(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Records of the lines as loose fields; torn, foreign and future lines are skipped."""
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("v") == VERSION and record.get("kind") in RECORDS:
-            yield record

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from ..records import Gradient
+from ..records import FirstGradient
 from ..session import Session
 from .loader import tensors_of
 
@@ -71,7 +71,7 @@ class GradientWatch:
                 before[0], before[1] = before[0] + elements, before[1] + total
         samples = sum(count for count, _ in used)
         summed = tuple((elements, total) for elements, total in inputs.values())
-        self._session.recorder.emit(Gradient(norm, samples, self._exact(), self._random, summed))
+        self._session.recorder.emit(FirstGradient(norm, samples, self._exact(), self._random, summed))
 
     def _norm_of(self, optimizers: Iterable[Any]) -> float:
         parameters = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}

@@ -237,7 +237,9 @@ class DatasetWatch:
 
     def _measure_cache(self, place: Place) -> None:
         """Bytes that a cache would take, once a study; the first few elements may have to be read for it."""
-        if self.session.measuring and self.session.request.knowledge.cache_bytes is None:
+        known = self.session.request.knowledge
+        is_known = known.cache_bytes is not None or (known.framework and "cache" in known.as_written)
+        if self.session.measuring and not is_known:
             try:
                 self.session.facts.cache_bytes = place.needed_bytes(self.tf)
             except Exception as error:
