@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import Yardstick
+from tuner.child.records import Window
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
-from tuner.runner.request import Interrupted, Window, probe_window, screen_window
+from tuner.runner.request import Interrupted, probe_window, screen_window
 from tuner.space.declare import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository
 from tuner.study.budget import FEWEST_ROUNDS, Budget
