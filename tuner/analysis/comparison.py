@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.analysis import stats
-from tuner.analysis.contention import overwhelmed
-from tuner.analysis.gain import WORTH_HAVING, Yardstick, gain, score_of
+from tuner.analysis.contention import contaminated
+from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, gain, score_of
 from tuner.model import BASELINE, Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
 
@@ -101,11 +101,11 @@ def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int)
 
     One that also turns a knob without effect gives way to the same config without it.
     """
-    yardstick = Yardstick(trials, objective)
+    track = BaselineTrack(trials, objective)
     tried = {trial.config for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}
     gains = []
     for trial in trials:
-        own = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
+        own = track.gain(trial) if trial.phase is Phase.SEARCH else None
         if own is not None and own > 1.0:
             effective = with_effect(trial)
             if effective != trial.config and effective in tried:
@@ -185,7 +185,7 @@ def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) ->
 
 def _disturbed(schedule: Schedule, *runs: Measurement) -> tuple[str, ...]:
     """What disturbed any run of a round too much, each cause once."""
-    return tuple(dict.fromkeys(cause for run in runs for cause in overwhelmed(run, schedule.most_foreign_cpus)))
+    return tuple(dict.fromkeys(cause for run in runs for cause in contaminated(run, schedule.most_foreign_cpus)))
 
 
 def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.analysis.cold_start import with_cold_starts
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.waterfall import waterfall
 from tuner.cli.tables import show
 from tuner.cli.verb import Subparsers
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _check(stored)
     objective, trials = _objective(stored), with_cold_starts(stored.trials)
     if arguments.waterfall:
-        changes = waterfall(trials, Yardstick(trials, objective))
+        changes = waterfall(trials, BaselineTrack(trials, objective))
         return _show_waterfall(stored, changes, objective, arguments.svg, as_json=arguments.json)
     report = TrialsReport(trials, objective)
     if arguments.json:

@@ -33,13 +33,13 @@ def result_of(
     interrupted: bool,
 ) -> StudyResult:
     """The result with what follows from the trials. ``why`` says what ended the search."""
-    best, yardstick, space = bench.best(), bench.yardstick, bench.space
+    best, track, space = bench.best(), bench.track, bench.space
     tiers = {knob.name: knob.tier for knob in space.space.knobs} if space is not None else {}
     return StudyResult(
         study=facts_of(bench.plan), trials=tuple(bench.trials), winner=winner, best=best,
-        best_gain=yardstick.gain(best), why=why, seconds=bench.budget.elapsed(bench.clock()), interrupted=interrupted,
-        screened=screened, shifts=tuple(yardstick.shifts(MOVED)), bottleneck=bottleneck,
+        best_gain=track.gain(best), why=why, seconds=bench.budget.elapsed(bench.clock()), interrupted=interrupted,
+        screened=screened, shifts=tuple(track.shifts(MOVED)), bottleneck=bottleneck,
         space=space.space.name if space is not None else "",
         left_out=dict(space.left_out) if space is not None else {}, tiers=tiers,
-        bests=best_of_tiers(bench.trials, yardstick, tiers, winner, screened), knowledge=bench.knowledge,
+        bests=best_of_tiers(bench.trials, track, tiers, winner, screened), knowledge=bench.knowledge,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tuner.analysis.accuracy import SEEDS
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.child.records import Window
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
@@ -61,9 +61,9 @@ class Bench:
         return self.ledger.trials
 
     @property
-    def yardstick(self) -> Yardstick:
+    def track(self) -> BaselineTrack:
         """The baseline along the study so far."""
-        return Yardstick(self.trials, self.plan.objective)
+        return BaselineTrack(self.trials, self.plan.objective)
 
     def waiting(self) -> Trial | None:
         """A trial that was interrupted, to be run before any new one. Raises ``Interrupted`` when stopped."""
@@ -100,17 +100,17 @@ class Bench:
 
         finished = self.ledger.conduct(trial, self.knowledge, self._window(trial), time_for=time_to_repeat)
         best = self.best()
-        yardstick = self.yardstick
-        self.tell(TrialFinished(finished, yardstick.gain(finished), best, yardstick.gain(best)))
+        track = self.track
+        self.tell(TrialFinished(finished, track.gain(finished), best, track.gain(best)))
         return finished
 
     def told_earlier(self) -> tuple[TrialFinished, ...]:
         """The trials of an earlier process, each with the best of its time."""
-        yardstick, searched = self.yardstick, self.searched()
+        track, searched = self.track, self.searched()
         told = []
         for trial in self.trials:
-            best = yardstick.best_of(one for one in searched if one.number <= trial.number)
-            told.append(TrialFinished(trial, yardstick.gain(trial), best, yardstick.gain(best)))
+            best = track.best_of(one for one in searched if one.number <= trial.number)
+            told.append(TrialFinished(trial, track.gain(trial), best, track.gain(best)))
         return tuple(told)
 
     def _window(self, trial: Trial) -> Window:
@@ -160,7 +160,7 @@ class Bench:
 
     def best(self) -> Trial | None:
         """The best of them, which isn't proven by anything."""
-        return self.yardstick.best_of(self.searched())
+        return self.track.best_of(self.searched())
 
     def trial_s(self) -> float:
         """Seconds that a trial typically takes here; a probe is shorter."""

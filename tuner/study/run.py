@@ -14,7 +14,7 @@ from tuner.analysis.comparison import choose_candidates
 from tuner.analysis.contention import MOVED
 from tuner.analysis.gain import WORTH_HAVING, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
-from tuner.analysis.stats import Verdict
+from tuner.analysis.stats import Noninferiority
 from tuner.devices.present import kind_of
 from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, StudyStarted
 from tuner.formatting import AS_WRITTEN, config_text, shift_text
@@ -251,7 +251,7 @@ class _Study:
 
     def _note_drift(self) -> None:
         anchor = max(trial.number for trial in self._bench.trials if trial.phase is Phase.ANCHOR)
-        for shift in self._bench.yardstick.shifts(MOVED):
+        for shift in self._bench.track.shifts(MOVED):
             if shift.after == anchor:
                 self._bench.note(shift_text(shift))
 
@@ -274,10 +274,10 @@ class _Study:
         return ""
 
     def _trials_since_gain(self, done: list[Trial]) -> int:
-        yardstick = self._bench.yardstick
+        track = self._bench.track
         best, since = 0.0, 0
         for trial in done:
-            own = yardstick.gain(trial) or 0.0
+            own = track.gain(trial) or 0.0
             improved = own > best * WORTH_HAVING
             best, since = (own, 0) if improved else (best, since + 1)
         return since
@@ -287,7 +287,7 @@ class _Study:
         plan, bench = self._plan, self._bench
         candidates = choose_candidates(bench.trials, plan.objective, CANDIDATES * plan.finalists)
         self._screened = tuple(screen(bench, candidates))
-        passed = [s.config for s in self._screened if s.verdict is Verdict.PASS]
+        passed = [s.config for s in self._screened if s.verdict is Noninferiority.PASS]
         self._fit = [t for t in candidates if not bench.needs_screen(t.config) or t.config in passed]
         winner = hold_finals(bench, self._fit)
         if candidates:

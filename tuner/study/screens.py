@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Pair, Screened, is_settled, judge, metrics_in
-from tuner.analysis.stats import Verdict
+from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
 from tuner.formatting import config_text
 from tuner.model import BASELINE, Phase, Trial
@@ -37,7 +37,7 @@ def screen(bench: Bench, candidates: Sequence[Trial]) -> list[Screened]:
             continue
         result = _screen(bench, trial)
         screened.append(result)
-        fit += result.verdict is Verdict.PASS
+        fit += result.verdict is Noninferiority.PASS
         bench.tell(Screening(trial, result))
     return screened
 
@@ -60,7 +60,7 @@ def _screen(bench: Bench, candidate: Trial) -> Screened:
             pairs.append(_pair(bench, candidate, seed))
             if is_settled(candidate.config, pairs):
                 return judge(candidate.config, pairs, bench.plan.accuracy, samples)
-        if judge(candidate.config, pairs, bench.plan.accuracy, samples).verdict is not Verdict.INCONCLUSIVE:
+        if judge(candidate.config, pairs, bench.plan.accuracy, samples).verdict is not Noninferiority.INCONCLUSIVE:
             break
     return judge(candidate.config, pairs, bench.plan.accuracy, samples)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from support import made_up, worlds
 
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.waterfall import waterfall
 from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, WaterfallEntry
 from tuner.report.waterfall import picture, table
@@ -28,7 +28,7 @@ def search(*tried: tuple[Mapping[str, Value], float | None]) -> list[Trial]:
 
 
 def chain(trials: list[Trial]) -> tuple[WaterfallEntry, ...]:
-    return waterfall(trials, Yardstick(trials, worlds.OBJECTIVE))
+    return waterfall(trials, BaselineTrack(trials, worlds.OBJECTIVE))
 
 
 def added(trials: list[Trial]) -> list[dict[str, object]]:
