@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.analysis.comparison import Schedule, decide, failed_in, is_decided, pairs_of
-from tuner.analysis.contention import OVERWHELMING
+from tuner.analysis.contention import CONTAMINATING
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import count_text
 from tuner.model import BASELINE, Phase, Trial, Winner
@@ -110,7 +110,7 @@ def _begun(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
     fit = {trial.number: trial for trial in candidates}
     if not stored or stored["after"] != len(bench.searched()) or not set(stored["candidates"]) <= set(fit):
         return None
-    most_foreign_cpus = plan.host.allowed_foreign_cpus(OVERWHELMING)
+    most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
     begun = tuple(fit[number] for number in stored["candidates"])
     ended = stored.get("ended", False)
     return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], most_foreign_cpus, ended)
@@ -132,7 +132,7 @@ def _schedule(bench: Bench, candidates: Sequence[Trial]) -> Schedule | None:
         return None
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
-    most_foreign_cpus = plan.host.allowed_foreign_cpus(OVERWHELMING)
+    most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
     schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, most_foreign_cpus)
     _save(bench, schedule)
     return schedule
