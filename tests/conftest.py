@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tuner.child import wire
-from tuner.child.records import RECORDS
+from tuner.child.records import RECORDS, Note
 from tuner.runner.process import LEAVE_S
 
 pytest_plugins = ["support.skips", "support.postgresql"]
@@ -71,6 +71,16 @@ def _defaults(kind: str) -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
+def _fields_of(line: bytes) -> dict[str, Any] | None:
+    """What was sent, default values included; None for a torn line. The parent has to be able to read it."""
+    for entry in wire.decode([line]):
+        unreadable = isinstance(entry.record, Note) and entry.record.text.startswith(wire.UNREADABLE)
+        assert not unreadable, f"{entry.record}: {line!r}"
+        fields = json.loads(line)
+        return {**_defaults(fields["kind"]), **fields}
+    return None
+
+
 def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """The child's records until it has ended. As in the runner, one whose script is through may not stay: TensorFlow's
     generator datasets can lock up while Python ends, without us as well.
@@ -78,8 +88,11 @@ def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, A
     records = []
     leaving = threading.Timer(LEAVE_S, process.kill)
     with os.fdopen(reader, "rb") as stream:
-        for record in wire.decode_fields(stream):
-            records.append({**_defaults(record["kind"]), **record})
+        for line in stream:
+            record = _fields_of(line)
+            if record is None:
+                continue
+            records.append(record)
             if record["kind"] == "exit":
                 leaving.start()
     leaving.cancel()

@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from tuner.child.records import Evidence as Evidence
+from tuner.child.records import FirstGradient as FirstGradient
+from tuner.child.records import KnobReport as KnobReport
 from tuner.child.records import ProbeSide
 from tuner.child.records import Value as Value
 
@@ -77,19 +79,6 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class KnobReport:
-    """Requested → sites seen → changed → evidence, for one knob in one trial."""
-
-    knob: str
-    requested: Value
-    sites_seen: int
-    sites_changed: int
-    evidence: Evidence
-    reason: str = ""
-    observed: Value | None = None
-
-
-@dataclass(frozen=True)
 class LeftOut:
     """Why a knob isn't searched, for people. ``unselected`` where the user himself chose others, or left it out."""
 
@@ -125,20 +114,6 @@ class CardUse:
     throttle_reasons: int
     foreign_bytes: int
     foreign_share: float | None
-
-
-@dataclass(frozen=True)
-class FirstGradient:
-    """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
-
-    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
-    """
-
-    norm: float
-    samples: float
-    exact: bool
-    random: bool
-    inputs: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)

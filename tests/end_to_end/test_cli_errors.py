@@ -18,7 +18,9 @@ from tuner.cli import main
 AUTOTUNE = Path(sys.executable).with_name("autotune")
 REFERENCE = Path(__file__).parents[2] / "tuner" / "cli" / "README.md"
 PROFILE = {
-    "device": {"kind": "cuda", "index": 0, "name": "Imaginary GPU", "uuid": "GPU-0", "memory_bytes": 1},
+    "device": {
+        "kind": "cuda", "index": 0, "name": "Imaginary GPU", "uuid": "GPU-0", "memory_bytes": 1, "label": "cuda:0",
+    },
     "config": {}, "verdict": "keep-baseline", "speedup": None, "environment": {},
     "script": {"path": "train.py", "module": "", "sha256": "", "argv": []},
 }  # fmt: skip
@@ -58,7 +60,7 @@ class Wrong:
 
 
 CASES = (
-    Wrong("", "usage", "no verb is given", "the verbs are: study, "),
+    Wrong("", "usage", "no verb given", "the verbs are: study, "),
     Wrong("stduy train.py", "usage", "there is no verb 'stduy'", "did you mean study?"),
     Wrong("train.py", "usage", "there is no verb 'train.py'", "autotune study train.py"),
     Wrong("study", "usage", "no script is given", "autotune study train.py"),
@@ -116,7 +118,7 @@ CASES = (
     Wrong("trials --svg a.svg", "usage", "--svg draws the waterfall", "--waterfall --svg FILE"),
     Wrong("trials --waterfall --svg gone/a.svg", "usage", "there is no folder gone", ""),
     Wrong("studies gone", "storage", "there is no folder gone", "", 6),
-    Wrong("devices -- x", "usage", "takes nothing behind --", ""),
+    Wrong("devices -- x", "usage", "takes nothing after --", ""),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from support.entries import entries_of
 from support.in_process import Log
 from tuner.analysis.measurement import measurement_of
 from tuner.analysis.stats import Floats
@@ -64,8 +65,7 @@ def measured(weather: Weather, random: np.random.Generator, window: Window) -> t
         if through:
             break
     assert clock.complete and began is not None, "the window didn't end"
-    records = [{"t": 0.0, **record} for record in log.records]
-    found = measurement_of([*records, {"kind": "window", "t": 0.0, "complete": True}], [])
+    found = measurement_of(entries_of([*log.records, {"kind": "window", "complete": True}]), [])
     assert found is not None
     steps = sum(block.steps for block in found.blocks)
     return found, BATCH * steps / float(expected[began : began + steps].sum())

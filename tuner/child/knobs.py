@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from . import evidence
 from .evidence import Finding, SetBy
 from .recorder import Recorder
-from .records import Evidence, Knob, Value
+from .records import Evidence, KnobReport, Value
 
 
 class Knobs:
@@ -87,7 +87,7 @@ class Knobs:
         if knob in self.requested:
             self.reported.add(knob)
             self._recorder.emit(
-                Knob(
+                KnobReport(
                     knob, self.requested[knob], finding.sites, finding.changed, finding.evidence, finding.reason,
                     finding.observed,
                 )

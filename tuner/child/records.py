@@ -241,7 +241,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Gradient:
+class FirstGradient:
     """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
 
     ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
@@ -281,7 +281,7 @@ class Compile:
 
 
 @dataclass(frozen=True)
-class Knob:
+class KnobReport:
     """Requested → sites seen → changed → evidence, for one knob."""
 
     kind: ClassVar[str] = "knob"
@@ -347,13 +347,13 @@ class Exit:
 
 
 Record = (
-    Hello | FrameworkSeen | FirstStep | Block | Loss | Metric | Gradient | Memory | Compile | Knob | Note | Failure
-    | Facts | WindowEnd | ScriptException | Exit
+    Hello | FrameworkSeen | FirstStep | Block | Loss | Metric | FirstGradient | Memory | Compile | KnobReport | Note
+    | Failure | Facts | WindowEnd | ScriptException | Exit
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {
     record.kind: record
     for record in (
-        Hello, FrameworkSeen, FirstStep, Block, Loss, Metric, Gradient, Memory, Compile, Knob, Note, Failure,
+        Hello, FrameworkSeen, FirstStep, Block, Loss, Metric, FirstGradient, Memory, Compile, KnobReport, Note, Failure,
         Facts, WindowEnd, ScriptException, Exit,
     )
 }  # fmt: skip

@@ -77,11 +77,14 @@ def _number(value: Any, place: str) -> float:
         raise _refuse(place, value, "a number")
     if isinstance(value, str) and value not in ("nan", "inf", "-inf"):
         raise _refuse(place, value, "a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise _refuse(place, value, "a number of this range") from None
 
 
 def _whole(value: Any, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+    if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         raise _refuse(place, value, "a whole number")
     return int(value)
 

@@ -8,6 +8,7 @@ a torn last line.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,10 @@ MADE = "made.jsonl"
 """In the trial's folder: what the trial makes among the user's files, a line each; see ``created_files``."""
 
 
+UNREADABLE = "a record can't be read:"
+"""Begins the note that stands in for a record which isn't as declared."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A record, and when the child sent it: ``t`` is its monotonic clock in seconds."""
@@ -49,18 +54,22 @@ def decode(lines: Iterable[bytes]) -> Iterator[Entry]:
     for line in lines:
         try:
             fields = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if not isinstance(fields, dict) or fields.get("v") != VERSION:
             continue
-        kind, t = RECORDS.get(str(fields.get("kind"))), fields.get("t")
-        if kind is None or isinstance(t, bool) or not isinstance(t, (int, float)):
+        kind = RECORDS.get(str(fields.get("kind")))
+        try:
+            t = shape.read(float, fields.get("t"), "t")
+        except ValueError:
+            continue
+        if kind is None or not math.isfinite(t):
             continue
         try:
             record: Record = shape.read(kind, fields)
         except ValueError as error:
-            record = Note(f"a record can't be read: {error}")
-        yield Entry(float(t), record)
+            record = Note(f"{UNREADABLE} {error}")
+        yield Entry(t, record)
 
 
 def encode_request(request: ChildRequest) -> str:
@@ -79,14 +88,3 @@ def encode_fields(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
         raise ValueError(f"unknown record kind {kind!r}")
     line = {"v": VERSION, "t": round(t, 6), "kind": kind, **shape.plain(fields)}
     return json.dumps(line, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
-
-
-def decode_fields(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Records of the lines as loose fields; torn, foreign and future lines are skipped."""
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("v") == VERSION and record.get("kind") in RECORDS:
-            yield record

@@ -8,20 +8,28 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, cast
 
 from tuner import __version__
+from tuner.cli.verb import Subparsers, Verb
 from tuner.errors import AutotuneError, ExitCode, UsageError, UserScriptError
 
-VERBS = ("study", "run", "probe", "trials", "studies", "devices")
-"""Each is a module of this package, loaded when it is asked for: a training needs no database to start."""
+VERBS = {
+    "study": "tuner.cli.study",
+    "run": "tuner.cli.run",
+    "probe": "tuner.cli.probe",
+    "trials": "tuner.cli.trials",
+    "studies": "tuner.cli.studies",
+    "devices": "tuner.cli.devices",
+}
+"""Verb → the module that implements ``Verb``, imported only when it is used: ``run`` must start without a database."""
 BROKEN_PIPE = 141
 """What a shell reports for a program that died of SIGPIPE."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of exiting, so that wrong usage is told like every other error."""
+    """Raises instead of exiting, so that wrong usage is reported like every other error."""
 
     def __init__(self, **options: Any) -> None:
         # An abbreviation that works today is another option's name tomorrow.
@@ -39,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except AutotuneError as error:
-        return _tell(error)
+        return _report(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
@@ -48,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except SystemExit:
-        return BROKEN_PIPE  # that is how rich tells it, after the same redirection
+        return BROKEN_PIPE  # rich exits on a broken pipe, after the same redirection
     except Exception:
         traceback.print_exc()
         print(f"error: this is a bug in autotune {__version__} [internal]", file=sys.stderr)
@@ -56,18 +64,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.INTERNAL
 
 
-def build_parser(names: Sequence[str] = VERBS) -> argparse.ArgumentParser:
-    """The parser of these verbs."""
+def build_parser(names: Iterable[str] | None = None) -> argparse.ArgumentParser:
+    """The parser of these verbs, of all without names."""
     parser = _Parser(
         prog="autotune",
         description="Finds, proves and applies the fastest training configuration for a script, without edits to it.",
-        epilog="autotune VERB --help tells more about a verb.",
+        epilog="autotune VERB --help describes a verb.",
     )
     parser.add_argument("--version", action="version", version=f"autotune {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True, parser_class=_Parser)
-    for name in names:
-        importlib.import_module(f"tuner.cli.{name}").add_parser(verbs)
+    verbs: Subparsers = parser.add_subparsers(
+        dest="verb", metavar="VERB", title="verbs", required=True, parser_class=_Parser
+    )
+    for name in VERBS if names is None else names:
+        _verb(name).add_parser(verbs)
     return parser
+
+
+def _verb(name: str) -> Verb:
+    return cast(Verb, importlib.import_module(VERBS[name]))
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -77,37 +91,35 @@ def _dispatch(arguments: list[str]) -> int:
         parsed, unknown = build_parser(names).parse_known_args(_joined(ours))
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
+    verb = _verb(parsed.verb)
     if unknown:
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=_place_for(unknown, parsed.verb))
-    if script_args is not None and parsed.verb not in ("study", "run", "probe"):
-        raise UsageError(f"autotune {parsed.verb} takes nothing behind --")
+        hint = f"see: autotune {parsed.verb} --help"
+        if verb.TAKES_SCRIPT_ARGUMENTS:
+            example = f"autotune {parsed.verb} train.py -- {' '.join(unknown)}"
+            hint = f"the script's own arguments go after --, as in: {example}"
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=hint)
+    if script_args is not None and not verb.TAKES_SCRIPT_ARGUMENTS:
+        raise UsageError(f"autotune {parsed.verb} takes nothing after --")
     parsed.script_args = script_args
-    code: int = parsed.run(parsed)
-    return code
+    return verb.run(parsed)
 
 
 def _verbs_of(arguments: Sequence[str]) -> Sequence[str]:
-    """The verb that is called, all of them where it's the command itself that is asked for help."""
+    """The verb that is called; all of them where the command itself is asked for help."""
     first = arguments[0] if arguments else ""
     if first in VERBS:
         return (first,)
     if first.startswith("-"):
-        return VERBS
-    listed = f"the verbs are: {', '.join(VERBS)}; autotune --help tells more"
+        return tuple(VERBS)
+    hint = f"the verbs are: {', '.join(VERBS)}; see: autotune --help"
     if not first:
-        raise UsageError("no verb is given", hint=listed)
+        raise UsageError("no verb given", hint=hint)
     close = difflib.get_close_matches(first, VERBS, n=1)
     if close:
-        listed = f"did you mean {close[0]}?"
+        hint = f"did you mean {close[0]}?"
     elif first.endswith(".py"):
-        listed = f"as in: autotune study {first}"
-    raise UsageError(f"there is no verb {first!r}", hint=listed)
-
-
-def _place_for(unknown: Sequence[str], verb: str) -> str:
-    if verb in ("study", "run", "probe"):
-        return f"the script's own arguments go behind --, as in: autotune {verb} train.py -- {' '.join(unknown)}"
-    return f"see: autotune {verb} --help"
+        hint = f"as in: autotune study {first}"
+    raise UsageError(f"there is no verb {first!r}", hint=hint)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
@@ -129,7 +141,8 @@ def _joined(arguments: list[str]) -> list[str]:
     return joined
 
 
-def _tell(error: AutotuneError) -> int:
+def _report(error: AutotuneError) -> int:
+    """Prints the error and its hint to standard error; gives the exit status."""
     if isinstance(error, UserScriptError) and error.traceback_text:
         print(error.traceback_text.rstrip("\n"), file=sys.stderr)
     print(f"error: {error.message} [{error.slug}]", file=sys.stderr)

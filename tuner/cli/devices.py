@@ -7,12 +7,15 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from tuner.cli.tables import Subparsers, show
+from tuner.cli.tables import show
+from tuner.cli.verb import Subparsers
 from tuner.devices.present import devices
 from tuner.errors import ExitCode
 from tuner.formatting import bytes_text
 from tuner.model import Device
 from tuner.report.table import Table
+
+TAKES_SCRIPT_ARGUMENTS = False
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -22,7 +25,6 @@ def add_parser(verbs: Subparsers) -> None:
         description="Lists the devices that a study could run on, in the order in which --device auto picks them.",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, make_plan
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
-from tuner.cli.tables import Subparsers
+from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode
 from tuner.formatting import rate_text
 from tuner.model import Measurement, Outcome
@@ -23,6 +23,9 @@ from tuner.storage.folder import PROBE
 from tuner.study.probe import probe
 
 STOPPING = "stopping"
+
+
+TAKES_SCRIPT_ARGUMENTS = True
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -36,7 +39,6 @@ def add_parser(verbs: Subparsers) -> None:
     )  # fmt: skip
     declare_script(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.cli.script import find_script, ranks
-from tuner.cli.tables import Subparsers
+from tuner.cli.verb import Subparsers
 from tuner.devices.present import AUTO, resolve_device, spellings
 from tuner.devices.software import software
 from tuner.errors import ProfileError, UsageError
@@ -25,6 +25,9 @@ from tuner.space.arguments import parse, render
 
 _NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
 """What a rate hardly depends on: not worth a warning in every production log."""
+
+
+TAKES_SCRIPT_ARGUMENTS = True
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -41,7 +44,6 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
     parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
     parser.add_argument("--strict", action="store_true", help="refuse to run when script or software have changed")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.cli.tables import Subparsers, show
+from tuner.cli.tables import show
+from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ProfileError, StorageError
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
@@ -16,6 +17,8 @@ from tuner.formatting import config_text, gain_text
 from tuner.model import Verdict
 from tuner.report.table import Table
 from tuner.storage.studies import StoredStudy, find_studies, read_study
+
+TAKES_SCRIPT_ARGUMENTS = False
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -26,7 +29,6 @@ def add_parser(verbs: Subparsers) -> None:
     )  # fmt: skip
     parser.add_argument("dir", nargs="?", default=".", metavar="DIR", help="where to look (default: here)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, described, make_plan, set_aside
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
-from tuner.cli.tables import Subparsers
+from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode
 from tuner.export import EXPORTERS, PROFILE
 from tuner.export.base import Exporter
@@ -26,6 +26,8 @@ from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.atomic import write_durably
 from tuner.study.run import run_study
+
+TAKES_SCRIPT_ARGUMENTS = True
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -69,7 +71,6 @@ def add_parser(verbs: Subparsers) -> None:
     )
     parser.add_argument("--new", action="store_true", help="begin anew: the folder's earlier study is set aside")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and create nothing")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,9 +1,6 @@
-"""What the verbs that list things share: the type of argparse's verbs, and a plain table."""
+"""Prints a table: for the verbs that list things."""
 
 from __future__ import annotations
-
-import argparse
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -11,14 +8,8 @@ from rich.text import Text
 
 from tuner.report.table import Table
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-else:
-    Subparsers = object
-
-
 WIDE = 200
-"""Columns where there is no terminal: what reads a pipe doesn't want folded lines."""
+"""Columns without a terminal: whatever reads the pipe wants one line a row."""
 
 
 def show(table: Table) -> None:

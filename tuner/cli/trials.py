@@ -11,7 +11,8 @@ from pathlib import Path
 from tuner.analysis.cold_start import with_cold_starts
 from tuner.analysis.gain import Yardstick
 from tuner.analysis.waterfall import waterfall
-from tuner.cli.tables import Subparsers, show
+from tuner.cli.tables import show
+from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ObjectiveError, StorageError, UsageError
 from tuner.formatting import count_text
 from tuner.model import Turn
@@ -22,6 +23,8 @@ from tuner.storage.atomic import write_durably
 from tuner.storage.audit import disagreements
 from tuner.storage.studies import StoredStudy, open_study
 from tuner.study.identity import objective_of
+
+TAKES_SCRIPT_ARGUMENTS = False
 
 
 def add_parser(verbs: Subparsers) -> None:
@@ -40,7 +43,6 @@ def add_parser(verbs: Subparsers) -> None:
         help="show what each turn brought, from the script as written to the fastest trial",
     )  # fmt: skip
     parser.add_argument("--svg", metavar="FILE", help="draw the waterfall into a file")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tuner.model import OutcomeKind
+from tuner.analysis.measurement import all_of, knob_reports, last_of
+from tuner.child.records import Block, Exit, Failure, FirstStep, Hello, Record, ScriptException, WindowEnd
+from tuner.model import Evidence, OutcomeKind
 
 Judgement = tuple[OutcomeKind, str, str]
 """Kind, reason (a slug), detail (one line for people)."""
@@ -32,7 +33,7 @@ class Traces:
     after a kill.
     """
 
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Record]
     baseline: bool
     status: int | None = None
     ended_by: str = ""
@@ -40,10 +41,16 @@ class Traces:
     log: str = ""
     oom_killed: bool = False
     measurable: bool | None = None
-    last: Mapping[str, Mapping[str, Any]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "last", {record["kind"]: record for record in self.records})
+    @property
+    def window(self) -> WindowEnd | None:
+        """How the window ended, where it did."""
+        return last_of(self.records, WindowEnd)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the window is."""
+        return self.window is not None and self.window.complete
 
 
 def classify(traces: Traces) -> Judgement:
@@ -51,25 +58,20 @@ def classify(traces: Traces) -> Judgement:
     judgement = _from_failures(traces)
     if judgement:
         return judgement
-    if traces.last.get("window", {}).get("complete") and traces.measurable is not False:
+    if traces.complete and traces.measurable is not False:
         return OutcomeKind.COMPLETE, "", ""
     return _from_exception(traces) or _from_our_kill(traces) or _from_signal(traces) or _from_end(traces)
 
 
 def _from_failures(traces: Traces) -> Judgement | None:
     """What the child recognised itself. Out of memory is forgiven when a full window followed."""
-    complete = bool(traces.last.get("window", {}).get("complete"))
-    for record in traces.records:
-        if record["kind"] == "failure":
-            reason = str(record.get("reason", "unsupported"))
-            if not (complete and reason in ("device-oom", "host-oom")):
-                return _INFEASIBLE, reason, one_line(str(record.get("detail", "")))
-    reports = {record.get("knob"): record for record in traces.records if record["kind"] == "knob"}
-    for record in reports.values():
-        if record.get("evidence") == "contradicted":
-            why = record.get("reason") or f"observed {record.get('observed')}"
-            text = f"{record.get('knob')}={record.get('requested')} did not take effect: {why}"
-            return _INFEASIBLE, "contradicted", one_line(text)
+    for failure in all_of(traces.records, Failure):
+        if not (traces.complete and failure.reason in ("device-oom", "host-oom")):
+            return _INFEASIBLE, failure.reason, one_line(failure.detail)
+    for report in knob_reports(traces.records):
+        if report.evidence is Evidence.CONTRADICTED:
+            why = report.reason or f"observed {report.observed}"
+            return _INFEASIBLE, "contradicted", one_line(f"{report.knob}={report.requested} did not take effect: {why}")
     return None
 
 
@@ -80,22 +82,21 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
         "host-oom": _INFEASIBLE,
         "guard-lost": OutcomeKind.INFRASTRUCTURE,
     }
-    told = traces.last.get("window", {}).get("why", "")
-    if traces.ended_by == "deadline" and told and traces.measurable:
+    why = traces.window.why if traces.window is not None else ""
+    if traces.ended_by == "deadline" and why and traces.measurable:
         # All that there is to know is written down: only the script's own end is missing.
-        return OutcomeKind.COMPLETE, "", one_line(str(told))
+        return OutcomeKind.COMPLETE, "", one_line(why)
     kind = kinds.get(traces.ended_by)
     return (kind, traces.ended_by, traces.ended_detail) if kind else None
 
 
 def _from_exception(traces: Traces) -> Judgement | None:
     """An exception that left the user's script."""
-    record = traces.last.get("exception")
-    if record is None or record.get("origin", "script") != "script":
+    raised = last_of(traces.records, ScriptException)
+    if raised is None or raised.origin != "script":
         return None
-    name, text = str(record.get("type", "")), str(record.get("text", ""))
-    line = one_line(f"{name}: {_essence(text)}" if text else name)
-    matched = match_text(f"{name}: {text}\n{record.get('traceback', '')}")
+    line = one_line(f"{raised.type}: {_essence(raised.text)}" if raised.text else raised.type)
+    matched = match_text(f"{raised.type}: {raised.text}\n{raised.traceback}")
     if matched in ("device-oom", "host-oom"):
         return _INFEASIBLE, matched, line
     if matched == "disk-full":
@@ -126,7 +127,7 @@ def _from_end(traces: Traces) -> Judgement:
     """The script ended by itself, without an exception, before its window was complete."""
     code = _exit_code(traces)
     ours = OutcomeKind.USER_ERROR if traces.baseline else _INFEASIBLE
-    if "hello" not in traces.last:
+    if last_of(traces.records, Hello) is None:
         detail = last_line(traces.log) or f"the process ended with status {code} before it said anything"
         return OutcomeKind.INFRASTRUCTURE, "no-start", one_line(detail)
     matched = match_text(traces.log) if code else ""
@@ -135,12 +136,12 @@ def _from_end(traces: Traces) -> Judgement:
     if code:
         detail = one_line(f"the script ended with status {code}: {last_line(traces.log)}")
         return ours, "script-failed", detail
-    if "first_step" not in traces.last:
+    if last_of(traces.records, FirstStep) is None:
         return ours, "no-step", "the script ended without a training step that could be seen"
-    blocks = sum(1 for r in traces.records if r["kind"] == "block" and not r.get("flagged"))
+    blocks = sum(1 for block in all_of(traces.records, Block) if not block.flagged)
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:
-        told = traces.last.get("window", {}).get("why") or "the script ended before the window was complete"
-        return OutcomeKind.COMPLETE, "", one_line(str(told))
+        why = traces.window.why if traces.window is not None else ""
+        return OutcomeKind.COMPLETE, "", one_line(why or "the script ended before the window was complete")
     return ours, "too-short", "the script ended after its first steps, before anything could be measured"
 
 
@@ -148,7 +149,8 @@ def _exit_code(traces: Traces) -> int:
     """The script's exit code, negative for a signal; what it said itself where we ended the process."""
     status = traces.status
     if traces.ended_by or status is None:
-        return int(traces.last.get("exit", {}).get("code") or 0)
+        ended = last_of(traces.records, Exit)
+        return 0 if ended is None else ended.code
     return -(status & 0x7F) if status & 0x7F else status >> 8
 
 
@@ -232,8 +234,8 @@ def _essence(text: str) -> str:
     if unsupported:
         return f"XLA can't compile {unsupported[1]}: {unsupported[2].removesuffix(' compatible with node ')}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(_SURROUNDINGS)]
-    return told[-1] if told else text
+    own = [line for line in lines if not line.startswith(_SURROUNDINGS)]
+    return own[-1] if own else text
 
 
 def last_line(text: str) -> str:

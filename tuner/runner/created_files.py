@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tuner.child.records import FirstStep
 from tuner.child.wire import FILES, MADE
 from tuner.storage.folder import RECORDS
 from tuner.storage.records import read_records
@@ -72,9 +73,9 @@ def put_aside(trial: Path) -> list[str]:
 def _first_step_at(trial: Path) -> float:
     """The moment of the first step, in seconds since the epoch; now where there was none."""
     with contextlib.suppress(OSError):
-        for record in read_records(trial / RECORDS):
-            if record["kind"] == "first_step":
-                return time.time() - (time.monotonic() - float(record["t"]))
+        for entry in read_records(trial / RECORDS):
+            if isinstance(entry.record, FirstStep):
+                return time.time() - (time.monotonic() - entry.t)
     return time.time()
 
 

@@ -10,13 +10,15 @@ import selectors
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from tuner.analysis.measurement import measurement_of, merged_facts
+from tuner.analysis.measurement import knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
-from tuner.child.wire import decode_fields
+from tuner.child.records import Exit, FirstStep, Record, ScriptException, WindowEnd
+from tuner.child.shape import plain
+from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.host import host_memory
 from tuner.devices.present import kind_of
@@ -82,14 +84,14 @@ class _Journal:
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] = path.open("wb", buffering=0)
         self._torn = b""
-        self.records: list[dict[str, Any]] = []
+        self.entries: list[Entry] = []
 
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Stores what came and returns the records completed by it."""
+    def feed(self, data: bytes) -> list[Entry]:
+        """Stores what came and returns the records completed by it. Raises ``OSError`` on a full disk."""
         self._file.write(data)
         *lines, self._torn = (self._torn + data).split(b"\n")
-        new = list(decode_fields(lines))
-        self.records += new
+        new = list(decode(lines))
+        self.entries += new
         return new
 
     def close(self) -> None:
@@ -105,11 +107,11 @@ class _Progress:
     stepped: bool = False
     through: float | None = None
 
-    def see(self, record: dict[str, Any], now: float) -> None:
+    def see(self, record: Record, now: float) -> None:
         self.last = now
-        kind = record["kind"]
-        self.stepped = self.stepped or kind == "first_step"
-        if self.through is None and (kind == "exit" or (kind == "window" and record.get("complete"))):
+        self.stepped = self.stepped or isinstance(record, FirstStep)
+        through = isinstance(record, Exit) or (isinstance(record, WindowEnd) and record.complete)
+        if self.through is None and through:
             self.through = now
 
 
@@ -167,8 +169,8 @@ class _Watch:
         if descriptor == self._launched.statuses:
             self._hear_guard(data)
             return bool(data)
-        for record in self._journal.feed(data):
-            self._progress.see(record, time.monotonic())
+        for entry in self._journal.feed(data):
+            self._progress.see(entry.record, time.monotonic())
         return bool(data)
 
     def _hear_guard(self, data: bytes) -> None:
@@ -211,16 +213,16 @@ class _Watch:
         self._drain()
         # Judged by what came before the kill: a script may turn our TERM into an exception of its own.
         self.ended_by, self.ended_detail = due
-        kept = len(self._journal.records)
+        before = len(self._journal.entries)
         self._tree.kill()
         self._drain()
-        del self._journal.records[kept:]
+        del self._journal.entries[before:]
         return True
 
     def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
         """What the trial ended as, from everything it left."""
-        records = self._journal.records
-        measurement = measurement_of(records, self._samples)
+        measurement = measurement_of(self._journal.entries, self._samples)
+        records = [entry.record for entry in self._journal.entries]
         traces = Traces(
             records=records,
             baseline=not self._request.config,
@@ -232,13 +234,10 @@ class _Watch:
             measurable=measurement is not None,
         )
         kind, reason, detail = classify(traces)
-        facts = merged_facts(records)
-        if not device_clean:
-            facts["device_clean"] = False
-        return Outcome(
-            kind, reason, detail, str(traces.last.get("exception", {}).get("traceback", "")),
-            measurement, facts, seconds,
-        )  # fmt: skip
+        raised = last_of(records, ScriptException)
+        knowledge = replace(knowledge_of(records), device_clean=device_clean)
+        traceback_text = "" if raised is None else raised.traceback
+        return Outcome(kind, reason, detail, traceback_text, measurement, plain(knowledge), seconds)
 
 
 def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple[str, str] | None:

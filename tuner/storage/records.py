@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from tuner.analysis.resources import ResourceSample
 from tuner.child import shape
-from tuner.child.wire import decode_fields
+from tuner.child.wire import Entry, decode
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path) -> list[Entry]:
     """The child's records, a torn last line left out; empty where there is no file. Raises ``OSError``."""
     try:
         with path.open("rb") as file:
-            return list(decode_fields(file))
+            return list(decode(file))
     except FileNotFoundError:
         return []
 

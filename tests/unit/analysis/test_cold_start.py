@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import worlds
+from support.entries import entries_of
 from support.ran import Ran
 
 from tuner.analysis.cold_start import with_cold_starts
@@ -85,9 +86,10 @@ def test_the_first_compilation_decides_over_a_short_training(tmp_path: Path) -> 
 )
 def test_the_cache_is_told_by_its_hits_and_misses(fields: dict[str, int], cache: str) -> None:
     blocks = [
-        {"kind": "block", "t": 1.0 + n, "phase": "window", "steps": 4, "samples": 8, "seconds": 1.0} for n in range(6)
+        {"kind": "block", "t": 1.0 + n, "phase": "window", "steps": 4, "samples": 8, "seconds": 1.0, "wait_s": 0.0}
+        for n in range(6)
     ]
-    measurement = measurement_of([*blocks, {"kind": "compile", "t": 9.0, "seconds": 3.0, **fields}], [])
+    measurement = measurement_of(entries_of([*blocks, {"kind": "compile", "t": 9.0, "seconds": 3.0, **fields}]), [])
     assert measurement is not None
     assert measurement.compile_cache == cache
 

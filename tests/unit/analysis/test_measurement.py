@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 import pytest
+from support.entries import entries_of, records_of
 
-from tuner.analysis.measurement import knob_reports, measurement_of, merged_facts
+from tuner.analysis.measurement import knob_reports, knowledge_of, measurement_of
 from tuner.analysis.resources import ResourceSample
+from tuner.child.records import Knowledge
 from tuner.model import Evidence, FirstGradient
 
 Record = dict[str, Any]
@@ -30,7 +32,7 @@ DONE: Record = {"kind": "window", "t": 99.0, "complete": True, "why": ""}
 
 def test_the_window_is_what_counts() -> None:
     records = [*blocks(8, 10.0, start=1.0, phase="warmup"), *blocks(20), DONE]
-    measurement = measurement_of(records, [])
+    measurement = measurement_of(entries_of(records), [])
     assert measurement is not None
     assert measurement.rate == pytest.approx(100)
     assert measurement.low <= 100 <= measurement.high
@@ -43,7 +45,7 @@ def test_the_window_is_what_counts() -> None:
 
 def test_a_wait_that_nothing_shows_is_not_told_as_none() -> None:
     unseen: Record = {"kind": "facts", "t": 1.0, "wait_is_unseen": True}
-    measurement = measurement_of([*blocks(20, wait_s=0.0), unseen, DONE], [])
+    measurement = measurement_of(entries_of([*blocks(20, wait_s=0.0), unseen, DONE]), [])
     assert measurement is not None
     assert measurement.data_wait_share is None
 
@@ -52,39 +54,39 @@ def test_skipped_steps_and_the_first_gradient_are_read() -> None:
     scaler = {"steps": 80, "skipped": 9, "late_steps": 60, "late_skipped": 6}
     gradient = {"norm": "inf", "samples": 64, "exact": True, "random": False, "inputs": [[1024, 3.5]]}
     records = [*blocks(20), {"kind": "facts", "t": 1.0, "gradient_scaler": scaler}, DONE]
-    measurement = measurement_of([*records, {"kind": "gradient", "t": 2.0, **gradient}], [])
+    measurement = measurement_of(entries_of([*records, {"kind": "gradient", "t": 2.0, **gradient}]), [])
     assert measurement is not None
     assert (measurement.scaled_steps, measurement.skipped_steps, measurement.skip_share) == (60, 6, 0.1)
     assert measurement.gradient == FirstGradient(math.inf, 64.0, True, False, ((1024.0, 3.5),))
-    without = measurement_of([*blocks(20), DONE], [])
+    without = measurement_of(entries_of([*blocks(20), DONE]), [])
     assert without is not None
     assert (without.skip_share, without.gradient) == (0.0, None)
 
 
 def test_a_window_that_a_recompilation_ended_does_not_count() -> None:
     records = [*blocks(10, 5.0), *blocks(4, 1.0, phase="warmup"), *blocks(12), DONE]
-    measurement = measurement_of(records, [])
+    measurement = measurement_of(entries_of(records), [])
     assert measurement is not None
     assert measurement.rate == pytest.approx(100)
 
 
 def test_validation_is_set_apart_where_it_is_the_exception() -> None:
     records = [*blocks(10), *blocks(3, 0.0, flagged=True), DONE]
-    measurement = measurement_of(records, [])
+    measurement = measurement_of(entries_of(records), [])
     assert measurement is not None
     assert measurement.rate == pytest.approx(100)
 
 
 def test_validation_counts_where_every_step_has_it() -> None:
     records = [*blocks(2), *blocks(10, 25.0, flagged=True), DONE]
-    measurement = measurement_of(records, [])
+    measurement = measurement_of(entries_of(records), [])
     assert measurement is not None
     assert len(measurement.blocks) == 12
 
 
 def test_a_script_that_ended_early_is_measured_by_its_warm_up_and_not_called_steady() -> None:
     records = [block(1.0, 1.0, "warmup"), *blocks(9, phase="warmup")]
-    measurement = measurement_of(records, [])
+    measurement = measurement_of(entries_of(records), [])
     assert measurement is not None
     assert measurement.rate == pytest.approx(100)
     assert len(measurement.blocks) == 8
@@ -93,18 +95,18 @@ def test_a_script_that_ended_early_is_measured_by_its_warm_up_and_not_called_ste
 
 @pytest.mark.parametrize("records", [[], blocks(2), blocks(3, phase="warmup")])
 def test_too_little_is_no_measurement(records: list[Record]) -> None:
-    assert measurement_of(records, []) is None
+    assert measurement_of(entries_of(records), []) is None
 
 
 def test_a_script_without_a_loader_is_measured_in_steps() -> None:
-    measurement = measurement_of([*blocks(10, 0.0), DONE], [])
+    measurement = measurement_of(entries_of([*blocks(10, 0.0), DONE]), [])
     assert measurement is not None
     assert measurement.unit == "steps"
     assert measurement.rate == pytest.approx(10)
 
 
 def test_the_unit_that_the_child_names_is_taken() -> None:
-    measurement = measurement_of([*blocks(10), {"kind": "facts", "t": 1.0, "unit": "tokens"}, DONE], [])
+    measurement = measurement_of(entries_of([*blocks(10), {"kind": "facts", "t": 1.0, "unit": "tokens"}, DONE]), [])
     assert measurement is not None
     assert measurement.unit == "tokens"
 
@@ -124,7 +126,7 @@ def test_other_records_are_carried_over() -> None:
         *blocks(10),
         DONE,
     ]
-    measurement = measurement_of(records, [])
+    measurement = measurement_of(entries_of(records), [])
     assert measurement is not None
     assert measurement.first_step_s == 3.5
     assert measurement.compile_s == 25.0
@@ -141,7 +143,7 @@ def test_cpu_use_is_read_inside_the_window_only() -> None:
 
     records = [*blocks(10, start=10.5), DONE]
     resources = [sample(1, 0, 0, 0), sample(10, 50, 500, 30), sample(15, 60, 515, 32), sample(16, 99, 999, 99)]
-    measurement = measurement_of(records, resources)
+    measurement = measurement_of(entries_of(records), resources)
     assert measurement is not None
     assert measurement.cpu_s_per_sample == pytest.approx(2.0 / 100)
     assert measurement.foreign_cpus == pytest.approx(1.0)
@@ -159,28 +161,28 @@ def test_the_last_report_of_a_knob_counts() -> None:
         knob("workers", "unverifiable"),
         knob("precision", "not applicable", reason="no matrix product"),
         knob("workers", "verified", observed=8),
-        knob("future", "a word of a later version"),
     ]
-    workers, precision, future = knob_reports(records)
+    workers, precision = knob_reports(records_of(records))
     assert (workers.evidence, workers.observed) == (Evidence.VERIFIED, 8)
     assert precision.reason == "no matrix product"
-    assert future.evidence is Evidence.UNVERIFIABLE
 
 
 def test_facts_are_merged_later_over_earlier() -> None:
     records: list[Record] = [
-        {"v": 1, "t": 1.0, "kind": "framework", "name": "torch", "version": "2.13"},
+        {"v": 1, "t": 1.0, "kind": "framework", "name": "torch", "version": "2.13", "device": "cpu"},
         {"v": 1, "t": 1.0, "kind": "facts", "as_written": {"batch_size": 64}, "steps": 1},
         {"v": 1, "t": 1.5, "kind": "facts", "framework": "keras", "framework_version": "3.15"},
         {"v": 1, "t": 2.0, "kind": "facts", "steps": 90},
     ]
-    assert merged_facts(records) == {
-        "framework": "keras", "framework_version": "3.15", "as_written": {"batch_size": 64}, "steps": 90,
-    }, "torch was only imported"  # fmt: skip
+    knowledge = knowledge_of(records_of(records))
+    assert knowledge == Knowledge(
+        framework="keras", framework_version="3.15", as_written={"batch_size": 64}, steps=90
+    ), "torch was only imported"
+    assert type(knowledge) is Knowledge
 
 
 def test_figures_that_can_not_be_are_left_out() -> None:
     odd = [block(1.0, seconds=bad) for bad in ("nan", "inf", -1, 0, None, "fast")] + [block(1.0, "nan")]  # type: ignore[arg-type]
-    measurement = measurement_of([*odd, *blocks(10), DONE], [])
+    measurement = measurement_of(entries_of([*odd, *blocks(10), DONE], sound=False), [])
     assert measurement is not None
     assert len(measurement.blocks) == 10

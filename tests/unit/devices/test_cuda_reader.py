@@ -183,7 +183,7 @@ CHILD = textwrap.dedent(
     descriptor = int(os.environ["AUTOTUNE_RECORDS_FD"])
     def emit(kind, **fields):
         os.write(descriptor, (json.dumps({"v": 1, "t": time.monotonic(), "kind": kind, **fields}) + "\\n").encode())
-    emit("hello", pid=os.getpid(), python="3")
+    emit("hello", pid=os.getpid(), python="3", executable="python3")
     emit("first_step", seconds=0.1)
     for _ in range(14):
         time.sleep(0.1)

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tuner.child.records import (
+    Block,
+    Evidence,
+    Exit,
+    Failure,
+    FirstStep,
+    Hello,
+    KnobReport,
+    Record,
+    ScriptException,
+    WindowEnd,
+)
 from tuner.model import OutcomeKind
 from tuner.runner.classify import Traces, classify, match_text, one_line
 
-Record = dict[str, Any]
-
-HELLO: Record = {"kind": "hello", "pid": 1}
-STEP: Record = {"kind": "first_step", "seconds": 1.0}
-DONE: Record = {"kind": "window", "complete": True}
-CUT: Record = {"kind": "window", "complete": False}
+HELLO = Hello(1, "3.11.0", "/usr/bin/python")
+STEP = FirstStep(1.0)
+DONE = WindowEnd(True)
+CUT = WindowEnd(False)
 
 
 def exited(code: int) -> int:
     return code << 8
 
 
-def block(**fields: Any) -> Record:
-    return {"kind": "block", "phase": "window", "steps": 1, "samples": 1, "seconds": 1, "flagged": False, **fields}
+def block(*, flagged: bool = False) -> Block:
+    return Block("window", 1, 1.0, 1.0, 0.0, flagged)
 
 
-def raised(name: str, text: str, traceback: str = "", origin: str = "script") -> Record:
-    return {"kind": "exception", "type": name, "text": text, "traceback": traceback, "origin": origin}
+def raised(name: str, text: str, traceback: str = "", origin: str = "script") -> ScriptException:
+    return ScriptException(name, text, traceback, origin)
 
 
-def failed(reason: str, detail: str = "") -> Record:
-    return {"kind": "failure", "reason": reason, "detail": detail}
+def failed(reason: str, detail: str = "") -> Failure:
+    return Failure(reason, detail)
 
 
 def judge(*records: Record, baseline: bool = False, **traces: Any) -> tuple[OutcomeKind, str]:
@@ -225,9 +236,9 @@ def test_a_script_that_survived_out_of_memory_to_a_full_window_is_complete() -> 
 
 
 def test_a_contradicted_knob_makes_a_full_window_infeasible() -> None:
-    knob: Record = {"kind": "knob", "knob": "workers", "requested": 8, "evidence": "contradicted", "observed": 0}
+    knob = KnobReport("workers", 8, 1, 1, Evidence.CONTRADICTED, observed=0)
     assert judge(STEP, knob, DONE) == (OutcomeKind.INFEASIBLE, "contradicted")
-    assert judge(STEP, {**knob, "evidence": "verified"}, DONE)[0] is OutcomeKind.COMPLETE
+    assert judge(STEP, replace(knob, evidence=Evidence.VERIFIED), DONE)[0] is OutcomeKind.COMPLETE
 
 
 @pytest.mark.parametrize("status", [0, exited(1), exited(134), int(signal.SIGKILL), int(signal.SIGSEGV), None])
@@ -252,7 +263,7 @@ def test_our_own_kill_is_told_by_its_reason(ended_by: str, kind: OutcomeKind) ->
 
 @pytest.mark.parametrize("baseline", [True, False])
 def test_a_window_that_the_deadline_cut_short_is_a_figure_once_all_is_told(baseline: bool) -> None:
-    cut = {**CUT, "why": "its time was up"}
+    cut = replace(CUT, why="its time was up")
     late: dict[str, Any] = {"baseline": baseline, "status": None, "ended_by": "deadline"}
     assert judge(STEP, cut, measurable=True, **late) == (OutcomeKind.COMPLETE, "")
     assert judge(STEP, cut, baseline=baseline, measurable=True) == (OutcomeKind.COMPLETE, "")
@@ -268,9 +279,9 @@ def test_an_exception_before_our_kill_is_the_cause() -> None:
 
 
 def test_a_script_that_was_through_but_stayed_is_judged_by_its_end() -> None:
-    ending = [STEP, *[block()] * 5, CUT, {"kind": "exit", "code": 0}]
+    ending: list[Record] = [STEP, *[block()] * 5, CUT, Exit(0)]
     assert judge(*ending, status=None, ended_by="leaving")[0] is OutcomeKind.COMPLETE
-    assert judge(STEP, CUT, {"kind": "exit", "code": 3}, status=None, ended_by="leaving")[1] == "script-failed"
+    assert judge(STEP, CUT, Exit(3), status=None, ended_by="leaving")[1] == "script-failed"
 
 
 def test_sigkill_by_the_kernel_is_out_of_memory_and_by_others_a_crash() -> None:

@@ -7,6 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from tuner.analysis.resources import CardReading, ResourceSample
+from tuner.child.records import Note
+from tuner.child.wire import Entry
 from tuner.storage.records import read_records, read_resources, sample_line
 
 FULL = ResourceSample(
@@ -26,7 +28,7 @@ def test_torn_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:
     assert read_resources(resources) == []
     records.write_bytes(b'{"v":1,"t":1,"kind":"note","text":"a"}\n{"v":1,"t":2,"ki')
     resources.write_bytes(b'{"t":1,"rss":5}\n[]\n{"rss":7}\n{"t":2,"rss":"much"}\n{"t":2,"r')
-    assert [r["text"] for r in read_records(records)] == ["a"]
+    assert read_records(records) == [Entry(1.0, Note("a"))]
     assert read_resources(resources) == [ResourceSample(1.0, rss=5)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 
 from ..patches import patch
-from ..records import Gradient
+from ..records import FirstGradient
 from ..session import Session
 from ..tensorflow.counters import plain_variable
 from ..tensorflow.graphs import draws_numbers
@@ -75,7 +75,7 @@ class GradientWatch:
         random = _seed_states(self._model) != self._seeds or any(draws_numbers(graph) for graph in graphs)
         inputs = [self._inputs[place].numpy() for place in sorted(self._inputs)]
         self.session.recorder.emit(
-            Gradient(
+            FirstGradient(
                 norm=norm, samples=samples, exact=self._is_exact(self._model), random=random,
                 inputs=tuple((float(elements), float(weighted)) for elements, weighted in inputs),
             )
