@@ -46,12 +46,12 @@ study: env $(NEEDS)
 
 # What measures time or has a deadline ("timed") runs alone, behind all that doesn't.
 test: lint types
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow and not timed"
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed and not slow"
 
 # The long campaigns, too.
 test-all: lint types
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow and not timed"
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed or slow"
 
 # AUTOTUNE_GOLDEN=write make golden  writes the golden files anew

@@ -62,7 +62,7 @@ def profile(script: Path, folder: Path) -> Path:
 
 def test_each_rank_of_a_launcher_applies_the_profile(write_script: Callable[..., Path], tmp_path: Path) -> None:
     best = profile(write_script(TRAIN), tmp_path)
-    torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--no-python"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     done = subprocess.run(
         [*torchrun, str(BIN / "autotune"), "run", "--config", str(best), "--device", "cpu", "--", "--name", "new"],
         capture_output=True, text=True, timeout=150, check=False, cwd=tmp_path,

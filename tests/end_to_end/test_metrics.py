@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 WRITER = """
+    import sys
+    sys.modules["tensorflow"] = None  # TensorBoard would import it, for seconds and to no use
     import torch
     from WRITERS import SummaryWriter
     writer = SummaryWriter()

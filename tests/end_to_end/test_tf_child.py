@@ -70,6 +70,7 @@ EPOCHS = 10  # long enough that a moment's pause of the machine doesn't decide
 ALL = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("kind", "replicas"),
     [
@@ -110,7 +111,7 @@ def test_a_loop_does_without_the_strategy_that_it_made(
 
 
 def test_a_window_ends_the_script(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
-    run = run_child(write_script(TRAIN), argv=("function", "1", "100000"), window={"target_half_width": 1e9})
+    run = run_child(write_script(TRAIN), argv=("function", "1", "100000"))
     assert run.of("window")[0]["complete"]
     assert run.returncode == 0
     assert "samples" not in run.output
@@ -119,9 +120,8 @@ def test_a_window_ends_the_script(write_script: Callable[..., Path], run_child: 
 
 def test_xla_in_a_process_of_its_own(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     """Its threads show that compiled code ran; in the one where nothing was compiled there are none."""
-    brief = {"target_half_width": 1e9}
-    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("function", "1", "100000"), window=brief)
+    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("function", "1", "100000"))
     assert run.evidence("jit_compile") == "verified", run.of("knob")
-    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("epoch", "1", "100000"), window=brief)
+    run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("epoch", "1", "100000"))
     assert [failure["reason"] for failure in run.of("failure")] == ["compile-failure"]
     assert run.returncode == 0

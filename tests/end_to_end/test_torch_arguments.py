@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,61 +24,59 @@ TRAIN = """
 """
 
 
-@pytest.fixture
-def evidence(run_child: Callable[..., Any], write_script: Callable[..., Path]) -> Callable[..., dict[str, Any]]:
-    """The evidence of one knob, in a trial whose arguments are already filled in."""
+Records = dict[str, dict[str, Any]]
 
-    def run(knob: str, value: Any, *argv: str, bound: bool = True) -> dict[str, Any]:
-        knowledge = {"placeholders": [knob] if bound else [], "training_loaders": ["train.py:8#0"]}
-        ran = run_child(write_script(TRAIN), {knob: value}, argv=argv, knowledge=knowledge)
+
+@pytest.fixture
+def records(run_child: Callable[..., Any], write_script: Callable[..., Path]) -> Callable[..., Records]:
+    """What is said of each knob, in a trial whose arguments are already filled in: those of the bound knobs."""
+
+    def run(config: dict[str, Any], *argv: str, bound: Sequence[str], head: str = "") -> Records:
+        knowledge = {"placeholders": list(bound), "training_loaders": ["train.py:8#0"]}
+        script = write_script(TRAIN)
+        script.write_text(head + script.read_text())
+        ran = run_child(script, config, argv=argv, knowledge=knowledge)
         assert ran.of("window")[0]["complete"], ran.output
-        return next(record for record in ran.of("knob") if record["knob"] == knob)
+        return {record["knob"]: record for record in ran.of("knob")}
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("word", "used", "found"),
+    ("word", "used", "format_evidence", "parts", "off"),
     [
-        ("bfloat16", "bfloat16", "verified"),
-        ("bfloat16", "float32", "unverifiable"),
-        ("float32", "bfloat16", "unverifiable"),
-        ("mixed", "bfloat16", "unverifiable"),
+        ("bfloat16", "bfloat16", "verified", 1, "off"),
+        ("bfloat16", "float32", "unverifiable", 4, False),
+        ("float32", "bfloat16", "unverifiable", 1, "off"),
+        ("mixed", "bfloat16", "unverifiable", 4, False),
     ],
 )
-def test_a_scripts_own_word_for_a_format_is_held_against_what_is_seen(
-    evidence: Callable[..., dict[str, Any]], word: str, used: str, found: str
+def test_a_scripts_own_words_are_held_against_what_is_seen(
+    records: Callable[..., Records], *, word: str, used: str, format_evidence: str, parts: int, off: str | bool
 ) -> None:
-    """A script that ignores its option on a CPU trains in float32 whatever it was told: nothing verifies that."""
-    record = evidence("precision", word, used, "1")
-    assert (record["evidence"], record["observed"]) == (found, used)
+    """A script that ignores its option on a CPU trains in float32 whatever it was told: nothing verifies that. A batch
+    that the script divides is no contradiction, and not to compile is an answer, also without an argument.
+    """
+    config = {"precision": word, "batch_size": 64, "compile": off}
+    found = records(config, used, str(parts), bound=("precision", "batch_size"))
+    assert (found["precision"]["evidence"], found["precision"]["observed"]) == (format_evidence, used)
+    batch_evidence = "verified" if parts == 1 else "unverifiable"
+    assert (found["batch_size"]["evidence"], found["batch_size"]["observed"]) == (batch_evidence, 64 // parts)
+    assert found["compile"]["evidence"] == "verified"
 
 
-def test_a_batch_that_the_script_divides_is_no_contradiction(evidence: Callable[..., dict[str, Any]]) -> None:
-    record = evidence("batch_size", 64, "float32", "4")
-    assert record["evidence"] == "unverifiable"
-    assert record["observed"] == 16
-
-
-def test_a_batch_that_arrives_is_verified(evidence: Callable[..., dict[str, Any]]) -> None:
-    assert evidence("batch_size", 64, "float32", "1")["evidence"] == "verified"
-
-
-@pytest.mark.parametrize("value", ["off", False])
-def test_not_compiling_is_an_answer(evidence: Callable[..., dict[str, Any]], value: str | bool) -> None:
-    assert evidence("compile", value, "float32", "1", bound=False)["evidence"] == "verified"
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "found"),
-    [("--width", 16, "verified"), ("--width", "16", "verified"), ("--size", 16, "unverifiable")],
-)
-def test_an_argument_of_the_scripts_own_is_seen_in_its_parser(
-    option: str, value: Any, found: str, run_child: Callable[..., Any], write_script: Callable[..., Path]
-) -> None:
-    parser = f"import argparse\np = argparse.ArgumentParser()\np.add_argument('{option}', type=int)\np.parse_args()\n"
-    script = write_script(TRAIN)
-    script.write_text(parser + script.read_text().replace("sys.argv[1]", "'float32'").replace("sys.argv[2]", "4"))
-    ran = run_child(script, {"width": value}, argv=(option, "16"), knowledge={"placeholders": ["width"]})
-    assert ran.of("window")[0]["complete"], ran.output
-    assert ran.evidence("width") == found
+def test_an_argument_of_the_scripts_own_is_seen_in_its_parser(records: Callable[..., Records]) -> None:
+    """Under its own name only, whether the knob's value is a number or a text."""
+    head = """
+import argparse, sys
+parser = argparse.ArgumentParser()
+for option in ("--width", "--height", "--size"):
+    parser.add_argument(option, type=int)
+parser.parse_args()
+sys.argv[1:] = ["float32", "4"]
+"""
+    config = {"width": 16, "height": "16", "depth": 16}
+    found = records(config, "--width", "16", "--height", "16", "--size", "16", bound=tuple(config), head=head)
+    assert {knob: found[knob]["evidence"] for knob in config} == {
+        "width": "verified", "height": "verified", "depth": "unverifiable",
+    }  # fmt: skip

@@ -38,14 +38,6 @@ TRAIN = """
                 model(a)
 """
 KNOWN = {"training_loaders": ["train.py:10#0"]}
-# Evidence needs no narrow interval: such a window ends after its six blocks.
-BRIEF = {"target_half_width": 1e9}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where other tests keep a core busy, two threads would wait for each other most of the time."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture
@@ -54,7 +46,6 @@ def trained(write_script: Callable[..., Path], run_child: Callable[..., Any]) ->
 
     def run(config: dict[str, Any] | None = None, **more: Any) -> Any:
         more.setdefault("knowledge", KNOWN if config else {})
-        more.setdefault("window", BRIEF)
         return run_child(write_script(TRAIN), config, **more)
 
     return run
@@ -176,7 +167,7 @@ def test_a_script_that_catches_everything_is_still_ended(
         except BaseException:
             pass
     """
-    run = run_child(write_script(body + loop), window=BRIEF)
+    run = run_child(write_script(body + loop))
     assert run.of("window")[0]["complete"]
     assert run.returncode == 0
 
@@ -244,7 +235,7 @@ def test_workers_leave_nothing_behind(
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setenv("TMPDIR", folder)
         text = TRAIN.replace("shuffle=True", "shuffle=True, num_workers=2, persistent_workers=True")
-        run = run_child(write_script(text), window=BRIEF)
+        run = run_child(write_script(text))
         assert run.of("window")[0]["complete"]
         assert not list(Path(folder).glob("pymp-*"))
 

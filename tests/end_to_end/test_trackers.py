@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 TRAIN = """
+    import sys
+    sys.modules["tensorflow"] = None  # TensorBoard would import it, for seconds and to no use
     import torch
     from torch.utils.tensorboard import SummaryWriter
     writers = [SummaryWriter(), SummaryWriter("mine"), SummaryWriter(log_dir="mine too", flush_secs=1)]

@@ -166,6 +166,7 @@ for step in range(1, 100_000):
 """
 
 
+@pytest.mark.timed
 def test_a_window_that_the_deadline_cuts_short_is_measured_all_the_same(
     tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:
