@@ -1,4 +1,4 @@
-"""Everything that a study needs to be told."""
+"""What a study is to do: the script, the device, what may be turned, and the bounds."""
 
 from __future__ import annotations
 

@@ -47,8 +47,7 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> list[Screened]
         if not study.time.needs_screen(trial.config):
             fit += 1
             continue
-        missing_s = _missing_s(study, trial, SEEDS)
-        if missing_s and not study.time.fits(missing_s + study.time.finals_s(trial.config, FEWEST_ROUNDS)):
+        if _lacks_time(study, trial, SEEDS):
             if not fit:
                 study.note(f"no time left to compare how {config_text(trial.config)} learns, and to prove it")
             continue
@@ -70,8 +69,7 @@ def _screen(study: StudyContext, candidate: Trial) -> Screened:
     samples = screen_samples(study.plan, study.baseline)
     pairs: list[Pair] = []
     for count in (SEEDS, MOST_SEEDS):
-        missing_s = _missing_s(study, candidate, count)
-        if pairs and missing_s and not study.time.fits(missing_s + study.time.finals_s(candidate.config, FEWEST_ROUNDS)):
+        if pairs and _lacks_time(study, candidate, count):
             break
         for seed in range(len(pairs) + 1, count + 1):
             pairs.append(_pair(study, candidate, seed))
@@ -82,10 +80,11 @@ def _screen(study: StudyContext, candidate: Trial) -> Screened:
     return judge(candidate.config, pairs, study.plan.accuracy, samples)
 
 
-def _missing_s(study: StudyContext, candidate: Trial, seeds: int) -> float:
-    """What the runs of so many seeds take that haven't been done yet, in seconds."""
+def _lacks_time(study: StudyContext, candidate: Trial, seeds: int) -> bool:
+    """Whether there is no time for the runs of so many seeds that are missing, and for the fewest rounds after them."""
     wanted = [run for seed in range(1, seeds + 1) for run in _runs(study, candidate, seed)]
-    return sum(study.time.run_s(Phase.SCREEN, run.config) for run in wanted if study.store.find(run) is None)
+    missing_s = sum(study.time.run_s(Phase.SCREEN, run.config) for run in wanted if study.store.find(run) is None)
+    return missing_s > 0 and not study.time.fits(missing_s + study.time.finals_s(candidate.config, FEWEST_ROUNDS))
 
 
 def _runs(study: StudyContext, candidate: Trial, seed: int) -> tuple[NewTrial, NewTrial]:
