@@ -38,7 +38,7 @@ def config_text(config: Mapping[str, Value]) -> str:
 def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
     """What was noticed in the script as written."""
     baseline = baseline_of(trials)
-    return baseline.outcome.remarks if baseline is not None and baseline.outcome is not None else ()
+    return baseline.outcome.knowledge.remarks if baseline is not None and baseline.outcome is not None else ()
 
 
 def run_text(trial: Trial) -> str:

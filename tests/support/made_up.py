@@ -25,6 +25,7 @@ from tuner.events import (
     TrialStarted,
 )
 from tuner.formatting import shift_text
+from tuner.knowledge import Knowledge
 from tuner.model import (
     BASELINE as NO_KNOBS,
 )
@@ -131,7 +132,7 @@ STUDY = StudyFacts(
 RESULT = StudyResult(
     study=STUDY, trials=TRIALS, winner=WINNER, best=BEST, best_gain=1.38, why=WHY, seconds=312.0,
     left_out=LEFT_OUT, tiers=TIERS, bottleneck=BOTTLENECK,
-    knowledge={"framework": "torch", "as_written": {"num_workers": 0, "precision": "fp32"}},
+    knowledge=Knowledge(framework="torch", as_written={"num_workers": 0, "precision": "fp32"}),
 )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     except Interrupted:
         return ExitCode.INTERRUPTED
     report = ProbeReport(
-        bottleneck, runs, headroom_bytes, worth_turning(bottleneck, space), space.facts.get("remarks", ()),
+        bottleneck, runs, headroom_bytes, worth_turning(bottleneck, space), space.knowledge.remarks,
         space.left_out, str(plan.folder / PROBE),
     )  # fmt: skip
     print(json.dumps(report.document(), indent=2) if arguments.json else "\n".join(report.lines()))

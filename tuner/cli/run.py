@@ -6,10 +6,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tuner.cli.script import find_script, ranks
 from tuner.cli.verb import Subparsers
@@ -19,6 +17,7 @@ from tuner.errors import ProfileError, UsageError
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.formatting import config_text, device_text, gain_text
+from tuner.knowledge import Knowledge
 from tuner.model import Device, Script, Verdict
 from tuner.runner.launch import exec_applied
 from tuner.space.arguments import parse, render
@@ -86,24 +85,23 @@ def _device(given: str) -> Device:
     return resolve_device(given)
 
 
-def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Mapping[str, Any]:
+def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Knowledge:
     """What the study learned of the script, as far as it holds for the script and the arguments of now.
 
     Raises ``ProfileError`` where a knob of the config was bound to an argument that isn't there any more.
     """
     bound = parse(script.argv)
-    proven = profile.knowledge.get("placeholders") or ()
-    lost = [knob for knob in proven if knob in profile.config and knob not in bound]
+    lost = [knob for knob in profile.knowledge.placeholders if knob in profile.config and knob not in bound]
     if lost:
         names = ", ".join(lost)
         raise ProfileError(
             f"{place} was proven with {names} as an argument of the script, and the present arguments lack it",
             hint=f"write {{{lost[0]}}} where its value belongs, as in: {shlex.join(profile.script.argv)}",
         )
-    knowledge = {**profile.knowledge, "placeholders": list(bound)}
+    knowledge = replace(profile.knowledge, placeholders=tuple(bound))
     if script.sha256 != profile.script.sha256:
         # Loaders are known by the lines that make them; in a script that has changed those mean others, or nothing.
-        knowledge.pop("training_loaders", None)
+        return replace(knowledge, training_loaders=())
     return knowledge
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
+from tuner.knowledge import typed_value
 from tuner.model import Config, Value
-from tuner.space.arguments import typed_value
 from tuner.space.registry import AUTO
 
 FILE = "study.toml"

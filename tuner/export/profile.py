@@ -13,6 +13,8 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.tiers import tier_of
 from tuner.documents import knob_document, measurement_document, plain
 from tuner.errors import ProfileError
+from tuner.knowledge import Knowledge, as_document
+from tuner.knowledge import read as read_knowledge
 from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict
 from tuner.result import StudyResult
 
@@ -30,7 +32,7 @@ class Profile:
     verdict: Verdict
     script: Script
     environment: Mapping[str, str]
-    knowledge: Mapping[str, Any]
+    knowledge: Knowledge
     speedup: float | None
 
 
@@ -87,7 +89,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
             "name": study.name, "folder": study.folder, "trials": len(result.trials), "seconds": result.seconds,
             "ended": result.why, "interrupted": result.interrupted,
         },
-        "knowledge": plain(result.knowledge),
+        "knowledge": plain(as_document(result.knowledge)),
     }  # fmt: skip
 
 
@@ -257,6 +259,6 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         verdict=Verdict(document["verdict"]),
         script=Script(script["path"], tuple(script["argv"]), script.get("module", ""), script["sha256"]),
         environment=dict(document["environment"]),
-        knowledge=dict(document.get("knowledge", {})),
+        knowledge=read_knowledge(document.get("knowledge", {})),
         speedup=float(speedup["ratio"]) if speedup else None,
     )

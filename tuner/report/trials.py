@@ -107,7 +107,8 @@ class TrialsReport:
             "score": plain(self.score(trial)), "gain": self.gain(trial),
             "drift": self._yardstick.drift(trial.number), "outcome": str(outcome.kind) if outcome else None,
             "reason": outcome.reason if outcome else "", "detail": outcome.detail if outcome else "",
-            "seconds": outcome.seconds if outcome else None, "remarks": list(outcome.remarks) if outcome else [],
+            "seconds": outcome.seconds if outcome else None,
+            "remarks": list(outcome.knowledge.remarks) if outcome else [],
             "measurement": measurement_document(measurement) if measurement is not None else None,
         }  # fmt: skip
 

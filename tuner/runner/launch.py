@@ -15,6 +15,7 @@ from typing import IO, Any, NoReturn
 
 from tuner.child import wire
 from tuner.devices.present import kind_of
+from tuner.knowledge import Knowledge, as_document
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
 from tuner.runner.request import TrialRequest
@@ -125,7 +126,7 @@ def request_document(request: TrialRequest, *, parent_pid: int, started: float) 
     }
 
 
-def _script_part(script: Script, device: Device, config: Config, knowledge: Mapping[str, Any]) -> dict[str, Any]:
+def _script_part(script: Script, device: Device, config: Config, knowledge: Knowledge) -> dict[str, Any]:
     return {
         "v": wire.VERSION,
         "script": os.path.abspath(script.path) if script.path else "",
@@ -134,7 +135,7 @@ def _script_part(script: Script, device: Device, config: Config, knowledge: Mapp
         "argv": list(script.argv),
         "device": kind_of(device).label_in_child(device),
         "config": dict(config),
-        "knowledge": dict(knowledge),
+        "knowledge": as_document(knowledge),
     }
 
 
@@ -180,7 +181,7 @@ def exec_applied(
     script: Script,
     device: Device,
     config: Config,
-    knowledge: Mapping[str, Any],
+    knowledge: Knowledge,
     *,
     alone: bool = True,
     python: str = sys.executable,

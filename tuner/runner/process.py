@@ -17,7 +17,6 @@ from typing import IO
 from tuner.analysis.measurement import knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
 from tuner.child.records import Exit, FirstStep, Record, ScriptException, WindowEnd
-from tuner.child.shape import plain
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.host import host_memory
@@ -237,7 +236,7 @@ class _Watch:
         raised = last_of(records, ScriptException)
         knowledge = replace(knowledge_of(records), device_clean=device_clean)
         traceback_text = "" if raised is None else raised.traceback
-        return Outcome(kind, reason, detail, traceback_text, measurement, plain(knowledge), seconds)
+        return Outcome(kind, reason, detail, traceback_text, measurement, knowledge, seconds)
 
 
 def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple[str, str] | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Outcome, Script
 
 
@@ -58,8 +58,8 @@ class Limits:
 class TrialRequest:
     """One trial to run. ``folder`` is the trial's own and holds log, records and diverted files.
 
-    ``knowledge`` is what the baseline taught of the script, in the child's own words: which loaders
-    train, which of the script's options a knob is bound to. ``seed`` shifts every seed that the script sets.
+    ``knowledge`` is what the study knows of the script by now: which loaders train, which of the script's options a
+    knob is bound to. ``seed`` shifts every seed that the script sets.
     ``probe`` runs one side of the loop by itself: ``compute`` on one kept batch, or the ``loader`` without training.
     ``compile_cache`` is where compilers keep what they made, unless the user's environment names a place.
     """
@@ -68,7 +68,7 @@ class TrialRequest:
     script: Script
     device: Device
     config: Config
-    knowledge: Mapping[str, Any] = field(default_factory=dict)
+    knowledge: Knowledge = field(default_factory=Knowledge)
     window: Window = Window()
     limits: Limits = Limits()
     seed: int | None = None

@@ -59,7 +59,8 @@ class Loop(ReplayRunner):
         # Steps take as long as their samples: half a batch of a rate of 100/s has twice the steps.
         size = int(config.get("batch_size", worlds.WRITTEN["batch_size"]))
         measurement = replace(outcome.measurement, steps_per_s=outcome.measurement.rate / size)
-        return replace(outcome, measurement=measurement, facts={**outcome.facts, "training_loaders": self._loaders})
+        knowledge = replace(outcome.knowledge, training_loaders=self._loaders)
+        return replace(outcome, measurement=measurement, knowledge=knowledge)
 
     def _side(self) -> Side | None:
         request = self.requests[-1]

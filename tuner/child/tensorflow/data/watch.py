@@ -237,7 +237,9 @@ class DatasetWatch:
 
     def _measure_cache(self, place: Place) -> None:
         """Bytes that a cache would take, once a study; the first few elements may have to be read for it."""
-        if self.session.measuring and "cache_bytes" not in self.session.knowledge:
+        known = self.session.knowledge
+        measured = known.get("framework") and "cache" in (known.get("as_written") or {})
+        if self.session.measuring and known.get("cache_bytes") is None and not measured:
             try:
                 self.session.facts["cache_bytes"] = place.needed_bytes(self.tf)
             except Exception as error:
