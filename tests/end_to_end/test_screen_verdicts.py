@@ -13,12 +13,13 @@ from test_metrics import TRAINERS
 
 from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
 from tuner.analysis.stats import Verdict
+from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.formatting import screened_text
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Script
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import TrialRequest, Window, screen_window
+from tuner.runner.request import TrialRequest, screen_window
 from tuner.space.declare import Known, resolve
 from tuner.space.registry import load_space
 

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import pytest
 
+from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import Interrupted, Limits, TrialRequest, Window, screen_window
+from tuner.runner.request import Interrupted, Limits, TrialRequest, screen_window
 
 ROOT = Path(__file__).resolve().parents[2]
 

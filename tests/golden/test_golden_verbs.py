@@ -16,6 +16,7 @@ import pytest
 from support import worlds
 from support.golden_files import check
 
+from tuner.child.records import ProbeSide
 from tuner.cli import main, probe
 from tuner.cli.study import write_files
 from tuner.export import EXPORTERS
@@ -33,7 +34,7 @@ SPACE = """
         Knob("compile", lambda known: ["default"], "compiler"),
     ))
 """
-SIDES = {"": (100.0, 0.6), "compute": (250.0, 0.0), "loader": (160.0, 1.0)}
+SIDES = {None: (100.0, 0.6), ProbeSide.COMPUTE: (250.0, 0.0), ProbeSide.LOADER: (160.0, 1.0)}
 """Samples per second of the real loop and of each side by itself, and the share of waiting in it."""
 
 

@@ -43,7 +43,7 @@ class Bottleneck:
 
     @property
     def most_from_input(self) -> float | None:
-        """The ratio that a perfect loader would bring."""
+        """The ratio that a perfect loader would give."""
         return self.compute / self.real if self.compute is not None else None
 
     @property

@@ -32,17 +32,17 @@ TAKES_SCRIPT_ARGUMENTS = True
 def add_parser(verbs: Subparsers) -> None:
     """Declares the verb."""
     parser = verbs.add_parser(
-        "run", help="run a script with the config that was proven for this device",
+        "run", help="run a script with the config proven for this device",
         usage="autotune run --config best.json [SCRIPT | --module NAME] [options] [-- the script's own arguments]",
-        description="Runs a training to its real end with the profile of the present device, without edits to the"
-        " script and without measuring it. Arguments are those of the study unless others follow --. Under a launcher"
+        description="Runs a training to its end with the profile of this device, without edits to the script and"
+        " without measuring it. The arguments are those of the study unless others follow --. Under a launcher"
         " (torchrun --no-python autotune run ...) each rank applies the profile by itself.",
     )  # fmt: skip
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
     parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
     parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
     parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
-    parser.add_argument("--strict", action="store_true", help="refuse to run when script or software have changed")
+    parser.add_argument("--strict", action="store_true", help="refuse to run if the script or the software has changed")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,13 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     if changes and arguments.strict:
         raise ProfileError(
             f"{place} was proven under other conditions: {'; '.join(changes)}",
-            hint="study again, or leave out --strict",
+            hint="run the study again, or leave out --strict",
         )
     if os.environ.get("RANK", "0") == "0":
         for change in changes:
             print(f"autotune: {change}: the config may no longer be the best", file=sys.stderr)
         if ranks() > 1 and profile.config:
-            together = f"it was proven in one process, and each of {ranks()} applies it: batch sizes, workers, threads"
+            together = f"proven in one process, and applied in each of {ranks()}: batch sizes, workers, threads"
             print(f"autotune: {together}", file=sys.stderr)
         print(f"autotune: {_says(profile)} on {device_text(device)}", file=sys.stderr)
     rendered = replace(script, argv=render(script.argv, profile.config))
@@ -95,7 +95,7 @@ def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Knowl
     if lost:
         names = ", ".join(lost)
         raise ProfileError(
-            f"{place} was proven with {names} as an argument of the script, and the present arguments lack it",
+            f"{place} was proven with {names} as an argument of the script, and the arguments given now lack it",
             hint=f"write {{{lost[0]}}} where its value belongs, as in: {shlex.join(profile.script.argv)}",
         )
     knowledge = replace(profile.knowledge, placeholders=tuple(bound))
@@ -129,5 +129,5 @@ def _change_text(change: profiles.Change) -> str:
 
 def _says(profile: profiles.Profile) -> str:
     if profile.verdict is Verdict.KEEP_BASELINE or not profile.config:
-        return "running the script as written: nothing was proven to be faster"
+        return "running the script as written: nothing was proven faster"
     return f"applying {config_text(profile.config)} ({gain_text(profile.speedup or 1.0)} when it was proven)"

@@ -87,13 +87,13 @@ def _accuracy(merged: Mapping[str, Any]) -> AccuracyLimits:
     for name in limits.max_metric_drop:
         if name in limits.max_metric_rise:
             raise UsageError(
-                f"{name!r} may neither drop nor rise",
-                hint="--max-metric-drop is for what is better when higher, --max-metric-rise when lower",
+                f"{name!r} is limited both ways",
+                hint="--max-metric-drop is for metrics where higher is better, --max-metric-rise where lower is",
             )
     for name in limits.patterns:
         if name not in limits.metrics:
             raise UsageError(
-                f"--metric: nothing bounds {name!r}",
+                f"--metric: no limit is set for {name!r}",
                 hint=f"as in: --max-metric-drop {name}=0.5%, or --max-metric-rise where lower is better",
             )
     return limits
@@ -167,7 +167,7 @@ def _find_file(command: Mapping[str, Any]) -> Path | None:
     if command.get("script") and Path(command["script"]).is_dir():
         raise ScriptNotFoundError(f"there is no {file}", hint="give a script, or a folder with a study.toml")
     if not command.get("script") and not command.get("module"):
-        raise UsageError("no script is given, and there is no study.toml here", hint="as in: autotune study train.py")
+        raise UsageError("no script given, and there is no study.toml here", hint="as in: autotune study train.py")
     return None
 
 
@@ -185,7 +185,7 @@ def _speaks_of(declared: Mapping[str, Any], command: Mapping[str, Any]) -> bool:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("expected a text")
+        raise ValueError("expected a string that is not empty")
     return value
 
 
@@ -266,7 +266,7 @@ def _patterns(value: Any) -> dict[str, str]:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"{name}: {pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"{name}: {pattern!r} is not a regular expression: {error}") from error
     return patterns
 
 

@@ -25,7 +25,7 @@ def add_parser(verbs: Subparsers) -> None:
     """Declares the verb."""
     parser = verbs.add_parser(
         "studies", help="list the studies below a folder", usage="autotune studies [DIR] [--json]",
-        description="Lists the studies below DIR, the current folder without it.",
+        description="Lists the studies in DIR and below it (default: the current folder).",
     )  # fmt: skip
     parser.add_argument("dir", nargs="?", default=".", metavar="DIR", help="where to look (default: here)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -90,7 +90,7 @@ def _result(document: dict[str, Any]) -> str:
     if document["verdict"] is None:
         return ""
     if document["speedup"] is None:
-        return "nothing is proven"  # there were no finals, or none yet
+        return "nothing proven"  # there were no finals, or none yet
     if document["verdict"] == Verdict.KEEP_BASELINE:
         return "keep your config"
     return f"{gain_text(document['speedup'])} with {config_text(document['config'])}"

@@ -36,13 +36,13 @@ def add_parser(verbs: Subparsers) -> None:
         " one below it.",
     )  # fmt: skip
     parser.add_argument("dir", nargs="?", metavar="DIR", help="the study's folder")
-    parser.add_argument("--json", action="store_true", help="print JSON, with what was observed of every knob")
-    parser.add_argument("--check", action="store_true", help="derive every figure from the raw records again")
+    parser.add_argument("--json", action="store_true", help="print JSON, including what was observed of every knob")
+    parser.add_argument("--check", action="store_true", help="recompute every figure from the raw records and compare")
     parser.add_argument(
         "--waterfall", action="store_true",
-        help="show what each turn brought, from the script as written to the fastest trial",
+        help="show what each change gained, from the script as written to the fastest trial",
     )  # fmt: skip
-    parser.add_argument("--svg", metavar="FILE", help="draw the waterfall into a file")
+    parser.add_argument("--svg", metavar="FILE", help="draw the waterfall as an SVG file, too")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,9 +86,9 @@ def _check(stored: StoredStudy) -> int:
     different = disagreements(stored.folder, stored.trials)
     if different:
         raise StorageError(
-            f"{count_text(len(different), 'figure')} of {stored.folder} can't be derived again:\n  "
+            f"{count_text(len(different), 'figure')} of {stored.folder} can't be derived from the records again:\n  "
             + "\n  ".join(different),
-            hint="records were changed or removed since, or another version of autotune wrote them",
+            hint="records were changed or removed, or another version of autotune wrote them",
         )
     measured = sum(trial.measurement is not None for trial in stored.trials)
     print(f"all figures of {count_text(measured, 'trial')} follow from the raw records")
@@ -107,7 +107,7 @@ def _show_waterfall(
     if as_json:
         print(json.dumps(waterfalls.documents(turns), indent=2))
     elif not turns:
-        print("nothing is known yet: the script as written was not measured to the end")
+        print("no result yet: the script as written was not measured to the end")
     else:
         show(waterfalls.table(turns, objective))
         print(waterfalls.caution(turns))

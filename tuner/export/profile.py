@@ -123,8 +123,8 @@ def read(content: bytes, place: str) -> list[Profile]:
             profiles.append(_profile(document))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProfileError(
-                f"{place}: profiles[{number}] is not as schema {SCHEMA} says: {type(error).__name__}: {error}",
-                hint="write it anew with autotune study",
+                f"{place}: profiles[{number}] does not match schema {SCHEMA}: {type(error).__name__}: {error}",
+                hint="run autotune study again to rewrite it",
             ) from error
     return profiles
 
@@ -233,11 +233,12 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
             raise ValueError("profiles is not a list of objects")
     except (ValueError, KeyError, TypeError) as error:
         raise ProfileError(
-            f"{place} is no best.json: {type(error).__name__}: {error}", hint="autotune study writes one"
+            f"{place} is not a best.json: {type(error).__name__}: {error}", hint="autotune study writes one"
         ) from error
     if schema != SCHEMA:
         raise ProfileError(
-            f"{place} has schema {schema!r}, this autotune knows {SCHEMA}", hint="upgrade autotune, or study again"
+            f"{place} has schema {schema!r}, this version of autotune reads {SCHEMA}",
+            hint="upgrade autotune, or run the study again",
         )
     return profiles
 
@@ -251,7 +252,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
     device, script = dict(document["device"]), document["script"]
     config = document["config"]
     if not isinstance(config, dict) or not all(isinstance(v, (bool, int, float, str)) for v in config.values()):
-        raise ValueError("config is not knob: value")
+        raise ValueError("config must map knobs to values")
     speedup = document.get("speedup")
     return Profile(
         device=Device(**device),

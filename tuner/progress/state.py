@@ -115,7 +115,7 @@ class State:
 
     def time_left(self, now: float) -> str:
         """The time that is left at most."""
-        return "" if self.deadline is None else f"{seconds_text(max(0.0, self.deadline - now))} left at most"
+        return "" if self.deadline is None else f"at most {seconds_text(max(0.0, self.deadline - now))} left"
 
     def _finish(self, event: TrialFinished) -> None:
         trial = event.trial

@@ -13,8 +13,8 @@ from tuner.model import Turn
 from tuner.objective import Objective
 from tuner.report.table import Table
 
-_CAUTION = "single trials; what is proven is in best.json"
-_ROUGH = "; ~ rough, since the baseline moved meanwhile"
+_CAUTION = "single trials; best.json says what is proven"
+_ROUGH = "; ~ approximate: the baseline drifted meanwhile"
 _SLOT = 132  # pixels that a bar and its labels take
 _BAR = 72
 _LEFT = 24
@@ -32,7 +32,7 @@ text { font: 12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
 
 
 def table(turns: Sequence[Turn], objective: Objective) -> Table:
-    """A row a turn; a ~ marks figures that are rough, since the baseline moved around the trial.
+    """A row a turn; a ~ marks approximate figures: the baseline drifted around the trial.
 
     Gains are by the objective, whose figures have a column where they aren't the rates themselves.
     """
@@ -47,8 +47,8 @@ def table(turns: Sequence[Turn], objective: Objective) -> Table:
         ]
         for turn in turns
     ]  # fmt: skip
-    columns = ["trial", "turn", *figures, "this turn", "in all", "observed"]
-    return Table(columns, rows, frozenset(columns) - {"turn", "observed"})
+    columns = ["trial", "change", *figures, "gain", "total", "observed"]
+    return Table(columns, rows, frozenset(columns) - {"change", "observed"})
 
 
 def documents(turns: Sequence[Turn]) -> list[dict[str, Any]]:
@@ -118,9 +118,9 @@ def picture(turns: Sequence[Turn], title: str, objective: Objective) -> str:
 
 def _total(turns: Sequence[Turn], objective: Objective) -> str:
     if len(turns) < 2:
-        return "no turn was faster"
+        return "no change was faster"
     by = f"{turns[-1].measurement.unit} per second" if _by_rate(turns) else objective.text
-    return f"{_gain(turns[-1], turns[-1].total)} in all, in {by}"
+    return f"{_gain(turns[-1], turns[-1].total)} in total, in {by}"
 
 
 def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, unit: str) -> list[str]:

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.analysis.contention import contamination, disturbance
+from tuner.child.records import Window
 from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
 from tuner.model import Outcome, OutcomeKind, Phase, Trial
-from tuner.runner.request import Runner, TrialRequest, Window, probe_window, screen_window
+from tuner.runner.request import Runner, TrialRequest, probe_window, screen_window
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, TRIALS, trial_folder
 from tuner.study.plan import StudyPlan
@@ -54,7 +55,7 @@ class TrialExecutor:
         request = TrialRequest(
             trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, trial.config)),
             plan.device, trial.config, knowledge, window, plan.limits, trial.seed,
-            trial.side.in_child if trial.side is not None else "", plan.folder / COMPILE_CACHE,
+            trial.side.in_child if trial.side is not None else None, plan.folder / COMPILE_CACHE,
         )  # fmt: skip
         if trial.phase is Phase.SCREEN:
             return self._run(request)  # it compares losses, which no other process changes

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of, find_bottleneck, sides
+from tuner.child.records import ProbeSide
 from tuner.devices.present import kind_of
 from tuner.events import Probed
 from tuner.formatting import SIDE_TEXT, seconds_text
@@ -40,12 +41,12 @@ def probe(
         bound = bound_knobs(placeholders)
         knowledge = first_knowledge(bound)
 
-        def run(name: str, config: Config, word: str = "") -> Outcome:
+        def run(name: str, config: Config, side: ProbeSide | None = None) -> Outcome:
             script = replace(plan.script, argv=render(plan.script.argv, config))
-            window = probe_window(plan.window) if word else plan.window
+            window = probe_window(plan.window) if side else plan.window
             folder = plan.folder / PROBE / name
             request = TrialRequest(
-                folder, script, plan.device, config, knowledge, window, plan.limits, probe=word
+                folder, script, plan.device, config, knowledge, window, plan.limits, probe=side
             )  # fmt: skip
             outcome = runner.run(request, stop)
             tell(name, outcome)

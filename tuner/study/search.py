@@ -43,7 +43,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
             return "every config worth a trial has been tried"
         if after_a_pause or _since_baseline(study) >= plan.anchor_every:
             after_a_pause = False
-            _note_drift(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "whether the machine drifts")))
+            _note_drift(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
             continue
         study.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, plan)))
 
@@ -77,7 +77,7 @@ def _is_over(study: StudyContext, space: ResolvedSpace) -> str:
         return f"what is pinned does not work here: {outcome.detail if outcome else ''}"
     failed = [t for t in done[-MANY_FAILURES:] if score_of(t.outcome, plan.objective) is None]
     if len(failed) == MANY_FAILURES:
-        return f"the last {MANY_FAILURES} configs did not work"
+        return f"the last {MANY_FAILURES} configs failed"
     if plan.patience is not None and _since_gain(study) >= plan.patience:
         return f"{plan.patience} trials in a row brought no gain"
     return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.analysis.cold_start import with_cold_starts
 from tuner.model import Config, Outcome, OutcomeKind, Trial
-from tuner.runner.created_files import put_aside
+from tuner.runner.created_files import move_created_files
 from tuner.runner.request import Limits
 from tuner.storage import codec
 from tuner.storage.atomic import write_durably
@@ -83,7 +83,7 @@ class TrialStore:
         folder = trial_folder(self._folder, record.trial.number)
         outcome = _outcome_on_disk(folder)
         if outcome is None:
-            put_aside(folder)
+            move_created_files(folder)
             if record.attempts < MOST_STARTS:
                 self._repository.requeue_trial(self._study_id, record.trial.number)
                 return

@@ -262,7 +262,7 @@ def test_a_drifting_machine_does_not_choose_the_winner(tmp_path: Path) -> None:
     ran = Ran(worlds.plan(tmp_path, trials=16, anchor_every=3), drifting)
     assert ran.result.best is not None
     assert ran.result.best.config == {"precision": "bf16"}
-    assert any("moved" in note.text for note in of(ran.events, Noted))
+    assert any("drifted" in note.text for note in of(ran.events, Noted))
 
 
 def test_a_disturbed_trial_is_measured_again_and_the_calmer_one_counts(tmp_path: Path) -> None:

@@ -176,4 +176,4 @@ def test_skipped_steps_are_shown_with_the_trial() -> None:
     assert outcome.measurement is not None
     skipping = replace(outcome.measurement, scaled_steps=200, skipped_steps=24)
     trial = Trial(3, Phase.SEARCH, Config(precision="fp16"), "", replace(outcome, measurement=skipping))
-    assert "12% of the steps skipped" in result_text(trial)
+    assert "12% of steps skipped" in result_text(trial)
