@@ -126,7 +126,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
 
 def test_a_study_proves_a_winner(studied: Studied) -> None:
     lines = studied.answer.stdout.splitlines()
-    assert lines[0].startswith("studying train.py on cpu (")
+    assert lines[0].startswith("tuning train.py on cpu (")
     assert "faster: num_workers=1" in lines, studied.answer.stdout
     assert studied.answer.stderr == ""
     [profile] = json.loads((studied.folder / "best.json").read_bytes())["profiles"]
@@ -280,7 +280,7 @@ def test_ctrl_c_ends_a_study_with_what_there_is(place: Place, times: int) -> Non
     if times == 1:
         assert errors == ""
         assert "no result yet: the script as written was not measured to the end" in output.splitlines()
-        assert output.splitlines()[-1].split() == ["resume", "the", "same", "command", "again"]
+        assert output.splitlines()[-1].split() == ["resume", "run", "the", "same", "command", "again"]
     [study] = json.loads(place.run("studies", "--json").stdout)
     assert study["state"] == "stopped"
 

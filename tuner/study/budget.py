@@ -10,7 +10,7 @@ from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import Yardstick
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import probe_window
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 from tuner.study.plan import StudyPlan
 
 FINALS_SHARE = 0.2

@@ -15,7 +15,7 @@ from tuner.knowledge import Knowledge
 from tuner.model import Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted
 from tuner.space.arguments import Placeholder
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, searched
 from tuner.study.execution import TrialExecutor, window_of

@@ -9,7 +9,7 @@ from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
 from tuner.model import BASELINE, Phase, Trial
 from tuner.search.history import History, Proposal, Sampler
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan

@@ -7,7 +7,8 @@ from tuner.formatting import config_text
 from tuner.knowledge import widened
 from tuner.model import Config
 from tuner.space.arguments import bound_knobs
-from tuner.space.declare import Known, ResolvedSpace, SearchSpace, resolve, selected_names
+from tuner.space.declare import Known, SearchSpace
+from tuner.space.resolve import ResolvedSpace, resolve, selected_names
 from tuner.study.context import StudyContext
 from tuner.study.identity import check_space, space_document
 
