@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known
 
 
-def keeps(facts: Mapping[str, Any]) -> bool:
-    return bool(facts.get("effective_batch", "keep") == "keep")
+def keeps(knowledge: Knowledge) -> bool:
+    """Whether samples per optimizer step are to stay as the script wrote them."""
+    return knowledge.effective_batch == "keep"
 
 
 def count(config: Mapping[str, Value], knob: str, otherwise: int) -> int:
@@ -21,63 +22,66 @@ def count(config: Mapping[str, Value], knob: str, otherwise: int) -> int:
 
 
 def effective(config: Mapping[str, Value]) -> int:
+    """Samples per optimizer step."""
     return count(config, "batch_size", 1) * count(config, "grad_accumulation", 1)
 
 
-def allowed(config: Mapping[str, Value], facts: Mapping[str, Any]) -> bool:
+def allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
     """The effective batch is kept also where the batch sizes are the user's own."""
-    return not keeps(facts) or effective(config) == effective(facts.get("as_written", {}))
+    return not keeps(knowledge) or effective(complete) == effective(knowledge.as_written)
 
 
 def batch_sizes(known: Known) -> Sequence[Value]:
-    if keeps(known.facts):
-        whole = effective(known.facts.get("as_written", {}))
+    """Parts of the effective batch where that is kept, else up to 16 times what the script wrote."""
+    as_written = known.knowledge.as_written
+    if keeps(known.knowledge):
+        whole = effective(as_written)
         return [whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0]
-    written = count(known.facts.get("as_written", {}), "batch_size", 1)
-    largest = int(known.facts.get("dataset_len") or 0) or written * 16
+    written = count(as_written, "batch_size", 1)
+    largest = known.knowledge.dataset_len or written * 16
     return [b for b in (written * f // 4 for f in (1, 2, 8, 16, 32, 64)) if 1 <= b <= largest]
 
 
 def batch_refuses(known: Known) -> str:
-    if not keeps(known.facts):
+    """Why the batch size can't be turned while the effective batch is kept, or ""."""
+    if not keeps(known.knowledge):
         return ""
-    accumulation = known.facts.get("left_out", {}).get("grad_accumulation", "")
+    accumulation = known.knowledge.left_out.get("grad_accumulation", "")
     if accumulation:
         return f"it would change the effective batch (see --effective-batch), since {accumulation}"
-    if known.facts.get("batch_norm"):
+    if known.knowledge.batch_norm:
         return "BatchNorm would see smaller batches (see --effective-batch)"
     return ""
 
 
 def accumulation_refuses(known: Known) -> str:
-    return "follows batch_size, so that the effective batch is kept" if keeps(known.facts) else ""
+    return "follows batch_size, so that the effective batch is kept" if keeps(known.knowledge) else ""
 
 
-def derive(config: Mapping[str, Value], facts: Mapping[str, Any]) -> Mapping[str, Value]:
+def derive(complete: Mapping[str, Value], knowledge: Knowledge) -> Mapping[str, Value]:
     """With the effective batch kept, as many micro-batches make a step as the batch size asks for.
 
     Where it is free, the learning rate follows it: linearly for SGD (Goyal et al. 2017), by the square root for
     optimizers that divide by the gradients' size (Malladi et al. 2022). ``--set lr_scale=1`` leaves it alone.
     """
-    written: Mapping[str, Any] = facts.get("as_written", {})
-    if not keeps(facts):
-        return _derived_rate(effective(config) / effective(written), facts)
-    batch_size = config.get("batch_size")
-    if not batch_size or batch_size == written.get("batch_size"):
+    if not keeps(knowledge):
+        return _derived_rate(effective(complete) / effective(knowledge.as_written), knowledge)
+    batch_size = complete.get("batch_size")
+    if not batch_size or batch_size == knowledge.as_written.get("batch_size"):
         return {}
-    return {"grad_accumulation": max(1, effective(written) // count(config, "batch_size", 1))}
+    return {"grad_accumulation": max(1, effective(knowledge.as_written) // count(complete, "batch_size", 1))}
 
 
-def _derived_rate(ratio: float, facts: Mapping[str, Any]) -> Mapping[str, Value]:
-    known = "lr_scale" in facts.get("as_written", {}) and "lr_scale" not in facts.get("left_out", {})
-    if ratio == 1 or not known or facts.get("loss_reduction") != "mean":
+def _derived_rate(ratio: float, knowledge: Knowledge) -> Mapping[str, Value]:
+    known = "lr_scale" in knowledge.as_written and "lr_scale" not in knowledge.left_out
+    if ratio == 1 or not known or knowledge.loss_reduction != "mean":
         return {}
-    linear = all(name == "SGD" for name in facts.get("optimizers", ()))
+    linear = all(name == "SGD" for name in knowledge.optimizers)
     return {"lr_scale": round(ratio if linear else math.sqrt(ratio), 6)}
 
 
 def rate_refuses(known: Known) -> str:
-    return "follows the effective batch, which is kept" if keeps(known.facts) else "follows the effective batch"
+    return "follows the effective batch, which is kept" if keeps(known.knowledge) else "follows the effective batch"
 
 
 def accumulations(known: Known) -> Sequence[Value]:

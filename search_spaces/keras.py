@@ -18,7 +18,7 @@ def _parallel_calls(known: Known) -> Sequence[Value]:
 
 def _cache_refuses(known: Known) -> str:
     """What is kept in memory has to fit beside what the script takes."""
-    needed, free = known.facts.get("cache_bytes"), known.facts.get("free_host_bytes")
+    needed, free = known.knowledge.cache_bytes, known.knowledge.free_host_bytes
     if needed is None or free is None or needed <= free:
         return ""
     return f"it would take {needed / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB are left of the memory limit"
@@ -37,8 +37,7 @@ def _threads(known: Known) -> Sequence[Value]:
 
 
 def _precisions(known: Known) -> Sequence[Value]:
-    supported: Sequence[str] = known.facts.get("precisions", ())
-    return [p for p in ("fp32", "bf16", "fp16") if p in supported]
+    return [p for p in ("fp32", "bf16", "fp16") if p in known.knowledge.precisions]
 
 
 def _strategies(known: Known) -> Sequence[Value]:

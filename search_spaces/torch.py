@@ -18,12 +18,11 @@ def _threads(known: Known) -> Sequence[Value]:
 
 
 def _precisions(known: Known) -> Sequence[Value]:
-    supported: Sequence[str] = known.facts.get("precisions", ())
-    return [p for p in ("fp32", "tf32", "bf16", "fp16") if p in supported]
+    return [p for p in ("fp32", "tf32", "bf16", "fp16") if p in known.knowledge.precisions]
 
 
 def _optimizers(known: Known) -> Sequence[Value]:
-    return [name for name in ("foreach", "fused") if name in known.facts.get("optimizer_choices", ())]
+    return [name for name in ("foreach", "fused") if name in known.knowledge.optimizer_choices]
 
 
 def _compile_modes(known: Known) -> Sequence[Value]:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tuner.child import wire
-from tuner.child.records import RECORDS, Note
+from tuner.child import shape, wire
+from tuner.child.records import Exit, Note
 from tuner.runner.process import LEAVE_S
 
 pytest_plugins = ["support.skips", "support.postgresql"]
@@ -66,20 +66,12 @@ def write_script(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def _defaults(kind: str) -> dict[str, Any]:
-    """A record leaves out what is as its type says; what is known of a script stays as it was sent."""
-    fields = () if kind == "facts" else dataclasses.fields(RECORDS[kind])
-    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
-
-
-def _fields_of(line: bytes) -> dict[str, Any] | None:
-    """What was sent, default values included; None for a torn line. The parent has to be able to read it."""
-    for entry in wire.decode([line]):
-        unreadable = isinstance(entry.record, Note) and entry.record.text.startswith(wire.UNREADABLE)
-        assert not unreadable, f"{entry.record}: {line!r}"
-        fields = json.loads(line)
-        return {**_defaults(fields["kind"]), **fields}
-    return None
+def _fields_of(entry: wire.Entry) -> dict[str, Any]:
+    """A record as plain values, those that were left out on the wire included. The parent has to be able to read it."""
+    record = entry.record
+    assert not (isinstance(record, Note) and record.text.startswith(wire.UNREADABLE)), record
+    fields = {field.name: shape.plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    return {"kind": record.kind, "t": entry.t, **fields}
 
 
 def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
@@ -89,12 +81,9 @@ def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, A
     records = []
     leaving = threading.Timer(LEAVE_S, process.kill)
     with os.fdopen(reader, "rb") as stream:
-        for line in stream:
-            record = _fields_of(line)
-            if record is None:
-                continue
-            records.append(record)
-            if record["kind"] == "exit":
+        for entry in wire.decode(stream):
+            records.append(_fields_of(entry))
+            if isinstance(entry.record, Exit):
                 leaving.start()
     leaving.cancel()
     return records
@@ -124,7 +113,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         request = {
             "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
             "argv": list(argv), "device": device, "config": dict(config or {}), "knowledge": dict(knowledge or {}),
-            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe,
+            "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe or None,
             "max_device_bytes": max_device_bytes,
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))

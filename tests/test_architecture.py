@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "errors model",
-        "objective",
+        "knowledge objective",
         "space",
         "analysis",
         "devices",
@@ -44,7 +44,8 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "wire evidence",
         "seeds created_files",
         "recorder",
-        "sources knobs",
+        "clock devices",
+        "sources knobs facts metrics",
         "session",
         "arguments files",
         "adapter",
@@ -60,7 +61,9 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
 ISLANDS = frozenset({"__init__", "child"})
 # Receive data and never fetch it: values, and the words for them, are all that they may know.
 RECEIVERS = frozenset({"progress", "report", "export"})
-VALUES = frozenset(["errors", "model", "analysis", "events", "objective", "formatting", "documents", "result"])
+VALUES = frozenset({
+    "errors", "model", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
+})  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
 PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.")
 SOLE_IMPORTERS = {
@@ -195,10 +198,10 @@ def late_frameworks(path: str, tree: ast.Module) -> Iterator[str]:
 
 
 def declarations(path: str, tree: ast.Module) -> Iterator[str]:
-    """search_spaces/ and objectives/ see what a third party's would: space, objective, model, errors."""
+    """search_spaces/ and objectives/ see what a third party's would: space, objective, knowledge, model, errors."""
     if path.startswith(("search_spaces/", "objectives/")):
         for unit in _units(path, tree):
-            if unit not in ("space", "objective", "model", "errors"):
+            if unit not in ("space", "objective", "knowledge", "model", "errors"):
                 yield f"{path}: a declaration may not import tuner.{unit}"
     elif path.startswith("tuner/"):
         for name in _imports(tree):

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 
 from tuner.analysis.accuracy import Check, Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
-from tuner.model import Device, OutcomeKind, Ratio, Script, Shift, Side, Trial, Value, baseline_of
+from tuner.model import Device, Ratio, Script, Shift, Side, Trial, Value, baseline_of
 
 AS_WRITTEN = "as written"
 _SKIPS_SHOWN = 0.005
 """From this share of skipped steps on a trial's result says so."""
 _WAIT_SHOWN = 0.05
 BOUND_TEXT = {
-    Bound.INPUT: "the loop waits for its loader",
-    Bound.COMPUTE: "computing takes the time",
-    Bound.OVERHEAD: "what each step costs besides its samples takes the time",
+    Bound.INPUT: "the loop waits for data",
+    Bound.COMPUTE: "computing takes most of the time",
+    Bound.OVERHEAD: "fixed cost per step takes most of the time",
 }
 SIDE_TEXT = {
     Side.COMPUTE: "computing alone",
@@ -38,7 +38,7 @@ def config_text(config: Mapping[str, Value]) -> str:
 def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
     """What was noticed in the script as written."""
     baseline = baseline_of(trials)
-    return baseline.outcome.remarks if baseline is not None and baseline.outcome is not None else ()
+    return baseline.outcome.knowledge.remarks if baseline is not None and baseline.outcome is not None else ()
 
 
 def run_text(trial: Trial) -> str:
@@ -53,13 +53,13 @@ def result_text(trial: Trial) -> str:
         return "unfinished"
     measurement = outcome.measurement
     if not outcome.complete or measurement is None:
-        kind = "can't work here" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
+        kind = str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
     text = rate_text(measurement.rate, measurement.unit)
     if (measurement.data_wait_share or 0.0) >= _WAIT_SHOWN:
         text += f", {share_text(measurement.data_wait_share)} data wait"
     if measurement.skip_share >= _SKIPS_SHOWN:
-        text += f", {share_text(measurement.skip_share)} of the steps skipped"
+        text += f", {share_text(measurement.skip_share)} of steps skipped"
     if measurement.compile_cache:
         text += f", {measurement.compile_cache} compile cache"
     return text if measurement.steady else f"{text}, unsteady"
@@ -98,9 +98,9 @@ def gain_text(gain: float) -> str:
 
 
 def shift_text(shift: Shift) -> str:
-    """How far the baseline moved, and whose gains suffer from it."""
-    moved = f"the baseline moved by {shift.ratio - 1:.0%} between trials {shift.before} and {shift.after}"
-    return f"{moved}: gains of the trials between them are rough"
+    """How far the baseline drifted, and which gains are approximate because of it."""
+    moved = f"the baseline drifted by {shift.ratio - 1:.0%} between trials {shift.before} and {shift.after}"
+    return f"{moved}: gains in between are approximate"
 
 
 def count_text(number: int, noun: str) -> str:
@@ -108,30 +108,31 @@ def count_text(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def bottleneck_text(found: Bottleneck) -> str:
-    """What holds a loop up, on one line."""
-    shares = [f"{share_text(found.input_share)} of the time"] if found.bound is Bound.INPUT else []
-    if found.bound is Bound.OVERHEAD and found.overhead_share is not None:
-        shares.append(f"{share_text(found.overhead_share)} of a step")
-    if found.most_from_input is not None:
-        shares.append(f"a perfect loader would bring {gain_text(found.most_from_input)} the speed")
-    return bound_text(found) + (f" ({'; '.join(shares)})" if shares else "")
+def bottleneck_text(bottleneck: Bottleneck) -> str:
+    """The bottleneck on one line, with its figures."""
+    shares = [f"{share_text(bottleneck.input_share)} of the time"] if bottleneck.bound is Bound.INPUT else []
+    if bottleneck.bound is Bound.OVERHEAD and bottleneck.overhead_share is not None:
+        shares.append(f"{share_text(bottleneck.overhead_share)} of a step")
+    if bottleneck.most_from_input is not None:
+        shares.append(f"a perfect loader would give {gain_text(bottleneck.most_from_input)} the speed")
+    return bound_text(bottleneck) + (f" ({'; '.join(shares)})" if shares else "")
 
 
-def bound_text(found: Bottleneck) -> str:
-    """Which part decides the rate."""
-    unseen = found.bound is Bound.INPUT and (found.wait_share or 0.0) < INPUT_SHARE
-    return f"{found.bound}: {'preparing the data takes time from computing' if unseen else BOUND_TEXT[found.bound]}"
+def bound_text(bottleneck: Bottleneck) -> str:
+    """The bottleneck in words, without figures."""
+    unseen = bottleneck.bound is Bound.INPUT and (bottleneck.wait_share or 0.0) < INPUT_SHARE
+    text = "preparing data takes time away from computing" if unseen else BOUND_TEXT[bottleneck.bound]
+    return f"{bottleneck.bound}: {text}"
 
 
 def budget_text(seconds: float, finals_share: float) -> str:
-    """A study's time, with what is kept of it from the start."""
-    return f"of {seconds_text(seconds)}, at least {seconds_text(finals_share * seconds)} for the proof"
+    """A study's budget, and the least of it that is reserved for screens and finals."""
+    return f"budget {seconds_text(seconds)}, at least {seconds_text(finals_share * seconds)} for the proof"
 
 
 def screened_text(screened: Screened) -> str:
     """What a screen showed, with its figures."""
-    said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown"}
+    said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "not shown to learn as well"}
     parts = [_check_text(check) for check in screened.checks]
     basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} {screened.unit} each"
     return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
@@ -139,14 +140,14 @@ def screened_text(screened: Screened) -> str:
 
 def _check_text(check: Check) -> str:
     if math.isnan(check.baseline):
-        return f"{check.name} was not seen"
+        return f"{check.name} was not reported"
     text = f"{check.name} {check.candidate:.4g} against {check.baseline:.4g}"
     if check.either_way:
-        return f"{text} ({100 * check.worse:.2g}% apart; {100 * check.margin:.2g}% is allowed)"
+        return f"{text} ({100 * check.worse:.2g}% apart; {100 * check.margin:.2g}% is the limit)"
     if not math.isfinite(check.worse):
         return text
-    start = f", coming from {number_text(check.start)}" if check.start is not None else ""
-    return f"{text}{start} ({_worse(check.worse)}, at most {_worse(check.high)}; {check.margin:.2%} worse is allowed)"
+    start = f", started at {number_text(check.start)}" if check.start is not None else ""
+    return f"{text}{start} ({_worse(check.worse)}, at most {_worse(check.high)}; limit {check.margin:.2%})"
 
 
 def _worse(share: float) -> str:
@@ -155,7 +156,7 @@ def _worse(share: float) -> str:
 
 def share_text(share: float | None) -> str:
     """A share in percent."""
-    return "not seen" if share is None else f"{share:.0%}"
+    return "unknown" if share is None else f"{share:.0%}"
 
 
 def bytes_text(amount: float) -> str:

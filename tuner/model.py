@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from tuner.child.records import Evidence as Evidence
 from tuner.child.records import FirstGradient as FirstGradient
 from tuner.child.records import KnobReport as KnobReport
-from tuner.child.records import ProbeSide
+from tuner.child.records import Knowledge, ProbeSide
 from tuner.child.records import Value as Value
 
 
@@ -169,25 +168,23 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial ended as, why (``reason`` is a slug, ``detail`` a line for people), and what it measured."""
+    """What a trial ended as, why (``reason`` is a slug, ``detail`` a line for people), and what it showed.
+
+    ``knowledge`` is what the child saw of the script in this trial. ``seconds`` is from the launch to the end.
+    """
 
     kind: OutcomeKind
     reason: str = ""
     detail: str = ""
     traceback_text: str = ""
     measurement: Measurement | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    knowledge: Knowledge = field(default_factory=Knowledge)
     seconds: float = 0.0
 
     @property
     def complete(self) -> bool:
         """Whether the trial gave a measurement that a config may be judged by."""
         return self.kind is OutcomeKind.COMPLETE and self.measurement is not None
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What the script's author should know of it."""
-        return tuple(str(remark) for remark in self.facts.get("remarks") or ())
 
 
 class Phase(StrEnum):
@@ -337,16 +334,16 @@ class TierBest:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One turn on the way from the script as written to the fastest single trial.
+class WaterfallEntry:
+    """One entry of the waterfall: a change on the way from the script as written to the fastest single trial.
 
-    ``turned`` are the knobs that it adds to the turns before, empty for the script as written; ``knobs`` what was
-    observed of them. ``score`` is the objective's figure; ``gain`` its ratio to the turn before, ``total`` to the
-    script as written, both above 1 for better; ``rough`` where that moved around the trial.
+    ``added`` are the knobs beyond those of the change before, empty for the script as written; ``knobs`` what was
+    observed of them. ``score`` is the objective's figure; ``gain`` its ratio to the change before, ``total`` to the
+    script as written, both above 1 for better; ``rough`` where the baseline drifted around the trial.
     """
 
     trial: int
-    turned: Config
+    added: Config
     measurement: Measurement
     score: float
     gain: float

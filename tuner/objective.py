@@ -44,7 +44,7 @@ def amortised(objective: Objective, planned_samples: int) -> Objective:
     """
     if not objective.is_rate:
         raise ObjectiveError(
-            f"{objective.name} is in {objective.unit}: only a rate can be charged with its start",
+            f"{objective.name} is in {objective.unit}: only a rate can include the start-up time",
             hint="leave out --planned-samples, or choose another objective",
         )
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
+from tuner.knowledge import Knowledge
 from tuner.model import Device, LeftOut, Measurement, Script, Shift, TierBest, Trial, Verdict, Winner, baseline_of
 
 
@@ -69,7 +69,7 @@ class StudyResult:
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
     tiers: Mapping[str, int] = field(default_factory=dict)
     bests: tuple[TierBest, ...] = ()
-    knowledge: Mapping[str, Any] = field(default_factory=dict)
+    knowledge: Knowledge = field(default_factory=Knowledge)
 
     @property
     def improved(self) -> bool:

@@ -34,6 +34,7 @@ from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.contention import OVERWHELMING, Host
+from tuner.child.records import Window
 from tuner.devices.base import FOREIGN_SHARE
 from tuner.devices.cpu import cpu_device
 from tuner.devices.host import spare_cores, usable_cores
@@ -41,7 +42,7 @@ from tuner.errors import AutotuneError
 from tuner.model import Phase, Script
 from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import Limits, Window
+from tuner.runner.request import Limits
 from tuner.runner.tree import cpu_times
 from tuner.search.structured import StructuredSampler
 from tuner.space.choose import Spaces

@@ -64,7 +64,7 @@ def test_the_same_command_again_derives_its_result_at_once(studied: Studied) -> 
     again = studied.place.run(*STUDY)
     assert time.monotonic() - started < 15
     assert again.returncode == 0
-    assert "resuming after 2 trials\nthe best so far, not proven yet: num_workers=1, " in again.stdout
+    assert "resuming after 2 trials\nbest so far, not proven yet: num_workers=1, " in again.stdout
     assert [line for line in again.stdout.splitlines() if line.startswith("faster: ")]
     assert studied.place.run("trials", "--json").stdout == trials
     [after] = json.loads(best.read_bytes())["profiles"]
@@ -75,7 +75,7 @@ def test_other_arguments_are_another_study(studied: Studied) -> None:
     answer = studied.place.run(*STUDY, "--", "--seconds", "1")
     assert answer.returncode == 5
     error, *_ = answer.stderr.splitlines()
-    assert "is of something else" in error
+    assert "belongs to something else" in error
     assert "script.argv" in answer.stderr
     assert answer.stderr.splitlines()[-1].startswith("hint: ")
     assert "--new" in answer.stderr

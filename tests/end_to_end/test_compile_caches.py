@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Config, Script
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import Limits, TrialRequest, Window
+from tuner.runner.request import Limits, TrialRequest
 
 TRAIN = """
     import torch

@@ -13,11 +13,13 @@ from test_metrics import TRAINERS
 
 from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
 from tuner.analysis.stats import Verdict
+from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.formatting import screened_text
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Script
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import TrialRequest, Window, screen_window
+from tuner.runner.request import TrialRequest, screen_window
 from tuner.space.declare import Known, resolve
 from tuner.space.registry import load_space
 
@@ -104,10 +106,10 @@ class Screen:
         self._script = Script(str(script), ())
         self._folder = folder
         self._runs = 0
-        self.baseline = self._run(BASELINE, None, QUICK, {})
+        self.baseline = self._run(BASELINE, None, QUICK, Knowledge())
         assert self.baseline.complete, self.baseline
 
-    def _run(self, config: Config, seed: int | None, window: Window, knowledge: dict[str, Any]) -> Outcome:
+    def _run(self, config: Config, seed: int | None, window: Window, knowledge: Knowledge) -> Outcome:
         self._runs += 1
         folder = self._folder / str(self._runs)
         folder.mkdir(parents=True)
@@ -119,7 +121,7 @@ class Screen:
         pairs: list[Pair] = []
         for seed in range(1, seeds + 1):
             before, after = (
-                self._run(each, seed, screen_window(SAMPLES), dict(self.baseline.facts)) for each in (BASELINE, config)
+                self._run(each, seed, screen_window(SAMPLES), self.baseline.knowledge) for each in (BASELINE, config)
             )
             pairs.append(Pair(seed, before, after))
             if is_settled(config, pairs):
@@ -128,7 +130,7 @@ class Screen:
 
     def left_out(self) -> dict[str, str]:
         """Knobs that the search space refuses for this script."""
-        known = Known(cpu_device(), 2, facts={**self.baseline.facts, "effective_batch": "keep"})
+        known = Known(cpu_device(), 2, knowledge=self.baseline.knowledge)
         left_out = resolve(load_space("torch"), known).left_out
         return {knob: left.reason for knob, left in left_out.items()}
 

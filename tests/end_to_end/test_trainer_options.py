@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.in_process import Log
+from support.in_process import Log, session_of
 
 from tuner.child.patches import unpatch_all
 from tuner.child.recorder import Recorder
@@ -15,7 +15,7 @@ from tuner.child.torch import trackers, trainers
 
 
 def _trainer_session(**config: Any) -> Session:
-    return Session({"config": config, "device": "cpu", "folder": "trial"}, Recorder(None))
+    return session_of({"config": config, "device": "cpu", "folder": "trial"}, Recorder(None))
 
 
 class _Trainer:
@@ -53,8 +53,8 @@ def test_training_arguments_take_the_knobs_that_they_have() -> None:
         "bf16": True, "use_cpu": True, "gradient_accumulation_steps": 4,
     }  # fmt: skip
     assert {name: checked[name] for name in expected} == expected
-    assert not any(session.wants(knob) for knob in config), "no patch may do it a second time"
-    assert session.trainer_options["grad_accumulation"] == 2
+    assert not any(session.knobs.wants(knob) for knob in config), "no patch may do it a second time"
+    assert session.knobs.trainer_options["grad_accumulation"] == 2
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_trainers_own_precision_is_used(adapter: Any, name: str, option: str, 
         unpatch_all()
         assert chosen == given.get(option, value), "what the script chose itself stays"
         assert ("precision" in session.knobs.kept_by_script) == bool(given)
-        assert not session.wants("precision"), "no patch may do it a second time"
+        assert not session.knobs.wants("precision"), "no patch may do it a second time"
 
 
 class _Metrics(Log):
@@ -85,7 +85,7 @@ class _Metrics(Log):
 
 def _recorded() -> tuple[Session, _Metrics]:
     log = _Metrics()
-    return Session({"device": "cpu", "folder": "trial"}, log), log
+    return session_of({"device": "cpu", "folder": "trial"}, log), log
 
 
 def test_a_writers_scalars_are_metrics_and_the_scripts_own_report_stands() -> None:

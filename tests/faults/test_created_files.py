@@ -14,13 +14,14 @@ import pytest
 
 from tuner.child.files import Overlay
 from tuner.child.recorder import Recorder
+from tuner.child.records import ChildRequest, Window
 from tuner.child.session import Session
 from tuner.child.wire import FILES, MADE
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Outcome, Script
-from tuner.runner.created_files import LARGEST_RESULT_BYTES, MOST_RESULTS, put_aside
+from tuner.runner.created_files import LARGEST_RESULT_BYTES, MOST_RESULTS, move_created_files
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import Interrupted, Limits, TrialRequest, Window
+from tuner.runner.request import Interrupted, Limits, TrialRequest
 
 TRAIN = """
     import logging, os, pathlib, shutil, subprocess, sys, tempfile, time
@@ -143,9 +144,9 @@ def test_large_files_and_what_was_there_before_stay(tmp_path: Path) -> None:
         file.write('{"made": "torn')
     step = {"v": 1, "kind": "first_step", "t": time.monotonic()}
     (trial / "records.jsonl").write_text(json.dumps(step) + "\n")
-    assert put_aside(trial) == [str(theirs / "log.txt")]
+    assert move_created_files(trial) == [str(theirs / "log.txt")]
     (theirs / "log.txt").write_text("the user's own, made since")
-    assert put_aside(trial) == []
+    assert move_created_files(trial) == []
     (theirs / "log.txt").unlink()
     assert below(folder) == {"archive.h5", "labels.csv"}
     assert below(theirs) == {"old.txt"}
@@ -162,7 +163,7 @@ def test_many_small_files_are_data(tmp_path: Path, files: int, stay: bool) -> No
     for number in range(files):
         (folder / f"{number}.jpg").write_text("x")
         note(trial, folder / f"{number}.jpg")
-    put_aside(trial)
+    move_created_files(trial)
     assert folder.exists() is stay
     assert len(below(trial)) == (0 if stay else files)
 
@@ -189,7 +190,7 @@ def test_downloads_of_libraries_are_no_leavings(
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     (tmp_path / cwd).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / cwd)
-    session = Session({"folder": str(tmp_path / "study" / "trials" / "0000")}, Recorder(None))
+    session = Session(ChildRequest(folder=str(tmp_path / "study" / "trials" / "0000")), Recorder(None))
     assert Overlay(session).is_watched(str(tmp_path / path)) is watched
 
 
@@ -198,7 +199,7 @@ def test_what_can_not_be_moved_stays(tmp_path: Path) -> None:
     left.write_text("x")
     note(tmp_path, left)
     (tmp_path / FILES).write_text("a file, not a folder")
-    assert put_aside(tmp_path) == []
+    assert move_created_files(tmp_path) == []
     assert left.read_text() == "x"
 
 

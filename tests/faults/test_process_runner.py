@@ -19,10 +19,11 @@ from pathlib import Path
 
 import pytest
 
+from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import Interrupted, Limits, TrialRequest, Window, screen_window
+from tuner.runner.request import Interrupted, Limits, TrialRequest, screen_window
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -178,7 +179,7 @@ def test_a_window_that_the_deadline_cuts_short_is_measured_all_the_same(
     assert (outcome.kind, outcome.detail) == (OutcomeKind.COMPLETE, "its time was up before its window was complete")
     assert outcome.measurement is not None and not outcome.measurement.steady
     assert 200 < outcome.measurement.rate < 405
-    assert outcome.facts["unit"] == "samples" and outcome.facts["steps"] > 100
+    assert outcome.knowledge.unit == "samples" and outcome.knowledge.steps > 100
     assert outcome.seconds < 8
 
 

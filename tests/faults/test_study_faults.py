@@ -153,7 +153,7 @@ def test_a_second_study_on_the_device_is_refused_until_the_first_is_gone(tmp_pat
         assert "first" in output
         same_folder, output = finish(tmp_path / "first", "replay", "--trials", "500")
         assert same_folder == ExitCode.STORAGE
-        assert "is running already" in output
+        assert "is already running" in output
     finally:
         first.kill()
         first.communicate(timeout=30)

@@ -77,7 +77,7 @@ def test_a_resumed_study_says_so() -> None:
         (told[:1], ["resuming after 1 trial"]),
         (
             told[:6],
-            ["resuming after 5 trials", "the best so far, not proven yet: num_workers=2 precision=bf16, 1.39x"],
+            ["resuming after 5 trials", "best so far, not proven yet: num_workers=2 precision=bf16, 1.39x"],
         ),
     ):
         PlainView(Console(file=written, width=80))(replace(started, resumed=True, earlier=tuple(earlier)))

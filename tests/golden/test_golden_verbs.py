@@ -16,9 +16,11 @@ import pytest
 from support import worlds
 from support.golden_files import check
 
+from tuner.child.records import ProbeSide
 from tuner.cli import main, probe
 from tuner.cli.study import write_files
 from tuner.export import EXPORTERS
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Evidence, KnobReport, Measurement, Outcome
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
@@ -32,7 +34,7 @@ SPACE = """
         Knob("compile", lambda known: ["default"], "compiler"),
     ))
 """
-SIDES = {"": (100.0, 0.6), "compute": (250.0, 0.0), "loader": (160.0, 1.0)}
+SIDES = {None: (100.0, 0.6), ProbeSide.COMPUTE: (250.0, 0.0), ProbeSide.LOADER: (160.0, 1.0)}
 """Samples per second of the real loop and of each side by itself, and the share of waiting in it."""
 
 
@@ -123,13 +125,14 @@ class Sides(ReplayRunner):
         rate, wait = SIDES[self.requests[-1].probe]
         outcome = worlds.measured(rate, wait)
         written = {"num_workers": 0, "batch_size": 64}
-        facts = {
-            "as_written": written, "left_out": {"compile": "the script calls torch.compile itself"},
-            "training_loaders": ["train.py:7#0"], "remarks": ["the training step was traced anew 19 times in 20 steps"],
-        }  # fmt: skip
+        knowledge = Knowledge(
+            as_written=written, left_out={"compile": "the script calls torch.compile itself"},
+            training_loaders=("train.py:7#0",),
+            remarks=("the training step was traced anew 19 times in 20 steps",),
+        )  # fmt: skip
         size = int(config.get("batch_size", 64))
         measurement = replace(_of(outcome), steps_per_s=rate / 64 * (64 / size) ** 0.25)
-        return replace(outcome, facts=facts, measurement=measurement)
+        return replace(outcome, knowledge=knowledge, measurement=measurement)
 
 
 def _of(outcome: Outcome) -> Measurement:

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.child.records import LoaderUse, ScalerCounts
+from tuner.knowledge import Knowledge
 from tuner.model import (
     Block,
     CardUse,
@@ -43,6 +45,7 @@ CARDS = st.builds(
     CardUse, st.integers(), st.none() | FLOATS, st.none() | FLOATS, st.none() | FLOATS, st.integers(), st.integers(),
     st.none() | FLOATS,
 )  # fmt: skip
+PLAN_LINES = st.tuples(st.integers(), TEXT, st.none() | st.integers() | TEXT, st.none() | st.integers())
 INPUTS = st.lists(st.tuples(FLOATS, FLOATS), max_size=2).map(tuple)
 GRADIENTS = st.builds(FirstGradient, FLOATS, FLOATS, st.booleans(), st.booleans(), INPUTS)
 MEASUREMENTS = st.builds(
@@ -65,9 +68,27 @@ MEASUREMENTS = st.builds(
     gradient=st.none() | GRADIENTS,
     compile_cache=st.sampled_from(["", "cold", "warm", "mixed"]),
 )
+WHOLE = st.integers(0, 2**63)
+KNOWLEDGE = st.builds(
+    Knowledge,
+    as_written=st.dictionaries(KEYS, VALUES, max_size=3),
+    **dict.fromkeys(("left_out", "options", "option_flags"), st.dictionaries(KEYS, TEXT, max_size=2)),
+    **dict.fromkeys(("suggested", "optimizers", "precisions", "remarks"), st.lists(TEXT, max_size=2).map(tuple)),
+    **dict.fromkeys(("steps", "retraces"), WHOLE),
+    **dict.fromkeys(("dataset_len", "cardinality", "cache_bytes", "free_host_bytes"), st.none() | st.integers()),
+    samples=FLOATS.map(lambda count: count + 0.0),  # no negative zero: that is not told apart from nothing
+    unit=TEXT,
+    loaders=st.lists(st.builds(LoaderUse, TEXT, WHOLE, st.none() | WHOLE), max_size=2).map(tuple),
+    products=st.dictionaries(KEYS, WHOLE, max_size=2),
+    gradient_scaler=st.none() | st.builds(ScalerCounts, WHOLE, WHOLE, WHOLE, WHOLE),
+    arguments=st.dictionaries(KEYS, VALUES, max_size=2),
+    input_plan=st.none() | st.lists(PLAN_LINES, max_size=2).map(tuple),
+    beside=st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=2), max_size=2),
+    **dict.fromkeys(("batch_norm", "wait_is_unseen", "device_clean"), st.booleans()),
+)
 OUTCOMES = st.builds(
     Outcome, st.sampled_from(OutcomeKind), TEXT, TEXT, TEXT, st.none() | MEASUREMENTS,
-    st.dictionaries(KEYS, TREES, max_size=3), FLOATS,
+    KNOWLEDGE, FLOATS,
 )  # fmt: skip
 
 
@@ -168,3 +189,21 @@ def test_foreign_objects_become_what_json_has() -> None:
     assert codec.loads(codec.dumps({"kind": OutcomeKind.CRASHED, 1: (2, {3}), "path": object})) == {
         "kind": "crashed", "1": [2, [3]], "path": str(object),
     }  # fmt: skip
+
+
+def test_an_outcome_of_an_earlier_version_is_read() -> None:
+    fields = json.loads(codec.encode_outcome(Outcome(OutcomeKind.CRASHED)))
+    fields["facts"] = {
+        "as_written": {"batch_size": 8, "sizes": [1, None], "nothing": None, "lr": {"$float": "inf"}},
+        "dataset_len": None, "gradient_scaler": None, "of_another_version": [1],
+        "loaders": [{"key": "a", "fetches": 2}],
+    }  # fmt: skip
+    knowledge = codec.decode_outcome(json.dumps(fields)).knowledge
+    as_written: dict[str, Value] = {"batch_size": 8, "sizes": "[1, None]", "lr": math.inf}
+    assert knowledge == Knowledge(as_written=as_written, loaders=(LoaderUse("a", 2),))
+
+
+def test_facts_that_cannot_be_read_are_named() -> None:
+    fields = json.loads(codec.encode_outcome(Outcome(OutcomeKind.CRASHED)))
+    with pytest.raises(ValueError, match=r"facts\.steps is 'many', not a whole number"):
+        codec.decode_outcome(json.dumps({**fields, "facts": {"steps": "many"}}))

@@ -7,8 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import UsageError
-from tuner.model import Config, Device, Value, same_value
-from tuner.space.arguments import Placeholder, extend_facts, extend_space, parse, render, typed_value
+from tuner.knowledge import typed_value
+from tuner.model import Device, Value, same_value
+from tuner.space.arguments import Placeholder, extend_space, parse, render
 from tuner.space.declare import Knob, Known, SearchSpace
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
@@ -150,30 +151,3 @@ def test_a_knob_of_ones_own_needs_choices() -> None:
     with pytest.raises(UsageError, match="no knob of 'torch'") as caught:
         extend_space(SPACE, parse(["--width={width=8}"]))
     assert "{{width}}" in caught.value.hint and "batch_size" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("argv", "facts", "as_written"),
-    [
-        (["--b={batch_size=32}"], {"as_written": {"batch_size": 8}}, {"batch_size": 32}),
-        (["--b={batch_size}"], {"as_written": {"batch_size": 8}}, {"batch_size": 8}),
-        (["--b={batch_size}"], {"arguments": {"batch_size": 16}}, {"batch_size": 16}),
-        (["--b={batch_size}"], {"as_written": {"batch_size": 8}, "arguments": {"batch_size": 16}}, {"batch_size": 8}),
-        (["--b={batch_size=false|true}"], {"left_out": {"batch_size": "a reason"}}, {"batch_size": False}),
-    ],
-)
-def test_the_scripts_own_value_is_what_was_given_else_seen(
-    argv: list[str], facts: dict[str, Config], as_written: Config
-) -> None:
-    extended = extend_facts(facts, parse(argv))
-    assert extended["as_written"] == as_written
-    assert extended["left_out"] == {}
-    assert extended["placeholders"] == ["batch_size"]
-    assert "placeholders" not in facts
-
-
-@pytest.mark.parametrize("facts", [{}, {"arguments": {"batch_size": None}}, {"arguments": {"batch_size": [1]}}])
-def test_a_value_that_nothing_shows_is_asked_for(facts: dict[str, Config]) -> None:
-    with pytest.raises(UsageError, match="can't be seen") as caught:
-        extend_facts(facts, parse(["--b={batch_size}"]))
-    assert "{batch_size=64}" in caught.value.hint

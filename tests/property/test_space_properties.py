@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.torch import SPACE as TORCH
 from tuner.errors import SpaceError, UnknownKnobError
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, ResolvedSpace, SearchSpace, resolve
 
@@ -37,7 +38,7 @@ def spaces(draw: st.DrawFn) -> ResolvedSpace:
         knobs.append(Knob(name, lambda known, choices=tuple(choices): choices, "", needs=needs))  # type: ignore[misc]
     written = {name: draw(VALUES) for name in names}
     pins = draw(st.dictionaries(st.sampled_from(names), VALUES, max_size=1))
-    known = Known(CPU, 4, facts={"as_written": written})
+    known = Known(CPU, 4, knowledge=Knowledge(as_written=written))
     return resolve(SearchSpace("drawn", "none", tuple(knobs)), known, pinned=pins)
 
 
@@ -49,7 +50,7 @@ def _indices(space: ResolvedSpace, data: st.DataObject) -> dict[str, int]:
 @given(spaces())
 def test_an_axis_holds_what_was_written_and_no_value_twice(space: ResolvedSpace) -> None:
     for axis in space.axes:
-        assert same_value(axis.values[axis.as_written], space.facts["as_written"][axis.knob.name])
+        assert same_value(axis.values[axis.as_written], space.knowledge.as_written[axis.knob.name])
         assert len({(type(value), value) for value in axis.values}) == len(axis.values) >= 2
     assert space.size == math.prod(len(axis.values) for axis in space.axes)
     named = {axis.knob.name for axis in space.axes} | set(space.left_out)
@@ -95,17 +96,17 @@ def test_a_pinned_knob_stays_pinned(space: ResolvedSpace, data: st.DataObject) -
         assert name in space.left_out
 
 
-FACTS = {
-    "as_written": {"num_workers": 0, "precision": "fp32", "batch_size": 64, "prefetch_factor": 2, "threads": 4,
-                   "persistent_workers": False, "grad_accumulation": 1},
-    "precisions": ["fp32", "bf16"],
-}  # fmt: skip
+KNOWLEDGE = Knowledge(
+    as_written={"num_workers": 0, "precision": "fp32", "batch_size": 64, "prefetch_factor": 2, "threads": 4,
+                "persistent_workers": False, "grad_accumulation": 1},
+    precisions=("fp32", "bf16"),
+)  # fmt: skip
 
 
 @RELAXED
 @given(st.data())
 def test_the_declared_space_keeps_the_effective_batch(data: st.DataObject) -> None:
-    space = resolve(TORCH, Known(CPU, 4, facts=FACTS))
+    space = resolve(TORCH, Known(CPU, 4, knowledge=KNOWLEDGE))
     config = space.config_of(_indices(space, data))
     assert space.canonical(config) == config
     complete = space.complete(config)
@@ -126,7 +127,7 @@ def test_knobs_that_become_moot_take_others_along() -> None:
                 Knob("a", lambda known: [1], ""),
             ),
         ),
-        Known(CPU, 4, facts={"as_written": {"a": 0, "b": 0, "c": 0}}),
+        Known(CPU, 4, knowledge=Knowledge(as_written={"a": 0, "b": 0, "c": 0})),
     )
     assert space.canonical({"c": 1, "b": 1, "a": 0}) == {}
     assert space.canonical({"c": 1, "b": 1, "a": 1}) == {"a": 1, "b": 1, "c": 1}
@@ -134,8 +135,8 @@ def test_knobs_that_become_moot_take_others_along() -> None:
 
 def test_a_rule_of_the_space_does_not_undo_a_pin() -> None:
     knobs = (Knob("a", lambda known: [1, 2], ""), Knob("b", lambda known: [1, 2], ""))
-    space = SearchSpace("rule", "none", knobs, derive=lambda config, facts: {"b": config["a"]})
-    known = Known(CPU, 4, facts={"as_written": {"a": 1, "b": 1}})
+    space = SearchSpace("rule", "none", knobs, derive=lambda complete, knowledge: {"b": complete["a"]})
+    known = Known(CPU, 4, knowledge=Knowledge(as_written={"a": 1, "b": 1}))
     assert resolve(space, known).canonical({"a": 2}) == {"a": 2, "b": 2}
     pinned = resolve(space, known, pinned={"b": 1})
     assert pinned.canonical({"a": 2}) == {"a": 2, "b": 1}
@@ -144,8 +145,8 @@ def test_a_rule_of_the_space_does_not_undo_a_pin() -> None:
 
 def test_a_rule_decides_what_is_allowed_of_the_complete_config() -> None:
     knob = Knob("a", lambda known: [1, 2], "")
-    space = SearchSpace("rule", "none", (knob,), allowed=lambda config, facts: config["a"] != facts["bad"])
-    resolved = resolve(space, Known(CPU, 4, facts={"as_written": {"a": 1}, "bad": 2}))
+    space = SearchSpace("rule", "none", (knob,), allowed=lambda complete, known: complete["a"] != known.cardinality)
+    resolved = resolve(space, Known(CPU, 4, knowledge=Knowledge(as_written={"a": 1}, cardinality=2)))
     assert resolved.allows({}) and not resolved.allows({"a": 2})
 
 
@@ -167,24 +168,27 @@ def test_what_is_searched_is_selected_and_not_pinned(
 ) -> None:
     space = SearchSpace("small", "none", (Knob("a", lambda k: [1, 2], ""), Knob("b", lambda k: [1, 2], "")))
     resolved = resolve(
-        space, Known(CPU, 4, facts={"as_written": {"a": 1, "b": 1}}), selection=selection, pinned=pinned
+        space, Known(CPU, 4, knowledge=Knowledge(as_written={"a": 1, "b": 1})), selection=selection, pinned=pinned
     )
     assert {axis.knob.name for axis in resolved.axes} == searched
     assert resolved.left_out == reason
 
 
+A_IS_1 = Knowledge(as_written={"a": 1})
+
+
 @pytest.mark.parametrize(
-    ("knob", "facts", "reason"),
+    ("knob", "knowledge", "reason"),
     [
-        (Knob("a", lambda k: [1, 2], "", devices=frozenset({"cuda"})), {"as_written": {"a": 1}}, "nothing on cpu"),
-        (Knob("a", lambda k: [1, 2], ""), {"as_written": {"a": 1}, "left_out": {"a": "a reason"}}, "a reason"),
-        (Knob("a", lambda k: [1, 2], ""), {}, "nothing in the script"),
-        (Knob("a", lambda k: [1, 2], "", refuses=lambda k: "not here"), {"as_written": {"a": 1}}, "not here"),
-        (Knob("a", lambda k: [1, 1], ""), {"as_written": {"a": 1}}, "only one value"),
+        (Knob("a", lambda k: [1, 2], "", devices=frozenset({"cuda"})), A_IS_1, "nothing on cpu"),
+        (Knob("a", lambda k: [1, 2], ""), Knowledge(as_written={"a": 1}, left_out={"a": "a reason"}), "a reason"),
+        (Knob("a", lambda k: [1, 2], ""), Knowledge(), "nothing in the script"),
+        (Knob("a", lambda k: [1, 2], "", refuses=lambda k: "not here"), A_IS_1, "not here"),
+        (Knob("a", lambda k: [1, 1], ""), A_IS_1, "only one value"),
     ],
 )
-def test_a_knob_is_left_out_for_a_reason(knob: Knob, facts: dict[str, Config], reason: str) -> None:
-    resolved = resolve(SearchSpace("one", "none", (knob,)), Known(CPU, 4, facts=facts))
+def test_a_knob_is_left_out_for_a_reason(knob: Knob, knowledge: Knowledge, reason: str) -> None:
+    resolved = resolve(SearchSpace("one", "none", (knob,)), Known(CPU, 4, knowledge=knowledge))
     assert resolved.axes == ()
     left = resolved.left_out["a"]
     assert reason in left.reason and not left.unselected
@@ -202,14 +206,14 @@ def test_an_unknown_knob_is_told_with_those_there_are(arguments: dict[str, list[
 
 def test_ordered_values_are_in_order_and_written_ones_among_them() -> None:
     space = SearchSpace("one", "none", (Knob("a", lambda k: [8, 2, 4, 2], "", ordered=True),))
-    (axis,) = resolve(space, Known(CPU, 4, facts={"as_written": {"a": 3}})).axes
+    (axis,) = resolve(space, Known(CPU, 4, knowledge=Knowledge(as_written={"a": 3}))).axes
     assert axis.values == (2, 3, 4, 8)
     assert axis.as_written == 1
 
 
 def test_a_value_that_no_axis_has_has_no_index() -> None:
     space = SearchSpace("one", "none", (Knob("a", lambda k: [1, 2], ""),))
-    resolved = resolve(space, Known(CPU, 4, facts={"as_written": {"a": 1}}))
+    resolved = resolve(space, Known(CPU, 4, knowledge=Knowledge(as_written={"a": 1})))
     assert resolved.indices_of({"a": 2}) == {"a": 1}
     for stranger in (3, 2.0, True):
         with pytest.raises(ValueError, match="none of"):

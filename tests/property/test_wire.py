@@ -137,8 +137,3 @@ def test_every_default_says_that_nothing_is_known() -> None:
     """What is absent on the wire may be left out there: only a default can be."""
     assert json.loads(wire.encode(Facts(), 0.0)).keys() == {"v", "t", "kind"}
     assert shape.read(Knowledge, {}) == Knowledge()
-
-
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown record kind 'gossip'"):
-        wire.encode_fields("gossip", 0.0, {})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import Any
 
+from tuner.child import shape, wire
 from tuner.child.recorder import Recorder
 from tuner.child.records import Record
 from tuner.child.session import Session
@@ -14,6 +17,11 @@ ENDLESS = {
 }  # fmt: skip
 
 
+def session_of(request: dict[str, Any], recorder: Recorder) -> Session:
+    """A session whose request has these fields, as they would lie in the request's file."""
+    return Session(wire.decode_request(json.dumps(request)), recorder)
+
+
 class Log(Recorder):
     """Keeps records instead of sending them."""
 
@@ -21,11 +29,9 @@ class Log(Recorder):
         super().__init__(None)
         self.records: list[dict[str, Any]] = []
 
-    def emit(self, record: Record | str, **fields: Any) -> None:
-        if isinstance(record, str):
-            self.records.append({"kind": record, **fields})
-        else:
-            self.records.append({"kind": record.kind, **vars(record)})
+    def emit(self, record: Record) -> None:
+        fields = {field.name: shape.plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+        self.records.append({"kind": record.kind, **fields})
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """Records of one kind."""
@@ -38,7 +44,8 @@ class InProcess:
     def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], **request: Any) -> None:
         self.log = Log()
         given = {"config": config, "knowledge": knowledge, "window": ENDLESS, "device": "cpu", "folder": ""}
-        self.session = Session({**given, **request}, self.log)
+        request["probe"] = request.get("probe") or None
+        self.session = session_of({**given, **request}, self.log)
 
     def end(self) -> dict[str, Any]:
         """The facts record."""

@@ -25,6 +25,7 @@ from tuner.events import (
     TrialStarted,
 )
 from tuner.formatting import shift_text
+from tuner.knowledge import Knowledge
 from tuner.model import (
     BASELINE as NO_KNOBS,
 )
@@ -94,13 +95,13 @@ FASTER = measured(
     1711.0, data_wait_share=0.02, peak_host_bytes=988 * MIB, first_step_s=2.75,
     knobs=(REPORT, KnobReport("precision", "bf16", 1, 1, Evidence.VERIFIED, "", "bf16")),
 )  # fmt: skip
-BASELINE = complete(0, Phase.BASELINE, {}, 1204.0, "what the script does by itself")
+BASELINE = complete(0, Phase.BASELINE, {}, 1204.0, "")
 SEARCHED = (
     complete(1, Phase.SEARCH, {"num_workers": 2}, 1498.2, "DataLoader worker processes", data_wait_share=0.02),
     failed(2, {"batch_size": 512}, OutcomeKind.INFEASIBLE, "host-oom", "the process tree took 15,032,385,536 bytes"),
     failed(3, {"batch_size": 128}, OutcomeKind.TIMED_OUT, "deadline", "not through after 75 s"),
     complete(4, Phase.SEARCH, CONFIG, 1650.0, "number format of matrix products", data_wait_share=0.02),
-    complete(5, Phase.ANCHOR, {}, 1180.0, "whether the machine drifts"),
+    complete(5, Phase.ANCHOR, {}, 1180.0, "drift check"),
     complete(6, Phase.SEARCH, {"threads": 1}, 8.731, "intra-op threads", steady=False),
 )
 FINALS = tuple(
@@ -131,7 +132,7 @@ STUDY = StudyFacts(
 RESULT = StudyResult(
     study=STUDY, trials=TRIALS, winner=WINNER, best=BEST, best_gain=1.38, why=WHY, seconds=312.0,
     left_out=LEFT_OUT, tiers=TIERS, bottleneck=BOTTLENECK,
-    knowledge={"framework": "torch", "as_written": {"num_workers": 0, "precision": "fp32"}},
+    knowledge=Knowledge(framework="torch", as_written={"num_workers": 0, "precision": "fp32"}),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from support import made_up
 from support.made_up import MIB, complete, failed, measured
 from tuner.analysis.bottleneck import Bottleneck, Bound
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Evidence, KnobReport, LeftOut, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
 
 CONFIG = Config(parallel_calls="auto", prefetch="auto", run_eagerly=False, steps_per_execution=16)
@@ -20,11 +21,11 @@ REMARKS = (
     "the training step was traced anew 19 times in 20 calls: batches of ever new shapes, or Python values where"
     " tensors were meant",
 )
-FACTS = {
-    "framework": "keras", "framework_version": "3.15.0", "backend": "tensorflow", "trainer": "keras",
-    "fed_by": "dataset", "remarks": list(REMARKS),
-    "as_written": {"parallel_calls": 1, "prefetch": 0, "run_eagerly": True, "steps_per_execution": 1},
-}  # fmt: skip
+KNOWLEDGE = Knowledge(
+    framework="keras", framework_version="3.15.0", backend="tensorflow", trainer="keras",
+    fed_by="dataset", remarks=REMARKS,
+    as_written={"parallel_calls": 1, "prefetch": 0, "run_eagerly": True, "steps_per_execution": 1},
+)  # fmt: skip
 FASTER = measured(
     9120.0, data_wait_share=None, peak_host_bytes=1204 * MIB, first_step_s=9.5,
     knobs=(
@@ -41,7 +42,7 @@ FASTER = measured(
 def _baseline() -> Trial:
     baseline = complete(0, Phase.BASELINE, {}, 610.0, first_step_s=6.25)
     assert baseline.outcome is not None
-    return replace(baseline, outcome=replace(baseline.outcome, facts=FACTS))
+    return replace(baseline, outcome=replace(baseline.outcome, knowledge=KNOWLEDGE))
 
 
 TRIALS = (
@@ -60,7 +61,7 @@ WINNER = Winner(
 )  # fmt: skip
 RESULT = replace(
     made_up.RESULT, trials=TRIALS, winner=WINNER, best=TRIALS[3], best_gain=14.64, seconds=588.0, left_out=LEFT_OUT,
-    tiers=dict.fromkeys(CONFIG, 1), bottleneck=BOTTLENECK, knowledge=FACTS,
+    tiers=dict.fromkeys(CONFIG, 1), bottleneck=BOTTLENECK, knowledge=KNOWLEDGE,
     study=replace(
         made_up.STUDY,
         software={"python": "3.11.0", "tensorflow": "2.21.0", "keras": "3.15.0", "autotune": "0.1.0"},

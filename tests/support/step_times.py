@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from support.entries import entries_of
 from support.in_process import Log
 from tuner.analysis.measurement import measurement_of
 from tuner.analysis.stats import Floats
-from tuner.child.recorder import StepClock
+from tuner.child.clock import StepClock
+from tuner.child.records import Window
 from tuner.model import Measurement
-from tuner.runner.request import Window
 
 NOISES = ("normal", "log-normal", "t3")
 AUTOCORRELATIONS = (0.0, 0.5, 0.9)
@@ -54,7 +54,7 @@ def measured(weather: Weather, random: np.random.Generator, window: Window) -> t
     """One trial's measurement, its window ended by the step clock's own rule, and the rate to be expected in it."""
     seconds, expected = step_seconds(weather, random)
     now, log = [0.0], Log()
-    clock = StepClock(log, asdict(window), clock=lambda: now[0])
+    clock = StepClock(log, window, clock=lambda: now[0])
     began = None
     for step, took in enumerate(seconds.tolist()):
         clock.add_samples(BATCH, 0.0)

@@ -16,12 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from support import worlds
+from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.errors import AutotuneError
 from tuner.model import Config, Outcome, Script, Trial
 from tuner.runner.process import ProcessRunner
 from tuner.runner.replay import ReplayRunner
-from tuner.runner.request import Limits, Runner, Window
+from tuner.runner.request import Limits, Runner
 from tuner.search.chain import Sequence
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler

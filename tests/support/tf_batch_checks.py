@@ -25,7 +25,7 @@ def check_the_last_batcher_is_changed_and_every_sample_stays() -> None:
     made, trial = resized(lambda: numbers().map(lambda x: x + 1).batch(8).prefetch(2), 32)
     assert sizes(made) == [32, 32, 32, 4]
     assert values(made) == list(range(1, 101))
-    assert trial.session.as_written["batch_size"] == 8
+    assert trial.session.facts.as_written["batch_size"] == 8
     assert trial.evidence("batch_size") == ("unverifiable", "no batch was counted")
 
 
@@ -39,7 +39,7 @@ def check_a_batch_that_is_taken_apart_again_is_not_the_one() -> None:
     made, trial = resized(lambda: numbers().batch(50).map(lambda x: x * 2).unbatch().batch(5), 20)
     assert sizes(made) == [20] * 5
     assert values(made) == [2 * x for x in range(100)]
-    assert trial.session.as_written["batch_size"] == 5
+    assert trial.session.facts.as_written["batch_size"] == 5
 
 
 def check_padded_and_ragged_batches() -> None:
@@ -56,7 +56,7 @@ def check_what_map_and_batch_makes() -> None:
     fused = tf.data.experimental.map_and_batch(lambda x: x + 1, 4)
     made, trial = resized(lambda: numbers(20).apply(fused), 10)
     assert sizes(made) == [10, 10]
-    assert trial.session.as_written["batch_size"] == 4
+    assert trial.session.facts.as_written["batch_size"] == 4
 
 
 def check_branches_that_are_zipped() -> None:
@@ -67,7 +67,7 @@ def check_branches_that_are_zipped() -> None:
     made, trial = resized(pairs, 10)
     assert [(x.shape[0], y["y"].shape[0]) for x, y in made] == [(10, 10), (10, 10)]
     assert all((x.numpy() == -y["y"].numpy()).all() for x, y in made)
-    assert trial.session.as_written["batch_size"] == 4
+    assert trial.session.facts.as_written["batch_size"] == 4
 
 
 def check_a_zipped_counter_counts_on() -> None:
@@ -83,7 +83,7 @@ def check_branches_of_different_sizes_are_refused() -> None:
         return tf.data.Dataset.zip((numbers(20).batch(4), numbers(40).batch(8)))
 
     made, trial = resized(pairs, 10)
-    assert trial.session.left_out["batch_size"] != ""
+    assert trial.session.facts.left_out["batch_size"] != ""
     assert [(x.shape[0], y.shape[0]) for x, y in made] == [(4, 8)] * 5
     assert trial.evidence("batch_size")[0] == "not applicable"
 
@@ -142,11 +142,11 @@ def check_a_generators_batches_are_cut_anew() -> None:
     made, trial = resized(made_by_python, 16)
     assert sizes(made) == [16] * 3
     assert values(made) == list(range(48))
-    assert "batch_size" not in trial.session.left_out
+    assert "batch_size" not in trial.session.facts.left_out
     # A loop of the script's own may be fed by samples, too: there it can't be told.
     plain, trial = resized(made_by_python, 16, batched=False)
     assert sizes(plain) == [4] * 12
-    assert trial.session.left_out["batch_size"] == "a Python generator makes the batches"
+    assert trial.session.facts.left_out["batch_size"] == "a Python generator makes the batches"
     assert trial.evidence("batch_size") == ("not applicable", "a Python generator makes the batches")
 
 
@@ -172,7 +172,7 @@ def check_variable_shapes_are_not_cut() -> None:
 
     dataset = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec((None, None), tf.float32))
     _, trial = resized(lambda: dataset, 8)
-    assert trial.session.left_out["batch_size"] == "the batches differ in more than their number of samples"
+    assert trial.session.facts.left_out["batch_size"] == "the batches differ in more than their number of samples"
 
 
 def check_files_read_by_an_interleave() -> None:
@@ -218,7 +218,7 @@ def check_batches_kept_in_a_file_are_left_alone() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made, trial = resized(lambda: numbers(20).batch(4).cache(f"{folder}/kept"), 10, batched=False)
         assert sizes(made) == [4] * 5
-        assert trial.session.left_out["batch_size"] == "the batches are kept in files"
+        assert trial.session.facts.left_out["batch_size"] == "the batches are kept in files"
 
 
 def check_an_asserted_number_of_batches_is_dropped_one_of_samples_kept() -> None:

@@ -19,9 +19,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import numpy as np
 import tensorflow as tf
 
-from support.in_process import Log
+from support.in_process import Log, session_of
+from tuner.child import shape
 from tuner.child.patches import unpatch_all
-from tuner.child.session import Session
 from tuner.child.tensorflow.data.watch import DatasetWatch
 
 
@@ -32,7 +32,7 @@ class Trial:
         unpatch_all()
         self.log = Log()
         request = {"config": config, "knowledge": knowledge or {}, "window": {"block_s": 1.0}}
-        self.session = Session(request, self.log)
+        self.session = session_of(request, self.log)
         self.session.clock.total_steps = 1  # without a step nothing counts as contradicted
         self.watch = DatasetWatch(self.session, tf)
         self.watch.install()
@@ -56,8 +56,8 @@ class Trial:
     def knowledge(self) -> dict[str, Any]:
         """What later trials know of this one, the baseline; through JSON, as in a study."""
         self.watch.observe()
-        told = {"as_written": self.session.as_written, "left_out": self.session.left_out, **self.session.facts}
-        return json.loads(json.dumps(told))  # type: ignore[no-any-return]
+        facts = self.session.facts.record(steps=1, samples=0.0, suggestions={})
+        return json.loads(json.dumps(shape.plain(facts)))  # type: ignore[no-any-return]
 
     def evidence(self, knob: str) -> tuple[str, str]:
         """What was found of a knob, and why."""

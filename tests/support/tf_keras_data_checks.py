@@ -22,7 +22,7 @@ def check_order_and_threads() -> None:
     trial = after(plain, deterministic=False, private_threads=5)
     assert trial.evidence("deterministic") == ("verified", "")
     assert trial.evidence("private_threads") == ("verified", "")
-    assert trial.session.as_written["deterministic"] is True
+    assert trial.session.facts.as_written["deterministic"] is True
     sequential = after(lambda: numbers().shuffle(9).batch(4), deterministic=False, private_threads=5)
     assert sequential.evidence("deterministic")[0] == REFUSED
     assert sequential.evidence("private_threads")[0] == REFUSED

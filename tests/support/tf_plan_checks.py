@@ -48,7 +48,7 @@ def written(dataset: Any, knob: str) -> Any:
     """What the script wrote, or why the knob is left out."""
     trial = Trial()
     trial.watch.meet(dataset, batched=True)
-    return trial.session.left_out.get(knob) or trial.session.as_written[knob]
+    return trial.session.facts.left_out.get(knob) or trial.session.facts.as_written[knob]
 
 
 # recording
@@ -314,4 +314,4 @@ def check_a_cache_that_is_thrown_away_each_time() -> None:
 def check_strings_are_measured_for_the_cache() -> None:
     trial = Trial()
     trial.watch.meet(numbers(10).map(lambda x: tf.repeat("abcd", 5)).batch(2), batched=True)
-    assert trial.session.facts["cache_bytes"] == 10 * 5 * (24 + 4)
+    assert trial.session.facts.cache_bytes == 10 * 5 * (24 + 4)

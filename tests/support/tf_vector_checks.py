@@ -33,9 +33,9 @@ def left_out(dataset: Any) -> str:
     """Why the knob isn't offered; "" where it is."""
     trial = Trial()
     trial.watch.meet(dataset, batched=True)
-    if "vectorized_map" not in trial.session.left_out:
-        assert trial.session.as_written["vectorized_map"] is False
-    return trial.session.left_out.get("vectorized_map", "")
+    if "vectorized_map" not in trial.session.facts.left_out:
+        assert trial.session.facts.as_written["vectorized_map"] is False
+    return trial.session.facts.left_out.get("vectorized_map", "")
 
 
 def check_a_moved_map_gives_the_same_batches_and_the_plan_shows_it() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tuner.knowledge import Knowledge
 from tuner.model import (
     Block,
     Config,
@@ -62,7 +63,7 @@ def measured(rate: float, wait: float = 0.0, *, knobs: tuple[KnobReport, ...] = 
         losses=((1.0, 2.0),), steady=True, cpu_s_per_sample=0.001, foreign_cpus=0.0, knobs=knobs,
     )  # fmt: skip
     return Outcome(
-        OutcomeKind.COMPLETE, measurement=measurement, facts={"as_written": dict(WRITTEN), "left_out": {}}, seconds=10.0
+        OutcomeKind.COMPLETE, measurement=measurement, knowledge=Knowledge(as_written=WRITTEN), seconds=10.0
     )
 
 
@@ -116,8 +117,8 @@ class World:
 
 def resolved(*selection: str, **pinned: Any) -> ResolvedSpace:
     """The space as a baseline would resolve it."""
-    facts = {"as_written": dict(WRITTEN), "left_out": {}}
-    return resolve(SPACE, Known(DEVICE, 8, facts=facts), selection=selection, pinned=pinned)
+    known = Known(DEVICE, 8, knowledge=Knowledge(as_written=WRITTEN))
+    return resolve(SPACE, known, selection=selection, pinned=pinned)
 
 
 def plan(folder: Path, **changes: Any) -> StudyPlan:

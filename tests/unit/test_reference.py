@@ -55,14 +55,17 @@ def test_the_documented_study_toml_has_every_key() -> None:
 
 
 @pytest.mark.parametrize("space", names(SPACES))
-def test_every_knob_is_documented_with_its_tier(space: str) -> None:
+def test_every_knob_is_documented_with_its_devices_and_tier(space: str) -> None:
     headings = {"torch": "PyTorch", "keras": "TensorFlow and Keras"}
-    rows: dict[str, int] = {}
+    rows: dict[str, tuple[str, int]] = {}
     for line in section(KNOBS, headings[space]).splitlines():
-        cells = line.split("|")
-        if len(cells) == 6 and cells[4].strip().isdigit():
-            rows.update(dict.fromkeys(re.findall(r"`(\w+)`", cells[1]), int(cells[4])))
-    assert rows == {knob.name: knob.tier for knob in load_space(space).knobs}
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 6 and cells[4].isdigit():
+            rows.update(dict.fromkeys(re.findall(r"`(\w+)`", cells[1]), (cells[3], int(cells[4]))))
+    assert rows == {
+        knob.name: ("all" if knob.devices is None else ", ".join(sorted(knob.devices)), knob.tier)
+        for knob in load_space(space).knobs
+    }
 
 
 def test_every_verb_stands_on_the_front_page() -> None:

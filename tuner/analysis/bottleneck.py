@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Measurement, Phase, Side, Trial
 from tuner.space.declare import ResolvedSpace
 
@@ -43,7 +43,7 @@ class Bottleneck:
 
     @property
     def most_from_input(self) -> float | None:
-        """The ratio that a perfect loader would bring."""
+        """The ratio that a perfect loader would give."""
         return self.compute / self.real if self.compute is not None else None
 
     @property
@@ -62,13 +62,13 @@ class Bottleneck:
         return self.most_from_input is not None and self.most_from_input < LEAST_FROM_INPUT
 
 
-def sides(facts: Mapping[str, Any]) -> dict[Side, Config]:
+def sides(knowledge: Knowledge) -> dict[Side, Config]:
     """The sides that a script has, each with its config, in the order to run them. Half a batch needs the first."""
-    if not facts.get("training_loaders"):
+    if not knowledge.training_loaders:
         return {}
     found: dict[Side, Config] = {Side.COMPUTE: BASELINE, Side.LOADER: BASELINE}
-    size = facts.get("as_written", {}).get(BATCH)
-    if isinstance(size, int) and size > 1 and BATCH not in facts.get("left_out", {}):
+    size = knowledge.as_written.get(BATCH)
+    if isinstance(size, int) and size > 1 and BATCH not in knowledge.left_out:
         found[Side.HALF] = Config({BATCH: size // 2})
     return found
 

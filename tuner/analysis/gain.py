@@ -24,7 +24,7 @@ def score_of(outcome: Outcome | None, objective: Objective) -> float | None:
     except Exception as error:  # a third party's function may raise anything
         raise ObjectiveError(
             f"the objective {objective.name} fails on a measurement: {type(error).__name__}: {error}",
-            hint="mend it; where a measurement lacks the figure it may return math.nan",
+            hint="fix it; where a measurement lacks the figure it may return math.nan",
         ) from error
     # A ratio needs a positive finite figure; anything else is a measurement that failed.
     return score if math.isfinite(score) and score > 0 else None

@@ -58,7 +58,7 @@ def forecast(space: ResolvedSpace, config: Mapping[str, Value], trials: Iterable
 
 def _alike(space: ResolvedSpace, one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
     """Whether two configs are the same but for the batch and what follows from it."""
-    follows = {BATCH, *space.space.derive(one, space.facts), *space.space.derive(other, space.facts)}
+    follows = {BATCH, *space.space.derive(one, space.knowledge), *space.space.derive(other, space.knowledge)}
     return all(same_value(one.get(name), other.get(name)) for name in {*one, *other} - follows)
 
 

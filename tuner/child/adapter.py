@@ -64,9 +64,10 @@ def instrument(session: Session, adapter: Adapter, module: ModuleType, overlay: 
     library = adapter.libraries[module.__name__]
     _check_version(module, library.oldest)
     if library.is_framework:
-        session.recorder.emit(FrameworkSeen(module.__name__, str(module.__version__), session.device))
-    if library.seed is not None and session.seed is not None:
-        library.seed(session.seed, module)
+        session.recorder.emit(FrameworkSeen(module.__name__, str(module.__version__), session.device.label))
+    shift = session.request.seed
+    if library.seed is not None and shift is not None:
+        library.seed(shift, module)
     if library.divert is not None and overlay is not None:
         library.divert(overlay, module)
     if library.configure is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import Any
 
+from .evidence import Finding
 from .patches import patch
-from .session import Session
+from .records import Evidence, Value
+from .session import ScriptOptions, Session
 
 # The names that public training scripts give to these knobs.
 NAMES = {
@@ -16,68 +19,81 @@ NAMES = {
 }
 
 
+@dataclass(frozen=True)
+class _Option:
+    """An option of the script's: its last flag, and the value that the parser gave."""
+
+    flag: str
+    value: Value
+
+
 def install(session: Session) -> None:
     """Watches argparse; sets the options that the baseline found to be a knob's own."""
-    bound: dict[str, str] = {
-        knob: dest for knob, dest in (session.knowledge.get("options") or {}).items() if knob in session.config
-    }
-    seen: dict[str, dict[str, Any]] = {}
+    options = ArgparseOptions(session)
+    session.options = options
+    for knob in options.bound:
+        session.knobs.delegate(knob)
+    if session.measuring or options.bound:
+        patch(argparse.ArgumentParser, "parse_known_args", options.parsing)
 
-    def make(original: Any) -> Any:
+
+class ArgparseOptions(ScriptOptions):
+    """What argparse has parsed, by destination. ``bound``: knob → destination of the option that it is set by."""
+
+    def __init__(self, session: Session) -> None:
+        request = session.request
+        self.bound = {knob: dest for knob, dest in request.knowledge.options.items() if knob in request.config}
+        self._session = session
+        self._seen: dict[str, _Option] = {}
+
+    def parsing(self, original: Any) -> Any:
+        """``ArgumentParser.parse_known_args`` with the bound options set to the config's values."""
+
         def parse_known_args(parser: Any, args: Any = None, namespace: Any = None) -> Any:
             parsed, rest = original(parser, args, namespace)
             destinations = {action.dest for action in parser._actions}
-            for knob, dest in bound.items():
+            for knob, dest in self.bound.items():
                 if dest in destinations and hasattr(parsed, dest):
-                    setattr(parsed, dest, session.config[knob])
+                    setattr(parsed, dest, self._session.request.config[knob])
             for action in parser._actions:
-                if action.option_strings and hasattr(parsed, action.dest):
-                    value = getattr(parsed, action.dest)
-                    if isinstance(value, (bool, int, float, str)):
-                        seen[action.dest] = {"flag": action.option_strings[-1], "value": value}
+                value = getattr(parsed, action.dest, None)
+                if action.option_strings and isinstance(value, (bool, int, float, str)):
+                    self._seen[action.dest] = _Option(action.option_strings[-1], value)
             return parsed, rest
 
         return parse_known_args
 
-    if session.measuring or bound:
-        patch(argparse.ArgumentParser, "parse_known_args", make)
-    for knob in bound:
-        session.knobs.delegate(knob)
-    session.option = lambda knob: _value(seen, knob)
-    session.read_options = lambda: _report(session, seen)
+    def value(self, knob: str) -> Value | None:
+        """What argparse holds for the option of the knob's name, None where it knows of none."""
+        return next((option.value for dest, option in self._seen.items() if _is_named(dest, knob)), None)
+
+    def observe(self) -> None:
+        """A knob has an option where one of its usual names holds the value that was observed in the loader."""
+        facts, knobs = self._session.facts, self._session.knobs
+        destinations: dict[str, str] = {}
+        for knob in NAMES:
+            written = facts.as_written.get(knob)
+            for dest, option in self._seen.items():
+                if _is_named(dest, knob) and type(option.value) is int and option.value == written:
+                    destinations[knob] = dest
+        for knob in {"batch_size", "grad_accumulation"} & destinations.keys():
+            facts.left_out.pop(knob, None)  # what the patches can't do the script can
+        facts.options = destinations
+        facts.option_flags = {knob: self._seen[dest].flag for knob, dest in destinations.items()}
+        for knob in knobs.arguments:
+            value = self.value(knob)
+            if value is not None:
+                facts.arguments[knob] = value
+            if knob in knobs.requested and knob not in knobs.reported:
+                knobs.report(knob, self._of_argument(knobs.requested[knob], value))
+
+    def _of_argument(self, requested: Value, parsed: Value | None) -> Finding:
+        """An argument that no adapter knows: that the parser took it is all that can be seen."""
+        if str(parsed).lower() == str(requested).lower():
+            return Finding(Evidence.VERIFIED, "", parsed)
+        return Finding(Evidence.UNVERIFIABLE, "the script's argument parser doesn't show it", changed=0)
 
 
 def _is_named(dest: str, knob: str) -> bool:
     plain, names = dest.lower().replace("-", "_"), (knob, *NAMES.get(knob, ()))
     return plain in names or plain.replace("_", "") in {name.replace("_", "") for name in names}
-
-
-def _value(seen: dict[str, dict[str, Any]], knob: str) -> Any:
-    """What argparse holds for the option of the knob's name, None where it knows of none."""
-    return next((option["value"] for dest, option in seen.items() if _is_named(dest, knob)), None)
-
-
-def _report(session: Session, seen: dict[str, dict[str, Any]]) -> None:
-    """A knob has an option where one of its usual names holds the value that was observed in the loader."""
-    found: dict[str, str] = {}
-    for knob in NAMES:
-        written = session.as_written.get(knob)
-        for dest, option in seen.items():
-            if _is_named(dest, knob) and type(option["value"]) is int and option["value"] == written:
-                found[knob] = dest
-    for knob in {"batch_size", "grad_accumulation"} & set(found):
-        session.left_out.pop(knob, None)  # what the patches can't do the script can
-    session.facts["options"] = found
-    values = {knob: _value(seen, knob) for knob in session.knowledge.get("placeholders") or ()}
-    session.facts["arguments"] = {knob: value for knob, value in values.items() if value is not None}
-    for knob in values.keys() & session.config.keys() - session.knobs.reported:
-        _report_argument(session, knob, values[knob])
-    session.facts["option_flags"] = {knob: seen[dest]["flag"] for knob, dest in found.items()}
-
-
-def _report_argument(session: Session, knob: str, parsed: Any) -> None:
-    """An argument of the script's own that no adapter knows: that the parser took it is all that can be seen."""
-    if str(parsed).lower() == str(session.config[knob]).lower():
-        session.knob(knob, "verified", observed=parsed)
-    else:
-        session.knob(knob, "unverifiable", changed=0, reason="the script's argument parser doesn't show it")

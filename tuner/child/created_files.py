@@ -17,8 +17,12 @@ _MOST = 10_000
 """So many are noted at most: a script that writes a file a sample must not be slowed down by it."""
 
 
-class Leavings:
-    """``is_watched`` says whether a path lies among the user's files, and not where trials may write what they like."""
+class CreatedFiles:
+    """Notes each path once, before anything is written there, in ``MADE`` in the trial's folder.
+
+    ``is_watched``: whether a path lies among the user's files, and not where trials may write what they like.
+    ``has_stepped``: whether a step was taken; what comes later may be a result, what comes earlier prepared data.
+    """
 
     def __init__(self, folder: str, is_watched: Callable[[str], bool], has_stepped: Callable[[], bool]) -> None:
         self._path = os.path.join(folder, MADE)

@@ -9,19 +9,22 @@ from __future__ import annotations
 import builtins
 import ctypes
 import importlib.machinery
-import json
 import os
 import re
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from . import arguments, files, hooks, session, wire
 from .recorder import Recorder
+from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
 
+UNREADABLE = 70
+"""The exit code where the request can't be read (EX_SOFTWARE of sysexits.h); the script hasn't been started then."""
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _OUR_FRAME = re.compile(rf'  File "{re.escape(_HERE)}/[^"]*", line \d+, in [^\n]*\n(?:    [^\n]*\n)?\n?')
 
@@ -31,7 +34,7 @@ def main() -> None:
     request, recorder = _open_request()
     current = Session(request, recorder)
     session.begin(current)
-    recorder.emit("hello", pid=os.getpid(), python=sys.version.split()[0], executable=sys.executable)
+    recorder.emit(Hello(os.getpid(), sys.version.split()[0], sys.executable))
     overlay = files.Overlay(current) if current.measuring else None
     hooks.install(current, overlay)
     arguments.install(current)
@@ -40,27 +43,34 @@ def main() -> None:
     code = _run(current)
     current.ended_badly = code != 0
     if code == 0 and not current.stopped:
-        current.on_quiet_end()
+        for listener in current.exit_listeners:
+            listener.script_ended()
     current.finish(complete=False)
-    recorder.emit("exit", code=code)
+    recorder.emit(Exit(code))
     if current.stopped:
         # The window is complete; the script's own exit handlers must not hold the device any longer.
-        current.on_leave()
+        for listener in current.exit_listeners:
+            listener.leaving()
         _flush()
         os._exit(0)
     sys.exit(code)
 
 
-def _open_request() -> tuple[dict[str, Any], Recorder]:
+def _open_request() -> tuple[ChildRequest, Recorder]:
+    """The request, and where its answers go. Leaves with ``UNREADABLE`` where it isn't as declared: a fault of ours."""
     path = os.environ.pop(wire.REQUEST_ENV)
     descriptor = os.environ.pop(wire.RECORDS_ENV, None)
     with open(path, encoding="utf-8") as file:
-        request: dict[str, Any] = json.load(file)
-    if request.get("mode") == "apply":
+        text = file.read()
+    try:
+        request = wire.decode_request(text)
+    except ValueError as error:
+        print(f"autotune: a fault of its own: the request of this trial can't be read: {error}", file=sys.stderr)
+        sys.exit(UNREADABLE)
+    if request.mode is Mode.APPLY:
         os.unlink(path)
-    parent = request.get("parent_pid")
-    if parent and request.get("mode") != "apply":
-        _die_with(int(parent))
+    elif request.parent_pid is not None:
+        _die_with(request.parent_pid)
     if descriptor is not None:
         os.set_inheritable(int(descriptor), False)
     return request, Recorder(int(descriptor) if descriptor is not None else None)
@@ -93,24 +103,22 @@ def _exec(code: CodeType, namespace: dict[str, Any]) -> None:
     exec(code, namespace)
 
 
-def _prepare(request: dict[str, Any]) -> tuple[CodeType, dict[str, Any]]:
+def _prepare(request: ChildRequest) -> tuple[CodeType, dict[str, Any]]:
     """The compiled script and the namespace of its ``__main__``."""
     main_module = ModuleType("__main__")
     main_module.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main_module
-    arguments = list(request.get("argv") or [])
-    if request.get("module"):
-        code = _prepare_module(request["module"], arguments, main_module)
+    if request.module:
+        code = _prepare_module(request.module, request.argv, main_module)
     else:
-        code = _prepare_script(request, arguments, main_module)
+        code = _prepare_script(request, main_module)
     sys.orig_argv = [sys.executable, *sys.argv]
     return code, main_module.__dict__
 
 
-def _prepare_script(request: dict[str, Any], arguments: list[str], main_module: ModuleType) -> CodeType:
-    given = request.get("script_as_given") or request["script"]
-    path = os.path.abspath(request["script"])
-    sys.argv = [given, *arguments]
+def _prepare_script(request: ChildRequest, main_module: ModuleType) -> CodeType:
+    path = os.path.abspath(request.script)
+    sys.argv = [request.script_as_given or request.script, *request.argv]
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     loader = importlib.machinery.SourceFileLoader("__main__", path)
@@ -123,7 +131,7 @@ def _prepare_script(request: dict[str, Any], arguments: list[str], main_module: 
         return compile(file.read(), path, "exec", dont_inherit=True)
 
 
-def _prepare_module(name: str, arguments: list[str], main_module: ModuleType) -> CodeType:
+def _prepare_module(name: str, arguments: Sequence[str], main_module: ModuleType) -> CodeType:
     """As ``python -m`` does: the current folder on the path, ``__spec__`` and ``__package__`` of the module."""
     import runpy
 
@@ -155,19 +163,17 @@ def _report_exception(current: Session, error: BaseException) -> int:
     chain: list[BaseException] = [error]
     for link in chain:
         link.__traceback__ = _without_our_frames(link.__traceback__)  # excepthook prints the exception's own trace
-        _clean_told_frames(link)
+        _clean_message(link)
         chain += [other for other in (link.__cause__, link.__context__) if other is not None and other not in chain]
     own = error.__traceback__
     text = "".join(traceback.format_exception(type(error), error, own))
-    current.recorder.emit(
-        "exception", type=type(error).__name__, text=str(error)[:2000], traceback=text[-20000:], origin="script"
-    )
+    current.recorder.emit(ScriptException(type(error).__name__, str(error)[:2000], text[-20000:]))
     sys.excepthook(type(error), error, own)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _clean_told_frames(error: BaseException) -> None:
-    """TensorFlow's errors tell in their text where an operation was made, through frames of ours."""
+def _clean_message(error: BaseException) -> None:
+    """TensorFlow's messages say where an operation was made, through frames of ours."""
     text = getattr(error, "_message", None)
     if isinstance(text, str):
         error._message = _OUR_FRAME.sub("", text)  # type: ignore[attr-defined]

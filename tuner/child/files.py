@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .created_files import Leavings
+from .created_files import CreatedFiles
 from .patches import patch
+from .records import ChildRequest
 from .session import Session
 from .wire import FILES
 
@@ -25,22 +26,27 @@ CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".tar", ".bin", ".keras",
 
 
 class Overlay:
-    """Paths of the user's → where this trial keeps its own version of them."""
+    """Which path the trial writes to and reads from in place of one that the script names.
+
+    Paths are as the script gives them; ``diverted`` holds those of the user's that the trial has its own version of,
+    below the trial's folder. In other processes than the trial's own nothing is diverted.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.root = os.path.join(session.folder, FILES)
+        self.root = os.path.join(session.request.folder, FILES)
         self.diverted: dict[str, str] = {}
         # A file that is older than the trial is the user's; one that the trial made is the trial's.
         self.began = time.time()
-        caches = (os.path.expanduser("~/.cache"), tempfile.gettempdir(), session.folder, "/dev", "/proc", "/sys")
+        folder = session.request.folder
+        caches = (os.path.expanduser("~/.cache"), tempfile.gettempdir(), folder, "/dev", "/proc", "/sys")
         self.exempt = tuple(os.path.realpath(path) + os.sep for path in caches if path)
         self.named = tuple(path for path in _folders_of(session.request) if path + os.sep not in self.exempt)
         self.caches = tuple(os.path.realpath(path) + os.sep for path in _caches())
         self.home = os.path.realpath(os.path.expanduser("~"))
         self.stat = os.stat
         self.open: Any = builtins.open
-        self.leavings = Leavings(session.folder, self.is_watched, lambda: bool(session.clock.total_steps))
+        self.created = CreatedFiles(session.request.folder, self.is_watched, lambda: bool(session.clock.total_steps))
 
     def absolute(self, path: Any) -> str | None:
         """The path as text, or None for descriptors and other things that aren't paths."""
@@ -79,7 +85,7 @@ class Overlay:
         """A project that lies in the temporary folder is still the user's; only the trial's own folder isn't."""
         homes = (os.path.realpath(os.getcwd()), *self.named)
         users = any(real == home or real.startswith(home + os.sep) for home in homes)
-        return users and not real.startswith(os.path.realpath(self.session.folder) + os.sep)
+        return users and not real.startswith(os.path.realpath(self.session.request.folder) + os.sep)
 
     def target(self, path: str) -> str:
         """Where the trial's version of the path lies from now on."""
@@ -97,7 +103,7 @@ class Overlay:
             return path
         if name in self.diverted:
             return self.diverted[name]
-        if os.path.realpath(name).startswith(os.path.realpath(self.session.folder) + os.sep):
+        if os.path.realpath(name).startswith(os.path.realpath(self.session.request.folder) + os.sep):
             return path
         users = self.is_users(name)
         if not (users or always):
@@ -129,11 +135,11 @@ def _caches() -> Iterator[str]:
             yield value
 
 
-def _folders_of(request: dict[str, Any]) -> Iterator[str]:
+def _folders_of(request: ChildRequest) -> Iterator[str]:
     """Where the script lies, and every path that its arguments name."""
-    if request.get("script"):
-        yield os.path.dirname(os.path.realpath(request["script"]))
-    for argument in request.get("argv") or ():
+    if request.script:
+        yield os.path.dirname(os.path.realpath(request.script))
+    for argument in request.argv:
         value = argument.rpartition("=")[2]
         if os.sep in value:
             yield os.path.realpath(value)
@@ -158,10 +164,10 @@ def _open(overlay: Overlay, original: Any) -> Any:
             checkpoint = isinstance(file, (str, os.PathLike)) and str(file).endswith(CHECKPOINTS)
             keeps = "w" not in mode
             file = overlay.for_writing(file, always=checkpoint and "w" in mode, keep_content=keeps)
-            overlay.leavings.will_make(overlay.absolute(file))
+            overlay.created.will_make(overlay.absolute(file))
         else:
             file = overlay.for_reading(file)
-            overlay.leavings.read(file)
+            overlay.created.read(file)
         return original(file, mode, *args, **kwargs)
 
     return open
@@ -190,7 +196,7 @@ def _rename(overlay: Overlay, original: Any) -> Any:
                 shutil.copy2(source, target)
                 return None
             return shutil.move(source, target)
-        overlay.leavings.will_make(destination, folder=os.path.isdir(source))
+        overlay.created.will_make(destination, folder=os.path.isdir(source))
         return original(src, dst, *args, **kwargs)
 
     return rename
@@ -198,7 +204,7 @@ def _rename(overlay: Overlay, original: Any) -> Any:
 
 def _mkdir(overlay: Overlay, original: Any) -> Any:
     def mkdir(path: Any, *args: Any, **kwargs: Any) -> Any:
-        overlay.leavings.will_make(None if kwargs.get("dir_fd") is not None else overlay.absolute(path), folder=True)
+        overlay.created.will_make(None if kwargs.get("dir_fd") is not None else overlay.absolute(path), folder=True)
         return original(path, *args, **kwargs)
 
     return mkdir

@@ -56,8 +56,8 @@ def install(session: Session, overlay: Overlay | None) -> None:
 
     A library that is never imported costs nothing. Without ``overlay`` no files are diverted.
     """
-    if session.seed is not None:
-        seeds.install(session.seed)
+    if session.request.seed is not None:
+        seeds.install(session.request.seed)
 
     def instrumenting(adapter: Adapter) -> Callable[[ModuleType], None]:
         def call(module: ModuleType) -> None:

@@ -28,6 +28,8 @@ class Knobs:
         self.arguments = frozenset(arguments)
         self.kept_by_script: dict[str, str] = {}
         """Knob → why the script's own value stays."""
+        self.trainer_options: dict[str, object] = {}
+        """Knob → the value that the script gives its trainer; None where it leaves it to the trainer."""
         self.reported: set[str] = set()
         self._recorder = recorder
         self._ended_early = ended_early
@@ -40,6 +42,10 @@ class Knobs:
     def wants(self, knob: str) -> bool:
         """Whether the config turns the knob, and a patch of ours is what applies it."""
         return knob in self.requested and knob not in self._delegated
+
+    def wanted(self, knob: str) -> Value | None:
+        """What a patch of ours has to set the knob to; None where it must not."""
+        return self.requested[knob] if self.wants(knob) else None
 
     def set_by(self, knob: str) -> SetBy:
         """Who applies the knob."""

@@ -46,6 +46,13 @@ class Mode(StrEnum):
     APPLY = "apply"
 
 
+class Phase(StrEnum):
+    """What a block is of: the warm-up, or the steady window."""
+
+    WARMUP = "warmup"
+    WINDOW = "window"
+
+
 class ProbeSide(StrEnum):
     """The part of the training loop that a probe runs by itself."""
 
@@ -210,10 +217,10 @@ class FirstStep:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps, timed together. ``phase`` is "warmup" or "window"; ``flagged`` blocks hold validation."""
+    """Consecutive steps, timed together; ``flagged`` blocks hold validation."""
 
     kind: ClassVar[str] = "block"
-    phase: str
+    phase: Phase
     steps: int
     samples: float
     seconds: float

@@ -1,4 +1,8 @@
-"""What a trial's process knows and has seen: the request, the recorder, the clock, the knobs' evidence."""
+"""One trial in its process: which framework trains, where a step ends, when and how the trial ends.
+
+What else a trial consists of lies beside it: ``request`` (what was asked for), ``clock`` (steps to blocks), ``knobs``
+(who applies which, and what is reported of it), ``facts`` (what is seen of the script), ``metrics`` (its own figures).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, SupportsFloat
 
-from .evidence import Finding
+from . import devices
+from .clock import StepClock
+from .facts import ScriptFacts
 from .knobs import Knobs
-from .recorder import Recorder, StepClock
-from .records import Evidence, plain_value
+from .metrics import Metrics
+from .recorder import Recorder
+from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, Value, WindowEnd
 
 STOP_GRACE_S = 6.0
 LEAVING_S = 5.0
@@ -38,50 +45,67 @@ class ClockHooks(Protocol):
         """Called after each block: the place to read what makes the device wait, such as the loss."""
 
 
-class Session:
-    """One trial, or one applied run (``mode`` "apply": knobs only, nothing measured)."""
+class ScriptOptions(Protocol):
+    """The options that the script itself has for knobs."""
 
-    def __init__(self, request: dict[str, Any], recorder: Recorder) -> None:
+    def value(self, knob: str) -> Value | None:
+        """What the option of the knob's name holds; None where there is none."""
+        return None
+
+    def observe(self) -> None:
+        """Adds what was seen of them to the facts; called after the adapters."""
+        return
+
+
+class ExitListener(Protocol):
+    """Is told how the trial ends."""
+
+    def script_ended(self) -> None:
+        """The script ended by itself, without an error."""
+
+    def leaving(self) -> None:
+        """The process is about to leave without the script's exit handlers."""
+
+
+class _NoOptions(ScriptOptions):
+    """Of a script whose options nothing is known of."""
+
+
+class Session:
+    """One trial, or one applied run (mode "apply": knobs only, nothing measured)."""
+
+    def __init__(self, request: ChildRequest, recorder: Recorder) -> None:
         self.request = request
         self.recorder = recorder
-        self.measuring = request.get("mode") != "apply"
-        self.config: dict[str, Any] = dict(request.get("config") or {})
-        self.knowledge: dict[str, Any] = dict(request.get("knowledge") or {})
-        self.device: str = request.get("device", "cpu")
-        self.folder: str = request.get("folder", "")
-        self.seed: int | None = request.get("seed")
-        self.probe: str = request.get("probe") or ""
-        self.clock = StepClock(recorder, request.get("window") or {})
+        self.measuring = request.mode is not Mode.APPLY
+        self.device = devices.named(request.device)
+        self.clock = StepClock(recorder, request.window)
         # Data that are fetched once and trained on again and again were no measure of the baseline.
-        self.clock.counts_samples = self.knowledge.get("unit") != "steps"
-        self.started = float(request.get("spawned_monotonic") or time.monotonic())
-        deadline_s = float(request.get("deadline_s") or math.inf)
-        self._ends_by = self.started + deadline_s - min(LEAVING_S, deadline_s / 10)
-        self._last_step = self.started
+        self.clock.counts_samples = request.knowledge.unit != "steps"
+        self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
+        self.facts = ScriptFacts()
+        self.metrics = Metrics(recorder, self.clock)
+        self.options: ScriptOptions = _NoOptions()
+        self.exit_listeners: list[ExitListener] = []
+        self.observers: list[Callable[[], None]] = []
+        """Called once, when the window or the script has ended."""
+        self.trained_by = request.knowledge.framework
+        """The framework that trains; "" as long as none is seen to."""
         self.stopped = False
         self.finished = False
         self.ended_badly = False
-        self.window_reason = ""
-        self.pid = os.getpid()
+        """Whether the script ended with an error."""
         self.thread = threading.get_ident()
-        self.as_written: dict[str, Any] = {}
-        self.left_out: dict[str, str] = {}
-        self.facts: dict[str, Any] = {}
-        self.suggestions: dict[str, Any] = {}
-        self._reported: set[str] = set()
-        self._logged: dict[str, tuple[float, float]] = {}
-        self._reported_step = 0
-        self._reported_samples = 0.0
-        self.observers: list[Callable[[], None]] = []
-        self.trainer_options: dict[str, Any] = {}
-        self.read_options: Callable[[], None] = lambda: None
-        self.option: Callable[[str], Any] = lambda knob: None
-        self.on_quiet_end: Callable[[], None] = lambda: None
-        self.on_leave: Callable[[], None] = lambda: None
-        self.failed: set[str] = set()
-        self.trained_by: str = self.knowledge.get("framework") or ""
+        self._pid = os.getpid()
+        self._started = time.monotonic() if request.spawned_monotonic is None else request.spawned_monotonic
+        deadline_s = math.inf if request.deadline_s is None else request.deadline_s
+        self._ends_by = self._started + deadline_s - min(LEAVING_S, deadline_s / 10)
+        self._last_step = self._started
+        self._suggestions: dict[str, object] = {}
+        self._said: set[str] = set()
         self._clock_hooks: dict[str, ClockHooks] = {}
-        self.knobs = Knobs(recorder, self.config, self.knowledge.get("placeholders") or (), self._ended_early)
+        self._own_steps = 0
+        self._own_samples = 0.0
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -92,9 +116,11 @@ class Session:
     @property
     def here(self) -> bool:
         """Whether this is the process that the trial measures."""
-        return os.getpid() == self.pid
+        return os.getpid() == self._pid
 
-    def attend(self, framework: str, hooks: ClockHooks, observe: Callable[[], None] | None = None) -> None:
+    # which framework trains
+
+    def attend(self, framework: str, hooks: ClockHooks, observe: Callable[[], None]) -> None:
         """The framework's adapter answers the clock, once its framework is the one that trains.
 
         ``observe`` is called once, when the window or the script has ended.
@@ -102,8 +128,7 @@ class Session:
         if framework in self._clock_hooks:
             return
         self._clock_hooks[framework] = hooks
-        if observe is not None:
-            self.observers.append(observe)
+        self.observers.append(observe)
         if self.trained_by == framework:
             self._ask_hooks()
 
@@ -124,109 +149,89 @@ class Session:
         """Whether no other framework trains here: what this one's adapter sees is worth something."""
         return self.trained_by in ("", framework)
 
-    def wants(self, knob: str) -> bool:
-        """``knobs.wants``."""
-        return self.knobs.wants(knob)
+    # what the script asks and says
 
-    def hand_over(self, knob: str) -> None:
-        """``knobs.delegate``."""
+    def suggest(self, knob: str, default: Any) -> Any:
+        """For ``tuner.suggested``: the config's value, or the script's own default."""
+        self._suggestions[knob] = default
         self.knobs.delegate(knob)
+        return self.request.config.get(knob, default)
 
-    def _ended_early(self) -> bool:
-        """Whether the script ended before a knob could show."""
-        return self.ended_badly or not self.clock.total_steps
+    def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
+        """For ``tuner.report``. "step" counts the script's own steps, "samples" what it trained on by then."""
+        step, samples = metrics.get("step"), metrics.get("samples")
+        self.metrics.report({name: value for name, value in metrics.items() if name not in ("step", "samples")})
+        if step is not None and self.measuring and self.here:
+            self._progressed(int(float(step)), None if samples is None else float(samples))
 
-    def suggest(self, name: str, default: Any) -> Any:
-        """For ``tuner.suggested``."""
-        self.suggestions[name] = default
-        self.hand_over(name)
-        return self.config.get(name, default)
+    def log(self, name: str, value: object) -> None:
+        """A metric that the script gives to a logger or a trainer: its last value is sent at the end."""
+        if self.measuring and self.here:
+            self.metrics.log(name, value)
 
-    def told_batch_size(self) -> int:
-        """Samples in one forward pass, as far as an argument or a question of the script tells; 0 where none does.
+    def stated_batch_size(self) -> int:
+        """Samples in one forward pass, as far as an argument or a question of the script says; 0 where none does.
 
         Only where the baseline was counted in samples too: its rate is what the others are held against.
         """
-        bound = "batch_size" in self.suggestions or "batch_size" in (self.knowledge.get("placeholders") or ())
-        if not bound or self._reported_step or self.knowledge.get("unit", "samples") != "samples":
+        knowledge = self.request.knowledge
+        bound = "batch_size" in self._suggestions or "batch_size" in self.knobs.arguments
+        if not bound or self._own_steps or knowledge.unit not in ("", "samples"):
             return 0
-        written = (self.knowledge.get("as_written") or {}).get("batch_size")
-        told = (self.config.get("batch_size"), written, self.suggestions.get("batch_size"), self.option("batch_size"))
-        return next((size for size in told if type(size) is int), 0)
-
-    def report(self, metrics: dict[str, float]) -> None:
-        """For ``tuner.report``."""
-        step, samples = metrics.pop("step", None), metrics.pop("samples", None)
-        for name, value in metrics.items():
-            self._reported.add(str(name))
-            self.recorder.emit("metric", name=str(name), value=float(value), samples=self.clock.total_samples)
-        if step is not None and self.measuring and self.here:
-            self._progressed(int(step), samples)
-
-    def log(self, name: str, value: Any) -> None:
-        """A metric that the script gives to a logger or a trainer: its last value is sent at the end.
-
-        What the script reports itself under that name stands instead.
-        """
-        if not self.measuring or not self.here:
-            return
-        try:
-            self._logged[name] = float(value), self.clock.total_samples
-        except (TypeError, ValueError, RuntimeError):
-            pass  # loggers take more than numbers: the text of a blob's name, a tensor of several values
+        stated = (
+            self.request.config.get("batch_size"), knowledge.as_written.get("batch_size"),
+            self._suggestions.get("batch_size"), self.options.value("batch_size"),
+        )  # fmt: skip
+        return next((size for size in stated if type(size) is int), 0)
 
     def _progressed(self, step: int, samples: float | None) -> None:
         """The script counts its own steps, which are taken where no step can be seen."""
-        count = step - self._reported_step
-        if count <= 0 or (self.clock.total_steps and not self._reported_step):
+        count = step - self._own_steps
+        if count <= 0 or (self.clock.total_steps and not self._own_steps):
             return
         if samples is not None:
-            self.clock.add_samples(samples - self._reported_samples, 0.0)
-            self._reported_samples = samples
-        self._reported_step = step
+            self.clock.add_samples(samples - self._own_samples, 0.0)
+            self._own_samples = samples
+        self._own_steps = step
         self._step(count)
 
+    # messages
+
     def fail(self, reason: str, detail: str) -> None:
-        """Records once that this config can't work, and ends the trial."""
-        if reason not in self.failed and self.measuring:
-            self.failed.add(reason)
-            self.recorder.emit("failure", reason=reason, detail=detail)
+        """Records once that this config can't work. ``reason`` is a slug, ``detail`` a line for people."""
+        if self.measuring and self._says_first(reason):
+            self.recorder.emit(Failure(reason, detail))
 
     def loss(self, value: float) -> None:
         """The training loss as it is now. One that isn't finite ends the trial: such a config can't train."""
-        self.recorder.emit("loss", samples=self.clock.progress, value=value)
+        self.recorder.emit(Loss(self.clock.progress, value))
         if not math.isfinite(value):
             self.fail("nan", f"the training loss became {value}")
             self.stop("the loss is not finite", complete=False)
 
     def note(self, text: str) -> None:
         """A line for people, recorded once."""
-        if text not in self.failed:
-            self.failed.add(text)
-            self.recorder.emit("note", text=text)
+        if self._says_first(text):
+            self.recorder.emit(Note(text))
 
-    def remark(self, text: str) -> None:
-        """What the script's author should know of it; the study tells it after the baseline, and in its report."""
-        remarks: list[str] = self.facts.setdefault("remarks", [])
-        if text not in remarks:
-            remarks.append(text)
+    def _says_first(self, text: str) -> bool:
+        is_new = text not in self._said
+        self._said.add(text)
+        return is_new
 
-    def hide_wait(self, why: str) -> None:
-        """Nothing shows when this loop waits for its data: that it seems never to isn't told."""
-        self.facts["wait_is_unseen"] = True
-        self.remark(f"the wait for data can't be seen: {why}")
+    # steps, and the end
 
     def step(self, framework: str, count: int = 1) -> None:
         """So many steps ended; called by the framework's adapter, outside of the script's own locks."""
         self.claim(framework)
-        if self.may_be_of(framework) and not self._reported_step:
+        if self.may_be_of(framework) and not self._own_steps:
             self._step(count)
 
     def _step(self, count: int = 1) -> None:
         if self.stopped:
             raise StopTrial
         if self.clock.total_steps == 0:
-            self.recorder.emit("first_step", seconds=time.monotonic() - self.started)
+            self.recorder.emit(FirstStep(time.monotonic() - self._started))
         if self.clock.step(count):
             self.stop("the window is complete")
         if self._is_late():
@@ -238,6 +243,10 @@ class Session:
         lasted, self._last_step = now - self._last_step, now
         return now + lasted > self._ends_by and self.clock.is_measurable
 
+    def _ended_early(self) -> bool:
+        """Whether the script ended before a knob could show."""
+        return self.ended_badly or not self.clock.total_steps
+
     def check_stop(self) -> None:
         """Raises again wherever a hook is reached: a script may have swallowed the first one."""
         if self.stopped and self.here and threading.get_ident() == self.thread:
@@ -247,13 +256,12 @@ class Session:
         """Writes what was seen, then unwinds the script; a watchdog ends a process that won't unwind."""
         if self.finished:
             return  # what is being written down says it already
-        self.window_reason = why
-        self.finish(complete=complete)
+        self.finish(complete=complete, why=why)
         self.stopped = True
         threading.Thread(target=_watchdog, daemon=True, name="autotune-watchdog").start()
         raise StopTrial
 
-    def finish(self, *, complete: bool) -> None:
+    def finish(self, *, complete: bool, why: str = "") -> None:
         """Sends facts, evidence and the window's end, once."""
         if self.finished or not self.measuring:
             return
@@ -262,29 +270,15 @@ class Session:
             self.clock.flush()
         for observe in self.observers:
             observe()
-        for name, (value, samples) in list(self._logged.items()):
-            if name not in self._reported:
-                self.recorder.emit("metric", name=name, value=value, samples=samples)
-        if self._reported_step:
-            self.facts["unit"] = "samples" if self._reported_samples else "steps"
-        self.left_out.update(self.knobs.kept_by_script)
-        self.read_options()
-        self.as_written.update(self.trainer_options)
-        for name, value in self.suggestions.items():
-            self.as_written[name] = value
-            self.left_out.pop(name, None)
-        self.recorder.emit(
-            "facts", as_written=self.as_written, left_out=self.left_out, suggested=list(self.suggestions),
-            steps=self.clock.total_steps, samples=self.clock.total_samples, **self.facts,
-        )  # fmt: skip
-        self.recorder.emit("window", complete=complete, why=self.window_reason)
-
-    def knob(
-        self, name: str, evidence: str, *, sites: int = 1, changed: int = 1, reason: str = "", observed: Any = None
-    ) -> None:
-        """``knobs.report``."""
-        value = None if observed is None else plain_value(observed)
-        self.knobs.report(name, Finding(Evidence(evidence), reason, value, sites, changed))
+        self.metrics.send_logged()
+        if self._own_steps:
+            self.facts.unit = "samples" if self._own_samples else "steps"
+        self.facts.left_out.update(self.knobs.kept_by_script)
+        self.options.observe()
+        self.facts.as_written.update(self.knobs.trainer_options)
+        steps, samples = self.clock.total_steps, self.clock.total_samples
+        self.recorder.emit(self.facts.record(steps=steps, samples=samples, suggestions=self._suggestions))
+        self.recorder.emit(WindowEnd(complete, why))
 
 
 def _watchdog() -> None:

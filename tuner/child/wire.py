@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from . import shape
 from .records import RECORDS, ChildRequest, Note, Record
@@ -80,11 +79,3 @@ def encode_request(request: ChildRequest) -> str:
 def decode_request(text: str) -> ChildRequest:
     """The inverse of ``encode_request``. Raises ``ValueError`` naming what isn't as declared."""
     return shape.read(ChildRequest, json.loads(text), "request")
-
-
-def encode_fields(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
-    """One record as a line, from loose fields. Raises ``ValueError`` for an unknown kind."""
-    if kind not in RECORDS:
-        raise ValueError(f"unknown record kind {kind!r}")
-    line = {"v": VERSION, "t": round(t, 6), "kind": kind, **shape.plain(fields)}
-    return json.dumps(line, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"

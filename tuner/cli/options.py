@@ -10,16 +10,16 @@ from tuner.devices.present import AUTO, spellings
 def declare_script(parser: argparse.ArgumentParser) -> None:
     """What is tuned, where, on what and within which limits: for every verb that runs trials of a script."""
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script, or a folder with a study.toml")
-    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script, as python -m runs it")
+    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script, as with python -m")
     parser.add_argument("--device", help=f"{AUTO} (default), {spellings()}")
     parser.add_argument(
-        "--study", metavar="DIR", help="the study's folder, where records go (default ./autotune-SCRIPT-DEVICE)"
+        "--study", metavar="DIR", help="the study's folder (default ./autotune-SCRIPT-DEVICE)"
     )
-    parser.add_argument("--knobs", metavar="A,B,-C", help="only these knobs; with a minus: all but these")
+    parser.add_argument("--knobs", metavar="A,B,-C", help="search only these knobs; with a minus: all but these")
     parser.add_argument(
-        "--max-memory", metavar="SIZE", help="limit of the device's memory: 20GiB, or a share of all (default 0.9)"
+        "--max-memory", metavar="SIZE", help="memory limit of the device: 20GiB, or a share of its memory (default 0.9)"
     )
-    parser.add_argument("--trial-timeout", metavar="TIME", help="time for one run of the script (default 2m)")
+    parser.add_argument("--trial-timeout", metavar="TIME", help="time limit for one run of the script (default 2m)")
     parser.add_argument(
         "--space", metavar="NAME|FILE", help="search space (default: that of the framework that trains)"
     )

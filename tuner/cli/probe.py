@@ -31,11 +31,11 @@ TAKES_SCRIPT_ARGUMENTS = True
 def add_parser(verbs: Subparsers) -> None:
     """Declares the verb."""
     parser = verbs.add_parser(
-        "probe", help="say what holds a training loop up",
+        "probe", help="find the bottleneck of a training loop",
         usage="autotune probe [SCRIPT | --module NAME | DIR] [options] [-- the script's own arguments]",
         description="Measures the real loop, then computing alone on one kept batch, the loader alone, and computing on"
-        " half a batch; says whether the loop is input-bound, compute-bound or overhead-bound, and which knobs are"
-        " worth turning.",
+        " half a batch. Says whether the loop is input-bound, compute-bound or overhead-bound, and which knobs are"
+        " worth tuning.",
     )  # fmt: skip
     declare_script(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     except Interrupted:
         return ExitCode.INTERRUPTED
     report = ProbeReport(
-        bottleneck, runs, headroom_bytes, worth_turning(bottleneck, space), space.facts.get("remarks", ()),
+        bottleneck, runs, headroom_bytes, worth_turning(bottleneck, space), space.knowledge.remarks,
         space.left_out, str(plan.folder / PROBE),
     )  # fmt: skip
     print(json.dumps(report.document(), indent=2) if arguments.json else "\n".join(report.lines()))

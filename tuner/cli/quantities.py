@@ -27,15 +27,15 @@ def parse_bytes(text: str, total: int) -> int:
     if unit == "%" or (unit == "" and number <= 1):
         share = number / 100 if unit == "%" else number
         if not 0 < share <= 1:
-            raise _refused("share", text, "a share lies above 0 and at most at 1 (100%)")
+            raise _refused("share", text, "a share is above 0 and at most 1 (100%)")
         if total <= 0:
-            raise _refused("share", text, "how much there is can't be told here: write a size such as 20GiB")
+            raise _refused("share", text, "the total is not known here: write a size such as 20GiB")
         return int(share * total)
     if unit == "":
         raise _refused("size", text, f"name the unit, as in {match[1]}GiB, or write a share of at most 1")
     size = int(number * _BYTES[unit.removesuffix("B")])
     if size <= 0:
-        raise _refused("size", text, "a size is more than zero bytes")
+        raise _refused("size", text, "a size must be above zero")
     return size
 
 
@@ -46,7 +46,7 @@ def parse_fraction(text: str) -> float:
         raise _refused("fraction", text, "write a fraction such as 1% or 0.01")
     fraction = float(match[1]) / (100 if match[2] else 1)
     if not 0 <= fraction <= 1:
-        raise _refused("fraction", text, "a fraction lies between 0 and 1 (100%)")
+        raise _refused("fraction", text, "a fraction is between 0 and 1 (100%)")
     return fraction
 
 

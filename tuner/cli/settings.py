@@ -15,8 +15,8 @@ from typing import Any
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
+from tuner.knowledge import typed_value
 from tuner.model import Config, Value
-from tuner.space.arguments import typed_value
 from tuner.space.registry import AUTO
 
 FILE = "study.toml"
@@ -87,13 +87,13 @@ def _accuracy(merged: Mapping[str, Any]) -> AccuracyLimits:
     for name in limits.max_metric_drop:
         if name in limits.max_metric_rise:
             raise UsageError(
-                f"{name!r} may neither drop nor rise",
-                hint="--max-metric-drop is for what is better when higher, --max-metric-rise when lower",
+                f"{name!r} is limited both ways",
+                hint="--max-metric-drop is for metrics where higher is better, --max-metric-rise where lower is",
             )
     for name in limits.patterns:
         if name not in limits.metrics:
             raise UsageError(
-                f"--metric: nothing bounds {name!r}",
+                f"--metric: no limit is set for {name!r}",
                 hint=f"as in: --max-metric-drop {name}=0.5%, or --max-metric-rise where lower is better",
             )
     return limits
@@ -129,20 +129,20 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, reader in _READERS.items():
         value = getattr(arguments, key, None)
         if value is None:
             continue
         try:
-            given[key] = reader(_assignments(key, value) if key in _TABLES else value)
+            settings[key] = reader(_assignments(key, value) if key in _TABLES else value)
         except (ValueError, UsageError) as error:
             hint = error.hint if isinstance(error, UsageError) else ""
             option = "SCRIPT" if key == "script" else f"--{key.replace('_', '-')}"
             raise UsageError(f"{option}: {error}", hint=hint) from error
     if arguments.script_args is not None:
-        given["args"] = tuple(arguments.script_args)
-    return given
+        settings["args"] = tuple(arguments.script_args)
+    return settings
 
 
 def _assignments(key: str, texts: list[str]) -> dict[str, Value]:
@@ -158,16 +158,16 @@ def _assignments(key: str, texts: list[str]) -> dict[str, Value]:
 
 def _find_file(command: Mapping[str, Any]) -> Path | None:
     """The study.toml beside the script, in the folder that was given instead, or here when nothing was."""
-    given = Path(command.get("script", ""))
-    if command.get("script") and not given.is_dir():
-        given = given.parent
-    file = given / FILE
+    folder = Path(command.get("script", ""))
+    if command.get("script") and not folder.is_dir():
+        folder = folder.parent
+    file = folder / FILE
     if file.is_file():
         return file
     if command.get("script") and Path(command["script"]).is_dir():
         raise ScriptNotFoundError(f"there is no {file}", hint="give a script, or a folder with a study.toml")
     if not command.get("script") and not command.get("module"):
-        raise UsageError("no script is given, and there is no study.toml here", hint="as in: autotune study train.py")
+        raise UsageError("no script given, and there is no study.toml here", hint="as in: autotune study train.py")
     return None
 
 
@@ -185,7 +185,7 @@ def _speaks_of(declared: Mapping[str, Any], command: Mapping[str, Any]) -> bool:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("expected a text")
+        raise ValueError("expected a string that is not empty")
     return value
 
 
@@ -266,7 +266,7 @@ def _patterns(value: Any) -> dict[str, str]:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"{name}: {pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"{name}: {pattern!r} is not a regular expression: {error}") from error
     return patterns
 
 

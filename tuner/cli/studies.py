@@ -25,7 +25,7 @@ def add_parser(verbs: Subparsers) -> None:
     """Declares the verb."""
     parser = verbs.add_parser(
         "studies", help="list the studies below a folder", usage="autotune studies [DIR] [--json]",
-        description="Lists the studies below DIR, the current folder without it.",
+        description="Lists the studies in DIR and below it (default: the current folder).",
     )  # fmt: skip
     parser.add_argument("dir", nargs="?", default=".", metavar="DIR", help="where to look (default: here)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -73,11 +73,11 @@ def _facts(stored: StoredStudy) -> dict[str, Any]:
 def _profile(path: Path, identity: Mapping[str, Any]) -> profiles.Profile | None:
     """What the study's best.json says of its device; one that can't be read is no result."""
     try:
-        found = profiles.read(path.read_bytes(), str(path))
+        stored = profiles.read(path.read_bytes(), str(path))
     except (OSError, ProfileError):
         return None
     device = (identity.get("device.kind"), identity.get("device.name"))
-    return next((p for p in found if (p.device.kind, p.device.name) == device), None)
+    return next((p for p in stored if (p.device.kind, p.device.name) == device), None)
 
 
 def _row(document: dict[str, Any]) -> list[str]:
@@ -90,7 +90,7 @@ def _result(document: dict[str, Any]) -> str:
     if document["verdict"] is None:
         return ""
     if document["speedup"] is None:
-        return "nothing is proven"  # there were no finals, or none yet
+        return "nothing proven"  # there were no finals, or none yet
     if document["verdict"] == Verdict.KEEP_BASELINE:
         return "keep your config"
     return f"{gain_text(document['speedup'])} with {config_text(document['config'])}"

@@ -35,42 +35,44 @@ def add_parser(verbs: Subparsers) -> None:
     parser = verbs.add_parser(
         "study", help="find the fastest config of a script",
         usage="autotune study [SCRIPT | --module NAME | DIR] [options] [-- the script's own arguments]",
-        description="Searches the fastest config of a training script on one device, proves it against the script as"
-        " written, and writes best.json. The same command again resumes. Without SCRIPT, or with a folder, the"
-        " study.toml there says what to do; one beside SCRIPT gives defaults, which the command line overrides.",
+        description="Searches for the fastest config of a training script on one device, proves it against the script"
+        " as written, and writes best.json. Run the same command again to resume. Without SCRIPT, or with a folder,"
+        " the study.toml there names the script; one beside SCRIPT gives defaults, which the command line overrides.",
     )  # fmt: skip
     declare_script(parser)
-    parser.add_argument("--trials", metavar="N", help="configs to try before the finals at most (default 30)")
-    parser.add_argument("--budget", metavar="TIME", help="time for the whole study: 90s, 30m, 1h30m (default 30m)")
+    parser.add_argument("--trials", metavar="N", help="configs to try before the finals, at most (default 30)")
+    parser.add_argument("--budget", metavar="TIME", help="time limit for the study: 90s, 30m, 1h30m (default 30m)")
     parser.add_argument("--set", action="append", metavar="KNOB=VALUE", help="pin a knob; may be repeated")
-    parser.add_argument("--objective", metavar="NAME|FILE", help="what is bought (default throughput)")
-    parser.add_argument("--seed", metavar="S", help="seed of the search (default 0)")
+    parser.add_argument("--objective", metavar="NAME|FILE", help="what to optimize (default throughput)")
+    parser.add_argument("--seed", metavar="S", help="random seed of the search (default 0)")
     parser.add_argument(
-        "--effective-batch", metavar="keep|free", help="samples per optimizer step: keep (default), or free to search"
+        "--effective-batch", metavar="keep|free", help="samples per optimizer step: keep (default), or free to change"
     )
     parser.add_argument(
         "--max-loss-increase", metavar="SHARE", help="how much worse the training loss may get (default 1%%), or off"
     )
     parser.add_argument(
         "--max-metric-drop", action="append", metavar="NAME=SHARE",
-        help="how far a metric that is better when higher may drop; may be repeated",
+        help="how far a higher-is-better metric may drop; may be repeated",
     )
     parser.add_argument(
         "--max-metric-rise", action="append", metavar="NAME=SHARE",
-        help="the same for a metric that is better when lower; may be repeated",
+        help="how far a lower-is-better metric may rise; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--metric", action="append", metavar="NAME=REGEX", help="finds a metric in what the script prints"
-    )
-    parser.add_argument("--screen-samples", metavar="N", help="samples to compare learning on (default: 10 s of them)")
-    parser.add_argument(
-        "--planned-samples", metavar="N", help="length of the real training: start-up and compilation are charged to it"
+        "--metric", action="append", metavar="NAME=REGEX", help="read a metric from the script's output"
     )
     parser.add_argument(
-        "--no-probe", dest="probe", action="store_const", const=False, help="begin without looking for the bottleneck"
+        "--screen-samples", metavar="N", help="samples per run when learning is compared (default: 10 s of training)"
     )
-    parser.add_argument("--new", action="store_true", help="begin anew: the folder's earlier study is set aside")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and create nothing")
+    parser.add_argument(
+        "--planned-samples", metavar="N", help="length of the real training: its start-up and compile time then count"
+    )
+    parser.add_argument(
+        "--no-probe", dest="probe", action="store_const", const=False, help="skip the bottleneck probe at the start"
+    )
+    parser.add_argument("--new", action="store_true", help="start over: the earlier study is kept under another name")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and create nothing")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from tuner.cli.tables import show
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ObjectiveError, StorageError, UsageError
 from tuner.formatting import count_text
-from tuner.model import Turn
+from tuner.model import WaterfallEntry
 from tuner.objective import RATE, Objective
 from tuner.report import waterfall as waterfalls
 from tuner.report.trials import TrialsReport
@@ -36,13 +36,13 @@ def add_parser(verbs: Subparsers) -> None:
         " one below it.",
     )  # fmt: skip
     parser.add_argument("dir", nargs="?", metavar="DIR", help="the study's folder")
-    parser.add_argument("--json", action="store_true", help="print JSON, with what was observed of every knob")
-    parser.add_argument("--check", action="store_true", help="derive every figure from the raw records again")
+    parser.add_argument("--json", action="store_true", help="print JSON, including what was observed of every knob")
+    parser.add_argument("--check", action="store_true", help="recompute every figure from the raw records and compare")
     parser.add_argument(
         "--waterfall", action="store_true",
-        help="show what each turn brought, from the script as written to the fastest trial",
+        help="show what each change gained, from the script as written to the fastest trial",
     )  # fmt: skip
-    parser.add_argument("--svg", metavar="FILE", help="draw the waterfall into a file")
+    parser.add_argument("--svg", metavar="FILE", help="draw the waterfall as an SVG file, too")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _check(stored)
     objective, trials = _objective(stored), with_cold_starts(stored.trials)
     if arguments.waterfall:
-        turns = waterfall(trials, Yardstick(trials, objective))
-        return _show_waterfall(stored, turns, objective, arguments.svg, as_json=arguments.json)
+        changes = waterfall(trials, Yardstick(trials, objective))
+        return _show_waterfall(stored, changes, objective, arguments.svg, as_json=arguments.json)
     report = TrialsReport(trials, objective)
     if arguments.json:
         print(json.dumps(report.documents(), indent=2))
@@ -86,9 +86,9 @@ def _check(stored: StoredStudy) -> int:
     different = disagreements(stored.folder, stored.trials)
     if different:
         raise StorageError(
-            f"{count_text(len(different), 'figure')} of {stored.folder} can't be derived again:\n  "
+            f"{count_text(len(different), 'figure')} of {stored.folder} can't be derived from the records again:\n  "
             + "\n  ".join(different),
-            hint="records were changed or removed since, or another version of autotune wrote them",
+            hint="records were changed or removed, or another version of autotune wrote them",
         )
     measured = sum(trial.measurement is not None for trial in stored.trials)
     print(f"all figures of {count_text(measured, 'trial')} follow from the raw records")
@@ -96,19 +96,19 @@ def _check(stored: StoredStudy) -> int:
 
 
 def _show_waterfall(
-    stored: StoredStudy, turns: Sequence[Turn], objective: Objective, svg: str | None, *, as_json: bool
+    stored: StoredStudy, changes: Sequence[WaterfallEntry], objective: Objective, svg: str | None, *, as_json: bool
 ) -> int:
-    """Prints the turns, and draws them into a file where one is named. Raises ``StorageError`` for that."""
+    """Prints the changes, and draws them into a file where one is named. Raises ``StorageError`` for that."""
     if svg is not None:
         identity = stored.record.identity
         script = identity.get("script.path") or identity.get("script.module") or stored.record.name
         title = f"{script} on {identity.get('device.name', '')}"
-        write_durably(Path(svg), waterfalls.picture(turns, title, objective).encode())
+        write_durably(Path(svg), waterfalls.picture(changes, title, objective).encode())
     if as_json:
-        print(json.dumps(waterfalls.documents(turns), indent=2))
-    elif not turns:
-        print("nothing is known yet: the script as written was not measured to the end")
+        print(json.dumps(waterfalls.documents(changes), indent=2))
+    elif not changes:
+        print("no result yet: the script as written was not measured to the end")
     else:
-        show(waterfalls.table(turns, objective))
-        print(waterfalls.caution(turns))
+        show(waterfalls.table(changes, objective))
+        print(waterfalls.caution(changes))
     return ExitCode.OK

@@ -13,6 +13,8 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.tiers import tier_of
 from tuner.documents import knob_document, measurement_document, plain
 from tuner.errors import ProfileError
+from tuner.knowledge import Knowledge, as_document
+from tuner.knowledge import read as read_knowledge
 from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict
 from tuner.result import StudyResult
 
@@ -30,7 +32,7 @@ class Profile:
     verdict: Verdict
     script: Script
     environment: Mapping[str, str]
-    knowledge: Mapping[str, Any]
+    knowledge: Knowledge
     speedup: float | None
 
 
@@ -41,7 +43,7 @@ class ProfileExporter:
     file_name = "best.json"
 
     def check(self, existing: bytes, place: str) -> None:
-        """Raises ``ProfileError`` where the file is no best.json: the profiles in it could not be kept."""
+        """Raises ``ProfileError`` where the file is not a best.json: the profiles in it could not be kept."""
         _documents(existing, place)
 
     def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
@@ -87,7 +89,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
             "name": study.name, "folder": study.folder, "trials": len(result.trials), "seconds": result.seconds,
             "ended": result.why, "interrupted": result.interrupted,
         },
-        "knowledge": plain(result.knowledge),
+        "knowledge": plain(as_document(result.knowledge)),
     }  # fmt: skip
 
 
@@ -95,8 +97,8 @@ def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> by
     """The file with this device's profile in place of its earlier one. Raises ``ProfileError``."""
     profiles = _documents(existing, place) if existing is not None else []
     key = _key(profile)
-    kept = [other for other in profiles if _key(other) != key]
-    document = {"schema": SCHEMA, "profiles": [*kept, dict(profile)]}
+    others = [other for other in profiles if _key(other) != key]
+    document = {"schema": SCHEMA, "profiles": [*others, dict(profile)]}
     return (json.dumps(document, indent=2, allow_nan=False, default=str) + "\n").encode()
 
 
@@ -121,8 +123,8 @@ def read(content: bytes, place: str) -> list[Profile]:
             profiles.append(_profile(document))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProfileError(
-                f"{place}: profiles[{number}] is not as schema {SCHEMA} says: {type(error).__name__}: {error}",
-                hint="write it anew with autotune study",
+                f"{place}: profiles[{number}] does not match schema {SCHEMA}: {type(error).__name__}: {error}",
+                hint="run autotune study again to rewrite it",
             ) from error
     return profiles
 
@@ -231,11 +233,12 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
             raise ValueError("profiles is not a list of objects")
     except (ValueError, KeyError, TypeError) as error:
         raise ProfileError(
-            f"{place} is no best.json: {type(error).__name__}: {error}", hint="autotune study writes one"
+            f"{place} is not a best.json: {type(error).__name__}: {error}", hint="autotune study writes one"
         ) from error
     if schema != SCHEMA:
         raise ProfileError(
-            f"{place} has schema {schema!r}, this autotune knows {SCHEMA}", hint="upgrade autotune, or study again"
+            f"{place} has schema {schema!r}, this version of autotune reads {SCHEMA}",
+            hint="upgrade autotune, or run the study again",
         )
     return profiles
 
@@ -249,7 +252,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
     device, script = dict(document["device"]), document["script"]
     config = document["config"]
     if not isinstance(config, dict) or not all(isinstance(v, (bool, int, float, str)) for v in config.values()):
-        raise ValueError("config is not knob: value")
+        raise ValueError("config must map knobs to values")
     speedup = document.get("speedup")
     return Profile(
         device=Device(**device),
@@ -257,6 +260,6 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         verdict=Verdict(document["verdict"]),
         script=Script(script["path"], tuple(script["argv"]), script.get("module", ""), script["sha256"]),
         environment=dict(document["environment"]),
-        knowledge=dict(document.get("knowledge", {})),
+        knowledge=read_knowledge(document.get("knowledge", {})),
         speedup=float(speedup["ratio"]) if speedup else None,
     )

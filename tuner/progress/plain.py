@@ -77,26 +77,26 @@ def lines_of(event: Event, state: State) -> list[str]:
             # A baseline that fails ends the study with its detail as the error.
             told_later = row.good or trial.outcome is None or trial.phase is Phase.BASELINE
             detail = "" if told_later or trial.outcome is None else trial.outcome.detail
-            return [f"  {row.result}{gain}{', the best so far' if row.best else ''}", *([f"  {detail}"] * bool(detail))]
+            return [f"  {row.result}{gain}{', best so far' if row.best else ''}", *([f"  {detail}"] * bool(detail))]
         case Screening():
             return [f"screen: {screening_text(event)}"]
         case FinalsStarted():
             candidates, rounds = count_text(len(event.candidates), "candidate"), count_text(event.rounds, "round")
-            return [f"finals: {candidates} against the script as written, {rounds} in fresh processes"]
+            return [f"finals: {candidates} against the script as written, {rounds}, each run in a fresh process"]
         case PairFinished():
             return [f"  {pair_text(event)}"]
         case StudyFinished():
-            return [""]  # what was found is told by the summary below
+            return [""]  # the summary below says what was found
         case Noted():
             return [f"note: {event.text}"]
 
 
 def started_lines(event: StudyStarted) -> list[str]:
     """The head of a study."""
-    trials = f"at most {count_text(event.trials, 'trial')} before the finals" if event.trials else ""
+    trials = f"up to {count_text(event.trials, 'trial')} before the finals" if event.trials else ""
     seconds = budget_text(event.budget_s, event.finals_share) if event.budget_s else ""
-    bounds = "; ".join(bound for bound in (trials, seconds) if bound) or "no bound"
-    lines = [f"studying {script_text(event.script)} on {device_text(event.device)}, in {event.folder}", bounds]
+    bounds = "; ".join(bound for bound in (trials, seconds) if bound) or "no limit"
+    lines = [f"tuning {script_text(event.script)} on {device_text(event.device)}, in {event.folder}", bounds]
     if event.resumed:
         searched = sum(earlier.trial.phase in (Phase.BASELINE, Phase.SEARCH) for earlier in event.earlier)
         lines.append(f"resuming after {count_text(searched, 'trial')}")
@@ -108,19 +108,19 @@ def _best_line(event: StudyStarted) -> list[str]:
     last = event.earlier[-1] if event.earlier else None
     if last is None or last.best is None or not last.best.config or last.best_gain is None:
         return []
-    return [f"the best so far, not proven yet: {trial_name(last.best.config)}, {gain_text(last.best_gain)}"]
+    return [f"best so far, not proven yet: {trial_name(last.best.config)}, {gain_text(last.best_gain)}"]
 
 
 def space_lines(event: SpaceResolved) -> list[str]:
     """What is searched: each knob with its values, the script's own one marked."""
     if not event.values:
-        return ["nothing is left to search"]
+        return ["nothing to search"]
     knobs = []
     for knob, values in event.values.items():
         own = event.as_written.get(knob)
         texts = [f"[{_text(v)}]" if type(v) is type(own) and v == own else _text(v) for v in values]
         knobs.append(f"  {knob}: {' '.join(texts)}")
-    return [f"searching {event.size:,} configs; [as written]:", *knobs]
+    return [f"searching {event.size:,} configs (in brackets: as written):", *knobs]
 
 
 def _text(value: object) -> str:

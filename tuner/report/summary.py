@@ -39,10 +39,10 @@ from tuner.result import StudyResult
 
 _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
-_TIER_NAMES = {1: "nothing but speed", 2: "numerics", 3: "optimisation"}
+_TIER_NAMES = {1: "speed only", 2: "numerics", 3: "optimisation"}
 _LEARNED = {
-    "not-needed": "", "pass": "learns as well", "fail": "learns worse", "inconclusive": "learning as well is not shown",
-    "not-screened": "its learning was not compared",
+    "not-needed": "", "pass": "learns as well", "fail": "learns worse", "inconclusive": "not shown to learn as well",
+    "not-screened": "learning not compared",
 }  # fmt: skip
 _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 
@@ -76,7 +76,7 @@ def _verdict(result: StudyResult) -> list[str]:
         return [*_unproven(result), ended]
     if winner.verdict is Verdict.IMPROVED:
         return [f"faster: {config_text(winner.config)}", _proof(winner), ended]
-    lines = ["keep your config: nothing that was tried is proven to be faster"]
+    lines = ["keep your config: nothing tried was proven faster"]
     if winner.config:
         lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
     return [*lines, ended]
@@ -93,7 +93,7 @@ def _unproven(result: StudyResult) -> list[str]:
     """Without finals nothing is proven, whatever one trial showed."""
     best, baseline = result.best, baseline_of(result.trials)
     if baseline is None or not _rate(baseline):
-        return ["nothing is known yet: the script as written was not measured to the end"]
+        return ["no result yet: the script as written was not measured to the end"]
     if best is None or not best.config:
         searched = any(trial.phase is Phase.SEARCH for trial in result.trials)
         tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
@@ -101,21 +101,21 @@ def _unproven(result: StudyResult) -> list[str]:
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
     rejected = any(s.config == best.config and s.verdict is not Learned.PASS for s in result.screened)
     failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
-    ended = "no time was left to prove it"
+    ended = "no time left to prove it"
     if result.interrupted:
-        ended = "the study ended before its finals did"
+        ended = "the study ended before the finals finished"
     elif rejected:
         ended = "it was not shown to learn as well as the script as written"
     elif failed:
         ended = "it failed in the finals"
     return [
         f"not proven: {ended}",
-        f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the one as written",
+        f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the script as written",
     ]
 
 
 def _remarks(remarks: Sequence[str]) -> list[str]:
-    return ["noticed in the script as written", *(f"  {remark}" for remark in remarks)] if remarks else []
+    return ["remarks on the script as written", *(f"  {remark}" for remark in remarks)] if remarks else []
 
 
 def _comparison(winner: Winner, title: str) -> list[str]:
@@ -139,8 +139,8 @@ def _break_even(before: Measurement, after: Measurement) -> list[str]:
         return []
     samples = extra_s / (1 / before.rate - 1 / after.rate)
     seconds = samples / after.rate + after.start_s
-    start = "its slower start" + (", with nothing compiled yet," if after.cold_first_step_s is not None else "")
-    return [f"{start} is made up for after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
+    start = "its slower start" + (" (nothing compiled yet)" if after.cold_first_step_s is not None else "")
+    return [f"{start} pays off after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
 
 
 def _start(measurement: Measurement) -> str:
@@ -156,14 +156,14 @@ def _evidence(winner: Winner) -> list[str]:
     rows = []
     for knob, value in winner.config.items():
         report = reports.get(knob)
-        rows.append((f"  {knob}={value_text(value)}", _seen(report) if report else "nothing was observed of it"))
-    return ["what was observed of its knobs", *_columns(rows)]
+        rows.append((f"  {knob}={value_text(value)}", _seen(report) if report else "not observed"))
+    return ["observed effect of its knobs", *_columns(rows)]
 
 
 def _seen(report: KnobReport) -> str:
     text = str(report.evidence)
     if report.sites_seen > 1:
-        text += f" ({report.sites_changed} of {report.sites_seen} places)"
+        text += f" ({report.sites_changed} of {report.sites_seen} call sites)"
     return f"{text}: {report.reason}" if report.reason else text
 
 
@@ -172,7 +172,7 @@ def _accuracy(screened: Sequence[Screened]) -> list[str]:
     if not screened:
         return []
     rows = [(f"  {config_text(screen.config)}", screened_text(screen)) for screen in screened]
-    return ["learning, held against the script as written on the same seeds", *_columns(rows)]
+    return ["learning, compared with the script as written on the same seeds", *_columns(rows)]
 
 
 def _best_of_tiers(bests: Sequence[TierBest]) -> list[str]:
@@ -198,7 +198,7 @@ def _cautions(winner: Winner, tiers: Mapping[str, int], screened: Sequence[Scree
     for tier, effect in _TIERS.items():
         knobs = [knob for knob in winner.config if tiers.get(knob, 1) == tier]
         if knobs:
-            lines.append(f"{', '.join(knobs)} {effect}: compare a whole training before you rely on it")
+            lines.append(f"{', '.join(knobs)} {effect}: compare a full training run before relying on it")
     return lines
 
 
@@ -224,7 +224,7 @@ def _failures(trials: Sequence[Trial]) -> list[str]:
         more = f"; {len(runs) - _EXAMPLES} more" if len(runs) > _EXAMPLES else ""
         rows.append((f"  {len(runs)} {name}", "; ".join(runs[:_EXAMPLES]) + more))
     failed = sum(len(runs) for runs in groups.values())
-    return [f"{failed} of {count_text(len(trials), 'trial')} did not work", *_columns(rows)]
+    return [f"{failed} of {count_text(len(trials), 'trial')} failed", *_columns(rows)]
 
 
 def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[str]:
@@ -233,7 +233,7 @@ def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[s
         rows.append(("apply", run_command(result.study.script, profile)))
     rows.append(("trials", shlex.join(["autotune", "trials", result.study.folder])))
     if result.interrupted:
-        rows.append(("resume", "the same command again"))
+        rows.append(("resume", "run the same command again"))
     return _columns(rows)
 
 

@@ -53,17 +53,17 @@ class TrialsReport:
         return score_of(trial.outcome, self.objective) if trial is not None else None
 
     def table(self) -> Table:
-        """A row a trial; a ~ marks a gain that is rough, since the baseline moved around the trial.
+        """A row a trial; a ~ marks an approximate gain: the baseline drifted around the trial.
 
         The objective has its column where it isn't the rate itself. So have the load of others, and what the driver
         said of a card, where there was any.
         """
-        columns = ["trial", "phase", "config", "result", "gain", "took", self.objective.name, "others took", "card"]
+        columns = ["trial", "phase", "config", "result", "gain", "time", self.objective.name, "other load", "card"]
         rows = [self._row(trial) for trial in self.trials]
         shown = [i for i in range(len(columns)) if i < _ALWAYS or any(row[i] for row in rows)]
         return Table(
             [columns[i] for i in shown], [[row[i] for i in shown] for row in rows],
-            frozenset({"trial", "gain", "took", self.objective.name}),
+            frozenset({"trial", "gain", "time", self.objective.name}),
         )  # fmt: skip
 
     def footnotes(self) -> list[str]:
@@ -107,7 +107,8 @@ class TrialsReport:
             "score": plain(self.score(trial)), "gain": self.gain(trial),
             "drift": self._yardstick.drift(trial.number), "outcome": str(outcome.kind) if outcome else None,
             "reason": outcome.reason if outcome else "", "detail": outcome.detail if outcome else "",
-            "seconds": outcome.seconds if outcome else None, "remarks": list(outcome.remarks) if outcome else [],
+            "seconds": outcome.seconds if outcome else None,
+            "remarks": list(outcome.knowledge.remarks) if outcome else [],
             "measurement": measurement_document(measurement) if measurement is not None else None,
         }  # fmt: skip
 
@@ -117,22 +118,22 @@ def load_text(measurement: Measurement) -> str:
     if measurement.foreign_cpus < 0.05:
         return ""
     stolen = f" ({measurement.stolen_cpus:.1f} stolen)" if measurement.stolen_cpus >= 0.05 else ""
-    return f"{measurement.foreign_cpus:.1f} cpus{stolen}"
+    return f"{measurement.foreign_cpus:.1f} CPUs{stolen}"
 
 
 def card_text(card: CardUse) -> str:
     """A card's clock, temperature, what throttled it, and who else was on it."""
     parts = [f"{card.sm_mhz:.0f} MHz"] if card.sm_mhz is not None else []
     if parts and card.lowest_sm_mhz != card.sm_mhz:
-        parts[0] += f" (least {card.lowest_sm_mhz:.0f})"
+        parts[0] += f" (min {card.lowest_sm_mhz:.0f})"
     if card.hottest_celsius is not None:
         parts.append(f"{card.hottest_celsius:.0f} °C")
     if card.throttle_reasons:
         parts.append(throttle_text(card.throttle_reasons))
     if card.foreign_share:
-        parts.append(f"{share_text(card.foreign_share)} used by others")
+        parts.append(f"{share_text(card.foreign_share)} used by other processes")
     elif card.foreign_bytes:
-        parts.append(f"{bytes_text(card.foreign_bytes)} held by others")
+        parts.append(f"{bytes_text(card.foreign_bytes)} held by other processes")
     return ", ".join(parts)
 
 

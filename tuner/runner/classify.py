@@ -1,7 +1,4 @@
-"""Decides what a trial ended as, from what it left: its records, its exit status, its log, in this order.
-
-Pure: every fact is an argument, so each judgement has a test of its own.
-"""
+"""Decides what a trial ended as: from its records, its exit status and its log, in this order. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tuner.analysis.measurement import all_of, knob_reports, last_of
 from tuner.child.records import Block, Exit, Failure, FirstStep, Hello, Record, ScriptException, WindowEnd
@@ -17,6 +15,17 @@ from tuner.model import Evidence, OutcomeKind
 Judgement = tuple[OutcomeKind, str, str]
 """Kind, reason (a slug), detail (one line for people)."""
 
+
+class EndedBy(StrEnum):
+    """Why the runner ended a trial. ``STAYED``: its script was through, and its process didn't end."""
+
+    DEADLINE = "deadline"
+    NO_PROGRESS = "no-progress"
+    HOST_OOM = "host-oom"
+    GUARD_LOST = "guard-lost"
+    STAYED = "stayed"
+
+
 _INFEASIBLE = OutcomeKind.INFEASIBLE
 DETAIL_LENGTH = 300
 MIN_BLOCKS = 3
@@ -24,19 +33,19 @@ MIN_BLOCKS = 3
 
 @dataclass(frozen=True)
 class Traces:
-    """What a trial left behind.
+    """All that is known of a trial that has ended.
 
-    ``status`` is ``waitpid``'s, None when the child hadn't ended when it was killed. ``ended_by`` says why
-    we killed it: "" (we didn't), "deadline", "no-progress", "host-oom", "guard-lost"
-    (the guard was), or "leaving" when the script was
-    through (window complete, or its end reached) and the process wouldn't go. Records hold nothing that came
-    after a kill.
+    ``records`` are those sent before the runner ended it. ``baseline``: it ran the script as written, whose faults
+    are the user's. ``status`` is ``waitpid``'s, None when the child hadn't ended when it was killed. ``ended_by`` is
+    None where the runner didn't end it, ``ended_detail`` a line about it. ``log`` is the end of what the script
+    printed. ``oom_killed``: the kernel killed something for memory meanwhile. ``measurable``: the records give a
+    measurement; None where that isn't known.
     """
 
     records: Sequence[Record]
     baseline: bool
     status: int | None = None
-    ended_by: str = ""
+    ended_by: EndedBy | None = None
     ended_detail: str = ""
     log: str = ""
     oom_killed: bool = False
@@ -64,7 +73,7 @@ def classify(traces: Traces) -> Judgement:
 
 
 def _from_failures(traces: Traces) -> Judgement | None:
-    """What the child recognised itself. Out of memory is forgiven when a full window followed."""
+    """Faults of the config that the child recognised. Out of memory doesn't count when a complete window followed."""
     for failure in all_of(traces.records, Failure):
         if not (traces.complete and failure.reason in ("device-oom", "host-oom")):
             return _INFEASIBLE, failure.reason, one_line(failure.detail)
@@ -77,17 +86,18 @@ def _from_failures(traces: Traces) -> Judgement | None:
 
 def _from_our_kill(traces: Traces) -> Judgement | None:
     kinds = {
-        "deadline": OutcomeKind.TIMED_OUT,
-        "no-progress": OutcomeKind.NO_PROGRESS,
-        "host-oom": _INFEASIBLE,
-        "guard-lost": OutcomeKind.INFRASTRUCTURE,
+        EndedBy.DEADLINE: OutcomeKind.TIMED_OUT,
+        EndedBy.NO_PROGRESS: OutcomeKind.NO_PROGRESS,
+        EndedBy.HOST_OOM: _INFEASIBLE,
+        EndedBy.GUARD_LOST: OutcomeKind.INFRASTRUCTURE,
     }
     why = traces.window.why if traces.window is not None else ""
-    if traces.ended_by == "deadline" and why and traces.measurable:
+    if traces.ended_by is EndedBy.DEADLINE and why and traces.measurable:
         # All that there is to know is written down: only the script's own end is missing.
         return OutcomeKind.COMPLETE, "", one_line(why)
-    kind = kinds.get(traces.ended_by)
-    return (kind, traces.ended_by, traces.ended_detail) if kind else None
+    if traces.ended_by not in kinds:
+        return None
+    return kinds[traces.ended_by], traces.ended_by.value, traces.ended_detail
 
 
 def _from_exception(traces: Traces) -> Judgement | None:
@@ -224,7 +234,7 @@ _SURROUNDINGS = ("Graph execution error", "Detected at node", "<stack traces", "
 
 
 def _essence(text: str) -> str:
-    """TensorFlow's own sentence, out of its story of where a node of the graph, or a line of traced code, came from."""
+    """TensorFlow's own sentence, without its account of where a graph's node or a line of traced code came from."""
     if text.startswith("in user code:"):
         sentence = last_line(text)
         return sentence.partition(": ")[2] or sentence  # behind the error's name

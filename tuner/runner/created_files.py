@@ -1,7 +1,7 @@
-"""Puts aside what a trial left among the user's files, so that the next one finds them as the first one did.
+"""Moves the files that a trial created among the user's into the trial's folder: the next one starts as the first did.
 
-What came out of the training goes to the trial's folder. Data that the script made for itself stay where they are: a
-download isn't repeated with each trial.
+Results of the training are moved. Data that the script prepared for itself stay where they are: a download isn't
+repeated with each trial.
 """
 
 from __future__ import annotations
@@ -23,48 +23,49 @@ from tuner.storage.records import read_records
 
 LARGEST_RESULT_BYTES = 2**20
 MOST_RESULTS = 20
-"""What is more than that in a folder before the first step, or is read again, is taken for data and not for logs."""
+"""A folder with more than that before the first step, or with files that are read again, holds data and not logs."""
 
 
 @dataclass
-class _Made:
-    """Files with whether they were made after the first step, folders, and which files were read again."""
+class _Created:
+    """What the trial created. ``files``: path → whether it was after the first step. ``read``: files read again."""
 
     files: dict[str, bool] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
 
     def are_data(self, paths: Collection[str]) -> bool:
-        """Whether files that were made together before the first step are what the script trains on."""
+        """Whether files that were created together before the first step are what the script trains on."""
         read = any(path in self.read for path in paths)
         return read or len(paths) > MOST_RESULTS or sum(map(_size, paths)) > LARGEST_RESULT_BYTES
 
 
-def put_aside(trial: Path) -> list[str]:
-    """Moves what the trial with this folder left into it; gives the paths. Nothing may run of the trial any more.
+def move_created_files(trial: Path) -> list[str]:
+    """Moves what the trial created into its folder ``trial``, below ``files``. Returns the paths where they lay.
 
-    Does nothing where that was done before.
+    No process of the trial may run any more. Does nothing where that was done before. Never raises: what can't be
+    moved stays.
     """
     if not (trial / MADE).exists():
         return []
-    made, first_step_at = _read(trial / MADE), _first_step_at(trial)
-    results = {path for path, after_first_step in made.files.items() if after_first_step}
-    early = made.files.keys() - results
-    for top in (path for path in made.folders if os.path.dirname(path) not in made.folders):
+    created, first_step_at = _read(trial / MADE), _first_step_at(trial)
+    results = {path for path, after_first_step in created.files.items() if after_first_step}
+    early = created.files.keys() - results
+    for top in (path for path in created.folders if os.path.dirname(path) not in created.folders):
         inside = set(_files_below(top))
-        # Made by other programs, or past Python's own open: only their age tells.
-        untold = {path for path in inside - made.files.keys() if _changed_at(path) < first_step_at}
-        # Whoever finds some of its data there won't make the others again: all or nothing.
-        if not untold and not made.are_data(inside & early):
+        # Created by other programs, or past Python's own open: their age decides.
+        prepared = {path for path in inside - created.files.keys() if _changed_at(path) < first_step_at}
+        # A script that finds some of its data won't prepare the others again: all or nothing.
+        if not prepared and not created.are_data(inside & early):
             results |= inside & early
-        results |= inside - made.files.keys() - untold
+        results |= inside - created.files.keys() - prepared
         early -= inside
-    results |= {path for path in early if not made.are_data([path])}
+    results |= {path for path in early if not created.are_data([path])}
     moved = [path for path in sorted(results) if _move(path, trial / FILES)]
-    for path in sorted(made.folders, key=len, reverse=True):
+    for path in sorted(created.folders, key=len, reverse=True):
         with contextlib.suppress(OSError):
             os.rmdir(path)
-    # What stands at one of these paths from now on is somebody else's.
+    # A file at one of these paths from now on isn't this trial's.
     with contextlib.suppress(OSError):
         (trial / MADE).unlink()
     return moved
@@ -79,22 +80,22 @@ def _first_step_at(trial: Path) -> float:
     return time.time()
 
 
-def _read(path: Path) -> _Made:
-    made = _Made()
+def _read(path: Path) -> _Created:
+    created = _Created()
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
-        return made
+        return created
     for line in lines:
         with contextlib.suppress(ValueError, KeyError):  # torn by whatever ended the trial
             note = json.loads(line)
             if "read" in note:
-                made.read.add(note["read"])
+                created.read.add(note["read"])
             elif note["folder"]:
-                made.folders.add(note["made"])
+                created.folders.add(note["made"])
             else:
-                made.files[note["made"]] = note["after_first_step"]
-    return made
+                created.files[note["made"]] = note["after_first_step"]
+    return created
 
 
 def _files_below(folder: str) -> Iterable[str]:
@@ -121,7 +122,7 @@ def _changed_at(path: str) -> float:
 
 
 def _move(path: str, folder: Path) -> bool:
-    """Whether the file was there and lies in the folder now. What can't be moved stays."""
+    """Whether the file existed and was moved to the folder."""
     target, status = folder / path.lstrip(os.sep), _status(path)
     if status is None or not stat.S_ISREG(status.st_mode):
         return False

@@ -1,4 +1,4 @@
-"""Starts the child: the request it reads, the environment it gets, the guard it runs under."""
+"""Starts the child: writes its request, makes its environment, and runs it under a guard."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import IO, Any, NoReturn
 
 from tuner.child import wire
 from tuner.devices.present import kind_of
+from tuner.knowledge import Knowledge, as_document
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
 from tuner.runner.request import TrialRequest
@@ -26,7 +27,11 @@ _GUARD_PATIENCE_S = guard.KILL_PATIENCE_S + 5.0
 
 
 class Launched:
-    """A running trial: its guard, and the read end of its records. ``close`` leaves nothing behind."""
+    """A running trial.
+
+    ``records`` and ``statuses`` are file descriptors to read: the child's records, and the guard's lines ``pid N`` and
+    ``exit STATUS``. ``close`` ends every process of the trial.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], records: int) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -41,12 +46,12 @@ class Launched:
         return self.process.pid
 
     def begin(self) -> None:
-        """Lets the guard start the trial. Not at the launch: the request has to name the guard first."""
+        """Lets the guard start the trial. Not at the launch: the guard's pid has to be in the request first."""
         self._orders.write(b"\n")
         self._orders.flush()
 
     def close(self) -> None:
-        """Tells the guard to kill what is left, and waits until it has."""
+        """Has the guard kill what is left of the trial, and waits until it has ended. Closes ``records``."""
         try:
             self._orders.close()
         except OSError:
@@ -118,14 +123,14 @@ def request_document(request: TrialRequest, *, parent_pid: int, started: float) 
         "window": {**asdict(request.window), "max_s": min(request.window.max_s, request.limits.trial_timeout_s)},
         "deadline_s": request.limits.trial_timeout_s,
         "seed": request.seed,
-        "probe": request.probe,
+        "probe": request.probe or None,
         "max_device_bytes": request.limits.max_device_bytes,
         "parent_pid": parent_pid,
         "spawned_monotonic": started,
     }
 
 
-def _script_part(script: Script, device: Device, config: Config, knowledge: Mapping[str, Any]) -> dict[str, Any]:
+def _script_part(script: Script, device: Device, config: Config, knowledge: Knowledge) -> dict[str, Any]:
     return {
         "v": wire.VERSION,
         "script": os.path.abspath(script.path) if script.path else "",
@@ -134,7 +139,7 @@ def _script_part(script: Script, device: Device, config: Config, knowledge: Mapp
         "argv": list(script.argv),
         "device": kind_of(device).label_in_child(device),
         "config": dict(config),
-        "knowledge": dict(knowledge),
+        "knowledge": as_document(knowledge),
     }
 
 
@@ -180,7 +185,7 @@ def exec_applied(
     script: Script,
     device: Device,
     config: Config,
-    knowledge: Mapping[str, Any],
+    knowledge: Knowledge,
     *,
     alone: bool = True,
     python: str = sys.executable,

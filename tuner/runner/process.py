@@ -17,14 +17,13 @@ from typing import IO
 from tuner.analysis.measurement import knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
 from tuner.child.records import Exit, FirstStep, Record, ScriptException, WindowEnd
-from tuner.child.shape import plain
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.host import host_memory
 from tuner.devices.present import kind_of
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import Traces, classify, one_line
-from tuner.runner.created_files import put_aside
+from tuner.runner.classify import EndedBy, Traces, classify, one_line
+from tuner.runner.created_files import move_created_files
 from tuner.runner.launch import CHILD, Launched, launch
 from tuner.runner.request import Interrupted, Limits, TrialRequest
 from tuner.runner.tree import Tree, Usage, oom_kills
@@ -53,10 +52,10 @@ class ProcessRunner:
         device_bytes = kind.used_bytes(request.device)
         kills = oom_kills()
         try:
-            put_aside(request.folder)  # of an earlier run, which was killed together with its runner
+            move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
             with contextlib.ExitStack() as resources:
                 # Called last, when nothing of the trial runs any more.
-                resources.callback(put_aside, request.folder)
+                resources.callback(move_created_files, request.folder)
                 reader = resources.enter_context(kind.reader(request.device))
                 launched = launch(request, self._python, self._child, device_bytes)
                 resources.callback(launched.close)
@@ -130,7 +129,7 @@ class _Watch:
         self._statuses = b""
         self._guard_gone = False
         self.status: int | None = None
-        self.ended_by = ""
+        self.ended_by: EndedBy | None = None
         self.ended_detail = ""
 
     def close(self) -> None:
@@ -159,7 +158,7 @@ class _Watch:
                     if self._end_if_due(self._sample(), now):
                         return
         if self.status is None:
-            self.ended_by, self.ended_detail = "guard-lost", "the process that guards the trial was killed"
+            self.ended_by, self.ended_detail = EndedBy.GUARD_LOST, "the process that guards the trial was killed"
         self._drain()
         self._tree.kill()
 
@@ -167,13 +166,13 @@ class _Watch:
         """Takes what has arrived; False at end of file."""
         data = os.read(descriptor, 1 << 16)
         if descriptor == self._launched.statuses:
-            self._hear_guard(data)
+            self._read_guard(data)
             return bool(data)
         for entry in self._journal.feed(data):
             self._progress.see(entry.record, time.monotonic())
         return bool(data)
 
-    def _hear_guard(self, data: bytes) -> None:
+    def _read_guard(self, data: bytes) -> None:
         self._guard_gone = not data
         *lines, self._statuses = (self._statuses + data).split(b"\n")
         for line in lines:
@@ -237,29 +236,29 @@ class _Watch:
         raised = last_of(records, ScriptException)
         knowledge = replace(knowledge_of(records), device_clean=device_clean)
         traceback_text = "" if raised is None else raised.traceback
-        return Outcome(kind, reason, detail, traceback_text, measurement, plain(knowledge), seconds)
+        return Outcome(kind, reason, detail, traceback_text, measurement, knowledge, seconds)
 
 
-def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple[str, str] | None:
+def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple[EndedBy, str] | None:
     """Which limit has been reached, if any, and a line about it."""
     cap = limits.max_host_bytes
     if progress.through is not None:
         if now - progress.through > LEAVE_S:
-            return "leaving", f"the script was through, but its process stayed for {LEAVE_S:.0f} s"
+            return EndedBy.STAYED, f"the script was through, but its process stayed for {LEAVE_S:.0f} s"
         return None
     # RSS counts shared pages repeatedly: only a reading that tells them apart may end a trial.
     if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
-        return "host-oom", f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
+        return EndedBy.HOST_OOM, f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
     # Beyond the cap as well: the kernel may choose the whole container, and so the study, to end.
     total, available = host_memory()
     if available < MACHINE_FLOOR * total:
-        return "host-oom", f"less than {MACHINE_FLOOR:.0%} of the machine's memory was left"
+        return EndedBy.HOST_OOM, f"less than {MACHINE_FLOOR:.0%} of the machine's memory was left"
     if now - progress.started > limits.trial_timeout_s:
-        return "deadline", f"not through after {limits.trial_timeout_s:.0f} s"
+        return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s"
     silent = limits.no_progress_s if progress.stepped else max(limits.no_progress_s, START_UP_S)
     if now - progress.last > silent:
         what = "no step" if progress.stepped else "no first step"
-        return "no-progress", f"{what} for {silent:.0f} s"
+        return EndedBy.NO_PROGRESS, f"{what} for {silent:.0f} s"
     return None
 
 

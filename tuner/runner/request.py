@@ -1,34 +1,16 @@
-"""A runner turns a config into an outcome; everything it may know stands in the request."""
+"""What a runner is given and what it promises: it turns a config into an outcome, by the request alone."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from tuner.child.records import ProbeSide, Window
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Outcome, Script
-
-
-@dataclass(frozen=True)
-class Window:
-    """When a trial's steady window starts and ends. The child reads these as JSON.
-
-    With ``until_samples`` it ends there, and not for the sake of precision; it ends early where the rate is sure to
-    stay below ``hopeless_below`` samples per second.
-    """
-
-    warmup_steps: int = 10
-    warmup_s: float = 3.0
-    block_s: float = 0.25
-    min_blocks: int = 12
-    min_s: float = 3.0
-    max_s: float = 20.0
-    target_half_width: float = 0.02
-    until_samples: float = 0.0
-    hopeless_below: float = 0.0
 
 
 def screen_window(samples: int) -> Window:
@@ -56,23 +38,24 @@ class Limits:
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """One trial to run. ``folder`` is the trial's own and holds log, records and diverted files.
+    """One trial to run.
 
-    ``knowledge`` is what the baseline taught of the script, in the child's own words: which loaders
-    train, which of the script's options a knob is bound to. ``seed`` shifts every seed that the script sets.
-    ``probe`` runs one side of the loop by itself: ``compute`` on one kept batch, or the ``loader`` without training.
-    ``compile_cache`` is where compilers keep what they made, unless the user's environment names a place.
+    ``folder`` is the trial's own and holds its log, records and diverted files; it is made where it doesn't exist.
+    ``knowledge`` is what the study knows of the script by now. ``seed`` shifts every seed that the script sets.
+    ``probe`` runs one side of the loop by itself: computing on one kept batch, or the loader without training; None
+    runs the whole loop. ``compile_cache`` is the folder that compilers keep their output in, unless the user's
+    environment names another.
     """
 
     folder: Path
     script: Script
     device: Device
     config: Config
-    knowledge: Mapping[str, Any] = field(default_factory=dict)
-    window: Window = Window()
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    window: Window = field(default_factory=Window)
     limits: Limits = Limits()
     seed: int | None = None
-    probe: str = ""
+    probe: ProbeSide | None = None
     compile_cache: Path | None = None
 
 

@@ -134,7 +134,7 @@ class History:
         return True
 
     def _derived(self, complete: Mapping[str, Value]) -> Iterable[str]:
-        return self.space.space.derive(complete, self.space.facts)
+        return self.space.space.derive(complete, self.space.knowledge)
 
 
 def _teaches(outcome: Outcome | None) -> bool:

@@ -12,14 +12,13 @@ Anything else in braces is left as it is (JSON, for instance); ``{{name}}`` stan
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tuner.errors import UnknownKnobError, UsageError
-from tuner.model import Trial, Value, same_value
+from tuner.knowledge import typed_value
+from tuner.model import Value, same_value
 from tuner.space.declare import Knob, SearchSpace
 
 _PLACEHOLDER = re.compile(
@@ -34,22 +33,6 @@ class Placeholder:
     knob: str
     default: Value | None = None
     choices: tuple[Value, ...] = ()
-
-
-def typed_value(text: str) -> Value:
-    """A knob's value as it is written on a command line: true, false, a finite number, else a word."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if text != text.strip() or "_" in text:
-        return text  # numbers to Python, but 2024_01 is somebody's name
-    for number in (int, float):
-        try:
-            value = number(text)
-        except ValueError:
-            continue
-        # A NaN equals nothing, not even itself, so it can't be a choice; as a word it reaches the script all the same.
-        return value if math.isfinite(value) else text
-    return text
 
 
 def parse(argv: Sequence[str]) -> dict[str, Placeholder]:
@@ -104,58 +87,9 @@ def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) ->
     return replace(space, knobs=(*own, *knobs))
 
 
-def first_knowledge(placeholders: Mapping[str, Placeholder]) -> dict[str, Any]:
-    """What is known before the baseline has run: the bound knobs, and the values that the arguments give them."""
-    given = {knob: p.default for knob, p in placeholders.items() if p.default is not None}
-    return {"placeholders": list(placeholders), "as_written": given}
-
-
-def extend_facts(facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder]) -> dict[str, Any]:
-    """The baseline's facts with what the arguments say of the bound knobs.
-
-    A bare placeholder's value is what the child observed, else what the script's argparse was seen to hold
-    (``facts["arguments"]``: option → value). Raises ``UsageError`` where neither shows it.
-    """
-    as_written = dict(facts.get("as_written") or {})
-    left_out = dict(facts.get("left_out") or {})
-    arguments: Mapping[str, Any] = facts.get("arguments") or {}
-    for knob, placeholder in placeholders.items():
-        if placeholder.default is not None:
-            as_written[knob] = placeholder.default
-        elif knob not in as_written and isinstance(arguments.get(knob), (bool, int, float, str)):
-            value = arguments[knob]
-            # An option without a type: its default is a text, also where a number is meant.
-            as_written[knob] = typed_value(value) if isinstance(value, str) else value
-        if knob not in as_written:
-            raise UsageError(
-                f"{{{knob}}} binds a knob whose value in the script can't be seen",
-                hint=f"give the script's own value, as in {{{knob}=64}}",
-            )
-        # Whatever kept instrumentation from it doesn't matter: the script takes it as an argument.
-        left_out.pop(knob, None)
-    return {**facts, "as_written": as_written, "left_out": left_out, "placeholders": list(placeholders)}
-
-
-def widen_facts(
-    facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder], trials: Iterable[Trial]
-) -> Mapping[str, Any]:
-    """The facts with the knobs that only another value of an argument brings, such as those of another loader.
-
-    The first trial that shows one tells how the script wrote it; ``beside`` keeps the arguments that it takes.
-    What the baseline showed stays as it was. The very same facts where there is nothing to add.
-    """
-    for trial in trials:
-        arguments = {knob: value for knob, value in trial.config.items() if knob in placeholders}
-        if not arguments or trial.outcome is None or not trial.outcome.complete:
-            continue
-        shown = trial.outcome.facts
-        known = {*facts["as_written"], *facts["left_out"], *shown.get("left_out", ()), *trial.config}
-        found = {knob: value for knob, value in shown.get("as_written", {}).items() if knob not in known}
-        if found:
-            as_written = {**facts["as_written"], **found}
-            beside = {**facts.get("beside", {}), **dict.fromkeys(found, arguments)}
-            facts = {**shown, **facts, "as_written": as_written, "beside": beside}
-    return facts
+def bound_knobs(placeholders: Mapping[str, Placeholder]) -> dict[str, Value | None]:
+    """Knob → the script's own value, None where only the script knows it."""
+    return {knob: placeholder.default for knob, placeholder in placeholders.items()}
 
 
 def _placeholder(match: re.Match[str]) -> Placeholder:

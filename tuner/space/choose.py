@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tuner.errors import UnknownKnobError, UntunableError, UsageError
+from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space.arguments import Placeholder, extend_space
 from tuner.space.declare import SearchSpace, selected_names
@@ -41,31 +41,31 @@ class Spaces:
         raise (values or [self._mixed([*selected_names(selection), *pinned, *_unvalued(placeholders)])])[0]
 
     def chosen(
-        self, facts: Mapping[str, Any], placeholders: Mapping[str, Placeholder], asked: Iterable[str]
+        self, knowledge: Knowledge, placeholders: Mapping[str, Placeholder], asked: Iterable[str]
     ) -> SearchSpace:
-        """The space of the framework that the baseline's facts name, with the arguments' own knobs.
+        """The space of the framework that trained the baseline, with the arguments' own knobs.
 
         Raises ``UntunableError`` where none fits, ``UnknownKnobError`` where a knob ``asked`` for is another's.
         """
-        space = self._fitting(facts)
+        space = self._fitting(knowledge)
         known = {knob.name for knob in space.knobs}
         own = {name for name, placeholder in placeholders.items() if placeholder.choices}
         for name in [*asked, *_unvalued(placeholders)]:
             others = ", ".join(repr(other.name) for other in self._owners(name))
             if others and name not in known and name not in own:
                 raise UnknownKnobError(
-                    f"{name} is a knob of {others}, and the script trains with {_framework(facts)}",
+                    f"{name} is a knob of {others}, and the script trains with {_framework(knowledge)}",
                     hint=f"the knobs of {space.name!r} are: {', '.join(sorted(known))}",
                 )
         return extend_space(space, placeholders)
 
-    def _fitting(self, facts: Mapping[str, Any]) -> SearchSpace:
+    def _fitting(self, knowledge: Knowledge) -> SearchSpace:
         if self.forced:
             return self.declared[0]
-        framework = facts.get("framework")
+        framework = knowledge.framework
         if not framework:
             # Then only what the script asks for itself can be turned: whoever knows most of that.
-            written = set(facts.get("as_written", ()))
+            written = set(knowledge.as_written)
             return max(self.declared, key=lambda space: len(written & {knob.name for knob in space.knobs}))
         fitting = [space for space in self.declared if space.framework == framework]
         # A third party's space stands beside the one that came along, and is taken when it is named.
@@ -74,7 +74,7 @@ class Spaces:
             return fitting[0]
         names = ", ".join(f"{space.name} (for {space.framework})" for space in fitting or self.declared)
         raise UntunableError(
-            f"the script trains with {_framework(facts)}, and"
+            f"the script trains with {_framework(knowledge)}, and"
             f" {'several search spaces are' if fitting else 'no search space is'} installed for that",
             hint=f"installed are: {names}; --space NAME|FILE takes one of them, or one of your own",
         )
@@ -109,6 +109,6 @@ def _unvalued(placeholders: Mapping[str, Placeholder]) -> list[str]:
     return [placeholder.knob for placeholder in placeholders.values() if not placeholder.choices]
 
 
-def _framework(facts: Mapping[str, Any]) -> str:
-    named = facts.get("framework") or "no framework that is known"
-    return " ".join(str(part) for part in (named, facts.get("framework_version")) if part)
+def _framework(knowledge: Knowledge) -> str:
+    named = knowledge.framework or "no framework that is known"
+    return " ".join(part for part in (named, knowledge.framework_version) if part)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tuner.errors import SpaceError, UnknownKnobError, UsageError
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Device, LeftOut, Value, same_value
 
 
@@ -18,7 +18,7 @@ class Known:
     device: Device
     cores: int
     as_written: Value | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    knowledge: Knowledge = field(default_factory=Knowledge)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class SearchSpace:
     name: str
     framework: str
     knobs: tuple[Knob, ...]
-    allowed: Callable[[Mapping[str, Value], Mapping[str, Any]], bool] = lambda config, facts: True
-    derive: Callable[[Mapping[str, Value], Mapping[str, Any]], Mapping[str, Value]] = lambda config, facts: {}
+    allowed: Callable[[Mapping[str, Value], Knowledge], bool] = lambda complete, knowledge: True
+    derive: Callable[[Mapping[str, Value], Knowledge], Mapping[str, Value]] = lambda complete, knowledge: {}
 
     def __post_init__(self) -> None:
         names = [knob.name for knob in self.knobs]
@@ -109,7 +109,7 @@ class ResolvedSpace:
     axes: tuple[Axis, ...]
     left_out: Mapping[str, LeftOut]
     pinned: Config
-    facts: Mapping[str, Any]
+    knowledge: Knowledge
 
     @property
     def size(self) -> int:
@@ -127,14 +127,14 @@ class ResolvedSpace:
     def complete(self, config: Mapping[str, Value]) -> dict[str, Value]:
         """The config with every knob filled in: from what the script wrote, then from what follows from the others."""
         known = {**self._written, **self.pinned, **config}
-        derived = self.space.derive(known, self.facts)
+        derived = self.space.derive(known, self.knowledge)
         # What the user pinned stays: a rule of the space must not undo it unseen.
         return {**known, **{name: value for name, value in derived.items() if name not in self.pinned}}
 
     @property
     def _written(self) -> dict[str, Value]:
         return {
-            **self.facts.get("as_written", {}),
+            **self.knowledge.as_written,
             **{axis.knob.name: axis.values[axis.as_written] for axis in self.axes},
         }
 
@@ -142,7 +142,7 @@ class ResolvedSpace:
         """The config without what equals the script's own values and without what means nothing beside the rest."""
         complete = self._without_moot(self.complete(config))
         written = self._written
-        candidates = [*self.space.derive(complete, self.facts), *(axis.knob.name for axis in self.axes)]
+        candidates = [*self.space.derive(complete, self.knowledge), *(axis.knob.name for axis in self.axes)]
         result: dict[str, Value] = dict(self.pinned)
         for name in candidates:
             if name not in result and not (name in written and same_value(complete[name], written[name])):
@@ -164,8 +164,8 @@ class ResolvedSpace:
 
     def allows(self, config: Mapping[str, Value]) -> bool:
         """Whether the constraints between knobs admit the config. What the user's own pins break binds nobody."""
-        return self.space.allowed(self.complete(config), self.facts) or not self.space.allowed(
-            self.complete(self.pinned), self.facts
+        return self.space.allowed(self.complete(config), self.knowledge) or not self.space.allowed(
+            self.complete(self.pinned), self.knowledge
         )
 
     def indices_of(self, config: Mapping[str, Value]) -> dict[str, int]:
@@ -181,7 +181,7 @@ def resolve(
     selection: Sequence[str] = (),
     pinned: Mapping[str, Value] = BASELINE,
 ) -> ResolvedSpace:
-    """What can be searched, given the baseline's facts.
+    """What can be searched, given the knowledge that the baseline gave.
 
     ``selection`` holds knob names to search, or ``-name`` to leave one out; empty means all.
     Raises ``UnknownKnobError`` for names that the space doesn't declare, ``UsageError`` for a pinned word that means
@@ -193,8 +193,7 @@ def resolve(
         _check_word(space.knob(name), value, known)
     wanted = {entry for entry in selection if not entry.startswith("-")}
     unwanted = {entry[1:] for entry in selection if entry.startswith("-")}
-    facts = known.facts
-    as_written: Mapping[str, Value] = facts.get("as_written", {})
+    knowledge = known.knowledge
     left_out: dict[str, LeftOut] = {}
     axes: list[Axis] = []
     for knob in space.knobs:
@@ -205,18 +204,18 @@ def resolve(
         if reason:
             left_out[knob.name] = LeftOut(reason)
             continue
-        written = as_written[knob.name]
+        written = knowledge.as_written[knob.name]
         values = _distinct([written, *knob.choices(_known_for(known, written))], ordered=knob.ordered)
         if len(values) < 2:
             left_out[knob.name] = LeftOut(f"only one value makes sense here: {written}")
             continue
-        axes.append(Axis(_beside(knob, facts), values, _index(values, written)))
-    return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), facts)
+        axes.append(Axis(_beside(knob, knowledge), values, _index(values, written)))
+    return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), knowledge)
 
 
-def _beside(knob: Knob, facts: Mapping[str, Any]) -> Knob:
+def _beside(knob: Knob, knowledge: Knowledge) -> Knob:
     """The knob; where the script has it only beside other values of its arguments, it means nothing without them."""
-    arguments: Mapping[str, Value] | None = facts.get("beside", {}).get(knob.name)
+    arguments = knowledge.beside.get(knob.name)
     if arguments is None:
         return knob
     needs = knob.needs or (lambda config: True)
@@ -230,9 +229,9 @@ def selected_names(selection: Sequence[str]) -> list[str]:
 
 def _check_word(knob: Knob, value: Value, known: Known) -> None:
     """A number may be any; of words there are only those that the knob offers here, or that the script wrote."""
-    if knob.value_type is not str or knob.name in known.facts.get("placeholders", ()):
+    if knob.value_type is not str or knob.name in known.knowledge.placeholders:
         return
-    written = known.facts.get("as_written", {}).get(knob.name)
+    written = known.knowledge.as_written.get(knob.name)
     offered = [*knob.choices(_known_for(known, written)), *([] if written is None else [written])]
     if value not in offered:
         words = ", ".join(dict.fromkeys(str(word) for word in offered))
@@ -240,23 +239,23 @@ def _check_word(knob: Knob, value: Value, known: Known) -> None:
 
 
 def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) -> str:
-    reasons: Mapping[str, str] = known.facts.get("left_out", {})
+    reasons = known.knowledge.left_out
     if knob.name in pinned:
         return f"pinned to {pinned[knob.name]}"
     if knob.devices is not None and known.device.kind not in knob.devices:
         return f"means nothing on {known.device.kind}"
     if knob.name in reasons:
         return reasons[knob.name]
-    if knob.name not in known.facts.get("as_written", {}):
+    if knob.name not in known.knowledge.as_written:
         return "nothing in the script that it could turn"
-    written = known.facts["as_written"][knob.name]
+    written = known.knowledge.as_written[knob.name]
     if knob.value_type is int and type(written) is not int:
         return f"the script's own value is {written}, which is no whole number"
     return knob.refuses(known) if knob.refuses is not None else ""
 
 
 def _known_for(known: Known, written: Value | None) -> Known:
-    return Known(known.device, known.cores, written, known.facts)
+    return Known(known.device, known.cores, written, known.knowledge)
 
 
 def _index(values: Sequence[Value], wanted: Value) -> int:

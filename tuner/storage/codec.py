@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from tuner.knowledge import as_document, read
 from tuner.model import (
     Block,
     CardUse,
@@ -99,7 +100,7 @@ def encode_outcome(outcome: Outcome) -> str:
             "detail": outcome.detail,
             "traceback_text": outcome.traceback_text,
             "measurement": None if measurement is None else measurement_fields(measurement),
-            "facts": outcome.facts,
+            "facts": as_document(outcome.knowledge),
             "seconds": outcome.seconds,
         }
     )
@@ -116,7 +117,7 @@ def decode_outcome(text: str | bytes) -> Outcome:
             detail=str(fields["detail"]),
             traceback_text=str(fields["traceback_text"]),
             measurement=None if measurement is None else measurement_of_fields(measurement),
-            facts=dict(fields["facts"]),
+            knowledge=read(fields["facts"], "facts"),
             seconds=fields["seconds"],
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -104,7 +104,7 @@ class DeviceLock(_Holder):
         if holder is not None:
             raise DeviceBusyError(
                 f"{self._device.label} ({self._device.name}) is held by {holder}",
-                hint="two studies on one device would measure each other: wait, or choose another device",
+                hint="two studies on one device would disturb each other: wait, or choose another device",
             )
         self._lock = lock
         return self
@@ -128,7 +128,7 @@ class FolderLock(_Holder):
             ) from error
         if holder is not None:
             raise StorageError(
-                f"the study in {self._folder} is running already, in {holder}",
+                f"the study in {self._folder} is already running, in {holder}",
                 hint="wait for it to end, stop it with Ctrl-C, or give this one another folder",
             )
         self._lock = lock

@@ -5,15 +5,16 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import Yardstick
+from tuner.child.records import Window
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
-from tuner.runner.request import Interrupted, Window, probe_window, screen_window
+from tuner.runner.request import Interrupted, probe_window, screen_window
 from tuner.space.declare import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository
 from tuner.study.budget import FEWEST_ROUNDS, Budget
@@ -49,7 +50,7 @@ class Bench:
         self.ledger = ledger
         self.tell = tell
         self.stop = stop
-        self.knowledge: Mapping[str, Any] = {}
+        self.knowledge = Knowledge()
         self.space: ResolvedSpace | None = None
         self.clock = clock
         self.budget = Budget(plan.trials, plan.budget_s, clock(), ledger.seconds())

@@ -7,17 +7,18 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tuner.analysis.cold_start import with_cold_starts
 from tuner.analysis.contention import contamination, disturbance
+from tuner.child.records import Window
 from tuner.errors import InfrastructureError, StorageError
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
-from tuner.runner.created_files import put_aside
-from tuner.runner.request import Interrupted, Limits, Runner, TrialRequest, Window
+from tuner.runner.created_files import move_created_files
+from tuner.runner.request import Interrupted, Limits, Runner, TrialRequest
 from tuner.space.arguments import render
 from tuner.storage import codec
 from tuner.storage.atomic import write_durably
@@ -64,7 +65,7 @@ class Ledger:
         for record in running:
             outcome = self._outcome_on_disk(record)
             if outcome is None:
-                put_aside(self._folder(record.trial))
+                move_created_files(self._folder(record.trial))
             if outcome is None and record.attempts >= ATTEMPTS:
                 detail = f"the study died with it {record.attempts} times"
                 outcome = Outcome(OutcomeKind.CRASHED, "took-the-study-down", detail)
@@ -89,7 +90,7 @@ class Ledger:
     def conduct(
         self,
         trial: Trial,
-        knowledge: Mapping[str, Any],
+        knowledge: Knowledge,
         window: Window,
         *,
         time_for: Callable[[float], bool],
@@ -102,7 +103,7 @@ class Ledger:
         plan = self._plan
         request = TrialRequest(
             self._folder(trial), replace(plan.script, argv=render(plan.script.argv, trial.config)), plan.device,
-            trial.config, knowledge, window, plan.limits, trial.seed, trial.side.in_child if trial.side else "",
+            trial.config, knowledge, window, plan.limits, trial.seed, trial.side.in_child if trial.side else None,
             plan.folder / COMPILE_CACHE,
         )  # fmt: skip
         once = trial.phase is Phase.SCREEN

@@ -54,8 +54,8 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
     ]
     if differences:
         raise StudyMismatchError(
-            f"the study in {folder} is of something else:\n  " + "\n  ".join(differences),
-            hint="its figures say nothing of what is asked for now: start over with --new, or choose another folder",
+            f"the study in {folder} belongs to something else:\n  " + "\n  ".join(differences),
+            hint="its figures don't hold for this one: start over with --new, or choose another folder",
         )
 
 

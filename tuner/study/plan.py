@@ -8,10 +8,11 @@ from pathlib import Path
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.contention import Host
+from tuner.child.records import Window
 from tuner.devices.present import kind_of
 from tuner.model import BASELINE, Config, Device, Script
 from tuner.objective import Objective
-from tuner.runner.request import Limits, Window
+from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
 from tuner.storage.folder import DATABASE
 

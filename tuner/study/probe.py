@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of, find_bottleneck, sides
+from tuner.child.records import ProbeSide
 from tuner.devices.present import kind_of
 from tuner.formatting import SIDE_TEXT, seconds_text
+from tuner.knowledge import Knowledge, first_knowledge, with_arguments
 from tuner.model import BASELINE, Config, Measurement, Outcome, Phase, Side
 from tuner.runner.request import Runner, TrialRequest, probe_window
-from tuner.space.arguments import extend_facts, first_knowledge, parse, render
+from tuner.space.arguments import bound_knobs, parse, render
 from tuner.space.declare import Known, ResolvedSpace, resolve, selected_names
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, PROBE
@@ -36,14 +37,15 @@ def probe(
     """
     placeholders = parse(plan.script.argv)
     with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
-        knowledge: Mapping[str, Any] = first_knowledge(placeholders)
+        bound = bound_knobs(placeholders)
+        knowledge = first_knowledge(bound)
 
-        def run(name: str, config: Config, word: str = "") -> Outcome:
+        def run(name: str, config: Config, side: ProbeSide | None = None) -> Outcome:
             script = replace(plan.script, argv=render(plan.script.argv, config))
-            window = probe_window(plan.window) if word else plan.window
+            window = probe_window(plan.window) if side else plan.window
             folder = plan.folder / PROBE / name
             request = TrialRequest(
-                folder, script, plan.device, config, knowledge, window, plan.limits, probe=word
+                folder, script, plan.device, config, knowledge, window, plan.limits, probe=side
             )  # fmt: skip
             outcome = runner.run(request, stop)
             tell(name, outcome)
@@ -52,8 +54,8 @@ def probe(
         real = run(REAL, BASELINE)
         if not real.complete or real.measurement is None:
             raise refusal(real, plan.folder / PROBE / REAL / LOG)
-        knowledge = extend_facts({**real.facts, "effective_batch": "free"}, placeholders)
-        known = Known(plan.device, plan.cores, facts=knowledge)
+        knowledge = with_arguments(replace(real.knowledge, effective_batch="free"), bound)
+        known = Known(plan.device, plan.cores, knowledge=knowledge)
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
         space = resolve(chosen, known, selection=plan.selection)
         measured = _measure(knowledge, lambda side, config: run(SIDE_TEXT[side], config, side.in_child))
@@ -96,10 +98,10 @@ def _against(bench: Bench) -> str:
     return ""
 
 
-def _measure(facts: Mapping[str, Any], run: Callable[[Side, Config], Outcome]) -> dict[Side, Measurement]:
+def _measure(knowledge: Knowledge, run: Callable[[Side, Config], Outcome]) -> dict[Side, Measurement]:
     """The sides that gave a figure."""
     measured: dict[Side, Measurement] = {}
-    for side, config in sides(facts).items():
+    for side, config in sides(knowledge).items():
         if side is Side.HALF and Side.COMPUTE not in measured:
             continue  # there is nothing to hold it against
         outcome = run(side, config)

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
@@ -17,11 +18,12 @@ from tuner.analysis.stats import Verdict
 from tuner.devices.present import kind_of
 from tuner.events import Listener, Noted, Probed, SpaceResolved, StudyFinished, StudyStarted
 from tuner.formatting import AS_WRITTEN, config_text, shift_text
+from tuner.knowledge import first_knowledge, widened, with_arguments
 from tuner.model import BASELINE, Measurement, Phase, Trial, Winner
 from tuner.result import StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import History, Proposal, Sampler
-from tuner.space.arguments import extend_facts, first_knowledge, parse, widen_facts
+from tuner.space.arguments import bound_knobs, parse
 from tuner.space.declare import Known, ResolvedSpace, SearchSpace, resolve, selected_names
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.storage.folder import LOG, trial_folder
@@ -91,7 +93,8 @@ class _Study:
         self._record = record
         self._sampler = sampler
         self._placeholders = parse(self._plan.script.argv)
-        bench.knowledge = first_knowledge(self._placeholders)
+        self._bound = bound_knobs(self._placeholders)
+        bench.knowledge = first_knowledge(self._bound)
         self._bottleneck: Bottleneck | None = None
         self._screened: tuple[Screened, ...] = ()
         self._fit: list[Trial] = []
@@ -138,13 +141,13 @@ class _Study:
             raise refusal(baseline.outcome, trial_folder(self._plan.folder, 0) / LOG)
         if not self._paused:
             note_unseen(bench, baseline)
-            for remark in baseline.outcome.remarks:
+            for remark in baseline.outcome.knowledge.remarks:
                 bench.note(f"{AS_WRITTEN}: {remark}")
-        facts = {
-            **baseline.outcome.facts, "effective_batch": self._plan.effective_batch,
-            "free_host_bytes": self._free_host_bytes(baseline.outcome.measurement),
-        }  # fmt: skip
-        bench.knowledge = extend_facts(facts, self._placeholders)
+        knowledge = replace(
+            baseline.outcome.knowledge, effective_batch=self._plan.effective_batch,
+            free_host_bytes=self._free_host_bytes(baseline.outcome.measurement),
+        )  # fmt: skip
+        bench.knowledge = with_arguments(knowledge, self._bound)
 
     def _free_host_bytes(self, baseline: Measurement | None) -> int | None:
         """What the memory limit leaves beside the script as written."""
@@ -179,7 +182,7 @@ class _Study:
 
     def _resolved(self, space: SearchSpace) -> ResolvedSpace:
         plan = self._plan
-        known = Known(plan.device, plan.cores, facts=self._bench.knowledge)
+        known = Known(plan.device, plan.cores, knowledge=self._bench.knowledge)
         return resolve(space, known, selection=plan.selection, pinned=plan.pinned)
 
     def _take(self, space: ResolvedSpace) -> None:
@@ -198,15 +201,15 @@ class _Study:
         It follows from the trials alone, so that a resumed study comes to the same one.
         """
         bench = self._bench
-        facts = widen_facts(bench.knowledge, self._placeholders, bench.trials)
-        if facts is bench.knowledge:
+        knowledge = widened(bench.knowledge, self._bound, bench.trials)
+        if knowledge is bench.knowledge:
             return space
-        bench.knowledge = facts
+        bench.knowledge = knowledge
         wider = self._resolved(space.space)
         new = [axis.knob.name for axis in wider.axes if axis.knob.name in space.left_out]
         if not new:
             return space
-        bench.note(f"with {config_text(facts['beside'][new[0]])} there is more to turn: {', '.join(new)}")
+        bench.note(f"with {config_text(knowledge.beside[new[0]])} there is more to turn: {', '.join(new)}")
         self._take(wider)
         return wider
 
@@ -228,7 +231,7 @@ class _Study:
             if proposal is None:
                 return space, "every config worth a trial has been tried"
             if self._anchor_is_due():
-                bench.run(NewTrial(Phase.ANCHOR, BASELINE, "whether the machine drifts"))
+                bench.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check"))
                 self._note_drift()
                 continue
             bench.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, self._plan)))
@@ -264,7 +267,7 @@ class _Study:
             return f"what is pinned does not work here: {outcome.detail if outcome else ''}"
         failed = [t for t in done[-MANY_FAILURES:] if score_of(t.outcome, plan.objective) is None]
         if len(failed) == MANY_FAILURES:
-            return f"the last {MANY_FAILURES} configs did not work"
+            return f"the last {MANY_FAILURES} configs failed"
         if plan.patience is not None and self._trials_since_gain(done) >= plan.patience:
             return f"{plan.patience} trials in a row brought no gain"
         return ""

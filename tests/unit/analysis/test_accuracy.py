@@ -217,7 +217,7 @@ def test_a_batch_in_parts_gives_the_gradient_of_the_whole() -> None:
     failed = judge(SPLIT, other, LIMITS, 256)
     assert failed.verdict is Verdict.FAIL
     text = screened_text(failed)
-    assert "gradient norm of the first step 2.055 against 2.05 (0.48% apart; 0.05% is allowed)" in text
+    assert "gradient norm of the first step 2.055 against 2.05 (0.48% apart; 0.05% is the limit)" in text
 
 
 def test_numbers_that_are_coarser_may_be_further_apart() -> None:

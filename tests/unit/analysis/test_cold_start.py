@@ -110,7 +110,7 @@ def test_the_words_say_which_start_they_mean() -> None:
         "2.0 s", "9.0 s (warm compile cache)", "42 s (cold compile cache; warm: 9.0 s)"
     ]  # fmt: skip
     assert _break_even(before, known) == [
-        "its slower start, with nothing compiled yet, is made up for after 12,000 samples (2 min 02 s)"
+        "its slower start (nothing compiled yet) pays off after 12,000 samples (2 min 02 s)"
     ]
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from support.in_process import Log
 
-from tuner.child.recorder import Recorder, StepClock, relative_half_width
+from tuner.child.clock import StepClock, relative_half_width
+from tuner.child.recorder import Recorder
+from tuner.child.records import Note, Window
 
-WINDOW = {
-    "warmup_steps": 10, "warmup_s": 3.0, "block_s": 0.25, "min_blocks": 12, "min_s": 3.0, "max_s": 20.0,
-    "target_half_width": 0.02,
-}  # fmt: skip
+WINDOW = Window(
+    warmup_steps=10, warmup_s=3.0, block_s=0.25, min_blocks=12, min_s=3.0, max_s=20.0, target_half_width=0.02
+)
 
 
 class Time:
@@ -177,11 +179,11 @@ def test_half_width_needs_six_blocks_and_falls_with_more() -> None:
 def test_records_are_lines_and_a_broken_pipe_is_silence() -> None:
     reader, writer = os.pipe()
     recorder = Recorder(writer)
-    recorder.emit("note", text="one")
+    recorder.emit(Note("one"))
     assert json.loads(os.read(reader, 1000))["text"] == "one"
     os.close(reader)
-    recorder.emit("note", text="nobody listens")
-    recorder.emit("note", text="and nothing is raised")
+    recorder.emit(Note("nobody listens"))
+    recorder.emit(Note("and nothing is raised"))
     os.close(writer)
 
 
@@ -190,7 +192,7 @@ def test_a_forked_worker_records_nothing() -> None:
     recorder = Recorder(writer)
     pid = os.fork()
     if pid == 0:
-        recorder.emit("note", text="from the worker")
+        recorder.emit(Note("from the worker"))
         os._exit(0)
     os.waitpid(pid, 0)
     os.close(writer)
@@ -201,8 +203,8 @@ def test_a_forked_worker_records_nothing() -> None:
 def test_a_hopeless_rate_ends_the_window_early() -> None:
     def blocks_until_the_end(below: float) -> int:
         recorder, now = Log(), [0.0]
-        window = {"warmup_steps": 0, "warmup_s": 0, "block_s": 0.1, "min_blocks": 12, "min_s": 0, "max_s": 60}
-        clock = StepClock(recorder, {**window, "target_half_width": -1, "hopeless_below": below}, clock=lambda: now[0])
+        window = Window(0, 0.0, 0.1, 12, 0.0, 60.0, target_half_width=-1.0, hopeless_below=below)
+        clock = StepClock(recorder, window, clock=lambda: now[0])
         for number in range(400):
             now[0] += 0.1 if number % 2 else 0.11
             clock.add_samples(10, 0.0)
@@ -216,7 +218,7 @@ def test_a_hopeless_rate_ends_the_window_early() -> None:
 
 
 def test_epochs_shorter_than_a_block_still_complete_the_window(log: Log, time: Time) -> None:
-    window = {**WINDOW, "warmup_steps": 3, "warmup_s": 0.1, "min_blocks": 6, "min_s": 0.3, "target_half_width": 1e9}
+    window = replace(WINDOW, warmup_steps=3, warmup_s=0.1, min_blocks=6, min_s=0.3, target_half_width=1e9)
     clock = StepClock(log, window, clock=time)
     for _epoch in range(400):
         for _step in range(8):

@@ -30,7 +30,7 @@ def test_an_earlier_study_is_moved_to_the_next_free_name(tmp_path: Path) -> None
 
 def test_a_study_that_is_running_is_not_moved(tmp_path: Path) -> None:
     folder = study_in(tmp_path / "study")
-    with FolderLock(folder), pytest.raises(StorageError, match="running already"):
+    with FolderLock(folder), pytest.raises(StorageError, match="is already running"):
         set_aside(folder)
     assert (folder / DATABASE).exists()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from support import worlds
@@ -11,10 +10,11 @@ from support import worlds
 from tuner.cli.run import knowledge_of
 from tuner.errors import ProfileError, UsageError
 from tuner.export.profile import Profile
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Script, Verdict
 
 SCRIPT = Script("train.py", ("--size={batch_size}", "--epochs", "3"), sha256="a" * 64)
-KNOWLEDGE: dict[str, Any] = {"placeholders": ["batch_size"], "training_loaders": ["train.py:7#0"], "unit": "samples"}
+KNOWLEDGE = Knowledge(placeholders=("batch_size",), training_loaders=("train.py:7#0",), unit="samples")
 CONFIG = Config(batch_size=128, workers=2)
 PROFILE = Profile(worlds.DEVICE, CONFIG, Verdict.IMPROVED, SCRIPT, {}, KNOWLEDGE, 2.0)
 
@@ -30,15 +30,16 @@ def test_other_arguments_must_keep_the_place_of_a_bound_knob() -> None:
         knowledge_of(PROFILE, replace(SCRIPT, argv=("--epochs", "90")), "best.json")
     assert "{batch_size}" in raised.value.hint
     unturned = replace(PROFILE, config=Config(workers=2))
-    assert knowledge_of(unturned, replace(SCRIPT, argv=()), "best.json")["placeholders"] == []
+    assert knowledge_of(unturned, replace(SCRIPT, argv=()), "best.json").placeholders == ()
 
 
 def test_a_knob_that_is_bound_now_is_not_applied_twice() -> None:
     bound = replace(SCRIPT, argv=(*SCRIPT.argv, "--workers={workers=0}"))
-    assert knowledge_of(PROFILE, bound, "best.json")["placeholders"] == ["batch_size", "workers"]
+    assert knowledge_of(PROFILE, bound, "best.json").placeholders == ("batch_size", "workers")
     with pytest.raises(UsageError, match="positional"):
         knowledge_of(PROFILE, replace(SCRIPT, argv=(*SCRIPT.argv, "{workers}")), "best.json")
 
 
 def test_the_loaders_of_a_script_that_has_changed_are_found_anew() -> None:
-    assert "training_loaders" not in knowledge_of(PROFILE, replace(SCRIPT, sha256="b" * 64), "best.json")
+    changed = knowledge_of(PROFILE, replace(SCRIPT, sha256="b" * 64), "best.json")
+    assert changed == replace(KNOWLEDGE, training_loaders=())

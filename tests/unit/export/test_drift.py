@@ -8,10 +8,11 @@ import pytest
 from support import made_up
 
 from tuner.export.profile import Change, Profile, ProvenPart, drift
+from tuner.knowledge import Knowledge
 from tuner.model import Script, Verdict
 
 SOFTWARE = {"python": "3.11.0", "torch": "2.13.0"}
-PROVEN = Profile(made_up.DEVICE, made_up.CONFIG, Verdict.IMPROVED, made_up.SCRIPT, SOFTWARE, {}, 1.4)
+PROVEN = Profile(made_up.DEVICE, made_up.CONFIG, Verdict.IMPROVED, made_up.SCRIPT, SOFTWARE, Knowledge(), 1.4)
 
 
 @pytest.mark.parametrize(

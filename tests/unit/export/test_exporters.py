@@ -32,7 +32,7 @@ class Markdown:
 
     def check(self, existing: bytes, place: str) -> None:
         if not existing.startswith(b"#"):
-            raise ProfileError(f"{place} is no diary")
+            raise ProfileError(f"{place} is not a diary")
 
     def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
         if result.best is None:
@@ -75,7 +75,7 @@ def test_a_target_that_cannot_be_added_to_is_refused_before_the_first_trial(
     Path("s").mkdir()
     Path("s", file).write_text("what somebody else wrote")
     assert studied() == 2
-    assert f"s/{file} is no " in capsys.readouterr().err
+    assert f"s/{file} is not a " in capsys.readouterr().err
     assert [path.name for path in Path("s").iterdir()] == [file], "a trial was run, or its study was made"
 
 

@@ -16,12 +16,13 @@ from tuner.child.records import (
     FirstStep,
     Hello,
     KnobReport,
+    Phase,
     Record,
     ScriptException,
     WindowEnd,
 )
 from tuner.model import OutcomeKind
-from tuner.runner.classify import Traces, classify, match_text, one_line
+from tuner.runner.classify import EndedBy, Traces, classify, match_text, one_line
 
 HELLO = Hello(1, "3.11.0", "/usr/bin/python")
 STEP = FirstStep(1.0)
@@ -34,7 +35,7 @@ def exited(code: int) -> int:
 
 
 def block(*, flagged: bool = False) -> Block:
-    return Block("window", 1, 1.0, 1.0, 0.0, flagged)
+    return Block(Phase.WINDOW, 1, 1.0, 1.0, 0.0, flagged)
 
 
 def raised(name: str, text: str, traceback: str = "", origin: str = "script") -> ScriptException:
@@ -186,8 +187,7 @@ File "train.py", line 10, in <module>
     judgement = classify(Traces([HELLO, raised("InvalidArgumentError", text)], False, status=exited(1)))
     assert judgement[:2] == (OutcomeKind.INFEASIBLE, "compile-failure")
     assert judgement[2] == (
-        "InvalidArgumentError: XLA can't compile AsString:"
-        " No registered 'AsString' OpKernel for XLA_CPU_JIT devices"
+        "InvalidArgumentError: XLA can't compile AsString: No registered 'AsString' OpKernel for XLA_CPU_JIT devices"
     )
 
 
@@ -224,7 +224,7 @@ def test_a_full_disk_is_the_machines() -> None:
 @pytest.mark.parametrize("reason", ["nan", "device-oom", "host-oom", "compile-failure", "unsupported", "contradicted"])
 def test_what_the_child_recognised_comes_first(reason: str) -> None:
     assert judge(STEP, failed(reason), status=exited(1)) == (OutcomeKind.INFEASIBLE, reason)
-    assert judge(STEP, failed(reason), ended_by="deadline") == (OutcomeKind.INFEASIBLE, reason)
+    assert judge(STEP, failed(reason), ended_by=EndedBy.DEADLINE) == (OutcomeKind.INFEASIBLE, reason)
 
 
 def test_nan_in_a_full_window_is_no_success() -> None:
@@ -250,13 +250,13 @@ def test_a_full_window_is_complete_however_the_process_ended(status: int | None)
 @pytest.mark.parametrize(
     ("ended_by", "kind"),
     [
-        ("deadline", OutcomeKind.TIMED_OUT),
-        ("no-progress", OutcomeKind.NO_PROGRESS),
-        ("host-oom", OutcomeKind.INFEASIBLE),
-        ("guard-lost", OutcomeKind.INFRASTRUCTURE),
+        (EndedBy.DEADLINE, OutcomeKind.TIMED_OUT),
+        (EndedBy.NO_PROGRESS, OutcomeKind.NO_PROGRESS),
+        (EndedBy.HOST_OOM, OutcomeKind.INFEASIBLE),
+        (EndedBy.GUARD_LOST, OutcomeKind.INFRASTRUCTURE),
     ],
 )
-def test_our_own_kill_is_told_by_its_reason(ended_by: str, kind: OutcomeKind) -> None:
+def test_our_own_kill_is_told_by_its_reason(ended_by: EndedBy, kind: OutcomeKind) -> None:
     for baseline in (True, False):
         assert judge(STEP, baseline=baseline, status=None, ended_by=ended_by) == (kind, ended_by)
 
@@ -264,7 +264,7 @@ def test_our_own_kill_is_told_by_its_reason(ended_by: str, kind: OutcomeKind) ->
 @pytest.mark.parametrize("baseline", [True, False])
 def test_a_window_that_the_deadline_cut_short_is_a_figure_once_all_is_told(baseline: bool) -> None:
     cut = replace(CUT, why="its time was up")
-    late: dict[str, Any] = {"baseline": baseline, "status": None, "ended_by": "deadline"}
+    late: dict[str, Any] = {"baseline": baseline, "status": None, "ended_by": EndedBy.DEADLINE}
     assert judge(STEP, cut, measurable=True, **late) == (OutcomeKind.COMPLETE, "")
     assert judge(STEP, cut, baseline=baseline, measurable=True) == (OutcomeKind.COMPLETE, "")
     assert judge(STEP, cut, measurable=False, **late) == (OutcomeKind.TIMED_OUT, "deadline")
@@ -272,7 +272,7 @@ def test_a_window_that_the_deadline_cut_short_is_a_figure_once_all_is_told(basel
 
 
 def test_an_exception_before_our_kill_is_the_cause() -> None:
-    assert judge(raised("ValueError", "x"), status=None, ended_by="leaving", baseline=True) == (
+    assert judge(raised("ValueError", "x"), status=None, ended_by=EndedBy.STAYED, baseline=True) == (
         OutcomeKind.USER_ERROR,
         "script-raised",
     )
@@ -280,8 +280,8 @@ def test_an_exception_before_our_kill_is_the_cause() -> None:
 
 def test_a_script_that_was_through_but_stayed_is_judged_by_its_end() -> None:
     ending: list[Record] = [STEP, *[block()] * 5, CUT, Exit(0)]
-    assert judge(*ending, status=None, ended_by="leaving")[0] is OutcomeKind.COMPLETE
-    assert judge(STEP, CUT, Exit(3), status=None, ended_by="leaving")[1] == "script-failed"
+    assert judge(*ending, status=None, ended_by=EndedBy.STAYED)[0] is OutcomeKind.COMPLETE
+    assert judge(STEP, CUT, Exit(3), status=None, ended_by=EndedBy.STAYED)[1] == "script-failed"
 
 
 def test_sigkill_by_the_kernel_is_out_of_memory_and_by_others_a_crash() -> None:

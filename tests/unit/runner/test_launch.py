@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tuner.child import wire
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Device, Script
 from tuner.runner.launch import child_environment, device_environment, request_document
 from tuner.runner.request import Limits, TrialRequest
@@ -52,13 +53,14 @@ def test_trackers_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_request_holds_everything_that_the_child_may_know(tmp_path: Path) -> None:
-    asked = request(tmp_path, config={"workers": 2}, knowledge={"loaders": ["a"]}, limits=Limits(max_device_bytes=5))
+    knowledge = Knowledge(training_loaders=("a",))
+    asked = request(tmp_path, config={"workers": 2}, knowledge=knowledge, limits=Limits(max_device_bytes=5))
     document = request_document(asked, parent_pid=77, started=1.5)
     assert document["v"] == wire.VERSION
     assert document["script"] == str(Path("train.py").absolute())
     assert document["script_as_given"] == "train.py"
     assert document["argv"] == ["--lr", "0.1"]
-    assert (document["config"], document["knowledge"]) == ({"workers": 2}, {"loaders": ["a"]})
+    assert (document["config"], document["knowledge"]) == ({"workers": 2}, {"training_loaders": ("a",)})
     assert (document["parent_pid"], document["max_device_bytes"]) == (77, 5)
     assert document["window"]["max_s"] == 20.0
     assert document["deadline_s"] == 120.0

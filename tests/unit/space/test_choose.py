@@ -13,6 +13,7 @@ from support.ran import Ran, of
 from tuner.cli import main
 from tuner.errors import StudyMismatchError, UnknownKnobError, UntunableError, UsageError
 from tuner.events import SpaceResolved
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome
 from tuner.space.arguments import parse
 from tuner.space.choose import Spaces
@@ -39,8 +40,8 @@ def trained_with(framework: str) -> Callable[[Config], Outcome]:
 
     def outcome_of(config: Config) -> Outcome:
         faster = config.get("lever") == 2 or config.get("workers") == 4
-        facts = {"as_written": {**worlds.WRITTEN, "lever": 1}, "left_out": {}, "framework": framework}
-        return replace(worlds.measured(400.0 if faster else 300.0), facts=facts)
+        knowledge = Knowledge(as_written={**worlds.WRITTEN, "lever": 1}, framework=framework)
+        return replace(worlds.measured(400.0 if faster else 300.0), knowledge=knowledge)
 
     return outcome_of
 
@@ -83,20 +84,21 @@ def test_without_a_space_for_it_the_framework_is_named(tmp_path: Path) -> None:
     with pytest.raises(UntunableError):
         Ran(plan, lambda config: again.append(config) or worlds.measured(1.0))  # type: ignore[func-returns-value]
     assert not again, "the baseline was measured before"
-    assert Spaces((TINY,)).chosen({"framework": "jax"}, {}, ()) is not None, "one that is forced is taken as it is"
+    forced = Spaces((TINY,)).chosen(Knowledge(framework="jax"), {}, ())
+    assert forced == TINY, "one that is forced is taken as it is"
 
 
 def test_of_several_spaces_for_a_framework_the_one_that_has_its_name_counts() -> None:
     theirs = replace(TINY, name="theirs")
     with pytest.raises(UntunableError, match=r"trains with other 1\.2, and several search spaces"):
-        Spaces((TINY, theirs), forced=False).chosen({"framework": "other", "framework_version": "1.2"}, {}, ())
+        Spaces((TINY, theirs), forced=False).chosen(Knowledge(framework="other", framework_version="1.2"), {}, ())
     own = replace(TINY, name="other")
-    assert Spaces((theirs, own), forced=False).chosen({"framework": "other"}, {}, ()).name == "other"
+    assert Spaces((theirs, own), forced=False).chosen(Knowledge(framework="other"), {}, ()).name == "other"
 
 
 def test_a_script_without_a_framework_gets_the_space_that_knows_what_it_asks_for() -> None:
-    assert BOTH.chosen({"as_written": {"lever": 1}}, {}, ()).name == "tiny"
-    assert BOTH.chosen({"as_written": {"workers": 1, "batch_size": 8}}, {}, ()).name == "made-up"
+    assert BOTH.chosen(Knowledge(as_written={"lever": 1}), {}, ()).name == "tiny"
+    assert BOTH.chosen(Knowledge(as_written={"workers": 1, "batch_size": 8}), {}, ()).name == "made-up"
 
 
 @pytest.mark.parametrize(
@@ -110,14 +112,14 @@ def test_a_knob_of_another_framework_is_refused_once_that_is_known(
     placeholders = parse([argument] if argument else [])
     BOTH.check(placeholders, selection, pinned)
     asked = [*(name.strip("-") for name in selection), *pinned]
-    BOTH.chosen({"framework": "other"}, placeholders, asked)
+    BOTH.chosen(Knowledge(framework="other"), placeholders, asked)
     with pytest.raises(UnknownKnobError, match="lever is a knob of 'tiny', and the script trains with made-up") as told:
-        BOTH.chosen({"framework": "made-up"}, placeholders, asked)
+        BOTH.chosen(Knowledge(framework="made-up"), placeholders, asked)
     assert "the knobs of 'made-up' are: batch_size" in told.value.hint
 
 
 def test_a_bound_knob_with_values_of_its_own_suits_every_space() -> None:
-    chosen = BOTH.chosen({"framework": "made-up"}, parse(["--x={lever=1|2}"]), ())
+    chosen = BOTH.chosen(Knowledge(framework="made-up"), parse(["--x={lever=1|2}"]), ())
     assert chosen.knob("lever").tier == 3
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from search_spaces.torch import SPACE
 from tuner.errors import UnknownKnobError, UsageError
+from tuner.knowledge import Knowledge
 
 
 @pytest.mark.parametrize(
@@ -36,17 +40,17 @@ def test_a_misspelled_knob_is_recognised() -> None:
     assert raised.value.hint.startswith("did you mean 'batch_size'?")
 
 
-FREE = {
-    "as_written": {"batch_size": 32, "grad_accumulation": 1, "lr_scale": 1.0}, "left_out": {}, "optimizers": ["SGD"],
-    "loss_reduction": "mean", "effective_batch": "free",
-}  # fmt: skip
+FREE = Knowledge(
+    as_written={"batch_size": 32, "grad_accumulation": 1, "lr_scale": 1.0}, optimizers=("SGD",),
+    loss_reduction="mean", effective_batch="free",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("config", "changes", "scale"),
     [
         ({"batch_size": 128}, {}, 4.0),
-        ({"batch_size": 128}, {"optimizers": ["AdamW"]}, 2.0),
+        ({"batch_size": 128}, {"optimizers": ("AdamW",)}, 2.0),
         ({"batch_size": 16, "grad_accumulation": 2}, {}, None),
         ({"batch_size": 128}, {"effective_batch": "keep"}, None),
         ({"batch_size": 128}, {"left_out": {"lr_scale": "the script sets its learning rate itself"}}, None),
@@ -54,8 +58,7 @@ FREE = {
     ],
 )
 def test_the_learning_rate_follows_a_freed_batch(
-    config: dict[str, int], changes: dict[str, object], scale: float | None
+    config: dict[str, int], changes: dict[str, Any], scale: float | None
 ) -> None:
-    facts = {**FREE, **changes}
-    complete = {**FREE["as_written"], **config}  # type: ignore[dict-item]
-    assert SPACE.derive(complete, facts).get("lr_scale") == scale
+    complete = {**FREE.as_written, **config}
+    assert SPACE.derive(complete, replace(FREE, **changes)).get("lr_scale") == scale

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from support import worlds
 
 from search_spaces.torch import SPACE
 from tuner.errors import UsageError
+from tuner.knowledge import Knowledge, with_arguments
 from tuner.model import Value
-from tuner.space.arguments import extend_facts, extend_space, parse
+from tuner.space.arguments import bound_knobs, extend_space, parse
 from tuner.space.declare import Known, ResolvedSpace, resolve
 
 WRITTEN: dict[str, Value] = {
@@ -21,11 +20,11 @@ WRITTEN: dict[str, Value] = {
 
 def space(*argv: str, free: bool = False, pinned: dict[str, Value] | None = None, **written: Value) -> ResolvedSpace:
     placeholders = parse(argv)
-    facts: dict[str, Any] = {
-        "as_written": {**WRITTEN, **written}, "left_out": {}, "dataset_len": 1000, "precisions": ["fp32", "bf16"],
-        "effective_batch": "free" if free else "keep",
-    }  # fmt: skip
-    known = Known(worlds.DEVICE, 4, facts=extend_facts(facts, placeholders))
+    knowledge = Knowledge(
+        as_written={**WRITTEN, **written}, dataset_len=1000, precisions=("fp32", "bf16"),
+        effective_batch="free" if free else "keep",
+    )  # fmt: skip
+    known = Known(worlds.DEVICE, 4, knowledge=with_arguments(knowledge, bound_knobs(placeholders)))
     return resolve(extend_space(SPACE, placeholders), known, pinned=pinned or {})
 
 
@@ -50,12 +49,6 @@ def test_a_count_that_is_no_number_is_refused_where_it_is_bound_and_borne_where_
     assert odd.canonical({"precision": "bf16"}) == {"precision": "bf16"}
     assert odd.left_out["batch_size"].reason == "the script's own value is auto, which is no whole number"
     assert "auto" in space(num_workers="auto", batch_size="auto", free=True).left_out["num_workers"].reason
-
-
-def test_an_options_text_is_the_number_that_it_means() -> None:
-    facts = {"as_written": {}, "left_out": {}, "arguments": {"batch_size": "64", "act": "relu"}}
-    written = extend_facts(facts, parse(["--b={batch_size}", "--act={act}"]))["as_written"]
-    assert written == {"batch_size": 64, "act": "relu"}
 
 
 def test_words_are_the_scripts_own_where_they_are_bound() -> None:

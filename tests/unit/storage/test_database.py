@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import StorageError
+from tuner.knowledge import Knowledge
 from tuner.model import (
     BASELINE,
     Block,
@@ -34,7 +35,7 @@ MEASURED = Measurement(
     metrics={"accuracy": 0.9}, notes=("ä note",),
 )  # fmt: skip
 DONE = Outcome(OutcomeKind.COMPLETE, measurement=Measurement(**{**vars(MEASURED), "losses": ()}), seconds=4.5)
-FAILED = Outcome(OutcomeKind.INFEASIBLE, "out-of-memory", "no memory left", facts={"asked": 2**40})
+FAILED = Outcome(OutcomeKind.INFEASIBLE, "out-of-memory", "no memory left", knowledge=Knowledge(free_host_bytes=2**40))
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ def test_words_that_no_version_wrote_are_told_and_nothing_is_changed(old: Path, 
 
 def test_a_study_that_an_older_program_runs_is_not_migrated_under_it(old: Path) -> None:
     with FolderLock(old):
-        with pytest.raises(StorageError, match="is running already"):
+        with pytest.raises(StorageError, match="is already running"):
             Repository(old_study.address(old), FolderLock(old))
         assert version_of(old) == 2
 

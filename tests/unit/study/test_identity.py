@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import StudyMismatchError
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script, Value
 from tuner.objective import Objective
 from tuner.runner.request import Limits
@@ -102,7 +103,8 @@ def test_a_cpu_with_other_cores_is_another_device() -> None:
 
 
 def _resolved(values: Sequence[Value], *, ordered: bool = True, **pinned: Value) -> ResolvedSpace:
-    return ResolvedSpace(SPACE, (Axis(replace(WORKERS, ordered=ordered), tuple(values), 0),), {}, Config(pinned), {})
+    axis = Axis(replace(WORKERS, ordered=ordered), tuple(values), 0)
+    return ResolvedSpace(SPACE, (axis,), {}, Config(pinned), Knowledge())
 
 
 def test_a_space_is_known_by_its_axes_and_pins() -> None:

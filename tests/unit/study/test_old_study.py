@@ -154,4 +154,4 @@ def test_its_profile_is_read(studies: Path, write_script: Callable[..., Path]) -
     assert profiles.choose([profile], device, str(place)) == profile
     assert profile.script.argv == ("--width={width=256|128}",)
     knowledge = knowledge_of(profile, profile.script, str(place))
-    assert list(knowledge["training_loaders"]) == ["train.py:14#0"]
+    assert knowledge.training_loaders == ("train.py:14#0",)

@@ -42,7 +42,8 @@ def test_a_study_finds_and_proves_the_gain(tmp_path: Path) -> None:
 def test_what_is_noticed_in_the_script_as_written_is_told_once(tmp_path: Path) -> None:
     def outcome(config: Config) -> Outcome:
         measured = worlds.World().outcome(config)
-        return replace(measured, facts={**measured.facts, "remarks": ["it is traced anew with every step"]})
+        knowledge = replace(measured.knowledge, remarks=("it is traced anew with every step",))
+        return replace(measured, knowledge=knowledge)
 
     told = [
         event.text
@@ -238,7 +239,7 @@ def test_placeholders_reach_the_script_and_the_space(tmp_path: Path) -> None:
     assert ran.result.winner.config == {"width": 32}
     widest = next(r for r in ran.runner.requests if r.config == {"width": 32})
     assert widest.script.argv == ("--width=32",)
-    assert widest.knowledge["placeholders"] == ["width", "layout"]
+    assert widest.knowledge.placeholders == ("width", "layout")
 
 
 def test_the_baseline_is_measured_again_and_again(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_a_drifting_machine_does_not_choose_the_winner(tmp_path: Path) -> None:
     ran = Ran(worlds.plan(tmp_path, trials=16, anchor_every=3), drifting)
     assert ran.result.best is not None
     assert ran.result.best.config == {"precision": "bf16"}
-    assert any("moved" in note.text for note in of(ran.events, Noted))
+    assert any("drifted" in note.text for note in of(ran.events, Noted))
 
 
 def test_a_disturbed_trial_is_measured_again_and_the_calmer_one_counts(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from support import worlds
 from support.ran import Ran, of
 
 from tuner.events import Noted, SpaceResolved
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Evidence, KnobReport, Outcome, Script
 
 ARGUMENT = "--input={input=slow|fast}"
@@ -28,8 +29,8 @@ def outcome_of(config: Config) -> Outcome:
         reports = (KnobReport("workers", workers, 0, 0, Evidence.NOT_APPLICABLE),)
     rate *= (1.0 + workers / 10) * (1.2 if config.get("precision") == "bf16" else 1.0)
     written: dict[str, Any] = {"precision": "fp32", **({"workers": 0, "prefetch": 2} if chosen == "fast" else {})}
-    facts = {"as_written": written, "left_out": {"batch_size": "made by hand"}, "plan": chosen}
-    return replace(worlds.measured(rate, wait, knobs=reports), facts=facts)
+    knowledge = Knowledge(as_written=written, left_out={"batch_size": "made by hand"}, loop=chosen)
+    return replace(worlds.measured(rate, wait, knobs=reports), knowledge=knowledge)
 
 
 def study(folder: Path, trials: int = 12) -> Ran:
@@ -56,8 +57,8 @@ def test_what_another_value_brings_is_searched_beside_it_only(tmp_path: Path) ->
     assert ran.result.winner is not None
     assert ran.result.winner.config == {"input": "fast", "workers": 8, "precision": "bf16"}
     asked = next(request for request in ran.runner.requests if "workers" in request.config)
-    assert asked.knowledge["as_written"]["workers"] == 0
-    assert asked.knowledge["plan"] == "slow", "of what both show the baseline's counts"
+    assert asked.knowledge.as_written["workers"] == 0
+    assert asked.knowledge.loop == "slow", "of what both show the baseline's counts"
 
 
 def test_a_resumed_study_searches_the_same_space(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_a_resumed_study_searches_the_same_space(tmp_path: Path) -> None:
     resumed = study(tmp_path / "broken", 8)
     again = [trial.config for trial in resumed.result.trials if trial.round is None]
     assert {frozenset(config.items()) for config in again} == {frozenset(config.items()) for config in unbroken}
-    assert resumed.result.knowledge["as_written"]["workers"] == 0
+    assert resumed.result.knowledge.as_written["workers"] == 0
 
 
 @pytest.mark.parametrize("baseline", ["slow", "fast"])

@@ -14,6 +14,7 @@ from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.bottleneck import Bound, bottleneck_of
+from tuner.child.records import ProbeSide
 from tuner.events import Event, Noted, Probed
 from tuner.formatting import bottleneck_text
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Side
@@ -59,16 +60,17 @@ class Loop(ReplayRunner):
         # Steps take as long as their samples: half a batch of a rate of 100/s has twice the steps.
         size = int(config.get("batch_size", worlds.WRITTEN["batch_size"]))
         measurement = replace(outcome.measurement, steps_per_s=outcome.measurement.rate / size)
-        return replace(outcome, measurement=measurement, facts={**outcome.facts, "training_loaders": self._loaders})
+        knowledge = replace(outcome.knowledge, training_loaders=self._loaders)
+        return replace(outcome, measurement=measurement, knowledge=knowledge)
 
     def _side(self) -> Side | None:
         request = self.requests[-1]
-        if request.probe == "compute":
+        if request.probe is ProbeSide.COMPUTE:
             return Side.HALF if request.config else Side.COMPUTE
         return Side.LOADER if request.probe else None
 
     @property
-    def probes(self) -> list[tuple[str, Config]]:
+    def probes(self) -> list[tuple[ProbeSide, Config]]:
         """The sides that it was asked for."""
         return [(request.probe, request.config) for request in self.requests if request.probe]
 
@@ -102,9 +104,11 @@ def test_a_study_begins_with_its_probe(tmp_path: Path) -> None:
     result, events = study(tmp_path, loop)
     assert [t.phase for t in result.trials[:5]] == [Phase.BASELINE, *[Phase.PROBE] * 3, Phase.SEARCH]
     assert [t.side for t in result.trials[1:4]] == ORDER
-    assert loop.probes == [("compute", BASELINE), ("loader", BASELINE), ("compute", Config(batch_size=32))]
+    assert loop.probes == [
+        (ProbeSide.COMPUTE, BASELINE), (ProbeSide.LOADER, BASELINE), (ProbeSide.COMPUTE, Config(batch_size=32)),
+    ]  # fmt: skip
     windows = {request.probe: request.window for request in loop.requests[:4]}
-    assert windows["compute"].max_s == windows[""].max_s / 4
+    assert windows[ProbeSide.COMPUTE].max_s == windows[None].max_s / 4
     assert sum(t.phase in (Phase.BASELINE, Phase.SEARCH) for t in result.trials) == 6, "--trials doesn't count them"
     assert result.bottleneck == bottleneck_of(result.trials)
     assert result.bottleneck is not None and result.bottleneck.bound is Bound.COMPUTE
@@ -160,7 +164,7 @@ def test_a_study_that_searches_already_is_not_probed_later(tmp_path: Path) -> No
 def test_a_side_that_fails_is_left_out(tmp_path: Path) -> None:
     loop = Loop(EVEN, broken=(Side.COMPUTE,))
     result, _ = study(tmp_path, loop)
-    assert [word for word, _ in loop.probes] == ["compute", "loader"]
+    assert [side for side, _ in loop.probes] == [ProbeSide.COMPUTE, ProbeSide.LOADER]
     assert result.bottleneck is not None
     assert (result.bottleneck.compute, result.bottleneck.loader) == (None, 1000.0)
 
@@ -183,8 +187,8 @@ def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_witho
     result, _ = study(tmp_path, Loop({**EVEN, Side.COMPUTE: 178.0}))
     assert result.bottleneck is not None and result.bottleneck.bound is Bound.INPUT
     assert bottleneck_text(result.bottleneck) == (
-        "input-bound: preparing the data takes time from computing"
-        " (44% of the time; a perfect loader would bring 1.78x the speed)"
+        "input-bound: preparing data takes time away from computing"
+        " (44% of the time; a perfect loader would give 1.78x the speed)"
     )
     assert "workers" in searched(result)[0]
 

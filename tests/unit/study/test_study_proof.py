@@ -15,6 +15,7 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Verdict as Accuracy
 from tuner.events import Noted
 from tuner.formatting import result_text
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Phase, Script, Trial
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
@@ -148,12 +149,12 @@ def test_a_runner_up_is_not_screened_with_the_finals_time(tmp_path: Path) -> Non
 def test_bound_values_are_known_to_the_baseline(tmp_path: Path) -> None:
     script = Script("train.py", ("--batch_size={batch_size=64|256}", "--layout={layout}"), sha256="0" * 64)
     ran = Ran(worlds.plan(tmp_path, trials=2, script=script), worlds.World().outcome)
-    known = {"placeholders": ["batch_size", "layout"], "as_written": {"batch_size": 64}}
+    known = Knowledge(placeholders=("batch_size", "layout"), as_written={"batch_size": 64})
     assert ran.runner.requests[0].knowledge == known
 
 
 def test_values_that_the_constraints_exclude_are_named(tmp_path: Path) -> None:
-    only_small = replace(worlds.SPACE, allowed=lambda config, facts: int(config["batch_size"]) <= 64)
+    only_small = replace(worlds.SPACE, allowed=lambda complete, knowledge: int(complete["batch_size"]) <= 64)
     ran = Ran(worlds.plan(tmp_path, trials=12, spaces=Spaces((only_small,))), worlds.World().outcome)
     notes = [event.text for event in of(ran.events, Noted) if event.text.startswith("not tried")]
     assert len(notes) == 1
@@ -175,4 +176,4 @@ def test_skipped_steps_are_shown_with_the_trial() -> None:
     assert outcome.measurement is not None
     skipping = replace(outcome.measurement, scaled_steps=200, skipped_steps=24)
     trial = Trial(3, Phase.SEARCH, Config(precision="fp16"), "", replace(outcome, measurement=skipping))
-    assert "12% of the steps skipped" in result_text(trial)
+    assert "12% of steps skipped" in result_text(trial)

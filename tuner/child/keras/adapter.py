@@ -43,10 +43,10 @@ class KerasAdapter(Adapter):
     def _configure(self, tf: ModuleType) -> None:
         """Threads and memory, before TensorFlow's runtime starts."""
         session = self.session
-        if session.wants("threads"):
-            tf.config.threading.set_intra_op_parallelism_threads(int(session.config["threads"]))
-        if session.wants("inter_op_threads"):
-            tf.config.threading.set_inter_op_parallelism_threads(int(session.config["inter_op_threads"]))
+        if session.knobs.wants("threads"):
+            tf.config.threading.set_intra_op_parallelism_threads(int(session.request.config["threads"]))
+        if session.knobs.wants("inter_op_threads"):
+            tf.config.threading.set_inter_op_parallelism_threads(int(session.request.config["inter_op_threads"]))
         self._cap_memory(tf)
 
     def _cap_memory(self, tf: ModuleType) -> None:
@@ -54,22 +54,19 @@ class KerasAdapter(Adapter):
 
         A card whose memory is taken as it is needed can't be capped as well: there the limit is only held against.
         """
-        cards = tf.config.list_physical_devices("GPU") if self.watches.on_cuda else []
-        limit = self.session.request.get("max_device_bytes")
-        if self.session.wants("memory_growth"):
-            for card in cards:
-                tf.config.experimental.set_memory_growth(card, bool(self.session.config["memory_growth"]))
-        elif cards and limit and self.session.config:
-            cap = tf.config.LogicalDeviceConfiguration(memory_limit=limit // 2**20)
-            tf.config.set_logical_device_configuration(cards[0], [cap])
+        session, limit = self.session, self.session.request.max_device_bytes
+        if session.knobs.wants("memory_growth"):
+            session.device.tensorflow_set_growth(tf, bool(session.request.config["memory_growth"]))
+        elif limit and session.request.config:
+            session.device.tensorflow_cap_memory(tf, limit)
 
     # the clock's hooks
 
     def synchronize(self) -> None:
         """Waits for the card, and takes what graphs have counted."""
         watches = self.watches
-        if watches.on_cuda and watches.tf is not None:
-            watches.tf.test.experimental.sync_devices()
+        if watches.tf is not None:
+            self.session.device.tensorflow_synchronize(watches.tf)
         if watches.fits is not None and watches.fits.steps.graph is not None:
             watches.fits.steps.graph.settle()
         if watches.loops is not None:

@@ -80,7 +80,7 @@ class GraphCounters:
         """Whether the script wants nothing but deterministic operations, of which a reading of the clock is none."""
         wanted = bool(sys.modules["tensorflow.python.framework.config"].is_op_determinism_enabled())
         if wanted:
-            self.session.hide_wait("the script has enabled TensorFlow's op determinism")
+            self.session.facts.hide_wait("the script has enabled TensorFlow's op determinism")
         return wanted
 
     @property
@@ -136,7 +136,7 @@ class BatchCounters:
     def _counted(self, batches: Iterable[Structure]) -> Iterator[Structure]:
         clock = self.session.clock
         began = time.perf_counter()
-        for batch in _first_of(batches) if self.session.probe == "compute" else batches:
+        for batch in _first_of(batches) if self.session.request.probe == "compute" else batches:
             size = leading_dimension(batch)
             self.largest = max(self.largest, size)
             clock.add_samples(size, time.perf_counter() - began)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from ..evidence import Finding, SetBy, compare, number_format
-from ..records import Evidence, Memory
+from ..records import Evidence
 from ..session import Session
 from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY
@@ -49,20 +49,20 @@ class Observation:
     def _script(self) -> None:
         session, watches = self.session, self.watches
         library = watches.keras or watches.tf
-        session.facts.update(
-            framework=FRAMEWORK, framework_version=str(library.__version__) if library is not None else "",
-            unit="samples" if session.clock.total_samples else "steps", precisions=self._precisions(),
-            backend=watches.backend,
-        )  # fmt: skip
-        session.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
+        facts = session.facts
+        facts.framework, facts.backend = FRAMEWORK, watches.backend
+        facts.framework_version = str(library.__version__) if library is not None else ""
+        facts.unit = "samples" if session.clock.total_samples else "steps"
+        facts.precisions = session.device.tensorflow_precisions()
+        facts.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
         self._policy()
         self._strategy()
         if self.call is not None and self.steps is not None:
             self._fit(self.call, self.steps)
         elif watches.optimizers is not None and watches.optimizers.created:
-            session.as_written.update(grad_accumulation=1, lr_scale=1.0)
-            session.left_out["grad_accumulation"] = OWN_LOSS
-            session.facts.update(optimizers=watches.optimizers.created, loss_reduction="unknown")
+            facts.as_written.update(grad_accumulation=1, lr_scale=1.0)
+            facts.left_out["grad_accumulation"] = OWN_LOSS
+            facts.optimizers, facts.loss_reduction = watches.optimizers.created, "unknown"
 
     def _data(self) -> None:
         """The datasets first: a loop may know better what reached its step."""
@@ -82,15 +82,17 @@ class Observation:
 
     def _device(self) -> None:
         tf = self.watches.tf
-        if not self.watches.on_cuda or tf is None:
+        if tf is None:
             return
-        if not tf.config.list_logical_devices("GPU"):
-            self.session.fail("unsupported", "TensorFlow sees no GPU here: the steps ran on the CPU")
+        session, device = self.session, self.session.device
+        missing = device.tensorflow_missing(tf)
+        if missing:
+            session.fail("unsupported", missing)
             return
-        card = tf.config.list_physical_devices("GPU")[0]
-        self.session.as_written["memory_growth"] = bool(tf.config.experimental.get_memory_growth(card))
-        info = tf.config.experimental.get_memory_info("GPU:0")
-        self.session.recorder.emit(Memory(reserved=info["peak"], allocated=info["peak"]))
+        session.facts.as_written["memory_growth"] = device.tensorflow_growth(tf)
+        memory = device.tensorflow_memory(tf)
+        if memory is not None:
+            session.recorder.emit(memory)
 
     def _threads(self, kind: str) -> int:
         """Of the pool "intra" or "inter"; TensorFlow takes all cores where it says 0."""
@@ -98,55 +100,51 @@ class Observation:
         threads: int = getattr(threading, f"get_{kind}_op_parallelism_threads")() if threading is not None else 0
         return threads or len(os.sched_getaffinity(0))
 
-    def _precisions(self) -> list[str]:
-        # fp16 on a CPU is emulated: a convolution was seen to take 60 times as long. It isn't offered.
-        return ["fp32", "bf16", "fp16"] if self.watches.on_cuda else ["fp32", "bf16"]
-
     def _policy(self) -> None:
         policy = self.watches.policy
-        self.session.as_written["precision"] = PRECISION_OF.get(policy.chosen_by_script, "fp32")
+        self.session.facts.as_written["precision"] = PRECISION_OF.get(policy.chosen_by_script, "fp32")
         if policy.chosen_by_script:
-            self.session.left_out["precision"] = f"the script chooses the policy {policy.chosen_by_script} itself"
+            self.session.facts.left_out["precision"] = f"the script chooses the policy {policy.chosen_by_script} itself"
         elif not policy.asked:
-            self.session.left_out["precision"] = "no layer of Keras computes in the training step"
+            self.session.facts.left_out["precision"] = "no layer of Keras computes in the training step"
 
     def _strategy(self) -> None:
         strategies, session = self.watches.strategies, self.session
-        if strategies is None or session.facts["backend"] != "tensorflow":
-            session.left_out["strategy"] = f"Keras computes with {session.facts['backend']} here"
+        if strategies is None or session.facts.backend != "tensorflow":
+            session.facts.left_out["strategy"] = f"Keras computes with {session.facts.backend} here"
             return
-        session.as_written["strategy"], reason = strategies.written()
-        if reason or (self.call is None and session.as_written["strategy"] == DEFAULT):
-            session.left_out["strategy"] = reason or NO_STRATEGY
+        session.facts.as_written["strategy"], reason = strategies.written()
+        if reason or (self.call is None and session.facts.as_written["strategy"] == DEFAULT):
+            session.facts.left_out["strategy"] = reason or NO_STRATEGY
 
     # fit
 
     def _fit(self, call: FitCall, steps: StepWatch) -> None:
         session, model = self.session, call.model
-        session.facts.update(
-            trainer="keras", fed_by=call.fed_by, optimizers=[type(inner_optimizer(model)).__name__],
-            training_loaders=["fit"], batch_norm=has_batch_norm(model), retraces=max(0, steps.traces - 1),
-            loss_reduction="unknown" if call.custom_step else reduction_of(model),
-        )  # fmt: skip
+        facts = session.facts
+        facts.trainer, facts.fed_by, facts.training_loaders = "keras", call.fed_by, ["fit"]
+        facts.optimizers = [type(inner_optimizer(model)).__name__]
+        facts.batch_norm, facts.retraces = has_batch_norm(model), max(0, steps.traces - 1)
+        facts.loss_reduction = "unknown" if call.custom_step else reduction_of(model)
         if call.dataset_len is not None:
-            session.facts["dataset_len"] = call.dataset_len
-        session.as_written.update(call.written)
+            session.facts.dataset_len = call.dataset_len
+        session.facts.as_written.update(call.written)
         by_script = self.watches.optimizers.accumulated_by_script if self.watches.optimizers is not None else 0
-        session.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
+        session.facts.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
         self._leave_out(call)
         self._remark_on(call, steps)
 
     def _leave_out(self, call: FitCall) -> None:
-        session, left_out, backend = self.session, self.session.left_out, self.watches.backend
+        session, left_out, backend = self.session, self.session.facts.left_out, self.watches.backend
         if call.fed_by in BATCH_REASONS:
             left_out["batch_size"] = BATCH_REASONS[call.fed_by]
         if call.sets_rate:
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
             left_out["grad_accumulation"] = OWN_LOSS
-        elif session.facts["loss_reduction"] != "mean":
-            left_out["grad_accumulation"] = f"the loss is no mean over the batch ({session.facts['loss_reduction']})"
-        if session.as_written["grad_accumulation"] > 1:
+        elif session.facts.loss_reduction != "mean":
+            left_out["grad_accumulation"] = f"the loss is no mean over the batch ({session.facts.loss_reduction})"
+        if self.watches.optimizers is not None and self.watches.optimizers.accumulated_by_script > 1:
             left_out["grad_accumulation"] = "the script accumulates gradients itself"
         if backend == "torch":
             left_out["steps_per_execution"] = "Keras has it on TensorFlow and JAX only"
@@ -157,9 +155,9 @@ class Observation:
     def _remark_on(self, call: FitCall, steps: StepWatch) -> None:
         per_call = int(call.model.steps_per_execution)
         if self.watches.backend == "tensorflow" and per_call > 1:
-            self.session.hide_wait(f"{per_call} steps are taken in one call")
+            self.session.facts.hide_wait(f"{per_call} steps are taken in one call")
         if steps.calls >= 20 and steps.traces > max(4, steps.calls // 4):
-            self.session.remark(
+            self.session.facts.remark(
                 f"the training step was traced anew {steps.traces} times in {steps.calls} calls: batches of ever new"
                 " shapes, or Python values where tensors were meant"
             )
@@ -167,12 +165,12 @@ class Observation:
     # evidence
 
     def _knobs(self) -> None:
-        config, call, strategies = self.session.config, self.call, self.watches.strategies
+        config, call, strategies = self.session.request.config, self.call, self.watches.strategies
         for knob, kind in (("threads", "intra"), ("inter_op_threads", "inter")):
             if knob in config:
                 self._compare(knob, self._threads(kind))
         if "memory_growth" in config:
-            self._compare("memory_growth", self.session.as_written.get("memory_growth"))
+            self._compare("memory_growth", self.session.facts.as_written.get("memory_growth"))
         if "strategy" in config and strategies is not None:
             self._compare("strategy", strategies.in_use(call.model if call is not None else None))
         if "precision" in config:
@@ -212,12 +210,12 @@ class Observation:
         session, knobs = self.session, self.session.knobs
         set_by = knobs.set_by("precision")
         if set_by is SetBy.PATCH and self.watches.policy.chosen_by_script:
-            knobs.inapplicable("precision", session.left_out["precision"])
+            knobs.inapplicable("precision", session.facts.left_out["precision"])
             return
         counts = self._products()
-        wanted = number_format(session.config["precision"])
+        wanted = number_format(session.request.config["precision"])
         if not counts or not wanted:
-            reason = f"nobody knows what {session.config['precision']} computes in" if counts else NO_PRODUCTS
+            reason = f"nobody knows what {session.request.config['precision']} computes in" if counts else NO_PRODUCTS
             knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason))
             return
         most = max(counts, key=lambda dtype: counts[dtype])
@@ -231,7 +229,7 @@ class Observation:
     def _products(self) -> dict[str, int]:
         """Number format → products of matrices in the training step, else layers that compute in it."""
         if self.call is None or self.steps is None:
-            return dict(self.session.facts.get("products") or {})
+            return dict(self.session.facts.products)
         counts: Counter[str] = Counter()
         if self.watches.tf is not None:
             for graph in self.steps.graphs():
@@ -239,12 +237,12 @@ class Observation:
         return dict(counts) or compute_dtypes(self.call.model)
 
     def _xla_evidence(self, call: FitCall, steps: StepWatch) -> None:
-        wanted, compiled = bool(self.session.config["jit_compile"]), bool(call.model.jit_compile)
+        wanted, compiled = bool(self.session.request.config["jit_compile"]), bool(call.model.jit_compile)
         if compiled != wanted:
             self._compare("jit_compile", compiled, why="a layer of the model doesn't support XLA")
             return
         if self.watches.backend == "tensorflow":
             compiled = any(is_compiled(graph) for graph in steps.graphs())
             # A flag alone compiles nothing; on a CPU the threads of what was compiled can be seen.
-            compiled = compiled and (self.watches.on_cuda or xla_threads() > 0)
+            compiled = compiled and (not self.session.device.xla_runs_in_threads or xla_threads() > 0)
         self._compare("jit_compile", compiled, why="no code of XLA's has run")

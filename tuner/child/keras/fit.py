@@ -154,18 +154,18 @@ class FitWatch:
 
     def _apply(self, call: FitCall, arguments: FitArguments) -> None:
         """The knobs of the model, and those among the arguments."""
-        session, config, model = self.session, self.session.config, call.model
-        differing = [knob for knob in MODEL_KNOBS if session.wants(knob) and getattr(model, knob) != config[knob]]
+        session, config, model = self.session, self.session.request.config, call.model
+        differing = [knob for knob in MODEL_KNOBS if session.knobs.wants(knob) and getattr(model, knob) != config[knob]]
         for knob in differing:
             setattr(model, knob, config[knob])
         self.steps.remake(model, always=bool(differing))
-        if session.wants("workers") and call.fed_by == "pydataset":
+        if session.knobs.wants("workers") and call.fed_by == "pydataset":
             arguments["x"].workers = call.workers = int(config["workers"])
         factor = 1.0
         if call.fed_by == "dataset" and self.datasets is not None:
             arguments["x"] = self.datasets.adapt(arguments["x"], batched=True)
             factor = self.datasets.factor(arguments["x"])
-        elif call.fed_by == "arrays" and session.wants("batch_size"):
+        elif call.fed_by == "arrays" and session.knobs.wants("batch_size"):
             written = int(call.written["batch_size"])
             factor = int(config["batch_size"]) / written
             # What validates does so by the batch size of training, unless the script says otherwise.

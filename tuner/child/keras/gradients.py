@@ -29,7 +29,7 @@ class GradientWatch:
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self.session = session
         self.tf = tf
-        self.waiting = session.seed is not None and session.measuring
+        self.waiting = session.request.seed is not None and session.measuring
         self._model: Model | None = None
         self._norm: Variable | None = None
         self._inputs: dict[int, Variable] = {}
@@ -110,9 +110,8 @@ class GradientWatch:
 
     def _is_exact(self, model: Model) -> bool:
         """Whether layers compute in full float32."""
-        coarse = self.tf.config.experimental.tensor_float_32_execution_enabled
         full = set(compute_dtypes(model)) <= _EXACT
-        return full and not (self.session.device.startswith("cuda") and coarse())
+        return full and not self.session.device.tensorflow_rounds(self.tf)
 
 
 def _seed_states(model: Model) -> list[object]:

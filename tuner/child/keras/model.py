@@ -40,8 +40,8 @@ class PolicyWatch:
             for name in ("set_dtype_policy", "set_global_policy"):
                 if owner is not None and hasattr(owner, name):
                     patch(owner, name, self._set)
-        if self.session.wants("precision") and self.session.config["precision"] in POLICIES:
-            self.forced = policies.DTypePolicy(POLICIES[self.session.config["precision"]])
+        if self.session.knobs.wants("precision") and self.session.request.config["precision"] in POLICIES:
+            self.forced = policies.DTypePolicy(POLICIES[self.session.request.config["precision"]])
         patch(policies, "dtype_policy", self._get)
 
     def _set(self, original: Callable[[str | Policy], None]) -> Callable[[str | Policy], None]:
@@ -74,8 +74,8 @@ class OptimizerWatch:
     def __init__(self, session: Session, keras: ModuleType) -> None:
         self.session = session
         self.keras = keras
-        self.accumulates = int(session.config["grad_accumulation"]) if session.wants("grad_accumulation") else 0
-        self.scale = float(session.config["lr_scale"]) if session.wants("lr_scale") else 1.0
+        self.accumulates = int(session.knobs.wanted("grad_accumulation") or 0)
+        self.scale = float(session.knobs.wanted("lr_scale") or 1.0)
         self.created: list[str] = []
         self.scaled = 0
         self.accumulated_by_script = 0

@@ -61,7 +61,7 @@ class StepWatch:
     def install(self, trainer: type) -> None:
         """Patches the class that defines ``fit``, and the backend's iterator over an epoch."""
         patch(trainer, "make_train_function", self._make_train_function)
-        if self.session.probe == "loader":
+        if self.session.request.probe == "loader":
             holder = next(cls for cls in trainer.__mro__ if "get_metrics_result" in cls.__dict__)
             patch(holder, "get_metrics_result", self._metrics_result)
         module = sys.modules[trainer.__module__]
@@ -142,11 +142,11 @@ class StepWatch:
         if self.datasets is not None and self.calls in _PLAN_READ_AT and self.graph is not None:
             self.datasets.fed_by(args[-1])  # type: ignore[arg-type]  # Keras passes the iterator last
         if self.graph is None:
-            return self._batch_only(args) if self.session.probe == "loader" else function(*args)
+            return self._batch_only(args) if self.session.request.probe == "loader" else function(*args)
         # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
         self.graph.timing = timed
         try:
-            if self.session.probe == "loader":
+            if self.session.request.probe == "loader":
                 return self._fetch_only(self.graph, args[-1])  # type: ignore[arg-type]  # likewise
             return function(*args)
         finally:
@@ -215,7 +215,7 @@ class StepWatch:
         def __init__(iterator: EpochIterator, *args: object, **kwargs: object) -> None:
             original(iterator, *args, **kwargs)
             trains, self._awaits_iterator = self._awaits_iterator, False
-            if trains and self.session.probe == "compute":
+            if trains and self.session.request.probe == "compute":
                 iterator._distributed_dataset = iterator._distributed_dataset.take(1).cache().repeat()
 
         return __init__

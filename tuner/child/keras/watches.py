@@ -33,11 +33,6 @@ class Watches:
         """What Keras computes with; TensorFlow where there is no Keras."""
         return self.fits.backend if self.fits is not None else "tensorflow"
 
-    @property
-    def on_cuda(self) -> bool:
-        """Whether the trial's device is a CUDA card."""
-        return self.session.device.startswith("cuda")
-
     def watch_tensorflow(self, tf: ModuleType) -> None:
         """Right after ``import tensorflow``, before its runtime starts."""
         self.tf = tf

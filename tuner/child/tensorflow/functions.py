@@ -149,12 +149,12 @@ class FunctionWatch:
         """The script's function, or from its second call on one compiled as the config says: variables exist then."""
         if entry.chosen is not None:
             return entry.chosen
-        wanted = self.session.wants("jit_compile") and bool(self.session.config["jit_compile"]) != entry.written_jit
-        if not (wanted and entry.calls and entry.takes_gradients):
+        wanted = self.session.knobs.wanted("jit_compile")
+        if not (wanted is not None and bool(wanted) != entry.written_jit and entry.calls and entry.takes_gradients):
             return entry.function
         # What was traced stays as it was compiled: only a copy that hasn't been traced can be compiled otherwise.
         entry.chosen = entry.function._clone(None)
-        entry.chosen._jit_compile = bool(self.session.config["jit_compile"])
+        entry.chosen._jit_compile = bool(wanted)
         entry.traces = 0
         self.traces[entry.code] -= 1
         return entry.chosen
@@ -291,7 +291,7 @@ class FunctionWatch:
 
         Functions that differ, and those that never ran compiled, are the opposite of what the config asks for.
         """
-        wanted = bool(self.session.config.get("jit_compile"))
+        wanted = bool(self.session.request.config.get("jit_compile"))
         functions = [entry for entry in self.training if entry.calls > 1]
         if not functions:
             return None
@@ -300,7 +300,7 @@ class FunctionWatch:
         if any(flag != wanted for flag in flags):
             why = f"{sum(flags)} of {len(flags)} training functions are compiled"
             return Compilation(not wanted, len(flags), changed, why)
-        if wanted and self.session.device == "cpu" and not xla_threads():
+        if wanted and self.session.device.xla_runs_in_threads and not xla_threads():
             return Compilation(False, len(flags), changed, "no code of XLA's has run")
         return Compilation(wanted, len(flags), changed)
 

@@ -58,7 +58,7 @@ class IterationWatch:
         self.functions = functions
         self.stands_aside = stands_aside
         self.sources: TrainingSources[DatasetSource] = TrainingSources(
-            session.clock, session.knowledge.get("training_loaders") or (), lambda: session.may_be_of("keras"),
+            session.clock, session.request.knowledge.training_loaders, lambda: session.may_be_of("keras"),
             self._counted,
         )  # fmt: skip
         self.largest = 0
@@ -178,7 +178,7 @@ class IterationWatch:
                 return original(iterator, *args, **kwargs)
             self.session.check_stop()
             self.sources.fetch_begins(source)
-            if self.session.probe and source.key in self.sources.known:
+            if self.session.request.probe and source.key in self.sources.known:
                 return self._probe(original, iterator, source)
             began = time.perf_counter()
             try:
@@ -268,7 +268,7 @@ class IterationWatch:
                     continue
                 return self._leading(element), time.perf_counter() - began
 
-        if self.session.probe == "loader":
+        if self.session.request.probe == "loader":
             self.sources.drain(source, fetch, lambda: self.session.step("keras"))
         return self.sources.first_again(source, first)
 

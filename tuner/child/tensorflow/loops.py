@@ -11,7 +11,7 @@ from types import ModuleType
 from ..call_sites import user_stack
 from ..evidence import Finding
 from ..patches import patch
-from ..records import Evidence
+from ..records import Evidence, LoaderUse
 from ..session import Session
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
@@ -50,7 +50,7 @@ class LoopWatch:
 
     def install(self) -> None:
         """Patches TensorFlow. Nothing here touches a device: the script may still configure them."""
-        wanted = self.session.wants("jit_compile") or bool(
+        wanted = self.session.knobs.wants("jit_compile") or bool(
             self.iterations.sources.known and self.iterations.datasets is not None
         )
         if not (self.session.measuring or wanted):
@@ -102,7 +102,7 @@ class LoopWatch:
             self._loss_sites.append(site)
         if site == self._loss_sites[0] and isinstance(target, self.tf.Tensor):
             # In a screen every step is a block, and its parts belong together; elsewhere the newest one will do.
-            self._losses = [*self._losses, target] if self.session.seed is not None else [target]
+            self._losses = [*self._losses, target] if self.session.request.seed is not None else [target]
         if self._any_applied:
             return
         if self._awaits_apply:
@@ -167,7 +167,7 @@ class LoopWatch:
         self.trained = True
         if not count:
             return
-        size = self.session.told_batch_size() if self.iterations.sources.primary is None else 0
+        size = self.session.stated_batch_size() if self.iterations.sources.primary is None else 0
         if size:
             self._told = True
             self.session.clock.add_samples(size * count, 0.0)
@@ -221,15 +221,14 @@ class LoopWatch:
             for graph in entry.graphs[-1:]:
                 counted.update(products(self.tf, graph))
         retraces, calls = functions.retraces()
-        session.facts.update(
-            loop="eager" if not functions.training or self._eager_steps else "function",
-            unit="samples" if self.samples_seen else "steps",
-            training_loaders=[source.key for source in self.iterations.training()],
-            loaders=[{"key": source.key, "fetches": source.fetches} for source in self.iterations.sources],
-            products=dict(counted), retraces=retraces,
-        )  # fmt: skip
+        facts = session.facts
+        facts.loop = "eager" if not functions.training or self._eager_steps else "function"
+        facts.unit = "samples" if self.samples_seen else "steps"
+        facts.training_loaders = [source.key for source in self.iterations.training()]
+        facts.loaders = [LoaderUse(source.key, source.fetches) for source in self.iterations.sources]
+        facts.products, facts.retraces = dict(counted), retraces
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
-            session.remark(
+            session.facts.remark(
                 f"the training step was traced anew {retraces} times in {calls} steps: pass tensors, not Python numbers"
             )
         self._observe_batches()
@@ -238,15 +237,15 @@ class LoopWatch:
     def _observe_batches(self) -> None:
         """What the loop itself adds to what is known of its data; the watch on datasets reports the knobs."""
         session, size = self.session, self.iterations.size
-        if not session.config:
-            session.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
+        if not session.request.config:
+            session.facts.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
             reason = self.out_of_reach or (self.functions.literal_rows(size, retrace=True) if size else "")
             if reason:
-                session.left_out["batch_size"] = reason
+                session.facts.left_out["batch_size"] = reason
             elif size:
-                session.as_written.setdefault("batch_size", size)
-        written = (session.knowledge.get("as_written") or {}).get("batch_size")
-        if session.wants("batch_size") and written and written != session.config["batch_size"]:
+                session.facts.as_written.setdefault("batch_size", size)
+        written = session.request.knowledge.as_written.get("batch_size")
+        if session.knobs.wants("batch_size") and written and written != session.request.config["batch_size"]:
             reason = self.functions.literal_rows(int(written), retrace=False)
             if reason:
                 session.knobs.report("batch_size", Finding(Evidence.CONTRADICTED, reason, size))
@@ -255,13 +254,14 @@ class LoopWatch:
         session, functions = self.session, self.functions
         stepping = [entry for entry in functions.training if entry.calls]
         if not stepping:
-            session.left_out["jit_compile"] = "the training step isn't a tf.function"
+            session.facts.left_out["jit_compile"] = "the training step isn't a tf.function"
         else:
-            session.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
+            session.facts.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
             if any(entry.fetches for entry in stepping):
-                session.left_out["jit_compile"] = "the training function fetches its batches itself: XLA can't do that"
-                session.hide_wait("the training function fetches its batches itself")
-        if "jit_compile" in session.config:
+                fetches = "the training function fetches its batches itself"
+                session.facts.left_out["jit_compile"] = f"{fetches}: XLA can't do that"
+                session.facts.hide_wait(fetches)
+        if "jit_compile" in session.request.config:
             seen = functions.compilation()
             if seen is None:
                 session.knobs.inapplicable("jit_compile", "the training step isn't a tf.function", sites=0)

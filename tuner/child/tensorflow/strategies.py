@@ -43,7 +43,7 @@ class StrategyWatch:
 
     def install(self) -> None:
         """Called before the script makes any strategy."""
-        if self.session.wants("strategy"):
+        if self.session.knobs.wants("strategy"):
             for name in _REPLACED:
                 patch(self.tf.distribute, name, self._instead)
         if self.session.measuring:
@@ -68,7 +68,7 @@ class StrategyWatch:
 
     def _wanted(self) -> Strategy:
         """A strategy of the kind that the config names. Raises what TensorFlow raises where there is none."""
-        tf, name = self.tf, self.session.config["strategy"]
+        tf, name = self.tf, self.session.request.config["strategy"]
         if name == DEFAULT:
             default: Strategy = sys.modules["tensorflow.python.distribute.distribute_lib"]._get_default_strategy()
             return default
@@ -80,12 +80,12 @@ class StrategyWatch:
             on_tpu: Strategy = tf.distribute.TPUStrategy(resolver)
             return on_tpu
         kind = sys.modules["tensorflow.python.distribute.one_device_strategy"].OneDeviceStrategy
-        on_one: Strategy = kind("/GPU:0" if self.session.device.startswith("cuda") else "/CPU:0")
+        on_one: Strategy = kind(self.session.device.tensorflow_place)
         return on_one
 
     def begin(self) -> None:
         """The first layer or optimizer is about to be made: from here on the runtime can't be configured any more."""
-        wanted = self.session.wants("strategy") and self.session.config["strategy"] != DEFAULT
+        wanted = self.session.knobs.wants("strategy") and self.session.request.config["strategy"] != DEFAULT
         if self._begun or self.replaced or not wanted or not self.session.here:
             return
         self._begun = True
@@ -93,7 +93,7 @@ class StrategyWatch:
             self.tf.distribute.experimental_set_strategy(self._wanted())
         except Exception as error:
             message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            self.session.fail("unsupported", f"strategy {self.session.config['strategy']}: {message}")
+            self.session.fail("unsupported", f"strategy {self.session.request.config['strategy']}: {message}")
             self.session.stop("the strategy can't be had", complete=False)
 
     def written(self) -> tuple[str, str]:
@@ -112,4 +112,4 @@ class StrategyWatch:
         """The kind of strategy that the model trains on, or the script's own loop where there is no model."""
         if model is not None:
             return KINDS.get(type(model.distribute_strategy).__name__, DEFAULT)
-        return str(self.session.config["strategy"]) if self.replaced else self.written()[0]
+        return str(self.session.request.config["strategy"]) if self.replaced else self.written()[0]

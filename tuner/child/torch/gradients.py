@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
+from ..records import FirstGradient
 from ..session import Session
 from .loader import tensors_of
 
@@ -24,7 +25,7 @@ class GradientWatch:
         self._session = session
         self._torch = torch
         self._exact = exact
-        self.waiting = session.seed is not None and session.measuring
+        self.waiting = session.request.seed is not None and session.measuring
         self._batches: list[tuple[int, dict[str, tuple[int, float]]]] = []
         self._backwards = 0
         self._drawn: list[Any] = []
@@ -33,7 +34,7 @@ class GradientWatch:
 
     def batch_fetched(self, key: str, batch: Any, count: int) -> None:
         """A loader gave a batch; trainers fetch one ahead of the one that they train on."""
-        known = self._session.knowledge.get("training_loaders") or ()
+        known = self._session.request.knowledge.training_loaders
         if not self.waiting or key not in known or len(self._batches) >= _KEPT_BATCHES:
             return
         tensors = tensors_of(self._torch, batch)
@@ -68,10 +69,9 @@ class GradientWatch:
             for place, (elements, total) in batch.items():
                 before = inputs.setdefault(place, [0, 0.0])
                 before[0], before[1] = before[0] + elements, before[1] + total
-        self._session.recorder.emit(
-            "gradient", norm=norm, samples=sum(count for count, _ in used), exact=self._exact(), random=self._random,
-            inputs=list(inputs.values()),
-        )  # fmt: skip
+        samples = sum(count for count, _ in used)
+        summed = tuple((elements, total) for elements, total in inputs.values())
+        self._session.recorder.emit(FirstGradient(norm, samples, self._exact(), self._random, summed))
 
     def _norm_of(self, optimizers: Iterable[Any]) -> float:
         parameters = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from ..evidence import Finding
+from ..records import Evidence
 from ..session import Session
 
 KNOB = "lr_scale"
@@ -26,8 +28,8 @@ class RateWatch:
         rate = group.get("lr")
         if not isinstance(rate, (int, float)):
             return
-        if self.session.wants(KNOB):
-            group["lr"] = rate * float(self.session.config[KNOB])
+        if self.session.knobs.wants(KNOB):
+            group["lr"] = rate * float(self.session.request.config[KNOB])
         self.groups += 1
         self._given.setdefault(optimizer, []).append(float(group["lr"]))
 
@@ -43,15 +45,17 @@ class RateWatch:
 
     def observe(self) -> None:
         """What the script wrote, and the evidence."""
-        session = self.session
+        facts, knobs = self.session.facts, self.session.knobs
         if self.groups:
-            session.as_written[KNOB] = 1.0
+            facts.as_written[KNOB] = 1.0
         if self.set_by_script:
-            session.left_out[KNOB] = SETS_ITSELF
-        if KNOB in session.config:
-            if not self.groups:
-                session.knob(KNOB, "not applicable", sites=0, changed=0, reason="no optimizer has a learning rate")
-            elif self.set_by_script:
-                session.knob(KNOB, "contradicted", sites=self.groups, reason=SETS_ITSELF)
-            else:
-                session.knob(KNOB, "verified", sites=self.groups, changed=self.groups, observed=session.config[KNOB])
+            facts.left_out[KNOB] = SETS_ITSELF
+        if KNOB not in knobs.requested:
+            return
+        if not self.groups:
+            knobs.inapplicable(KNOB, "no optimizer has a learning rate", sites=0)
+        elif self.set_by_script:
+            knobs.report(KNOB, Finding(Evidence.CONTRADICTED, SETS_ITSELF, None, self.groups))
+        else:
+            scale = knobs.requested[KNOB]
+            knobs.report(KNOB, Finding(Evidence.VERIFIED, "", scale, self.groups, self.groups))

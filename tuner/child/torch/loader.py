@@ -13,57 +13,53 @@ from typing import Any
 
 from ..call_sites import inside_library, user_stack
 from ..patches import patch
+from ..records import ProbeSide
 from ..session import Session
+from ..sources import DataSource, TrainingSources
 
+BatchListener = Callable[[str, Any, int], None]
+"""Is called with a loader's key, a batch that it gave, and its samples."""
 LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
 
 @dataclass
-class Loader:
-    """What is known of the loaders made at one place of the user's code."""
+class Loader(DataSource):
+    """What is known of the loaders made at one place of the user's code.
 
-    key: str
-    stack: str
-    written: dict[str, Any]
-    refused: dict[str, str]
+    ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
+    were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
+    samples of a map-style dataset. ``leads``: whether the samples lie along the first dimension of the batch's tensors.
+    """
+
+    written: dict[str, Any] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
-    fetches: int = 0
-    samples: float = 0.0
-    training_gaps: int = 0
-    sizes: dict[int, int] = field(default_factory=dict)
-    leads: bool = True  # whether the samples lie along the first dimension of the batch's tensors
-    live_workers: int = 0
     live: dict[str, Any] = field(default_factory=dict)
-    dataset_len: int | None = None
-    dataset: Callable[[], Any] = lambda: None
-    map_style: bool = True
     made: int = 0
-    iterated: bool = False
+    dataset_len: int | None = None
+    map_style: bool = True
+    leads: bool = True
 
 
 class LoaderWatch:
     """Patches DataLoader: overrides at construction, counts and times at iteration."""
 
-    def __init__(self, session: Session, torch: ModuleType) -> None:
+    def __init__(self, session: Session, torch: ModuleType, on_batch: BatchListener) -> None:
         self.session = session
         self.torch = torch
-        self.loaders: dict[str, Loader] = {}
-        self.gap: dict[str, None] = {}
-        self.gaps = 0
-        self.primary: str | None = None
-        self.changes_of_primary = 0
-        self._of_object: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        known = session.request.knowledge.training_loaders
+        self.sources: TrainingSources[Loader] = TrainingSources(
+            session.clock, known, lambda: session.may_be_of("torch")
+        )  # fmt: skip
+        self._on_batch = on_batch
+        self._of_object: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._kept: dict[str, tuple[Any, int]] = {}
-        self.on_batch: Callable[[str, Any, int], None] = lambda key, batch, count: None
-        known = session.knowledge.get("training_loaders")
-        self.known: set[str] | None = set(known) if known else None
 
     def install(self) -> None:
         """Patches what the mode needs: under "apply" only the construction, and only if a knob asks for it."""
         data = self.torch.utils.data
-        wanted = [k for k in LOADER_KNOBS if self.session.wants(k)]
+        wanted = [k for k in LOADER_KNOBS if self.session.knobs.wants(k)]
         if self.session.measuring or wanted:
             patch(data.DataLoader, "__init__", self._init)
             patch(data.DataLoader, "__iter__", self._iter)
@@ -71,6 +67,12 @@ class LoaderWatch:
             base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
             patch(base, "__next__", self._next)
             patch(base, "_next_index", self._next_index)
+
+    @property
+    def prefetch_capacity(self) -> int:
+        """Batches that can lie ready: a window shorter than this measures a queue that was filled before."""
+        live = self.sources.primary.live if self.sources.primary is not None else {}
+        return int(live.get("num_workers") or 0) * int(live.get("prefetch_factor") or 0)
 
     # construction
 
@@ -99,33 +101,32 @@ class LoaderWatch:
         stack = user_stack()
         entry = self._known_entry(stack, dataset, given)
         if entry is None:
-            same_place = sum(1 for other in self.loaders.values() if other.stack == stack)
-            entry = Loader(f"{stack}#{same_place}", stack, _written(given), self._refusals(given))
+            key = f"{stack}#{len(self.sources.at(stack))}"
+            entry = self.sources.add(Loader(key, stack, written=_written(given), refused=self._refusals(given)))
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
             entry.dataset_len = _length(dataset) if entry.map_style else None
-            self.loaders[entry.key] = entry
         entry.dataset = _reference(dataset)
         entry.made += 1
-        self._of_object[loader] = entry.key
+        self._of_object[loader] = entry
         return entry
 
     def _known_entry(self, stack: str, dataset: Any, given: dict[str, Any]) -> Loader | None:
         """The loader that this one stands for: the same data wrapped by a library, or the same line an epoch later."""
         if inside_library():
             # accelerate, Fabric and Lightning make a loader anew around the same dataset: it stays the same loader.
-            for entry in reversed(self.loaders.values()):
+            for entry in reversed(list(self.sources)):
                 if entry.dataset() is dataset:
                     return entry
-        for entry in self.loaders.values():
-            if entry.stack == stack and entry.iterated and entry.written == _written(given):
+        for entry in self.sources.at(stack):
+            if entry.iterated and entry.written == _written(given):
                 alike = entry.map_style and entry.dataset_len == _length(dataset)
                 if alike or entry.dataset() is dataset:
                     return entry
         return None
 
     def _is_training(self, entry: Loader, given: dict[str, Any]) -> bool:
-        if self.known is not None:
-            return entry.key in self.known
+        if self.sources.known:
+            return entry.key in self.sources.known
         # Without a baseline's knowledge (a profile applied to a changed script) training shows by its shuffling.
         sampler = type(given.get("sampler")).__name__
         return bool(given.get("shuffle")) or "Random" in sampler or "Distributed" in sampler
@@ -149,9 +150,9 @@ class LoaderWatch:
         return refused
 
     def _override(self, entry: Loader, given: dict[str, Any]) -> None:
-        config = self.session.config
+        config = self.session.request.config
         for knob in LOADER_KNOBS:
-            if not self.session.wants(knob) or knob in entry.refused:
+            if not self.session.knobs.wants(knob) or knob in entry.refused:
                 continue
             old = given.get("batch_sampler") if knob == "batch_size" else None
             if old is not None and type(old) is not self.torch.utils.data.BatchSampler:
@@ -169,30 +170,26 @@ class LoaderWatch:
 
     def _iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:
-            key = self._of_object.get(loader)
-            if key is None or not self.session.here:
+            entry = self._of_object.get(loader)
+            if entry is None or not self.session.here:
                 return original(loader)
-            entry = self.loaders[key]
-            entry.iterated = True
-            if key == self.primary:
-                self.session.clock.fetch_begins()
+            if entry is self.sources.primary:
+                self.sources.fetch_begins(entry)
             began = time.perf_counter()
             iterator = original(loader)
+            self.sources.iteration_began(entry, time.perf_counter() - began)
             if self.session.measuring:
-                if key == self.primary:
-                    self.session.clock.add_samples(0, time.perf_counter() - began)
                 self._look_at(entry, loader, iterator)
             return iterator
 
         return __iter__
 
     def _look_at(self, entry: Loader, loader: Any, iterator: Any) -> None:
-        self._of_object[iterator] = entry.key
+        self._of_object[iterator] = entry
         self._loader_of[iterator] = loader
         workers = getattr(iterator, "_workers", None) or []
-        entry.live_workers = sum(1 for worker in workers if worker.is_alive())
         entry.live.update(
-            num_workers=entry.live_workers, prefetch_factor=loader.prefetch_factor,
+            num_workers=sum(1 for worker in workers if worker.is_alive()), prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers, pin_memory=loader.pin_memory,
         )  # fmt: skip
 
@@ -209,89 +206,62 @@ class LoaderWatch:
             if not self.session.here:
                 return original(iterator)
             self.session.check_stop()
-            key = self._of_object.get(iterator)
-            clock = self.session.clock
-            if key is not None and key == self.primary:
-                clock.fetch_begins()
-            elif key is not None and self.primary is not None and not self._trains(key):
-                clock.validation_begins(key)
-            if key is not None and self.session.probe and key in (self.known or ()):
-                return self._probe(original, iterator, self.loaders[key])
-            began = time.perf_counter()
-            batch = original(iterator)
-            wait_s = time.perf_counter() - began
-            if key is not None:
-                self._count(self.loaders[key], iterator, batch, wait_s)
+            entry = self._of_object.get(iterator)
+            if entry is None:
+                return original(iterator)
+            self.sources.fetch_begins(entry)
+            if self.session.request.probe is not None and entry.key in self.sources.known:
+                return self._probe(original, iterator, entry)
+            batch, count, wait_s = self._timed(original, iterator, entry)
+            self.sources.fetched(entry, count, wait_s)
             return batch
 
         return __next__
 
     def _probe(self, original: Any, iterator: Any, entry: Loader) -> Any:
-        """One side of the loop by itself: the first batch again and again, or batches that nobody trains on."""
-        if self.session.probe == "compute":
-            if entry.key not in self._kept:
+        """One side of the loop by itself."""
+        if self.session.request.probe is ProbeSide.COMPUTE:
+
+            def fetch() -> tuple[Any, int]:
                 batch = original(iterator)
                 queue = self._queues.get(iterator)
-                self._kept[entry.key] = batch, (queue.pop(0) if queue else 0) or _leading_dimension(self.torch, batch)
-            batch, count = self._kept[entry.key]
-            self.session.clock.add_samples(count, 0.0)
-            self.gap[entry.key] = None
-            entry.fetches += 1
-            entry.sizes[count] = entry.sizes.get(count, 0) + 1
-            return batch
-        while True:
-            began = time.perf_counter()
-            try:
-                batch = original(iterator)
-            except StopIteration:
-                iterator = iter(self._loader_of[iterator])
-                continue
-            self._count(entry, iterator, batch, time.perf_counter() - began)
-            self.session.step("torch")
+                return batch, (queue.pop(0) if queue else 0) or _leading_dimension(self.torch, batch)
 
-    def _trains(self, key: str) -> bool:
-        return self.gap_share(key) >= 0.5
+            return self.sources.first_again(entry, fetch)
+        newest = iterator
 
-    def _count(self, entry: Loader, iterator: Any, batch: Any, wait_s: float) -> None:
+        def fetch_on() -> tuple[int, float]:
+            nonlocal newest
+            while True:
+                try:
+                    return self._timed(original, newest, entry)[1:]
+                except StopIteration:
+                    newest = iter(self._loader_of[newest])
+
+        return self.sources.drain(entry, fetch_on, lambda: self.session.step("torch"))
+
+    def _timed(self, original: Any, iterator: Any, entry: Loader) -> tuple[Any, int, float]:
+        """A batch, its samples, and the seconds that it took."""
+        began = time.perf_counter()
+        batch = original(iterator)
+        wait_s = time.perf_counter() - began
+        count = self._samples_of(entry, iterator, batch)
+        if entry.fetches < 3 or entry.fetches % 64 == 63:
+            entry.live["pinned"] = _is_pinned(self.torch, batch)
+        self._on_batch(entry.key, batch, count)
+        return batch, count, wait_s
+
+    def _samples_of(self, entry: Loader, iterator: Any, batch: Any) -> int:
         queue = self._queues.get(iterator)
         count = queue.pop(0) if queue else 0
         if count == 0 or entry.written["batch_size"] is None:
-            count = _leading_dimension(self.torch, batch) or count
-        elif not entry.map_style and entry.leads:
+            return _leading_dimension(self.torch, batch) or count
+        if not entry.map_style and entry.leads:
             # An iterable dataset is asked for whole batches; how many samples its last one has shows in the tensors.
             leading = _leading_dimension(self.torch, batch)
             entry.leads = entry.fetches > 0 or leading == count
-            count = leading if entry.leads else count
-        entry.fetches += 1
-        entry.samples += count
-        entry.sizes[count] = entry.sizes.get(count, 0) + 1
-        if entry.fetches <= 3 or entry.fetches % 64 == 0:
-            entry.live["pinned"] = _is_pinned(self.torch, batch)
-        self.on_batch(entry.key, batch, count)
-        self.gap.pop(entry.key, None)
-        self.gap[entry.key] = None  # the last one fetched comes last
-        if (self.primary is None or entry.key == self.primary) and self.session.may_be_of("torch"):
-            self.session.clock.add_samples(count, wait_s)
-
-    def gap_share(self, key: str) -> float:
-        """In which share of the gaps between backwards the loader was fetched."""
-        return self.loaders[key].training_gaps / self.gaps if self.gaps else 0.0
-
-    def backward_ran(self) -> None:
-        """What was fetched since the last backward fed it, if that was fetched in most such gaps."""
-        if not self.gap:
-            return
-        self.gaps += 1
-        for key in self.gap:
-            self.loaders[key].training_gaps += 1
-        newest = next(reversed(self.gap))
-        self.gap.clear()
-        if self.primary is None:
-            self.primary = newest
-        elif self.loaders[newest].training_gaps > self.loaders[self.primary].training_gaps:
-            # The first backwards came from something else: a search for a learning rate, an earlier stage.
-            self.primary = newest
-            self.changes_of_primary += 1
+            return leading if entry.leads else count
+        return count
 
 
 def _by_name(signature: inspect.Signature, given: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class LossWatch:
         leads = site == self._sites[0]
         if loss.numel() == 1 and (leads or self._newest is None) and self.session.measuring:
             self._newest = plain.detach()
-            if self.session.seed is not None:
+            if self.session.request.seed is not None:
                 self._of_step.append((self._newest, _divisor(plain)))
         return leads
 
@@ -66,7 +66,7 @@ class LossWatch:
 
     def _adds_up(self) -> bool:
         # transformers divides the sum over a micro-batch by the number of items in the whole step.
-        by_count = self.reduction == "count" and self.session.facts.get("trainer") == "transformers"
+        by_count = self.reduction == "count" and self.session.facts.trainer == "transformers"
         return self.reduction == "sum" or by_count
 
 

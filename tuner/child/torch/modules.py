@@ -24,11 +24,11 @@ class ModuleWatch:
         self.session = session
         self.torch = torch
         self.inside = False
-        self.precision = session.config.get("precision") if session.wants("precision") else None
-        self.channels_last = session.config.get("channels_last") if session.wants("channels_last") else None
-        mode = session.config.get("compile") if session.wants("compile") else None
+        self.precision = session.knobs.wanted("precision")
+        self.channels_last = session.knobs.wanted("channels_last")
+        mode = session.knobs.wanted("compile")
         self.compile_mode = None if mode in NOT_COMPILED else mode
-        self.device_type = session.device.split(":")[0]
+        self.device_type = session.device.torch_type
         self.roots: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
@@ -121,7 +121,7 @@ class ModuleWatch:
     def _in_precision(self, run: Any) -> Any:
         if self.precision not in DTYPES:
             return run()
-        dtype = getattr(self.torch, DTYPES[self.precision])
+        dtype = getattr(self.torch, DTYPES[str(self.precision)])
         with self.torch.autocast(self.device_type, dtype=dtype):
             result = run()
         return self._to_float(result, dtype)

@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from ..patches import patch
-from ..session import Session
+from ..session import ExitListener, Session
 
 
-class ProcessWatch:
+class ProcessWatch(ExitListener):
     """Recognises that the script waits for trainers of its own, so that nobody waits for a step that can't come."""
 
     def __init__(self, session: Session, torch: ModuleType) -> None:
@@ -25,8 +25,7 @@ class ProcessWatch:
 
     def install(self) -> None:
         """Patches the start of a process and the waiting for its end."""
-        self.session.on_quiet_end = self._explain_missing_steps
-        self.session.on_leave = self._remove_sockets
+        self.session.exit_listeners.append(self)
         patch(BaseProcess, "start", self._start)
         patch(BaseProcess, "join", self._join)
         spawning = sys.modules.get("torch.multiprocessing.spawn")
@@ -47,7 +46,8 @@ class ProcessWatch:
 
         return start
 
-    def _remove_sockets(self) -> None:
+    def leaving(self) -> None:
+        """Removes the folder for sockets, which an exit handler would."""
         folder = current_process()._config.get("tempdir")  # type: ignore[attr-defined]
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
@@ -79,7 +79,8 @@ class ProcessWatch:
         self.session.fail("no-step", self._reason())
         self.session.stop("the script trains in processes of its own", complete=False)
 
-    def _explain_missing_steps(self) -> None:
+    def script_ended(self) -> None:
+        """Says why no step could be seen, where the script trained in processes of its own."""
         if self.started and not self.session.clock.total_steps:
             self.session.fail("no-step", self._reason())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..records import ScalerCounts
+
 FIRST_STEPS = 20
 """A scaler finds its scale by skipping steps; how many it skips after these says whether the format bears the model."""
 
@@ -44,10 +46,10 @@ class ScalerWatch:
             self.late_skipped += skipped and self.steps >= FIRST_STEPS
             self.steps += 1
 
-    def facts(self) -> dict[str, int]:
-        """What was counted; late steps are those after the first ones."""
+    def counts(self) -> ScalerCounts | None:
+        """What was counted; None where no scaler was through with a step."""
         late = max(0, self.steps - FIRST_STEPS)
-        return {"steps": self.steps, "skipped": self.skipped, "late_steps": late, "late_skipped": self.late_skipped}
+        return ScalerCounts(self.steps, self.skipped, late, self.late_skipped) if self.steps else None
 
 
 def _found_by(scaler: Any) -> Any:

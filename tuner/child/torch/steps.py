@@ -43,7 +43,7 @@ class StepWatch:
         self.rates = RateWatch(session)
         self.in_optimizer = False
         self.in_backward = False
-        self.factor = int(session.config.get("grad_accumulation", 1)) if session.wants("grad_accumulation") else 1
+        self.factor = int(session.knobs.wanted("grad_accumulation") or 1)
         self.micro = 0
         self.kept_gradients = 0
         self.boundaries = 0
@@ -51,7 +51,7 @@ class StepWatch:
         self.scaler: Any = None
         self.scaler_used = False
         self.unscaled: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.precision = session.config.get("precision") if session.wants("precision") else None
+        self.precision = session.knobs.wanted("precision")
 
     def _delegated(self, knob: str) -> None:
         if knob == "grad_accumulation":
@@ -68,7 +68,7 @@ class StepWatch:
         if self.session.measuring or changes:
             patch(torch.autograd, "backward", self._backward)
             patch(optimizer, "profile_hook_step", self._profile_hook_step)
-        if self.session.measuring or self.session.wants("optimizer") or self.session.wants(KNOB):
+        if self.session.measuring or self.session.knobs.wants("optimizer") or self.session.knobs.wants(KNOB):
             patch(optimizer, "add_param_group", self._add_param_group)
         if changes or self.gradients.waiting:
             patch(torch.nn.utils, "clip_grad_norm_", self._clip)
@@ -84,7 +84,7 @@ class StepWatch:
             for method in ("step", "unscale_"):
                 patch(torch.amp.GradScaler, method, self._scaler_call)
         if self.precision == "fp16":
-            self.scaler = torch.amp.GradScaler(self.session.device.split(":")[0])
+            self.scaler = torch.amp.GradScaler(self.session.device.torch_type)
 
     # backward
 
@@ -318,7 +318,7 @@ class StepWatch:
             if self.session.here:
                 if optimizer not in self.optimizers:
                     self.optimizers.add(optimizer)
-                if self.session.wants("optimizer"):
+                if self.session.knobs.wants("optimizer"):
                     self._choose_implementation(optimizer)
                 self.rates.group_added(optimizer)
             return result
@@ -326,7 +326,7 @@ class StepWatch:
         return add_param_group
 
     def _choose_implementation(self, optimizer: Any) -> None:
-        chosen = self.session.config["optimizer"]
+        chosen = self.session.request.config["optimizer"]
         if chosen not in implementations(self.torch, optimizer):
             return
         group = optimizer.param_groups[-1]

@@ -15,14 +15,14 @@ FOLDER = "tensorboard"
 
 def install_summary_writer(session: Session, module: ModuleType) -> None:
     """For ``torch.utils.tensorboard`` and tensorboardX: a study's trials aren't runs of the user's."""
-    if not session.measuring or not session.folder:
+    if not session.measuring or not session.request.folder:
         return
 
     def init(original: Any) -> Any:
         def __init__(writer: Any, log_dir: Any = None, *args: Any, **kwargs: Any) -> None:
             for name in ("logdir", "log_dir"):
                 kwargs.pop(name, None)
-            original(writer, os.path.join(session.folder, FOLDER), *args, **kwargs)
+            original(writer, os.path.join(session.request.folder, FOLDER), *args, **kwargs)
 
         return __init__
 

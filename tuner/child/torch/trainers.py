@@ -27,9 +27,9 @@ def lightning(session: Session, module: ModuleType) -> None:
 
     def make(original: Any) -> Any:
         def __init__(trainer: Any, *args: Any, **kwargs: Any) -> None:
-            session.facts["trainer"] = "lightning"
+            session.facts.trainer = "lightning"
             if session.measuring:
-                kwargs["default_root_dir"] = os.path.join(session.folder, "lightning")
+                kwargs["default_root_dir"] = os.path.join(session.request.folder, "lightning")
                 session.note("Lightning's default_root_dir is the trial's folder")
             _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
             _accumulate(session, kwargs, "accumulate_grad_batches", kwargs.get("accumulate_grad_batches") or 1)
@@ -88,20 +88,20 @@ def transformers(session: Session, module: ModuleType) -> None:
 
     def make(original: Any) -> Any:
         def __post_init__(arguments: Any) -> None:
-            session.facts["trainer"] = "transformers"
+            session.facts.trainer = "transformers"
             options = vars(arguments)
             _loader_options(session, options)
             if session.measuring:
-                options["output_dir"] = os.path.join(session.folder, "transformers")
+                options["output_dir"] = os.path.join(session.request.folder, "transformers")
                 options["report_to"] = "none"
                 session.note("TrainingArguments.output_dir is the trial's folder, and report_to is none")
             if options.get("bf16") or options.get("fp16"):
                 session.knobs.keep_script_value("precision", "TrainingArguments set a mixed precision already")
-            elif session.wants("precision"):
-                precision = session.config["precision"]
+            elif session.knobs.wants("precision"):
+                precision = session.request.config["precision"]
                 if precision in ("bf16", "fp16"):
                     options[precision] = True
-                    if session.device == "cpu" and "use_cpu" in options:
+                    if session.device.kind == "cpu" and "use_cpu" in options:
                         options["use_cpu"] = True  # without it, mixed precision is refused where there is no GPU
                     session.knobs.delegate("precision")
             written = options.get("gradient_accumulation_steps") or 1
@@ -116,11 +116,11 @@ def transformers(session: Session, module: ModuleType) -> None:
 def _loader_options(session: Session, options: dict[str, Any]) -> None:
     for knob, field in TRAINING_ARGUMENTS.items():
         if options.get(field) is not None:
-            session.trainer_options[knob] = options[field]
+            session.knobs.trainer_options[knob] = options[field]
         # TrainingArguments refuse a prefetch without workers; their number comes before it.
         in_vain = knob == "prefetch_factor" and not options["dataloader_num_workers"]
-        if session.wants(knob) and field in options and not in_vain:
-            options[field] = session.config[knob]
+        if session.knobs.wants(knob) and field in options and not in_vain:
+            options[field] = session.request.config[knob]
             session.knobs.delegate(knob)
 
 
@@ -129,7 +129,7 @@ def fabric(session: Session, module: ModuleType) -> None:
 
     def make(original: Any) -> Any:
         def __init__(fabric: Any, *args: Any, **kwargs: Any) -> None:
-            session.facts["trainer"] = "fabric"
+            session.facts.trainer = "fabric"
             _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
             original(fabric, *args, **kwargs)
 
@@ -145,8 +145,8 @@ def accelerate(session: Session, module: ModuleType) -> None:
         signature = inspect.signature(original)
 
         def __init__(accelerator: Any, *args: Any, **kwargs: Any) -> None:
-            if session.facts.get("trainer") is None:
-                session.facts["trainer"] = "accelerate"
+            if not session.facts.trainer:
+                session.facts.trainer = "accelerate"
                 given = signature.bind_partial(accelerator, *args, **kwargs).arguments
                 written = given.get("mixed_precision")
                 _choose(session, "precision", kwargs, "mixed_precision", ACCELERATE_PRECISION, written=written)
@@ -165,15 +165,16 @@ def _choose(
     if written not in (None, "no", "32", "32-true", 32):
         session.knobs.keep_script_value(knob, f"the script passes {option}={written!r} to its trainer")
         return
-    if session.wants(knob) and session.config[knob] in names:
-        options[option] = names[session.config[knob]]
+    word = names.get(str(session.request.config.get(knob)))
+    if session.knobs.wants(knob) and word is not None:
+        options[option] = word
         session.knobs.delegate(knob)
 
 
 def _accumulate(session: Session, options: Any, option: str, written: int) -> None:
-    session.trainer_options["grad_accumulation"] = written
-    if session.wants("grad_accumulation"):
-        options[option] = session.config["grad_accumulation"]
+    session.knobs.trainer_options["grad_accumulation"] = written
+    if session.knobs.wants("grad_accumulation"):
+        options[option] = session.request.config["grad_accumulation"]
         session.knobs.delegate("grad_accumulation")
 
 

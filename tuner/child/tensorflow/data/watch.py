@@ -49,7 +49,7 @@ class DatasetWatch:
 
     def install(self) -> None:
         """Patches tf.data's methods, to record only. Under "apply" only if a knob asks for it."""
-        if self.session.measuring or any(self.session.wants(knob) for knob in KNOBS):
+        if self.session.measuring or any(self.session.knobs.wants(knob) for knob in KNOBS):
             self.book.install()
 
     def is_dataset(self, value: object) -> bool:
@@ -64,7 +64,7 @@ class DatasetWatch:
         ``batched``: its elements are known to be batches (``Model.fit`` takes nothing else), so that a dataset whose
         batcher can't be reached may have its batches cut anew.
         """
-        wanted = [knob for knob in _ORDER if self.session.wants(knob)]
+        wanted = [knob for knob in _ORDER if self.session.knobs.wants(knob)]
         if not wanted or not self.is_dataset(dataset) or not self.tf.executing_eagerly():
             return dataset
         record = self.book.record(dataset)
@@ -110,7 +110,7 @@ class DatasetWatch:
 
     def _with(self, dataset: Dataset, wanted: list[str], batched: bool) -> tuple[Dataset, dict[str, Applied], float]:
         """The dataset with these knobs, what became of each, its batch factor. Raises what its own functions raise."""
-        config, tf = self.session.config, self.tf
+        config, tf = self.session.request.config, self.tf
         node, factor = self.book.read(dataset), 1.0
         applied: dict[str, Applied] = {}
         for knob in wanted:
@@ -196,7 +196,7 @@ class DatasetWatch:
     def _size_by_shape(self, dataset: Dataset) -> int | None:
         """The size of ready-made batches: by their shapes, else as the baseline counted it."""
         size = batches.leading_size(self.tf, dataset)
-        counted = (self.session.knowledge.get("as_written") or {}).get("batch_size")
+        counted = self.session.request.knowledge.as_written.get("batch_size")
         return size if size is not None else counted if type(counted) is int else None
 
     def _written(self, dataset: Dataset) -> Dataset:
@@ -213,9 +213,9 @@ class DatasetWatch:
             return
         self._met = True
         dataset = self._written(dataset)
-        self.session.facts["cardinality"] = int(dataset.cardinality())
+        self.session.facts.cardinality = int(dataset.cardinality())
         node = self.book.read(dataset)
-        written, left_out = self.session.as_written, self.session.left_out
+        written, left_out = self.session.facts.as_written, self.session.facts.left_out
         for knob, find in (
             ("batch_size", lambda: self._written_size(node, dataset, batched)),
             ("parallel_calls", lambda: options.written_calls(node)),
@@ -237,9 +237,11 @@ class DatasetWatch:
 
     def _measure_cache(self, place: Place) -> None:
         """Bytes that a cache would take, once a study; the first few elements may have to be read for it."""
-        if self.session.measuring and "cache_bytes" not in self.session.knowledge:
+        known = self.session.request.knowledge
+        is_known = known.cache_bytes is not None or (known.framework and "cache" in known.as_written)
+        if self.session.measuring and not is_known:
             try:
-                self.session.facts["cache_bytes"] = place.needed_bytes(self.tf)
+                self.session.facts.cache_bytes = place.needed_bytes(self.tf)
             except Exception as error:
                 self.session.note(f"what a cache would take could not be measured: {_line(error)}")
 
@@ -275,18 +277,18 @@ class DatasetWatch:
         self.plans.end()
         if not self._met:
             for knob in KNOBS[1:]:
-                if session.wants(knob):
+                if session.knobs.wants(knob):
                     session.knobs.inapplicable(knob, "no tf.data dataset feeds training", sites=0)
             return
-        if session.as_written.get("batch_size", 0) is None:
-            del session.as_written["batch_size"]
-            if self._usual_size() is not None and not session.wants("batch_size"):
-                session.as_written["batch_size"] = self._usual_size()
+        if session.facts.as_written.get("batch_size", 0) is None:
+            del session.facts.as_written["batch_size"]
+            if self._usual_size() is not None and not session.knobs.wants("batch_size"):
+                session.facts.as_written["batch_size"] = self._usual_size()
         if self.plans.plan is not None:
-            session.facts["input_plan"] = self.plans.plan
+            session.facts.input_plan = tuple(self.plans.plan)
         for knob in KNOBS:
-            if session.wants(knob):
-                self._report(knob, session.config[knob])
+            if session.knobs.wants(knob):
+                self._report(knob, session.request.config[knob])
 
     def _usual_size(self) -> int | None:
         return max(self.sizes, key=lambda size: self.sizes[size]) if self.sizes else None
@@ -308,7 +310,7 @@ class DatasetWatch:
         elif self.plans.plan is None:
             finding = Finding(Evidence.UNVERIFIABLE, self.plans.why_none)
         else:
-            finding = plans.judge(knob, requested, self.plans.plan, self.session.knowledge.get("input_plan"))
+            finding = plans.judge(knob, requested, self.plans.plan, self.session.request.knowledge.input_plan)
         self.session.knobs.report(knob, replace(finding, sites=applied.sites, changed=applied.changed))
 
     def _judge_size(self, requested: Value) -> Finding:

@@ -1,0 +1,276 @@
+"""The step clock: turns steps into blocks, and says when the steady window begins and ends. Seconds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from .recorder import Recorder
+from .records import Block, Phase, Window
+
+# Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom, from standard tables.
+_T975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+# What recurs after fewer steps than this (a frozen teacher, the scores of a full-batch script) is part of the step.
+MIN_STEPS_BETWEEN_VALIDATIONS = 3
+
+
+# What happens again and again, such as a trace with every batch, is part of the loop. A scaler looks for its scale, and
+# torch.compile for the shapes that there are, in fewer blocks than that.
+MOST_RESTARTS = {Phase.WARMUP: 20, Phase.WINDOW: 5}
+
+
+class StepClock:
+    """Groups steps into blocks: warm-up first, then the window, until it is precise enough or capped.
+
+    ``synchronize`` waits for the device and is called once a block. ``activity`` is a number that changes
+    whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        window: Window,
+        *,
+        synchronize: Callable[[], None] = lambda: None,
+        activity: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._recorder = recorder
+        self._window = window
+        self.synchronize = synchronize
+        self.activity = activity
+        self._clock = clock
+        self.phase = Phase.WARMUP
+        self.complete = False
+        self.total_steps = 0
+        self.total_samples = 0.0
+        self.min_window_steps = 0
+        self.counts_samples = True
+        self.on_block: Callable[[], None] = lambda: None
+        self._validating = False
+        self._last_seen: dict[object, int] = {}
+        self._set_apart: set[object] = set()
+        self._may_have_resumed: float | None = None
+        self._phase_started = self._block_started = clock()
+        self._phase_steps = 0
+        self._steps = 0
+        self._samples = 0.0
+        self._wait_s = 0.0
+        self._carried_s = 0.0
+        self._fetched_samples = 0.0
+        self._fetched_wait_s = 0.0
+        self._was_validated_on = False
+        self._last_activity = 0
+        self._restarts = dict.fromkeys(MOST_RESTARTS, 0)
+        self._blocks: list[tuple[float, float]] = []
+
+    def start(self) -> None:
+        """Called at the first step's end: what came before is start-up."""
+        self.synchronize()
+        self._phase_started = self._block_started = self._clock()
+        self._samples = self._wait_s = self._carried_s = 0.0
+        self._last_activity = self.activity()
+
+    def fetch_begins(self) -> None:
+        """The training loader is asked for a batch: whether to train on it or to validate on it is known later."""
+        if self._validating and self._may_have_resumed is None:
+            self._may_have_resumed = self._clock()
+
+    def add_samples(self, samples: float, wait_s: float) -> None:
+        """A batch of the training loader was fetched. It counts once a step has been taken on it."""
+        if self._was_validated_on:
+            # No step followed: the script validates on its training data, too.
+            self._fetched_samples = self._fetched_wait_s = 0.0
+            self._was_validated_on = False
+        if self.counts_samples:
+            self._fetched_samples += samples
+        self._fetched_wait_s += wait_s
+
+    def settle(self, samples: float, wait_s: float) -> None:
+        """What a graph has counted by itself since the last time; ``synchronize`` calls it before a block is closed."""
+        if not self.counts_samples:
+            samples = 0.0
+        if self._validating:
+            # Counted since training resumed: it belongs to the step that is being told, not to what is set apart.
+            self._fetched_samples += samples
+            self._fetched_wait_s += wait_s
+            return
+        self._samples += samples
+        self.total_samples += samples
+        self._wait_s += wait_s
+
+    @property
+    def holds_samples(self) -> bool:
+        """Whether a batch was fetched that no step has been taken on yet."""
+        return self._fetched_samples > 0
+
+    def validation_begins(self, source: object = None) -> None:
+        """Something that isn't training runs from here on: the time until training resumes is set apart.
+
+        ``source`` is the module or loader that shows it; one that shows it with every step is part of the step.
+        """
+        since = self.total_steps - self._last_seen.get(source, 0)
+        self._last_seen[source] = self.total_steps
+        if since < MIN_STEPS_BETWEEN_VALIDATIONS and source not in self._set_apart:
+            return
+        if not self._validating:
+            self._close_block(flagged=False)
+            self._validating = True
+        self._set_apart.add(source)
+        self._was_validated_on = True
+        self._may_have_resumed = None
+
+    def training_resumes(self) -> None:
+        """Ends the stretch that ``validation_begins`` opened, as of the fetch of the batch that is trained on now."""
+        if self._validating:
+            self._close_block(flagged=True, at=self._may_have_resumed)
+            self._training_again()
+
+    def flush(self) -> None:
+        """Sends what is still open: a short script may end within a block."""
+        self._close_block(flagged=self._validating)
+        self._training_again()
+
+    @property
+    def validating(self) -> bool:
+        """Whether time is being set apart at present."""
+        return self._validating
+
+    def step(self, count: int = 1) -> bool:
+        """One step ended, or ``count`` since the last time. Returns True when the window is complete."""
+        is_first = not self.total_steps
+        self.total_steps += count
+        validated = self._may_have_resumed is not None
+        if validated:
+            self.training_resumes()
+        self._samples += self._fetched_samples
+        self._wait_s += self._fetched_wait_s
+        self.total_samples += self._fetched_samples
+        self._fetched_samples = self._fetched_wait_s = 0.0
+        self._was_validated_on = False
+        if is_first:
+            self.start()
+            return False
+        self._steps += count
+        self._phase_steps += count
+        if self._validating or self._clock() - self._block_started >= self._window.block_s:
+            self._close_block(flagged=self._validating)
+            self._training_again()
+            self._advance()
+        elif validated:
+            # Epochs shorter than a block end every block by their validation.
+            self._advance()
+        return self.complete
+
+    def _training_again(self) -> None:
+        self._validating = False
+        self._may_have_resumed = None
+        self._set_apart.clear()
+
+    def _close_block(self, *, flagged: bool, at: float | None = None) -> None:
+        self.synchronize()
+        now = self._clock() if at is None else at
+        seconds = now - self._block_started
+        if not (self._steps or flagged):
+            # What an epoch's end costs (the fetch that finds no more data) belongs to the steps, not to validation.
+            self._carried_s += max(0.0, seconds)
+            self._block_started = now
+            return
+        if not flagged:
+            seconds += self._carried_s
+            self._carried_s = 0.0
+        if seconds > 0:
+            wait_s = min(self._wait_s, seconds)
+            self._recorder.emit(Block(self.phase, self._steps, self._samples, seconds, wait_s, flagged))
+            if flagged:
+                self._phase_started += seconds  # what was set apart is neither warm-up nor window
+            elif self.phase is Phase.WINDOW:
+                amount = self._samples if self.total_samples else float(self._steps)
+                self._blocks.append((amount, seconds))
+            self.on_block()
+        self._block_started, self._steps, self._samples, self._wait_s = now, 0, 0.0, 0.0
+
+    def _advance(self) -> None:
+        """Moves from warm-up to the window and from the window to its end."""
+        now = self._clock()
+        activity = self.activity()
+        if activity != self._last_activity and self._restarts[self.phase] < MOST_RESTARTS[self.phase]:
+            self._last_activity = activity
+            self._restarts[self.phase] += 1
+            self._enter(Phase.WARMUP, now)
+        elapsed = now - self._phase_started
+        if self.phase is Phase.WARMUP:
+            enough = elapsed >= self._window.warmup_s and self._phase_steps >= self._window.warmup_steps
+            # Ten steps of ten seconds each would cost more than they teach.
+            slow = elapsed >= self._window.max_s and self._phase_steps >= 3
+            if enough or slow:
+                self._enter(Phase.WINDOW, now)
+        elif self._is_complete(elapsed):
+            self.complete = True
+
+    def _enter(self, phase: Phase, now: float) -> None:
+        self.phase = phase
+        self._phase_started = now
+        self._phase_steps = 0
+        self._blocks = []
+
+    def _is_hopeless(self) -> bool:
+        """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
+        below = self._window.hopeless_below
+        if not below or len(self._blocks) < 6:
+            return False
+        return rate_of(self._blocks) * (1 + relative_half_width(self._blocks)) < below
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether the window gives a figure already, though not a precise one. A look at losses gives none."""
+        return self.phase is Phase.WINDOW and len(self._blocks) >= 3 and not self._window.until_samples
+
+    @property
+    def progress(self) -> float:
+        """Samples trained on, steps where samples can't be counted."""
+        return self.total_samples or float(self.total_steps)
+
+    def _is_complete(self, elapsed: float) -> bool:
+        until = self._window.until_samples
+        if until:
+            return self.progress >= until
+        if self._is_hopeless():
+            return True
+        if elapsed >= self._window.max_s and len(self._blocks) >= 3:
+            return self._phase_steps >= self.min_window_steps or elapsed >= 2 * self._window.max_s
+        if len(self._blocks) < self._window.min_blocks or elapsed < self._window.min_s:
+            return False
+        if self._phase_steps < self.min_window_steps:
+            return False
+        return relative_half_width(self._blocks) <= self._window.target_half_width
+
+
+def rate_of(blocks: list[tuple[float, float]]) -> float:
+    """Σsamples ÷ Σseconds."""
+    return sum(amount for amount, _ in blocks) / sum(seconds for _, seconds in blocks)
+
+
+def relative_half_width(blocks: list[tuple[float, float]]) -> float:
+    """Relative 95% half-width of Σsamples/Σseconds, by batch means over pairs of blocks.
+
+    Only decides when a window may end; the interval that is reported is derived from the raw blocks later. How often
+    that one holds the truth although this one is looked at after every block: tests/benchmarks/window_coverage.py.
+    """
+    pairs = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(blocks[::2], blocks[1::2], strict=False)]
+    count = len(pairs)
+    if count < 3:
+        return math.inf
+    rate = sum(s for s, _ in pairs) / sum(t for _, t in pairs)
+    mean_seconds = sum(t for _, t in pairs) / count
+    if rate <= 0:
+        return math.inf
+    variance = sum((s - rate * t) ** 2 for s, t in pairs) / (count - 1)
+    quantile = _T975[min(count - 1, 30) - 1]
+    return quantile * math.sqrt(variance / count) / (rate * mean_seconds)

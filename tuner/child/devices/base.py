@@ -1,0 +1,89 @@
+"""What frameworks ask of a kind of device. Frameworks are passed in as modules: nothing here imports one.
+
+What the base class does is right for a device that works at once, and whose memory is the host's.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import ClassVar
+
+from ..records import Memory
+
+
+class Device:
+    """``label``: as the parent names it, ``cuda:0``. ``torch_type``: PyTorch's word for the kind, as autocast takes it.
+
+    ``tensorflow_place``: where TensorFlow puts what is to run on it. ``xla_runs_in_threads``: whether what XLA has
+    compiled for it runs in threads of this process, so that their time shows that it ran.
+    """
+
+    kind: ClassVar[str]
+    torch_type: ClassVar[str]
+    tensorflow_place: ClassVar[str] = "/CPU:0"
+    xla_runs_in_threads: ClassVar[bool] = False
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    # PyTorch
+
+    def torch_synchronize(self, torch: ModuleType) -> None:
+        """Waits for what was given to the device; never makes the script's first use of it."""
+
+    def torch_cap_memory(self, torch: ModuleType, most_bytes: int) -> None:
+        """Has the allocator refuse more than so many bytes: a config that takes too much fails, and no neighbour."""
+
+    def torch_memory(self, torch: ModuleType, used_by_others: int) -> Memory | None:
+        """Peaks of the device's own memory; None where it has none, or wasn't used. ``used_by_others``: in bytes."""
+        return None
+
+    def torch_precisions(self, torch: ModuleType) -> list[str]:
+        """Knob values of "precision" that the device computes in at full speed."""
+        return ["fp32", "bf16"]
+
+    def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
+        """Whether products of float32 may be rounded to tf32 on the way, where the device can."""
+
+    def torch_asks_for_rounding(self, torch: ModuleType) -> bool:
+        """Whether products of float32 matrices were asked to be rounded, and would be."""
+        return False
+
+    def torch_rounds(self, torch: ModuleType) -> bool:
+        """Whether any product of float32 is rounded, in a matrix product or in a convolution."""
+        return False
+
+    # TensorFlow
+
+    def tensorflow_cards(self, tf: ModuleType) -> list[object]:
+        """TensorFlow's own objects for devices of this kind that have memory of their own."""
+        return []
+
+    def tensorflow_synchronize(self, tf: ModuleType) -> None:
+        """Waits for what was given to the device."""
+
+    def tensorflow_set_growth(self, tf: ModuleType, grows: bool) -> None:
+        """Whether memory is taken as it is needed. Before the runtime starts."""
+
+    def tensorflow_growth(self, tf: ModuleType) -> bool | None:
+        """What that is set to; None where the device has no such thing."""
+        return None
+
+    def tensorflow_cap_memory(self, tf: ModuleType, most_bytes: int) -> None:
+        """Takes so many bytes of the device and no more. Before the runtime starts."""
+
+    def tensorflow_memory(self, tf: ModuleType) -> Memory | None:
+        """Peak of the device's own memory; None where it has none."""
+        return None
+
+    def tensorflow_missing(self, tf: ModuleType) -> str:
+        """Why the device can't have been used; "" where it can."""
+        return ""
+
+    def tensorflow_precisions(self) -> list[str]:
+        """Knob values of "precision" that the device computes in at full speed."""
+        return ["fp32", "bf16"]
+
+    def tensorflow_rounds(self, tf: ModuleType) -> bool:
+        """Whether products of float32 are rounded to tf32."""
+        return False

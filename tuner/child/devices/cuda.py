@@ -1,0 +1,94 @@
+"""A CUDA device: runs behind the script's back, has memory of its own, and may round float32 to tf32."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ..records import Memory
+from .base import Device
+
+TF32_CAPABILITY = 8
+"""Compute capability of the first cards that round to tf32 (Ampere)."""
+
+
+class CudaDevice(Device):
+    """The process sees one card only, whatever its number on the machine: here it is always the first."""
+
+    kind = "cuda"
+    torch_type = "cuda"
+    tensorflow_place = "/GPU:0"
+
+    def torch_synchronize(self, torch: ModuleType) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def torch_cap_memory(self, torch: ModuleType, most_bytes: int) -> None:
+        """Set when the script first touches the card: to do so now would fix what it may still choose."""
+        cuda = torch.cuda
+
+        def cap() -> None:
+            total = cuda.get_device_properties(0).total_memory
+            cuda.set_per_process_memory_fraction(min(1.0, most_bytes / total), 0)
+
+        cuda._lazy_call(cap)
+
+    def torch_memory(self, torch: ModuleType, used_by_others: int) -> Memory | None:
+        cuda = torch.cuda
+        if not cuda.is_initialized():
+            return None
+        free, total = cuda.mem_get_info()
+        stats = cuda.memory_stats()
+        return Memory(
+            reserved=cuda.max_memory_reserved(), allocated=cuda.max_memory_allocated(), total=total,
+            overhead=max(0, total - free - cuda.memory_reserved() - used_by_others),
+            retries=stats.get("num_alloc_retries", 0), ooms=stats.get("num_ooms", 0),
+        )  # fmt: skip
+
+    def torch_precisions(self, torch: ModuleType) -> list[str]:
+        bf16 = ["bf16"] if torch.cuda.is_bf16_supported() else []
+        tf32 = ["tf32"] if torch.cuda.get_device_capability()[0] >= TF32_CAPABILITY else []
+        return ["fp32", *tf32, *bf16, "fp16"]
+
+    def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
+        torch.set_float32_matmul_precision("high" if rounds else "highest")
+        torch.backends.cudnn.allow_tf32 = rounds
+
+    def torch_asks_for_rounding(self, torch: ModuleType) -> bool:
+        return bool(torch.get_float32_matmul_precision() != "highest")
+
+    def torch_rounds(self, torch: ModuleType) -> bool:
+        return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+
+    def tensorflow_cards(self, tf: ModuleType) -> list[object]:
+        return list(tf.config.list_physical_devices("GPU"))
+
+    def tensorflow_synchronize(self, tf: ModuleType) -> None:
+        tf.test.experimental.sync_devices()
+
+    def tensorflow_set_growth(self, tf: ModuleType, grows: bool) -> None:
+        for card in self.tensorflow_cards(tf):
+            tf.config.experimental.set_memory_growth(card, grows)
+
+    def tensorflow_growth(self, tf: ModuleType) -> bool | None:
+        return bool(tf.config.experimental.get_memory_growth(self.tensorflow_cards(tf)[0]))
+
+    def tensorflow_cap_memory(self, tf: ModuleType, most_bytes: int) -> None:
+        cards = self.tensorflow_cards(tf)
+        if cards:
+            cap = tf.config.LogicalDeviceConfiguration(memory_limit=most_bytes // 2**20)
+            tf.config.set_logical_device_configuration(cards[0], [cap])
+
+    def tensorflow_memory(self, tf: ModuleType) -> Memory | None:
+        peak = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        return Memory(reserved=peak, allocated=peak)
+
+    def tensorflow_missing(self, tf: ModuleType) -> str:
+        if tf.config.list_logical_devices("GPU"):
+            return ""
+        return "TensorFlow sees no GPU here: the steps ran on the CPU"
+
+    def tensorflow_precisions(self) -> list[str]:
+        return ["fp32", "bf16", "fp16"]
+
+    def tensorflow_rounds(self, tf: ModuleType) -> bool:
+        return bool(tf.config.experimental.tensor_float_32_execution_enabled())

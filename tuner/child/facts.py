@@ -1,0 +1,75 @@
+"""What is seen of the script while it runs, gathered by the adapters, and sent once as the record ``Facts``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .records import Facts, LoaderUse, PlanLine, ScalerCounts, Value, plain_value
+
+
+@dataclass
+class ScriptFacts:
+    """As ``records.Knowledge``, whose names and meanings these are; an adapter sets what it knows.
+
+    ``as_written`` and ``left_out`` are filled by whoever watches the knob in question; None as written means unknown.
+    """
+
+    as_written: dict[str, object] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    framework: str = ""
+    framework_version: str = ""
+    backend: str = ""
+    trainer: str = ""
+    loop: str = ""
+    fed_by: str = ""
+    unit: str = ""
+    training_loaders: list[str] = field(default_factory=list)
+    loaders: list[LoaderUse] = field(default_factory=list)
+    dataset_len: int | None = None
+    cardinality: int | None = None
+    optimizers: list[str] = field(default_factory=list)
+    optimizer_choices: list[str] = field(default_factory=list)
+    backwards: int = 0
+    optimizer_steps: int = 0
+    retraces: int = 0
+    loss_reduction: str = ""
+    batch_norm: bool = False
+    precisions: list[str] = field(default_factory=list)
+    products: dict[str, int] = field(default_factory=dict)
+    gradient_scaler: ScalerCounts | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    option_flags: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, Value] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    wait_is_unseen: bool = False
+    input_plan: tuple[PlanLine, ...] | None = None
+    cache_bytes: int | None = None
+
+    def remark(self, text: str) -> None:
+        """What the script's author should know of it; the study says it after the baseline, and in its report."""
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def hide_wait(self, why: str) -> None:
+        """Nothing shows when this loop waits for its data: the share of it that is seen must not be reported."""
+        self.wait_is_unseen = True
+        self.remark(f"the wait for data can't be seen: {why}")
+
+    def record(self, *, steps: int, samples: float, suggestions: Mapping[str, object]) -> Facts:
+        """The record to send. ``suggestions``: knob → the default of the script that asked for it by name."""
+        written = {**self.as_written, **suggestions}
+        return Facts(
+            as_written={knob: plain_value(value) for knob, value in written.items() if value is not None},
+            left_out={knob: reason for knob, reason in self.left_out.items() if knob not in suggestions},
+            suggested=tuple(suggestions), steps=steps, samples=samples, framework=self.framework,
+            framework_version=self.framework_version, backend=self.backend, trainer=self.trainer, loop=self.loop,
+            fed_by=self.fed_by, unit=self.unit, training_loaders=tuple(self.training_loaders),
+            loaders=tuple(self.loaders), dataset_len=self.dataset_len, cardinality=self.cardinality,
+            optimizers=tuple(self.optimizers), optimizer_choices=tuple(self.optimizer_choices),
+            backwards=self.backwards, optimizer_steps=self.optimizer_steps, retraces=self.retraces,
+            loss_reduction=self.loss_reduction, batch_norm=self.batch_norm, precisions=tuple(self.precisions),
+            products=self.products, gradient_scaler=self.gradient_scaler, options=self.options,
+            option_flags=self.option_flags, arguments=self.arguments, remarks=tuple(self.remarks),
+            wait_is_unseen=self.wait_is_unseen, input_plan=self.input_plan, cache_bytes=self.cache_bytes,
+        )  # fmt: skip

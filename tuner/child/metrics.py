@@ -1,0 +1,41 @@
+"""The script's own figures: what it reports itself, and what it gives to loggers and trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import SupportsFloat
+
+from .clock import StepClock
+from .recorder import Recorder
+from .records import Metric
+
+
+class Metrics:
+    """Reported figures are sent at once; of logged ones the last value is sent at the end."""
+
+    def __init__(self, recorder: Recorder, clock: StepClock) -> None:
+        self._recorder = recorder
+        self._clock = clock
+        self._reported: set[str] = set()
+        self._logged: dict[str, Metric] = {}
+
+    def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
+        """From ``tuner.report``. Raises what ``float`` raises."""
+        for name, value in metrics.items():
+            self._reported.add(str(name))
+            self._recorder.emit(Metric(str(name), float(value), self._clock.total_samples))
+
+    def log(self, name: str, value: object) -> None:
+        """A value that the script gave to a logger or a trainer; what isn't one number is passed over."""
+        if not isinstance(value, (SupportsFloat, str)):
+            return
+        try:
+            self._logged[name] = Metric(name, float(value), self._clock.total_samples)
+        except (TypeError, ValueError, RuntimeError):
+            pass  # loggers take more than numbers: the text of a blob's name, a tensor of several values
+
+    def send_logged(self) -> None:
+        """Sends the last value of what was logged. What the script reports itself under that name stands instead."""
+        for name, metric in list(self._logged.items()):
+            if name not in self._reported:
+                self._recorder.emit(metric)

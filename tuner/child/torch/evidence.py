@@ -1,0 +1,219 @@
+"""What the watches on PyTorch saw, as facts of the script and as evidence for each knob."""
+
+from __future__ import annotations
+
+from ..evidence import Finding, number_format
+from ..records import Compile, Evidence, LoaderUse
+from . import compiler
+from .loader import LOADER_KNOBS, Loader
+from .modules import NOT_COMPILED
+from .watches import FRAMEWORK, TorchWatches
+
+NO_LOADER = "no DataLoader feeds the training steps"
+UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
+
+
+class Observation:
+    """Made once, when the window or the script has ended."""
+
+    def __init__(self, watches: TorchWatches) -> None:
+        self.session = watches.session
+        self.torch = watches.torch
+        self.watches = watches
+        self.sources = watches.loaders.sources
+        self.modules = watches.modules
+        self.steps = watches.steps
+
+    def observe(self) -> None:
+        """Facts and evidence. What goes wrong here is noted: the figures stand all the same."""
+        for part in (self._device, self._script, self._knobs):
+            try:
+                part()
+            except Exception as error:
+                self.session.note(f"observation failed: {type(error).__name__}: {error}")
+
+    def _device(self) -> None:
+        session, counts = self.session, compiler.counts()
+        if counts.graphs:
+            hits, misses = compiler.cache_counts()
+            session.recorder.emit(Compile(counts.graphs, counts.seconds, counts.breaks, hits, misses))
+        memory = session.device.torch_memory(self.torch, session.request.used_device_bytes)
+        if memory is not None:
+            session.recorder.emit(memory)
+
+    # facts
+
+    def _script(self) -> None:
+        facts, steps, primary = self.session.facts, self.steps, self.sources.primary
+        countable = primary.fetches > 1 if primary is not None else self.watches.size_is_stated
+        facts.framework, facts.framework_version = FRAMEWORK, str(self.torch.__version__)
+        facts.unit = "samples" if countable else "steps"
+        facts.training_loaders = [loader.key for loader in self.sources.training()]
+        facts.loaders = [LoaderUse(x.key, x.fetches, x.made) for x in self.sources]
+        facts.dataset_len = primary.dataset_len if primary is not None else None
+        facts.optimizers = [x.name for x in steps.stepped]
+        facts.backwards, facts.optimizer_steps = steps.backwards, steps.steps
+        facts.precisions = self.session.device.torch_precisions(self.torch)
+        facts.loss_reduction, facts.batch_norm = steps.losses.reduction, self.modules.has_batch_norm
+        steps.scalers.settle()
+        facts.gradient_scaler = steps.scalers.counts()
+        self._written_loader(primary)
+        self._written_modules()
+        self._written_steps()
+
+    def _written_loader(self, primary: Loader | None) -> None:
+        facts = self.session.facts
+        if primary is None or primary.fetches <= 1:
+            reason = NO_LOADER if primary is None else "the loader is fetched once only: its batch is all the data"
+            facts.left_out.update(dict.fromkeys(LOADER_KNOBS, reason))
+            return
+        facts.left_out.update(primary.refused)
+        for knob in LOADER_KNOBS:
+            if primary.written[knob] is not None:
+                facts.as_written[knob] = primary.written[knob]
+
+    def _written_modules(self) -> None:
+        modules, torch = self.modules, self.torch
+        written, left_out = self.session.facts.as_written, self.session.facts.left_out
+        if not modules.covered_backwards:
+            reason = "the training loss doesn't come out of a call of a torch module"
+            left_out.update(precision=reason, compile=reason, channels_last=reason)
+        else:
+            written.update(precision="fp32", compile="off", channels_last=modules.weights_channels_last)
+            if modules.script_autocast or self.steps.scaled_by_script:
+                left_out["precision"] = "the script uses autocast or a GradScaler itself"
+            elif modules.parameter_dtypes - {"float32"}:
+                left_out["precision"] = f"the parameters are {', '.join(sorted(modules.parameter_dtypes))}"
+            if modules.script_compiled:
+                left_out["compile"] = "the script calls torch.compile itself"
+            if not modules.has_conv2d:
+                left_out["channels_last"] = "the model has no two-dimensional convolution"
+        written["threads"] = torch.get_num_threads()
+        written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+        if self.session.device.torch_asks_for_rounding(torch):
+            written["precision"] = "tf32"
+
+    def _written_steps(self) -> None:
+        facts, steps = self.session.facts, self.steps
+        accumulated = round(steps.backwards / max(1, steps.steps))
+        facts.as_written["grad_accumulation"] = 1
+        reason = ""
+        if not steps.stepped:
+            reason = "no torch optimizer takes the steps"
+        elif steps.together > 1:
+            reason = f"{steps.together} optimizers share one loop: their gradients can't be told apart"
+        elif "grad_accumulation" in self.session.knobs.trainer_options:
+            pass  # the trainer knows how to, whatever its loop looks like from here
+        elif steps.closures:
+            reason = "the optimizer calls the script's closure"
+        elif accumulated > 1 and steps.factor == 1:
+            facts.as_written["grad_accumulation"] = accumulated
+            reason = "the script accumulates gradients itself"
+        elif steps.losses.reduction in ("unknown", "count"):
+            reason = "how the loss depends on the batch can't be read from its graph"
+        if reason:
+            facts.left_out["grad_accumulation"] = reason
+        offered = frozenset.intersection(*(x.offered for x in steps.stepped)) if steps.stepped else frozenset()
+        if not offered:
+            facts.left_out["optimizer"] = "no optimizer of the script has a fused or foreach implementation"
+        else:
+            facts.as_written["optimizer"] = steps.stepped[0].implementation
+            facts.optimizer_choices = sorted(offered)
+
+    # evidence
+
+    def _knobs(self) -> None:
+        knobs, torch = self.session.knobs, self.torch
+        for knob in LOADER_KNOBS:
+            if knob in knobs.requested:
+                self._loader_evidence(knob)
+        self._module_evidence()
+        self._step_evidence()
+        self.steps.rates.observe()
+        if "threads" in knobs.requested:
+            knobs.compare("threads", torch.get_num_threads())
+        if "cudnn_benchmark" in knobs.requested:
+            knobs.compare("cudnn_benchmark", bool(torch.backends.cudnn.benchmark))
+
+    def _loader_evidence(self, knob: str) -> None:
+        knobs, primary = self.session.knobs, self.sources.primary
+        if primary is None:
+            if knobs.wants(knob):
+                knobs.inapplicable(knob, NO_LOADER, sites=0)
+            elif self.steps.steps or self.steps.backwards:
+                reason = "taken by the script's own option"
+                knobs.report(knob, Finding(Evidence.UNVERIFIABLE, reason, sites=0, changed=0))
+        elif knobs.wants(knob) and knob in primary.refused:
+            knobs.inapplicable(knob, primary.refused[knob])
+        elif knob == "pin_memory" and not self.torch.cuda.is_available():
+            knobs.inapplicable(knob, "there is no GPU to pin batches for")
+        else:
+            trains = self.sources.training()
+            changed = sum(knob in loader.changed for loader in trains)
+            knobs.compare(knob, _seen_of_loader(primary, knob), sites=len(trains), changed=changed)
+
+    def _module_evidence(self) -> None:
+        knobs, modules = self.session.knobs, self.modules
+        reached = modules.covered_backwards >= 0.9 * max(1, self.steps.backwards)
+        if "precision" in knobs.requested:
+            self._precision_evidence(reached)
+        if "channels_last" in knobs.requested:
+            if modules.observed_layout is None:
+                reason = "no convolution with several input channels ran"
+                knobs.report("channels_last", Finding(Evidence.UNVERIFIABLE, reason))
+            else:
+                knobs.compare("channels_last", modules.observed_layout)
+        if knobs.requested.get("compile") in NOT_COMPILED:
+            knobs.compare("compile", knobs.requested["compile"] if not compiler.counts().graphs else "on")
+        elif "compile" in knobs.requested:
+            self._compile_evidence(reached)
+
+    def _precision_evidence(self, reached: bool) -> None:
+        knobs, seen = self.session.knobs, self.modules.observed_dtype
+        wanted = number_format(knobs.requested["precision"])
+        if not reached and knobs.wants("precision"):
+            knobs.report("precision", Finding(Evidence.CONTRADICTED, UNREACHED))
+        elif not seen or not wanted:
+            reason = f"{seen or 'no linear or convolutional layer'} was seen"
+            knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason, seen))
+        elif seen == wanted:
+            knobs.report("precision", Finding(Evidence.VERIFIED, "", seen))
+        else:
+            knobs.compare("precision", seen, why=f"the first layer gave {seen}")
+
+    def _compile_evidence(self, reached: bool) -> None:
+        counts, sites = compiler.counts(), self.modules.compiled_roots
+        if counts.graphs and reached:
+            reason = f"{counts.graphs} graphs, {counts.breaks} breaks"
+            finding = Finding(Evidence.VERIFIED, reason, counts.graphs, sites)
+        else:
+            reason = UNREACHED if counts.graphs else compiler.why_not_compiled()
+            finding = Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
+        self.session.knobs.report("compile", finding)
+
+    def _step_evidence(self) -> None:
+        knobs, steps = self.session.knobs, self.steps
+        if "grad_accumulation" in knobs.requested:
+            observed = round(steps.backwards / max(1, steps.steps))
+            kept = steps.factor == 1 or (steps.boundaries and steps.kept_gradients >= 0.99 * steps.boundaries)
+            why = "" if kept else "gradients don't survive between micro-batches: the script clears them itself"
+            knobs.compare("grad_accumulation", observed if kept else f"{observed}, cleared", why=why)
+        if "optimizer" in knobs.requested:
+            self._implementation_evidence(str(knobs.requested["optimizer"]))
+
+    def _implementation_evidence(self, chosen: str) -> None:
+        stepped, knobs = self.steps.stepped, self.session.knobs
+        lacking = sorted({x.name for x in stepped if chosen not in x.offered})
+        if lacking or not stepped:
+            reason = f"{', '.join(lacking)} has no {chosen} implementation" if lacking else "no torch optimizer steps"
+            knobs.inapplicable("optimizer", reason, sites=len(stepped))
+            return
+        observed = ", ".join(sorted({x.implementation for x in stepped}))
+        changed = sum(x.implementation == chosen for x in stepped)
+        knobs.compare("optimizer", observed, sites=len(stepped), changed=changed)
+
+
+def _seen_of_loader(loader: Loader, knob: str) -> object:
+    if knob == "batch_size":
+        return loader.usual_size
+    return bool(loader.live.get("pinned")) if knob == "pin_memory" else loader.live.get(knob)
