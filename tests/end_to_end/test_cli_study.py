@@ -37,7 +37,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
 
 def test_a_study_proves_a_winner(studied: Studied) -> None:
     lines = studied.answer.stdout.splitlines()
-    assert lines[0].startswith("studying train.py on cpu (")
+    assert lines[0].startswith("tuning train.py on cpu (")
     assert "faster: num_workers=1" in lines, studied.answer.stdout
     assert studied.answer.stderr == ""
     [profile] = json.loads((studied.folder / "best.json").read_bytes())["profiles"]

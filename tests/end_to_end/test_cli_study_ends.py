@@ -82,7 +82,7 @@ def test_ctrl_c_ends_a_study_with_what_there_is(place: Place, times: int) -> Non
     if times == 1:
         assert errors == ""
         assert "no result yet: the script as written was not measured to the end" in output.splitlines()
-        assert output.splitlines()[-1].split() == ["resume", "the", "same", "command", "again"]
+        assert output.splitlines()[-1].split() == ["resume", "run", "the", "same", "command", "again"]
     [study] = json.loads(place.run("studies", "--json").stdout)
     assert study["state"] == "stopped"
 

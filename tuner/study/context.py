@@ -15,7 +15,7 @@ from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted, probe_window, screen_window
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository
 from tuner.study.budget import FEWEST_ROUNDS, Budget
 from tuner.study.execution import Ledger

@@ -24,7 +24,8 @@ from tuner.result import StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.arguments import bound_knobs, parse
-from tuner.space.declare import Known, ResolvedSpace, SearchSpace, resolve, selected_names
+from tuner.space.declare import Known, SearchSpace
+from tuner.space.resolve import ResolvedSpace, resolve, selected_names
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.storage.folder import LOG, trial_folder
 from tuner.storage.lock import DeviceLock, FolderLock
