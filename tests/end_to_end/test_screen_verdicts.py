@@ -20,8 +20,9 @@ from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, screen_window
-from tuner.space.declare import Known, resolve
+from tuner.space.declare import Known
 from tuner.space.registry import load_space
+from tuner.space.resolve import resolve
 
 QUICK = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_blocks=6, min_s=0.3, max_s=1.0, target_half_width=0.1)
 TRAIN = """

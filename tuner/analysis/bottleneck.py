@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Measurement, Phase, Side, Trial
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 
 INPUT_SHARE = 0.15
 OVERHEAD_SHARE = 0.5

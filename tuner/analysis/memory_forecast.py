@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tuner.model import Measurement, Trial, Value, same_value
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 
 BATCH = "batch_size"
 

@@ -11,7 +11,7 @@ from tuner.analysis.gain import Yardstick
 from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
 from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
-from tuner.space.declare import Axis, ResolvedSpace
+from tuner.space.resolve import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
