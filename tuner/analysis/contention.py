@@ -12,7 +12,7 @@ from tuner.model import CardUse, Measurement, Outcome
 
 FOREIGN_CARD_SHARE = 0.1
 """The share of a card's multiprocessors' time that other processes may take beside a measurement."""
-CONTAMINATED = 2.5
+CONTAMINATING = 2.5
 """With so many times what is allowed a run of the finals is no evidence: such load turns conclusions around."""
 MOVED = 1.1
 """A baseline that moved by more than this ratio between two anchors says that the machine changed in between."""
@@ -67,17 +67,17 @@ def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
     return card is not None and bool(card.throttle_reasons & SLOWED), max(busy, on_card)
 
 
-def contaminated(measurement: Measurement, most_foreign_cpus: float) -> tuple[str, ...]:
+def contaminated_by(measurement: Measurement, most_foreign_cpus: float) -> tuple[str, ...]:
     """Why a run of the finals is no evidence, a cause each, for people; () where it is evidence.
 
-    ``most_foreign_cpus`` are the cores that others may have taken; of a card it is ``CONTAMINATED`` times the allowed
+    ``most_foreign_cpus`` are the cores that others may have taken; of a card it is ``CONTAMINATING`` times the allowed
     share.
     """
     causes = ["other processes kept the machine busy"] if measurement.foreign_cpus > most_foreign_cpus else []
     card = measurement.card
     if card is not None and card.throttle_reasons & SLOWED:
         causes.append(_slowed_text(card))
-    if card is not None and (card.foreign_share or 0.0) > CONTAMINATED * FOREIGN_CARD_SHARE:
+    if card is not None and (card.foreign_share or 0.0) > CONTAMINATING * FOREIGN_CARD_SHARE:
         causes.append("other processes kept the card busy")
     return tuple(causes)
 
