@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.analysis import stats
-from tuner.analysis.contention import overwhelmed
+from tuner.analysis.contention import contaminated_by
 from tuner.analysis.gain import WORTH_HAVING, Yardstick, gain, score_of
 from tuner.model import BASELINE, Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
@@ -185,7 +185,7 @@ def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) ->
 
 def _disturbed(schedule: Schedule, *runs: Measurement) -> tuple[str, ...]:
     """What disturbed any run of a round too much, each cause once."""
-    return tuple(dict.fromkeys(cause for run in runs for cause in overwhelmed(run, schedule.most_foreign_cpus)))
+    return tuple(dict.fromkeys(cause for run in runs for cause in contaminated_by(run, schedule.most_foreign_cpus)))
 
 
 def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:

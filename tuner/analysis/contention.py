@@ -9,7 +9,7 @@ from tuner.model import CardUse, Measurement, Outcome
 
 FOREIGN_CARD_SHARE = 0.1
 """Of the time of a card's multiprocessors."""
-OVERWHELMING = 2.5
+CONTAMINATING = 2.5
 """So many times what is allowed, and a run in the finals proves nothing: load of that size turns conclusions around."""
 MOVED = 1.1
 """A baseline that moved by more than this ratio between two anchors says that the machine changed in between."""
@@ -61,13 +61,16 @@ def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
     return card is not None and bool(card.throttle_reasons & SLOWED), max(busy, on_card)
 
 
-def overwhelmed(measurement: Measurement, most_foreign_cpus: float) -> tuple[str, ...]:
-    """Why a run in the finals is no evidence; empty where it is some."""
+def contaminated_by(measurement: Measurement, most_foreign_cpus: float) -> tuple[str, ...]:
+    """What contaminated a run of the finals so much that it is no evidence, a line each; empty where nothing did.
+
+    ``most_foreign_cpus`` are the cores that others may use (``Host.allowed_foreign_cpus``).
+    """
     machine = ["other processes kept the machine busy"] if measurement.foreign_cpus > most_foreign_cpus else []
     card = measurement.card
     if card is not None and card.throttle_reasons & SLOWED:
         machine.append(_slowed_text(card))
-    if card is not None and (card.foreign_share or 0.0) > OVERWHELMING * FOREIGN_CARD_SHARE:
+    if card is not None and (card.foreign_share or 0.0) > CONTAMINATING * FOREIGN_CARD_SHARE:
         machine.append("other processes kept the card busy")
     return tuple(machine)
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from tuner.analysis.comparison import Schedule, decide, failed_in, is_decided, pairs_of
-from tuner.analysis.contention import OVERWHELMING
+from tuner.analysis.contention import CONTAMINATING
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import config_text, count_text
 from tuner.model import BASELINE, Phase, Trial, Winner
@@ -125,7 +125,7 @@ def _begun(study: StudyContext) -> Schedule | None:
     fit = {trial.number: trial for trial in study.fit}
     if not stored or stored["after"] != len(study.searched) or not set(stored["candidates"]) <= set(fit):
         return None
-    most_foreign_cpus = plan.host.allowed_foreign_cpus(OVERWHELMING)
+    most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
     begun = tuple(fit[number] for number in stored["candidates"])
     ended = stored.get("ended", False)
     return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], most_foreign_cpus, ended)
@@ -148,7 +148,7 @@ def _schedule(study: StudyContext) -> Schedule | None:
         return None
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
-    most_foreign_cpus = plan.host.allowed_foreign_cpus(OVERWHELMING)
+    most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
     schedule = Schedule(candidates[:count], rounds, plan.seed, looks, most_foreign_cpus)
     _save(study, schedule)
     return schedule
