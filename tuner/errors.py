@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 
 
 class AutotuneError(Exception):
-    """Base of all errors that are told to a user as text instead of a traceback.
+    """Base of all errors that are shown to a user as text instead of a traceback.
 
     ``slug`` names the kind of error for programs, and in tuner/cli/README.md; ``hint`` says what mends it.
     """

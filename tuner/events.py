@@ -1,4 +1,4 @@
-"""What a study tells while it runs: frozen records, delivered in order to one listener."""
+"""What a study reports while it runs: frozen records, delivered in order to one listener."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TrialFinished:
 class StudyStarted:
     """``trials`` and ``budget_s`` bound the search (None: unbounded); ``finals_share`` of the time is for the finals.
 
-    ``earlier`` are the trials of a resumed study, as they were told when they finished.
+    ``earlier`` are the trials of a resumed study, as they were reported when they finished.
     """
 
     name: str

@@ -108,24 +108,25 @@ def count_text(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def bottleneck_text(found: Bottleneck) -> str:
-    """What holds a loop up, on one line."""
-    shares = [f"{share_text(found.input_share)} of the time"] if found.bound is Bound.INPUT else []
-    if found.bound is Bound.OVERHEAD and found.overhead_share is not None:
-        shares.append(f"{share_text(found.overhead_share)} of a step")
-    if found.most_from_input is not None:
-        shares.append(f"a perfect loader would give {gain_text(found.most_from_input)} the speed")
-    return bound_text(found) + (f" ({'; '.join(shares)})" if shares else "")
+def bottleneck_text(bottleneck: Bottleneck) -> str:
+    """The bottleneck on one line, with its figures."""
+    shares = [f"{share_text(bottleneck.input_share)} of the time"] if bottleneck.bound is Bound.INPUT else []
+    if bottleneck.bound is Bound.OVERHEAD and bottleneck.overhead_share is not None:
+        shares.append(f"{share_text(bottleneck.overhead_share)} of a step")
+    if bottleneck.most_from_input is not None:
+        shares.append(f"a perfect loader would give {gain_text(bottleneck.most_from_input)} the speed")
+    return bound_text(bottleneck) + (f" ({'; '.join(shares)})" if shares else "")
 
 
-def bound_text(found: Bottleneck) -> str:
-    """Which part decides the rate."""
-    unseen = found.bound is Bound.INPUT and (found.wait_share or 0.0) < INPUT_SHARE
-    return f"{found.bound}: {'preparing data takes time away from computing' if unseen else BOUND_TEXT[found.bound]}"
+def bound_text(bottleneck: Bottleneck) -> str:
+    """The bottleneck in words, without figures."""
+    unseen = bottleneck.bound is Bound.INPUT and (bottleneck.wait_share or 0.0) < INPUT_SHARE
+    text = "preparing data takes time away from computing" if unseen else BOUND_TEXT[bottleneck.bound]
+    return f"{bottleneck.bound}: {text}"
 
 
 def budget_text(seconds: float, finals_share: float) -> str:
-    """A study's time, with what is kept of it from the start."""
+    """A study's budget, and the least of it that is reserved for screens and finals."""
     return f"budget {seconds_text(seconds)}, at least {seconds_text(finals_share * seconds)} for the proof"
 
 

@@ -334,16 +334,16 @@ class TierBest:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One turn on the way from the script as written to the fastest single trial.
+class WaterfallEntry:
+    """One entry of the waterfall: a change on the way from the script as written to the fastest single trial.
 
-    ``turned`` are the knobs that it adds to the turns before, empty for the script as written; ``knobs`` what was
-    observed of them. ``score`` is the objective's figure; ``gain`` its ratio to the turn before, ``total`` to the
-    script as written, both above 1 for better; ``rough`` where that moved around the trial.
+    ``added`` are the knobs beyond those of the change before, empty for the script as written; ``knobs`` what was
+    observed of them. ``score`` is the objective's figure; ``gain`` its ratio to the change before, ``total`` to the
+    script as written, both above 1 for better; ``rough`` where the baseline drifted around the trial.
     """
 
     trial: int
-    turned: Config
+    added: Config
     measurement: Measurement
     score: float
     gain: float

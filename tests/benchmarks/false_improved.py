@@ -56,8 +56,7 @@ def improves(arguments: tuple[int, float, float, bool]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         plan = worlds.plan(
             Path(folder), trials=9, finals_rounds=5, finalists=3, selection=("workers", "precision", "compile"),
-            accuracy=AccuracyLimits(max_loss_increase=None), storage_url="sqlite://",
-            device=worlds.device(f"card {arguments[0]}"),
+            accuracy=AccuracyLimits(max_loss_increase=None), device=worlds.device(f"card {arguments[0]}"),
         )  # fmt: skip
         machine = NothingHelps(*arguments)
         runner = ReplayRunner(machine.outcome)

@@ -8,16 +8,16 @@ import pytest
 from support import worlds
 
 from tuner.model import BASELINE, Config, Phase, Trial
-from tuner.search.chain import Sequence
+from tuner.search.chain import Chain
 from tuner.search.history import History, Sampler
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "structured": StructuredSampler,
     "tpe": lambda: TpeSampler(seed=1),
-    "sequence": lambda: Sequence(StructuredSampler(), TpeSampler(seed=1)),
+    "chain": lambda: Chain(StructuredSampler(), TpeSampler(seed=1)),
 }
 
 
@@ -128,7 +128,7 @@ def test_compilers_are_tried_after_the_cheap_knobs() -> None:
 @pytest.mark.parametrize("feed", [100.0, 400.0, 1e6])
 def test_the_structured_start_comes_close_to_the_best_there_is(feed: float) -> None:
     world = worlds.World(feed=feed, noise=0.01)
-    trials = played(Sequence(StructuredSampler(), TpeSampler(seed=3)), 25, world)
+    trials = played(Chain(StructuredSampler(), TpeSampler(seed=3)), 25, world)
     best = History(worlds.resolved(), worlds.OBJECTIVE, trials).best
     assert best is not None
     optimum = max(

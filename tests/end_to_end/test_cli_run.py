@@ -74,5 +74,5 @@ def test_each_rank_of_a_launcher_applies_the_profile(write_script: Callable[...,
     said = [line for line in done.stderr.splitlines() if line.startswith("autotune: ")]
     assert len(said) == 3, "one rank speaks for all"
     assert said[0].startswith("autotune: its arguments were --name 'first try', now --name new: ")
-    assert "it was proven in one process, and each of 2 applies it" in said[1]
+    assert "proven in one process, and applied in each of 2: batch sizes" in said[1]
     assert said[2].startswith("autotune: applying precision=bf16 batch_size=4 num_workers=1 threads=1 (1.50x")

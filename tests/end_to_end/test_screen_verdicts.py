@@ -12,7 +12,7 @@ import pytest
 from test_metrics import TRAINERS
 
 from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, Screened, is_settled, judge
-from tuner.analysis.stats import Verdict
+from tuner.analysis.stats import Noninferiority
 from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.formatting import screened_text
@@ -20,8 +20,9 @@ from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, screen_window
-from tuner.space.declare import Known, resolve
+from tuner.space.declare import Known
 from tuner.space.registry import load_space
+from tuner.space.resolve import resolve
 
 QUICK = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_blocks=6, min_s=0.3, max_s=1.0, target_half_width=0.1)
 TRAIN = """
@@ -159,7 +160,7 @@ def screen(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., S
 def test_the_gradient_of_a_batch_in_parts_is_that_of_the_whole(screen: Callable[..., Screen], parts: Any) -> None:
     result = screen(**parts).of(SPLIT, seeds=1)
     gradient = result.checks[-1]
-    assert gradient.name == GRADIENT and gradient.verdict is Verdict.PASS, result
+    assert gradient.name == GRADIENT and gradient.verdict is Noninferiority.PASS, result
     assert gradient.baseline > 0.01, "taken before it is clipped"
     assert gradient.worse < 1e-5
 
@@ -173,14 +174,14 @@ def test_a_trainers_own_accumulation_gives_the_same_gradient_and_loss(
     script = write_script(TRAINERS[library][0].replace("EPOCHS", "1000"))
     result = Screen(script, tmp_path / "trials").of(Config(batch_size=2, grad_accumulation=4), seeds=1)
     assert {check.name: abs(check.worse) < 0.01 for check in result.checks} == {LOSS: True, GRADIENT: True}, result
-    assert result.checks[-1].verdict is Verdict.PASS
+    assert result.checks[-1].verdict is Noninferiority.PASS
 
 
 def test_a_mean_over_tokens_that_count_is_no_mean_of_means(screen: Callable[..., Screen]) -> None:
     begun = screen(**UNEVEN)
     assert "batch_size" not in begun.left_out(), "its graph looks like any mean"
     result = begun.of(SPLIT)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is Noninferiority.FAIL
     assert result.checks[0].name == GRADIENT
     assert "gradient norm of the first step" in screened_text(result)
     assert "isn't that of the whole" in result.reason
@@ -210,7 +211,7 @@ def test_where_chance_moves_the_gradient_the_losses_decide(
 
 def test_a_loss_that_becomes_nan_in_a_screen_fails(screen: Callable[..., Screen]) -> None:
     result = screen(**NAN).of(Config(optimizer="foreach"))
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is Noninferiority.FAIL
     assert "the training loss became nan" in screened_text(result)
     assert result.seeds == 1, "no further seed is tried"
 
@@ -218,5 +219,5 @@ def test_a_loss_that_becomes_nan_in_a_screen_fails(screen: Callable[..., Screen]
 @pytest.mark.slow
 def test_steps_that_overflow_again_and_again_fail(screen: Callable[..., Screen]) -> None:
     result = screen(**OVERFLOWING).of(Config(optimizer="foreach"), seeds=1)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is Noninferiority.FAIL
     assert "(20%" in result.reason and "gradients overflow" in screened_text(result)

@@ -77,7 +77,7 @@ def test_a_trace_with_every_step_is_a_finding(begin: Begin) -> None:
     for number in range(20):
         step(tf.constant(0.001 * number))
     facts = trial.end()
-    assert (facts["retraces"], facts.get("remarks")) == (0, None)
+    assert (facts["retraces"], facts["remarks"]) == (0, [])
 
 
 def test_products_are_counted_by_dtype_in_nested_functions(begin: Begin) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +17,6 @@ from support.in_process import ENDLESS
 from support.tf_networks import SAMPLES, Gan, Net, batches
 from support.tf_trials import begin
 
-from tuner.child import shape
-from tuner.child.records import ProbeSide, Window
 from tuner.child.session import StopTrial
 
 __all__ = ["begin"]
@@ -52,9 +49,7 @@ def test_steps_and_samples_of_a_loop_with_validation(begin: Begin, traced: bool)
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
 def test_the_loss_of_a_screens_block_is_that_of_all_its_steps(begin: Begin, traced: bool) -> None:
-    trial = begin()
-    trial.session.request = replace(trial.session.request, seed=1)
-    trial.session.clock._window = shape.read(Window, {**ENDLESS, "block_s": 1e9})
+    trial = begin(request={"seed": 1, "window": {**ENDLESS, "block_s": 1e9}})
     net = Net()
     step = tf.function(net.step) if traced else net.step
     x, y = next(iter(batches()))
@@ -69,10 +64,9 @@ def test_the_loss_of_a_screens_block_is_that_of_all_its_steps(begin: Begin, trac
 def test_the_sides_of_a_loop_are_counted_in_samples(begin: Begin, side: str) -> None:
     """What computes is held against what loads."""
     known: list[str] = []
-    for probe in ("", side):
-        trial = begin(training_loaders=known)
-        trial.session.request = replace(trial.session.request, probe=ProbeSide(probe) if probe else None)
-        trial.session.clock._window = shape.read(Window, {**ENDLESS, "block_s": 0.0, "until_samples": 100})
+    for probe in (None, side):
+        window = {**ENDLESS, "block_s": 0.0, "until_samples": 100}
+        trial = begin(training_loaders=known, request={"probe": probe, "window": window})
         net, data, seen = Net(), batches(), list[bytes]()
         before = [weight.copy() for weight in net.model.get_weights()]
         step = tf.function(net.step)
@@ -85,7 +79,7 @@ def test_the_sides_of_a_loop_are_counted_in_samples(begin: Begin, side: str) -> 
         assert trial.steps == pytest.approx(trial.samples / 8, abs=3)
         same = all((a == b).all() for a, b in zip(before, net.model.get_weights(), strict=True))
         assert same is (probe == "loader")
-        assert len(set(seen)) == {"": len(seen), "compute": 1, "loader": 0}[probe]
+        assert len(set(seen)) == {None: len(seen), "compute": 1, "loader": 0}[probe]
 
 
 def test_a_folder_of_the_users_may_be_called_keras(begin: Begin) -> None:

@@ -117,7 +117,7 @@ def test_a_trial_that_is_killed_leaves_no_more(run: Callable[..., Outcome], tmp_
     assert run(1).complete
 
 
-def test_what_was_left_by_a_run_that_died_with_its_runner_is_put_aside_first(
+def test_files_of_a_run_that_died_with_its_runner_are_moved_first(
     run: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     out, trial = tmp_path / "project" / "out", tmp_path / "study" / "0"
@@ -182,7 +182,7 @@ def test_many_small_files_are_data(tmp_path: Path, files: int, stay: bool) -> No
         ("home/project", "home/project/study/compile-cache/ab/code.py", False),
     ],
 )
-def test_downloads_of_libraries_are_no_leavings(
+def test_downloads_of_libraries_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, path: str, watched: bool
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.child import wire
 from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Script
@@ -128,12 +129,12 @@ def test_the_child_gets_what_the_request_promises(run: Run, tmp_path: Path) -> N
     """  # noqa: E501
     run(body, config={"threads": 3, "batch_size": 64})
     report = json.loads((tmp_path / "trial" / "report.json").read_text())
-    request = report["request"]
-    assert request["parent_pid"] == report["parent"]
-    assert (request["mode"], request["device"], request["argv"]) == ("trial", "cpu", ["--epochs", "1"])
-    assert request["config"] == {"threads": 3, "batch_size": 64}
-    assert request["script"] == os.path.abspath("train.py")
-    assert request["window"]["block_s"] == 0.25
+    request = wire.decode_request(json.dumps(report["request"]))
+    assert request.parent_pid == report["parent"]
+    assert (request.mode, request.device, request.argv) == ("trial", "cpu", ("--epochs", "1"))
+    assert request.config == {"threads": 3, "batch_size": 64}
+    assert request.script == os.path.abspath("train.py")
+    assert request.window.block_s == 0.25
     assert report["stdin"] == ""
     assert report["cwd"] == os.getcwd()
     assert report["leads"] and report["interrupts"] and report["terminates"]

@@ -13,7 +13,8 @@ from search_spaces.torch import SPACE as TORCH
 from tuner.errors import SpaceError, UnknownKnobError
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, LeftOut, Value, same_value
-from tuner.space.declare import Knob, Known, ResolvedSpace, SearchSpace, resolve
+from tuner.space.declare import Knob, Known, SearchSpace
+from tuner.space.resolve import ResolvedSpace, resolve
 
 RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 CPU = Device("cpu", 0, "a CPU", "", 2**34)

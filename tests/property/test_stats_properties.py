@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.analysis.stats import (
-    Verdict,
+    Noninferiority,
     mean_ratio_interval,
     non_inferior,
     pocock_level,
@@ -81,8 +81,8 @@ def test_a_student_distribution_rises(one: float, other: float, degrees: float) 
 @settings(deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=10), st.floats(0, 5), st.floats(0, 5))
 def test_a_wider_margin_never_turns_pass_into_less(differences: list[float], margin: float, more: float) -> None:
-    if non_inferior(differences, margin) is Verdict.PASS:
-        assert non_inferior(differences, margin + more) is Verdict.PASS
+    if non_inferior(differences, margin) is Noninferiority.PASS:
+        assert non_inferior(differences, margin + more) is Noninferiority.PASS
         assert sum(differences) / len(differences) <= margin + 1e-9
 
 

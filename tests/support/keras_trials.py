@@ -48,7 +48,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Trial]]:
     keras()
 
     def start(
-        config: dict[str, Any] | None = None, *, probe: str = "", device: str = "cpu", seed: int | None = None,
+        config: dict[str, Any] | None = None, *, probe: str | None = None, device: str = "cpu", seed: int | None = None,
         **knowledge: Any,
     ) -> Trial:  # fmt: skip
         unpatch_all()

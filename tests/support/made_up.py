@@ -9,7 +9,7 @@ from typing import Any
 from tuner.analysis import stats
 from tuner.analysis.accuracy import Check, Screened
 from tuner.analysis.bottleneck import Bottleneck, Bound
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.tiers import best_of_tiers
 from tuner.events import (
     Event,
@@ -117,10 +117,10 @@ KEEP = replace(WINNER, verdict=Verdict.KEEP_BASELINE, speedup=Ratio(1.012, 0.981
 
 SCREENED = (
     Screened(
-        CONFIG, stats.Verdict.PASS,
-        (Check("training loss", 0.5204, 0.5211, 0.0013, -0.0021, 0.0047, 0.01, stats.Verdict.PASS),), 3, 12800,
+        CONFIG, stats.Noninferiority.PASS,
+        (Check("training loss", 0.5204, 0.5211, 0.0013, -0.0021, 0.0047, 0.01, stats.Noninferiority.PASS),), 3, 12800,
     ),
-    Screened(Config(precision="fp16"), stats.Verdict.FAIL, (), 1, 12800, "seed 1: the loss is not a number"),
+    Screened(Config(precision="fp16"), stats.Noninferiority.FAIL, (), 1, 12800, "seed 1: the loss is not a number"),
 )  # fmt: skip
 
 SHIFT = Shift(0, 5, 1.12)
@@ -137,7 +137,8 @@ RESULT = StudyResult(
 
 
 BESTS = best_of_tiers(
-    (*TRIALS, complete(13, Phase.SEARCH, {"batch_size": 128}, 1900.0)), Yardstick(TRIALS, RATE), TIERS, WINNER, SCREENED
+    (*TRIALS, complete(13, Phase.SEARCH, {"batch_size": 128}, 1900.0)), BaselineTrack(TRIALS, RATE), TIERS, WINNER,
+    SCREENED,
 )
 
 
@@ -145,14 +146,14 @@ def events() -> list[Event]:
     """The study as it is told while it runs."""
     told: list[Event] = [StudyStarted("train-cpu", FOLDER, SCRIPT, DEVICE, 12, 600.0, 0.2, False)]
     best: Trial | None = None
-    yardstick = Yardstick(TRIALS, RATE)
+    track = BaselineTrack(TRIALS, RATE)
     for trial in (BASELINE, *SEARCHED):
         left = 600.0 - 9 * trial.number
         told.append(TrialStarted(replace(trial, outcome=None), trial.number, left))
-        gain = yardstick.gain(trial)
-        if gain is not None and trial.phase is not Phase.ANCHOR and gain >= (yardstick.gain(best) or 0.0):
+        gain = track.gain(trial)
+        if gain is not None and trial.phase is not Phase.ANCHOR and gain >= (track.gain(best) or 0.0):
             best = trial
-        told.append(TrialFinished(trial, gain, best, yardstick.gain(best)))
+        told.append(TrialFinished(trial, gain, best, track.gain(best)))
         if trial is BASELINE:
             told += [_space(), Probed(BOTTLENECK)]
     told.append(Noted(shift_text(SHIFT)))
@@ -160,7 +161,7 @@ def events() -> list[Event]:
     told.append(FinalsStarted((BEST,), 3))
     for trial in FINALS:
         told.append(TrialStarted(replace(trial, outcome=None), 7, 400.0))
-        told.append(TrialFinished(trial, yardstick.gain(trial), best, 1.38))
+        told.append(TrialFinished(trial, track.gain(trial), best, 1.38))
         if not trial.config:
             number = trial.round or 0
             so_far = Ratio(1.42, 1.37, 1.47) if number > 2 else None

@@ -10,7 +10,7 @@ from tuner.events import Event
 from tuner.model import Config, Outcome, Phase
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
-from tuner.search.chain import Sequence
+from tuner.search.chain import Chain
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.study.plan import StudyPlan
@@ -27,7 +27,7 @@ class Ran:
     ) -> None:
         self.events: list[Event] = []
         self.runner = ReplayRunner(outcome_of)
-        sampler = Sequence(StructuredSampler(), TpeSampler(plan.seed))
+        sampler = Chain(StructuredSampler(), TpeSampler(plan.seed))
         self.result: StudyResult = run_study(plan, self.runner, sampler, self.events.append, stop or threading.Event())
 
     @property

@@ -23,7 +23,7 @@ from tuner.model import Config, Outcome, Script, Trial
 from tuner.runner.process import ProcessRunner
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Limits, Runner
-from tuner.search.chain import Sequence
+from tuner.search.chain import Chain
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.space.choose import Spaces
@@ -62,7 +62,7 @@ def main() -> None:
         )  # fmt: skip
         runner = ProcessRunner()
     try:
-        sampler = Sequence(StructuredSampler(), TpeSampler(0))
+        sampler = Chain(StructuredSampler(), TpeSampler(0))
         result = run_study(plan, runner, sampler, lambda event: None, threading.Event())
     except AutotuneError as error:
         print(f"{error.slug}: {error.message} | {error.hint}")

@@ -17,8 +17,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 class TensorFlowTrial(InProcess):
     """With the watch on loops alone."""
 
-    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], datasets: Any) -> None:
-        super().__init__(config, knowledge)
+    def __init__(
+        self, config: dict[str, Any], knowledge: dict[str, Any], datasets: Any, request: dict[str, Any]
+    ) -> None:
+        super().__init__(config, knowledge, **request)
         import keras
         import tensorflow as tf
 
@@ -38,9 +40,12 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., TensorFlowT
     # A trial that stops would end this process, should its script not unwind in time.
     monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)
 
-    def start(config: dict[str, Any] | None = None, *, datasets: Any = None, **knowledge: Any) -> TensorFlowTrial:
+    def start(
+        config: dict[str, Any] | None = None, *, datasets: Any = None, request: dict[str, Any] | None = None,
+        **knowledge: Any,
+    ) -> TensorFlowTrial:  # fmt: skip
         unpatch_all()
-        return TensorFlowTrial(config or {}, knowledge, datasets)
+        return TensorFlowTrial(config or {}, knowledge, datasets, request or {})
 
     yield start
     unpatch_all()

@@ -24,7 +24,8 @@ from tuner.model import (
 from tuner.objective import Objective
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
-from tuner.space.declare import Knob, Known, ResolvedSpace, SearchSpace, resolve
+from tuner.space.declare import Knob, Known, SearchSpace
+from tuner.space.resolve import ResolvedSpace, resolve
 from tuner.study.plan import StudyPlan
 
 DEVICE = Device("cpu", 0, "made up", "made up", 16 * 2**30)

@@ -124,22 +124,22 @@ def flattened(path: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "folder", "suffix", "base"),
+    ("kind", "path", "suffix", "base"),
     [
-        ("a framework", "tuner/child", "Adapter", "Adapter"),
-        ("a device kind", "tuner/devices", "Kind", "DeviceKind"),
-        ("an exporter", "tuner/export", "Exporter", "Exporter"),
+        ("a framework", "tuner/child/adapters.py", "Adapter", "Adapter"),
+        ("a device kind", "tuner/devices/present.py", "Kind", "DeviceKind"),
+        ("a device kind", "tuner/child/devices/__init__.py", "Device", "Device"),
+        ("an exporter", "tuner/export/__init__.py", "Exporter", "Exporter"),
     ],
 )
-def test_a_list_holds_every_one_of_its_kind_and_nothing_else_does(
-    kind: str, folder: str, suffix: str, base: str
-) -> None:
-    item, name = next((item, item.lists[0]) for item in CHECKLISTS[kind] if item.lists)
+def test_a_list_holds_every_one_of_its_kind_and_nothing_else_does(kind: str, path: str, suffix: str, base: str) -> None:
+    item, folder = next(item for item in CHECKLISTS[kind] if item.path == path), str(Path(path).parent)
+    (name,) = item.lists
     found = {name: path for name, path in classes(folder, suffix).items() if name != base}
     assert found, f"no class below {folder} is called …{suffix}"
     assert found.keys() <= entries(item.path, name)
-    for path in sorted((ROOT / "tuner").rglob("*.py")):
-        place = path.relative_to(ROOT).as_posix()
+    for file in sorted((ROOT / "tuner").rglob("*.py")):
+        place = file.relative_to(ROOT).as_posix()
         words = set(re.findall(r"\w+", source(place)))
         assert {other for other, home in found.items() if other in words and place not in (home, item.path)} == set()
 

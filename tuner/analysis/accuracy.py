@@ -1,4 +1,9 @@
-"""Whether a config learns as well as the script as written: paired seeds, equal samples, a declared margin. Pure."""
+"""Screens: whether a config learns as well as the script as written, on paired seeds and equal samples. Pure.
+
+Each figure (the training loss, metrics of the script's own) is held to a declared margin by one-sided 95% bounds on its
+mean relative worsening: non-inferiority, so that "no significant difference" never passes. A batch in parts must also
+give the gradient of the whole one.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.analysis import stats
+from tuner.analysis.stats import Noninferiority
 from tuner.model import Config, FirstGradient, Outcome
 
 SEEDS = 3
+"""Seeds of a screen, and at most where those are inconclusive."""
 MOST_SEEDS = 6
 LOSS = "training loss"
 FIRST_STEPS = 5
@@ -28,12 +35,12 @@ _NAMES_SHOWN = 8
 
 @dataclass(frozen=True)
 class AccuracyLimits:
-    """Margins, as fractions of the baseline's value. ``max_loss_increase`` of None leaves the loss alone; it is a
-    fraction of the loss, or of the way that it has come down where that is more.
+    """Margins, as fractions of the baseline's value: 0.01 is one percent.
 
-    ``max_metric_drop`` bounds metrics that are better when higher, ``max_metric_rise`` those that are better when
-    lower; ``patterns`` gives the regular expression that finds a metric in what the script prints. ``samples`` is how
-    far a screen trains, None for a share of a trial.
+    ``max_loss_increase`` is a fraction of the loss, or of the way that it has come down where that is more; None leaves
+    the loss alone. ``max_metric_drop`` bounds metrics that are better when higher, ``max_metric_rise`` those that are
+    better when lower; ``patterns`` gives the regular expression that finds a metric in what the script prints.
+    ``samples`` is what each run of a screen trains on, None for as many as the baseline takes in a few seconds.
     """
 
     max_loss_increase: float | None = 0.01
@@ -53,7 +60,7 @@ class AccuracyLimits:
         return (*self.max_metric_drop, *self.max_metric_rise)
 
     def unseen(self, metrics: Iterable[str]) -> str:
-        """What to say of the bounded metrics that aren't among these; "" where all are."""
+        """Which bounded metrics aren't among these, for people; "" where all are."""
         there = sorted(set(metrics))
         lacking = [name for name in self.metrics if name not in there]
         if not lacking:
@@ -79,10 +86,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Check:
-    """One figure held to its margin. ``worse`` is the mean relative worsening, with one-sided 95% bounds.
+    """One figure held to its margin, as fractions; ``baseline`` and ``candidate`` are means over the seeds.
 
-    ``start`` is where the baseline's figure began, where the share is one of the way from there. ``either_way`` marks
-    a figure that must be the same: its ``worse`` is the largest relative difference, without bounds.
+    ``worse`` is the mean relative worsening, with its one-sided 95% bounds ``low`` and ``high``. ``start`` is where the
+    baseline's loss began, since its worsening may be relative to the way from there. ``either_way`` marks a figure that
+    must be the same: its ``worse`` is the largest relative difference, without bounds. NaN where nothing is known.
     """
 
     name: str
@@ -92,17 +100,20 @@ class Check:
     low: float
     high: float
     margin: float
-    verdict: stats.Verdict
+    verdict: Noninferiority
     start: float | None = None
     either_way: bool = False
 
 
 @dataclass(frozen=True)
 class Screened:
-    """What a screen showed of a config. ``samples`` counts steps where the script's samples can't be counted."""
+    """What a screen showed of a config, from so many ``seeds``. ``reason`` says what the checks don't, for people.
+
+    Each run trained on ``samples`` of ``unit``: samples, or steps where the script's samples can't be counted.
+    """
 
     config: Config
-    verdict: stats.Verdict
+    verdict: Noninferiority
     checks: tuple[Check, ...]
     seeds: int
     samples: int
@@ -111,7 +122,7 @@ class Screened:
 
 
 def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples: int) -> Screened:
-    """The verdict over all figures: the worst of theirs.
+    """The verdict of a screen: the worst of its figures'. ``samples`` is what each run trained on.
 
     A run that failed, a figure that isn't finite, another gradient from the same data, and too many skipped steps fail.
     """
@@ -120,14 +131,14 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     if failed is not None:
         return Screened(config, failed[0], (), len(pairs), samples, failed[1])
     gradient, reason = _gradient_check(config, pairs)
-    if gradient is not None and gradient.verdict is stats.Verdict.FAIL:
+    if gradient is not None and gradient.verdict is Noninferiority.FAIL:
         why = "the gradient of a batch in parts isn't that of the whole"
-        return Screened(config, stats.Verdict.FAIL, (gradient,), len(pairs), samples, why, unit)
+        return Screened(config, Noninferiority.FAIL, (gradient,), len(pairs), samples, why, unit)
     checks = [*_figure_checks(pairs, limits), *([gradient] if gradient is not None else [])]
     verdict = _worst(check.verdict for check in checks)
     skipping = _skipping(pairs)
     if skipping:
-        verdict = stats.Verdict.FAIL
+        verdict = Noninferiority.FAIL
     unseen = limits.unseen(set.intersection(*({*p.baseline_metrics} & {*p.candidate_metrics} for p in pairs)))
     reasons = "; ".join(text for text in (skipping, unseen, reason) if text)
     return Screened(config, verdict, tuple(checks), len(pairs), samples, reasons, unit)
@@ -138,18 +149,18 @@ def is_settled(config: Config, pairs: Sequence[Pair]) -> bool:
     if _failed_run(pairs) is not None:
         return True
     gradient, _ = _gradient_check(config, pairs)
-    return gradient is not None and gradient.verdict is stats.Verdict.FAIL
+    return gradient is not None and gradient.verdict is Noninferiority.FAIL
 
 
-def _failed_run(pairs: Sequence[Pair]) -> tuple[stats.Verdict, str] | None:
+def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
     """The verdict that a run without a figure leaves, and why."""
     for pair in pairs:
         if not pair.candidate.complete:
             reason = pair.candidate.detail or f"{pair.candidate.kind}: {pair.candidate.reason}"
-            return stats.Verdict.FAIL, f"seed {pair.seed}: {reason}"
+            return Noninferiority.FAIL, f"seed {pair.seed}: {reason}"
         if not pair.baseline.complete:
             reason = f"seed {pair.seed}: the script as written gave no figure: {pair.baseline.detail}"
-            return stats.Verdict.INCONCLUSIVE, reason
+            return Noninferiority.INCONCLUSIVE, reason
     return None
 
 
@@ -178,7 +189,7 @@ def _gradient_check(config: Config, pairs: Sequence[Pair]) -> tuple[Check | None
     """
     if not _SPLITTING & set(config):
         return None, ""
-    found = []
+    norms: list[tuple[float, float, float, float]] = []
     for pair in pairs:
         before, after = _first_gradient(pair.baseline), _first_gradient(pair.candidate)
         if before is None or after is None or before.samples != after.samples:
@@ -187,12 +198,12 @@ def _gradient_check(config: Config, pairs: Sequence[Pair]) -> tuple[Check | None
         tolerance = GRADIENT_TOLERANCE if before.exact and after.exact else COARSE_GRADIENT_TOLERANCE
         apart = abs(after.norm - before.norm) / before.norm if before.norm > 0 else math.nan
         if obstacle and not apart <= tolerance:
-            norms = f"{after.norm:.4g} against {before.norm:.4g}"
-            return None, f"{GRADIENT} {norms} can't be compared, since {obstacle}: only the other figures can tell"
-        found.append((before.norm, after.norm, apart, tolerance))
-    before_norms, after_norms, differences, tolerances = zip(*found, strict=True)
+            shown = f"{after.norm:.4g} against {before.norm:.4g}"
+            return None, f"{GRADIENT} {shown} can't be compared, since {obstacle}: only the other figures can tell"
+        norms.append((before.norm, after.norm, apart, tolerance))
+    before_norms, after_norms, differences, tolerances = zip(*norms, strict=True)
     largest = max(differences)
-    verdict = stats.Verdict.PASS if largest <= min(tolerances) else stats.Verdict.FAIL
+    verdict = Noninferiority.PASS if largest <= min(tolerances) else Noninferiority.FAIL
     return Check(
         GRADIENT, _mean(before_norms), _mean(after_norms), largest, largest, largest, min(tolerances), verdict,
         either_way=True,
@@ -217,7 +228,7 @@ def _incomparable(before: FirstGradient, after: FirstGradient) -> str:
 
 
 def _skipping(pairs: Sequence[Pair]) -> str:
-    """What to say where a gradient scaler skips more of the steps than it may; "" where it doesn't."""
+    """That a gradient scaler skips more of the steps than it may, for people; "" where it doesn't."""
     before, after = (
         (sum(m.skipped_steps for m in side), sum(m.scaled_steps for m in side))
         for side in (
@@ -237,15 +248,15 @@ def _skipping(pairs: Sequence[Pair]) -> str:
 
 
 def metrics_in(text: str, patterns: Mapping[str, str]) -> dict[str, float]:
-    """The last value of each metric that the patterns find in what a script printed."""
-    found: dict[str, float] = {}
+    """Metric → its last value in what a script printed; ``patterns`` are regular expressions, a group is the value."""
+    values: dict[str, float] = {}
     for name, pattern in patterns.items():
         for match in re.finditer(pattern, text):
             try:
-                found[name] = float(match[1] if match.re.groups else match[0])
+                values[name] = float(match[1] if match.re.groups else match[0])
             except (TypeError, ValueError):
                 continue  # the pattern matches other text as well
-    return found
+    return values
 
 
 def _late_loss(outcome: Outcome) -> float | None:
@@ -283,20 +294,20 @@ def _check(
     higher_is_better: bool,
 ) -> Check:
     sign = -1 if higher_is_better else 1
-    known = [
+    pairs = [
         (before, after, sign * (after - before) / scale)
         for (before, after), scale in zip(values, scales, strict=True)
         if before is not None and after is not None and math.isfinite(before)
     ]
-    if len(known) < len(values) or not known:
-        return Check(name, math.nan, math.nan, math.nan, math.nan, math.nan, margin, stats.Verdict.INCONCLUSIVE)
-    if not all(math.isfinite(after) for _, after, _ in known):
-        before, after = _mean(before for before, _, _ in known), _mean(after for _, after, _ in known)
-        return Check(name, before, after, math.inf, math.inf, math.inf, margin, stats.Verdict.FAIL)
-    worse = [share for _, _, share in known]
+    if len(pairs) < len(values) or not pairs:
+        return Check(name, math.nan, math.nan, math.nan, math.nan, math.nan, margin, Noninferiority.INCONCLUSIVE)
+    if not all(math.isfinite(after) for _, after, _ in pairs):
+        before, after = _mean(before for before, _, _ in pairs), _mean(after for _, after, _ in pairs)
+        return Check(name, before, after, math.inf, math.inf, math.inf, margin, Noninferiority.FAIL)
+    worse = [share for _, _, share in pairs]
     low, high = stats.one_sided_bounds(worse, _confidence())
     return Check(
-        name, _mean(before for before, _, _ in known), _mean(after for _, after, _ in known), _mean(worse), low, high,
+        name, _mean(before for before, _, _ in pairs), _mean(after for _, after, _ in pairs), _mean(worse), low, high,
         margin, stats.non_inferior(worse, margin, _confidence()),
     )  # fmt: skip
 
@@ -306,12 +317,12 @@ def _confidence() -> float:
     return 1 - stats.pocock_level(0.10, 2) / 2
 
 
-def _worst(verdicts: Iterable[stats.Verdict]) -> stats.Verdict:
-    found = set(verdicts)
-    for verdict in (stats.Verdict.FAIL, stats.Verdict.INCONCLUSIVE):
-        if verdict in found:
+def _worst(verdicts: Iterable[Noninferiority]) -> Noninferiority:
+    seen = set(verdicts)
+    for verdict in (Noninferiority.FAIL, Noninferiority.INCONCLUSIVE):
+        if verdict in seen:
             return verdict
-    return stats.Verdict.PASS
+    return Noninferiority.PASS
 
 
 def _mean(values: Iterable[float]) -> float:

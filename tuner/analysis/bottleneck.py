@@ -1,4 +1,8 @@
-"""What holds a training loop up: its input, its computing, or what every step costs besides. Pure."""
+"""What limits a training loop: its input, its computing, or what each step costs besides its samples. Pure.
+
+From the real loop's measurement and those of its sides, which a probe runs alone: computing on one kept batch, on half
+a batch, and fetching without training.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ from enum import StrEnum
 
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Measurement, Phase, Side, Trial
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 
 INPUT_SHARE = 0.15
+"""A loop whose data take so large a share of its time is input-bound."""
 OVERHEAD_SHARE = 0.5
+"""A loop of whose steps so large a share doesn't grow with the batch is overhead-bound."""
 LEAST_FROM_INPUT = 1.03
 """A perfect loader that would bring less isn't worth looking for."""
 BATCH = "batch_size"
@@ -27,8 +33,9 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """Rates in samples per second, None where one couldn't be measured; shares of the real loop's time.
+    """Rates of the real loop and of its sides, and shares of the real loop's time.
 
+    ``real``, ``compute`` and ``loader`` are in ``unit`` (samples or steps) per second, None where one wasn't measured.
     ``wait_share`` is None where the wait can't be seen. ``overhead_share`` is the part of a step that doesn't grow with
     the batch: launching, Python, the optimizer.
     """
@@ -63,22 +70,25 @@ class Bottleneck:
 
 
 def sides(knowledge: Knowledge) -> dict[Side, Config]:
-    """The sides that a script has, each with its config, in the order to run them. Half a batch needs the first."""
+    """Side → the config to run it with, in the order to run them; {} where no loader is known to feed the training.
+
+    ``HALF`` is there where the batch size can be halved, and says something beside ``COMPUTE`` only.
+    """
     if not knowledge.training_loaders:
         return {}
-    found: dict[Side, Config] = {Side.COMPUTE: BASELINE, Side.LOADER: BASELINE}
+    configs: dict[Side, Config] = {Side.COMPUTE: BASELINE, Side.LOADER: BASELINE}
     size = knowledge.as_written.get(BATCH)
     if isinstance(size, int) and size > 1 and BATCH not in knowledge.left_out:
-        found[Side.HALF] = Config({BATCH: size // 2})
-    return found
+        configs[Side.HALF] = Config({BATCH: size // 2})
+    return configs
 
 
 def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> Bottleneck:
-    """From the real loop, and as many of its sides as could be measured in the same unit."""
-    alike = {side: found for side, found in measured.items() if found.unit == real.unit}
+    """From the real loop and the sides that were measured; those in another unit than the real loop don't count."""
+    alike = {side: measurement for side, measurement in measured.items() if measurement.unit == real.unit}
     compute, loader = alike.get(Side.COMPUTE), alike.get(Side.LOADER)
     overhead = overhead_share(compute, alike.get(Side.HALF))
-    found = Bottleneck(
+    bottleneck = Bottleneck(
         bound=Bound.COMPUTE,
         real=real.rate,
         compute=compute.rate if compute is not None else None,
@@ -87,31 +97,36 @@ def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> 
         wait_share=real.data_wait_share,
         overhead_share=overhead,
     )
-    if found.input_share >= INPUT_SHARE:
-        return replace(found, bound=Bound.INPUT)
-    return replace(found, bound=Bound.OVERHEAD) if overhead is not None and overhead >= OVERHEAD_SHARE else found
+    if bottleneck.input_share >= INPUT_SHARE:
+        return replace(bottleneck, bound=Bound.INPUT)
+    if overhead is not None and overhead >= OVERHEAD_SHARE:
+        return replace(bottleneck, bound=Bound.OVERHEAD)
+    return bottleneck
 
 
 def bottleneck_of(trials: Iterable[Trial]) -> Bottleneck | None:
-    """What a study's probe showed beside its baseline; None where it has measured nothing."""
+    """From a study's trials: its baseline, and the sides that its probe measured. None where either is lacking."""
     real: Measurement | None = None
     measured: dict[Side, Measurement] = {}
     for trial in trials:
-        found = trial.measurement
-        if found is not None and trial.side is not None:
-            measured[trial.side] = found
+        measurement = trial.measurement
+        if measurement is not None and trial.side is not None:
+            measured[trial.side] = measurement
         elif trial.phase is Phase.BASELINE:
-            real = found
+            real = measurement
     return find_bottleneck(real, measured) if real is not None and measured else None
 
 
-def worth_turning(found: Bottleneck, space: ResolvedSpace) -> tuple[str, ...]:
-    """The knobs that may widen the bottleneck."""
-    return tuple(axis.knob.name for axis in space.axes if axis.knob.loader == (found.bound is Bound.INPUT))
+def worth_turning(bottleneck: Bottleneck, space: ResolvedSpace) -> tuple[str, ...]:
+    """The knobs that may relieve the bottleneck: the loader's where the loop is input-bound, else the others."""
+    return tuple(axis.knob.name for axis in space.axes if axis.knob.loader == (bottleneck.bound is Bound.INPUT))
 
 
 def overhead_share(whole: Measurement | None, half: Measurement | None) -> float | None:
-    """The constant of the line through the step times of a batch and of half of it, as a share of the whole one's."""
+    """The share of a step's time that doesn't grow with the batch, in [0, 1]; None where either can't be told.
+
+    The constant of the line through the step times of a whole batch and of half of one.
+    """
     if whole is None or half is None or not whole.steps_per_s or not half.steps_per_s:
         return None
     whole_s, half_s = 1 / whole.steps_per_s, 1 / half.steps_per_s

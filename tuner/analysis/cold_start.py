@@ -1,4 +1,4 @@
-"""What a config's start costs with nothing compiled yet: production pays that once, and most trials don't. Pure.
+"""Cold starts: seconds to the first step with nothing compiled yet, which production pays once. Pure.
 
 A compiler keeps what it made on disk. A study has such a cache of its own, which is empty when it begins: the first
 trial of a compile setting is cold, and later ones are warm, the finals' among them. TorchInductor tells its hits and
@@ -17,21 +17,23 @@ COLD = "cold"
 
 
 def with_cold_starts(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials; a warm one knows the start of the last cold one before it that was compiled likewise.
+    """The trials, in their order; a warm one's measurement gets the cold start of the last cold one before it.
 
-    Of the same config where there was one: other knobs have a part in how long a start takes.
+    Of the same config where there was one, else of the same compile setting: other knobs have a part in how long a
+    start takes. Seconds, in ``Measurement.cold_first_step_s``.
     """
     cold: list[tuple[Trial, float]] = []
-    told = []
+    completed = []
     for trial in trials:
         measurement = trial.measurement
-        known = trial
         if measurement is not None and measurement.compile_cache == COLD and trial.phase is not Phase.PROBE:
             cold.append((trial, measurement.first_step_s))
+            completed.append(trial)
         elif measurement is not None and measurement.compile_cache:
-            known = _with_start(trial, measurement, _cold_start_s(trial, cold))
-        told.append(known)
-    return told
+            completed.append(_with_start(trial, measurement, _cold_start_s(trial, cold)))
+        else:
+            completed.append(trial)
+    return completed
 
 
 def _cold_start_s(trial: Trial, cold: list[tuple[Trial, float]]) -> float | None:
@@ -43,5 +45,5 @@ def _cold_start_s(trial: Trial, cold: list[tuple[Trial, float]]) -> float | None
 def _with_start(trial: Trial, measurement: Measurement, seconds: float | None) -> Trial:
     if trial.outcome is None or seconds is None:
         return trial
-    known = replace(measurement, cold_first_step_s=max(seconds, measurement.first_step_s))
-    return replace(trial, outcome=replace(trial.outcome, measurement=known))
+    started = replace(measurement, cold_first_step_s=max(seconds, measurement.first_step_s))
+    return replace(trial, outcome=replace(trial.outcome, measurement=started))

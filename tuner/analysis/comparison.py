@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.analysis import stats
-from tuner.analysis.contention import overwhelmed
-from tuner.analysis.gain import WORTH_HAVING, Yardstick, gain, score_of
+from tuner.analysis.contention import contaminated_by
+from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, gain, score_of
 from tuner.model import BASELINE, Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
 
@@ -101,11 +101,11 @@ def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int)
 
     One that also turns a knob without effect gives way to the same config without it.
     """
-    yardstick = Yardstick(trials, objective)
+    track = BaselineTrack(trials, objective)
     tried = {trial.config for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}
     gains = []
     for trial in trials:
-        own = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
+        own = track.gain(trial) if trial.phase is Phase.SEARCH else None
         if own is not None and own > 1.0:
             effective = with_effect(trial)
             if effective != trial.config and effective in tried:
@@ -134,7 +134,7 @@ def pairs_of(
 ) -> Pairs:
     """The rounds of a candidate so far; with ``calm_only`` those that nothing disturbed much."""
     runs = {(trial.round, trial.config): trial for trial in trials if schedule.holds(trial)}
-    found = []
+    rounds = []
     for number in range(1, schedule.rounds + 1):
         before, after = runs.get((number, BASELINE)), runs.get((number, config))
         if before is None or after is None or before.outcome is None or after.outcome is None:
@@ -144,13 +144,13 @@ def pairs_of(
         if scores[0] is None or scores[1] is None or not measurements[0] or not measurements[1]:
             continue
         if not calm_only or not _disturbed(schedule, measurements[0], measurements[1]):
-            found.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
+            rounds.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
     return Pairs(
         config,
-        tuple(m[0] for _, m in found),
-        tuple(m[1] for _, m in found),
-        tuple(gain(s[1], s[0], objective) for s, _ in found),
-        tuple(s for s, _ in found),
+        tuple(m[0] for _, m in rounds),
+        tuple(m[1] for _, m in rounds),
+        tuple(gain(s[1], s[0], objective) for s, _ in rounds),
+        tuple(s for s, _ in rounds),
     )
 
 
@@ -158,7 +158,7 @@ def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) ->
     """What the finals proved; None where no candidate was measured twice beside the baseline.
 
     The candidate whose interval's lower end is highest is judged, by its calm rounds. Fewer than three of them prove
-    nothing: the figures of all rounds are told then, and that they are no proof.
+    nothing: the figures are those of all rounds then, and the label says why they are no proof.
     """
     failed = set(failed_in(schedule, trials, objective))
     contests = []
@@ -185,15 +185,14 @@ def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) ->
 
 def _disturbed(schedule: Schedule, *runs: Measurement) -> tuple[str, ...]:
     """What disturbed any run of a round too much, each cause once."""
-    return tuple(dict.fromkeys(cause for run in runs for cause in overwhelmed(run, schedule.most_foreign_cpus)))
+    return tuple(dict.fromkeys(cause for run in runs for cause in contaminated_by(run, schedule.most_foreign_cpus)))
 
 
 def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:
     rounds = [_disturbed(schedule, *runs) for runs in zip(pairs.baseline, pairs.candidate, strict=True)]
     causes = Counter(cause for causes in rounds for cause in causes)
     if causes:
-        told = ", ".join(f"{cause} in {count} of {len(rounds)} rounds" for cause, count in causes.items())
-        return f"no proof: {told}"
+        return "no proof: " + ", ".join(f"{cause} in {n} of {len(rounds)} rounds" for cause, n in causes.items())
     return f"no proof: only {len(rounds)} rounds were run"
 
 

@@ -1,4 +1,7 @@
-"""When a measurement says more of the machine's other work, or of its heat, than of the config. Pure."""
+"""What else went on while a trial was measured: other processes on the cores or the card, a card slowed by heat. Pure.
+
+CPU use is in cores (2.0 is two busy cores), a card's in shares of its multiprocessors' time.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from dataclasses import dataclass
 from tuner.model import CardUse, Measurement, Outcome
 
 FOREIGN_CARD_SHARE = 0.1
-"""Of the time of a card's multiprocessors."""
-OVERWHELMING = 2.5
-"""So many times what is allowed, and a run in the finals proves nothing: load of that size turns conclusions around."""
+"""The share of a card's multiprocessors' time that other processes may take beside a measurement."""
+CONTAMINATING = 2.5
+"""With so many times what is allowed a run of the finals is no evidence: such load turns conclusions around."""
 MOVED = 1.1
 """A baseline that moved by more than this ratio between two anchors says that the machine changed in between."""
 
@@ -40,18 +43,21 @@ class Host:
 
 
 def contamination(outcome: Outcome, host: Host) -> str:
-    """What disturbed the measurement, in a few words; "" where nothing much did."""
+    """What disturbed a complete outcome's measurement, for people; "" where it stayed within what is allowed."""
     measurement = outcome.measurement
     if measurement is None or not outcome.complete:
         return ""
-    parts = []
+    causes = []
     if measurement.foreign_cpus > host.allowed_foreign_cpus():
-        parts.append(f"{foreign_text(measurement)} of {host.cores + host.spare_cores} cores")
-    return "; ".join([*parts, *_troubles(measurement.card, FOREIGN_CARD_SHARE)])
+        causes.append(f"{foreign_text(measurement)} of {host.cores + host.spare_cores} cores")
+    return "; ".join([*causes, *_card_causes(measurement.card)])
 
 
 def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
-    """Orders runs of one config, the calmest first: whether the card was slowed down, then how busy others were."""
+    """A key that sorts runs of one config, the least disturbed first and those without a measurement last.
+
+    Whether the card was slowed down, then what others took as a multiple of what is allowed.
+    """
     measurement = outcome.measurement
     if measurement is None or not outcome.complete:
         return True, math.inf
@@ -61,19 +67,23 @@ def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
     return card is not None and bool(card.throttle_reasons & SLOWED), max(busy, on_card)
 
 
-def overwhelmed(measurement: Measurement, most_foreign_cpus: float) -> tuple[str, ...]:
-    """Why a run in the finals is no evidence; empty where it is some."""
-    machine = ["other processes kept the machine busy"] if measurement.foreign_cpus > most_foreign_cpus else []
+def contaminated_by(measurement: Measurement, most_foreign_cpus: float) -> tuple[str, ...]:
+    """Why a run of the finals is no evidence, a cause each, for people; () where it is evidence.
+
+    ``most_foreign_cpus`` are the cores that others may have taken; of a card it is ``CONTAMINATING`` times the allowed
+    share.
+    """
+    causes = ["other processes kept the machine busy"] if measurement.foreign_cpus > most_foreign_cpus else []
     card = measurement.card
     if card is not None and card.throttle_reasons & SLOWED:
-        machine.append(_slowed_text(card))
-    if card is not None and (card.foreign_share or 0.0) > OVERWHELMING * FOREIGN_CARD_SHARE:
-        machine.append("other processes kept the card busy")
-    return tuple(machine)
+        causes.append(_slowed_text(card))
+    if card is not None and (card.foreign_share or 0.0) > CONTAMINATING * FOREIGN_CARD_SHARE:
+        causes.append("other processes kept the card busy")
+    return tuple(causes)
 
 
 def foreign_text(measurement: Measurement) -> str:
-    """Who took how many cores."""
+    """Who took how many cores, for people: other processes, the hypervisor, or both."""
     stolen = measurement.stolen_cpus
     others = f"other processes used {measurement.foreign_cpus - stolen:.1f}"
     if f"{stolen:.1f}" == "0.0":
@@ -83,17 +93,17 @@ def foreign_text(measurement: Measurement) -> str:
 
 
 def throttle_text(reasons: int) -> str:
-    """What limited a card's clocks, in words."""
+    """What limited a card's clocks, for people. ``reasons`` are NVML's bits."""
     return ", ".join(name for bit, name in THROTTLE_REASONS.items() if reasons & bit)
 
 
-def _troubles(card: CardUse | None, most_share: float) -> list[str]:
+def _card_causes(card: CardUse | None) -> list[str]:
     if card is None:
         return []
-    slowed = [_slowed_text(card)] if card.throttle_reasons & SLOWED else []
-    if (card.foreign_share or 0.0) > most_share:
-        slowed.append(f"other processes used {card.foreign_share:.0%} of the card")
-    return slowed
+    causes = [_slowed_text(card)] if card.throttle_reasons & SLOWED else []
+    if (card.foreign_share or 0.0) > FOREIGN_CARD_SHARE:
+        causes.append(f"other processes used {card.foreign_share:.0%} of the card")
+    return causes
 
 
 def _slowed_text(card: CardUse) -> str:

@@ -1,4 +1,7 @@
-"""A trial's worth under an objective, as ratios above 1 for better, whichever way the objective points."""
+"""Gains: a trial's score against the baseline's, as a ratio above 1 for better whichever way the objective points.
+
+Pure. A score is what the objective gives for a measurement, in the objective's unit; it is positive and finite.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ WORTH_HAVING = 1.01
 
 
 def score_of(outcome: Outcome | None, objective: Objective) -> float | None:
-    """The objective's figure, None where the trial can't be judged by it. Raises ``ObjectiveError`` where it fails."""
+    """The objective's figure of a complete outcome; None where there is none, or none above 0.
+
+    Raises ``ObjectiveError`` where the objective raises anything.
+    """
     if outcome is None or not outcome.complete or outcome.measurement is None:
         return None
     try:
@@ -31,14 +37,15 @@ def score_of(outcome: Outcome | None, objective: Objective) -> float | None:
 
 
 def gain(score: float, reference: float, objective: Objective) -> float:
-    """How many times better than the reference."""
+    """How many times better a score (> 0) is than a reference (> 0)."""
     return score / reference if objective.maximize else reference / score
 
 
-class Yardstick:
-    """The baseline's figure along a study: it is measured again every few trials, since a machine drifts.
+class BaselineTrack:
+    """The baseline's score over a study, from its runs (the baseline and the anchors): a machine drifts.
 
-    A trial is held against the baseline of its own moment: the line between the runs before and after it, by number.
+    Between two runs it is interpolated linearly by trial number; before the first and after the last it is theirs.
+    ``trials`` may come in any order, and of any phase.
     """
 
     def __init__(self, trials: Iterable[Trial], objective: Objective) -> None:
@@ -47,9 +54,9 @@ class Yardstick:
         self._anchors = sorted((number, score) for number, score in scores if score is not None)
 
     def gain(self, trial: Trial | None) -> float | None:
-        """The trial's ratio to the baseline of its moment, above 1 for better; None without a figure.
+        """The trial's ratio to the baseline's score at its number, above 1 for better.
 
-        A probe has none: one side of the loop is no config.
+        None without a score, without any run of the baseline, and for a probe: one side of the loop is no config.
         """
         if trial is None or trial.phase is Phase.PROBE:
             return None
@@ -57,11 +64,11 @@ class Yardstick:
         return None if score is None or reference is None else gain(score, reference, self._objective)
 
     def score(self, trial: Trial) -> float | None:
-        """The objective's figure of the trial; None where it has none."""
+        """As ``score_of``."""
         return score_of(trial.outcome, self._objective)
 
     def reference(self, number: int) -> float | None:
-        """What the baseline would have scored as trial ``number``; None before it was measured."""
+        """What the baseline would have scored as trial ``number``; None where no run of it has a score."""
         before, after = self._around(number)
         if before is None or after is None:
             return None
@@ -71,28 +78,29 @@ class Yardstick:
         return before[1] + share * (after[1] - before[1])
 
     def drift(self, number: int) -> float:
-        """How far the baseline moved around trial ``number``, as a ratio of at least 1."""
+        """The ratio (>= 1) between the baseline's runs before and after trial ``number``; 1 where one is lacking."""
         before, after = self._around(number)
         if before is None or after is None:
             return 1.0
         return max(before[1], after[1]) / min(before[1], after[1])
 
     def shifts(self, least: float) -> list[Shift]:
-        """Where the baseline moved by more than the ratio ``least``."""
-        found = []
+        """The neighbouring runs of the baseline that differ by more than the ratio ``least``, in their order."""
+        shifts = []
         for (before, one), (after, other) in pairwise(self._anchors):
             ratio = max(one, other) / min(one, other)
             if ratio > least:
-                found.append(Shift(before, after, ratio))
-        return found
+                shifts.append(Shift(before, after, ratio))
+        return shifts
 
     def _around(self, number: int) -> tuple[tuple[int, float] | None, tuple[int, float] | None]:
+        """Number and score of the nearest runs at or before ``number``, and at or after it."""
         before = next((anchor for anchor in reversed(self._anchors) if anchor[0] <= number), None)
         after = next((anchor for anchor in self._anchors if anchor[0] >= number), None)
         return before or after, after or before
 
     def best_of(self, trials: Iterable[Trial]) -> Trial | None:
-        """The trial with the highest gain; the earlier one of equals."""
+        """The trial with the highest gain; the first one of equals. None where none has a gain."""
         best: Trial | None = None
         best_gain = 0.0
         for trial in trials:

@@ -1,4 +1,4 @@
-"""Forecasts a config's peak memory from smaller ones, so that the search needn't crash to learn where it ends.
+"""Forecasts a config's peak memory from trials of smaller batches, so that the search needn't run out of it. Pure.
 
 What grows with the batch grows linearly (activations, and the batches that workers hold); the rest is a constant.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tuner.model import Measurement, Trial, Value, same_value
-from tuner.space.declare import ResolvedSpace
+from tuner.space.resolve import ResolvedSpace
 
 BATCH = "batch_size"
 
@@ -36,7 +36,7 @@ class Forecast:
 
 
 def forecast(space: ResolvedSpace, config: Mapping[str, Value], trials: Iterable[Trial]) -> Forecast | None:
-    """From trials that differ only in a smaller batch; None where fewer than two of them were measured."""
+    """From complete trials that differ from the config only in a smaller batch; None with fewer than two of them."""
     wanted = space.complete(config)
     size = wanted.get(BATCH)
     if not isinstance(size, int):

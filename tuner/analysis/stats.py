@@ -45,8 +45,8 @@ class Trend:
     p_value: float
 
 
-class Verdict(StrEnum):
-    """What a comparison against a margin showed."""
+class Noninferiority(StrEnum):
+    """Whether a candidate is worse than the baseline by no more than a margin."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -187,7 +187,7 @@ def steady_start(values: Sequence[float]) -> int:
     return int(errors[: count // 2 + 1].argmin())
 
 
-def non_inferior(differences: Sequence[float], margin: float, confidence: float = 0.95) -> Verdict:
+def non_inferior(differences: Sequence[float], margin: float, confidence: float = 0.95) -> Noninferiority:
     """Whether a candidate is worse than the baseline by at most `margin`, from paired differences.
 
     Differences are candidate against baseline, positive where the candidate is worse, in the metric's unit, as the
@@ -201,13 +201,13 @@ def non_inferior(differences: Sequence[float], margin: float, confidence: float 
         raise ValueError(f"a margin is finite and not negative, unlike {margin}")
     values = np.asarray(differences, dtype=np.float64)
     if not np.isfinite(values).all():
-        return Verdict.FAIL
+        return Noninferiority.FAIL
     if len(values) < 2:
-        return Verdict.INCONCLUSIVE
+        return Noninferiority.INCONCLUSIVE
     low, high = one_sided_bounds(differences, confidence)
     if high <= margin:
-        return Verdict.PASS
-    return Verdict.FAIL if low > margin else Verdict.INCONCLUSIVE
+        return Noninferiority.PASS
+    return Noninferiority.FAIL if low > margin else Noninferiority.INCONCLUSIVE
 
 
 def one_sided_bounds(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:

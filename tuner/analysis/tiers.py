@@ -1,16 +1,16 @@
-"""The best config of each tier: what nothing but speed brings, what other numerics add, and another optimisation."""
+"""The best config of each tier: 1 changes nothing but speed, 2 the numerics, 3 the optimisation. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.model import Config, Phase, TierBest, Trial, Verdict, Winner
 
 
 def tier_of(config: Config, tiers: Mapping[str, int]) -> int:
-    """The highest tier of the config's knobs."""
+    """The highest tier of the config's knobs; ``tiers`` is knob → tier, and one that it lacks is of tier 1."""
     return max((tiers.get(knob, 1) for knob in config), default=1)
 
 
@@ -24,16 +24,19 @@ def learned(config: Config, tier: int, screened: Iterable[Screened]) -> str:
 
 def best_of_tiers(
     trials: Sequence[Trial],
-    yardstick: Yardstick,
+    track: BaselineTrack,
     tiers: Mapping[str, int],
     winner: Winner | None,
     screened: Sequence[Screened],
 ) -> tuple[TierBest, ...]:
-    """By tier, those there are: what finals proved stands in its own one, else the fastest single trial."""
+    """The best of each tier that has any, by tier: what the finals proved, else the fastest single trial with a gain.
+
+    ``track`` is that of the same trials, ``screened`` what the screens showed.
+    """
     proven = winner.config if winner is not None and winner.verdict is Verdict.IMPROVED else None
     best: dict[int, tuple[bool, float, Trial]] = {}
     for trial in trials:
-        gain = yardstick.gain(trial) if trial.phase is Phase.SEARCH else None
+        gain = track.gain(trial) if trial.phase is Phase.SEARCH else None
         if gain is None or gain <= 1.0 or not trial.config:
             continue
         own = (trial.config == proven, gain, trial)

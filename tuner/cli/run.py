@@ -48,14 +48,13 @@ def add_parser(verbs: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
     place = _file(arguments.config)
-    found = profiles.read(_content(Path(place)), place)
     device = _device(arguments.device)
-    profile = profiles.choose(found, device, place)
-    given = arguments.script_args
+    profile = profiles.choose(profiles.read(_content(Path(place)), place), device, place)
     path, module = arguments.script or "", arguments.module or ""
     if not path and not module:
         path, module = profile.script.path, profile.script.module
-    script = find_script(path, module, profile.script.argv if given is None else given, "run")
+    script_args = profile.script.argv if arguments.script_args is None else arguments.script_args
+    script = find_script(path, module, script_args, "run")
     knowledge = knowledge_of(profile, script, place)
     drift = profiles.drift(profile, script, software())
     changes = [_change_text(change) for change in drift if change.name not in _NO_MATTER]
@@ -75,14 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     exec_applied(rendered, device, profile.config, knowledge, alone=ranks() == 1)
 
 
-def _device(given: str) -> Device:
+def _device(text: str) -> Device:
     """The device whose profile is wanted. Raises ``UsageError`` for one card where each rank takes its own."""
-    if ranks() > 1 and ":" in given:
+    if ranks() > 1 and ":" in text:
         raise UsageError(
-            f"--device {given} is one card, and WORLD_SIZE is {ranks()}: each rank takes the card of its own number",
-            hint=f"write --device {given.partition(':')[0]}; unset WORLD_SIZE if it is a leftover",
+            f"--device {text} is one card, and WORLD_SIZE is {ranks()}: each rank takes the card of its own number",
+            hint=f"write --device {text.partition(':')[0]}; unset WORLD_SIZE if it is a leftover",
         )
-    return resolve_device(given)
+    return resolve_device(text)
 
 
 def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Knowledge:
@@ -105,9 +104,9 @@ def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Knowl
     return knowledge
 
 
-def _file(given: str) -> str:
-    """The file, also where the study's folder is given."""
-    return str(Path(given) / PROFILE.file_name) if Path(given).is_dir() else given
+def _file(path: str) -> str:
+    """The file, also for the study's folder."""
+    return str(Path(path) / PROFILE.file_name) if Path(path).is_dir() else path
 
 
 def _content(path: Path) -> bytes:

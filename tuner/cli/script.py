@@ -42,7 +42,7 @@ def find_script(path: str, module: str, arguments: Sequence[str], verb: str = "s
 
 
 def stem(script: Script) -> str:
-    """A short name of the script for folders; one that every project has is told apart by its folder or package."""
+    """A short name of the script for folders; one that every project has is distinguished by its folder or package."""
     if script.module:
         package, _, name = script.module.rpartition(".")
         parent = package.rpartition(".")[2]
@@ -51,15 +51,15 @@ def stem(script: Script) -> str:
     return f"{parent}-{name}" if name in _EVERYWHERE and parent else name
 
 
-def _refuse_launcher(given: str, launches: bool, verb: str) -> None:
+def _refuse_launcher(name: str, launches: bool, verb: str) -> None:
     if launches and verb == "run":
         raise UsageError(
-            f"{given} starts several processes: it starts autotune run, not the other way round",
+            f"{name} starts several processes: it starts autotune run, not the other way round",
             hint="as in: torchrun --nproc-per-node 2 --no-python autotune run --config best.json train.py",
         )
     if launches:
         raise UsageError(
-            f"{given} starts several processes; a study tunes the script in one process",
+            f"{name} starts several processes; a study tunes the script in one process",
             hint="give the training script itself: autotune study train.py -- its arguments",
         )
 
@@ -99,17 +99,17 @@ def _module_source(name: str) -> Path:
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         full = ".".join(parts[:depth])
-        found = _find(parts[depth - 1], search)
-        if found is None:
+        located = _find(parts[depth - 1], search)
+        if located is None:
             raise ScriptNotFoundError(f"there is no module {name}", hint=f"nothing called {full} is on Python's path")
-        origin, search = found
+        origin, search = located
     if search:
-        found = _find("__main__", search)
-        if found is None:
+        located = _find("__main__", search)
+        if located is None:
             raise ScriptNotFoundError(
                 f"{name} is a package without a __main__", hint="name the module in it that trains"
             )
-        origin = found[0]
+        origin = located[0]
     if not origin.endswith(".py"):
         raise ScriptNotFoundError(f"the module {name} has no Python source")
     return Path(origin)

@@ -129,20 +129,20 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _from_command_line(arguments: argparse.Namespace) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, reader in _READERS.items():
         value = getattr(arguments, key, None)
         if value is None:
             continue
         try:
-            given[key] = reader(_assignments(key, value) if key in _TABLES else value)
+            settings[key] = reader(_assignments(key, value) if key in _TABLES else value)
         except (ValueError, UsageError) as error:
             hint = error.hint if isinstance(error, UsageError) else ""
             option = "SCRIPT" if key == "script" else f"--{key.replace('_', '-')}"
             raise UsageError(f"{option}: {error}", hint=hint) from error
     if arguments.script_args is not None:
-        given["args"] = tuple(arguments.script_args)
-    return given
+        settings["args"] = tuple(arguments.script_args)
+    return settings
 
 
 def _assignments(key: str, texts: list[str]) -> dict[str, Value]:
@@ -158,10 +158,10 @@ def _assignments(key: str, texts: list[str]) -> dict[str, Value]:
 
 def _find_file(command: Mapping[str, Any]) -> Path | None:
     """The study.toml beside the script, in the folder that was given instead, or here when nothing was."""
-    given = Path(command.get("script", ""))
-    if command.get("script") and not given.is_dir():
-        given = given.parent
-    file = given / FILE
+    folder = Path(command.get("script", ""))
+    if command.get("script") and not folder.is_dir():
+        folder = folder.parent
+    file = folder / FILE
     if file.is_file():
         return file
     if command.get("script") and Path(command["script"]).is_dir():

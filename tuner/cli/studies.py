@@ -73,11 +73,11 @@ def _facts(stored: StoredStudy) -> dict[str, Any]:
 def _profile(path: Path, identity: Mapping[str, Any]) -> profiles.Profile | None:
     """What the study's best.json says of its device; one that can't be read is no result."""
     try:
-        found = profiles.read(path.read_bytes(), str(path))
+        stored = profiles.read(path.read_bytes(), str(path))
     except (OSError, ProfileError):
         return None
     device = (identity.get("device.kind"), identity.get("device.name"))
-    return next((p for p in found if (p.device.kind, p.device.name) == device), None)
+    return next((p for p in stored if (p.device.kind, p.device.name) == device), None)
 
 
 def _row(document: dict[str, Any]) -> list[str]:

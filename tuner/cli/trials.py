@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.analysis.cold_start import with_cold_starts
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.waterfall import waterfall
 from tuner.cli.tables import show
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ObjectiveError, StorageError, UsageError
 from tuner.formatting import count_text
-from tuner.model import Turn
+from tuner.model import WaterfallEntry
 from tuner.objective import RATE, Objective
 from tuner.report import waterfall as waterfalls
 from tuner.report.trials import TrialsReport
@@ -56,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _check(stored)
     objective, trials = _objective(stored), with_cold_starts(stored.trials)
     if arguments.waterfall:
-        turns = waterfall(trials, Yardstick(trials, objective))
-        return _show_waterfall(stored, turns, objective, arguments.svg, as_json=arguments.json)
+        changes = waterfall(trials, BaselineTrack(trials, objective))
+        return _show_waterfall(stored, changes, objective, arguments.svg, as_json=arguments.json)
     report = TrialsReport(trials, objective)
     if arguments.json:
         print(json.dumps(report.documents(), indent=2))
@@ -96,19 +96,19 @@ def _check(stored: StoredStudy) -> int:
 
 
 def _show_waterfall(
-    stored: StoredStudy, turns: Sequence[Turn], objective: Objective, svg: str | None, *, as_json: bool
+    stored: StoredStudy, changes: Sequence[WaterfallEntry], objective: Objective, svg: str | None, *, as_json: bool
 ) -> int:
-    """Prints the turns, and draws them into a file where one is named. Raises ``StorageError`` for that."""
+    """Prints the changes, and draws them into a file where one is named. Raises ``StorageError`` for that."""
     if svg is not None:
         identity = stored.record.identity
         script = identity.get("script.path") or identity.get("script.module") or stored.record.name
         title = f"{script} on {identity.get('device.name', '')}"
-        write_durably(Path(svg), waterfalls.picture(turns, title, objective).encode())
+        write_durably(Path(svg), waterfalls.picture(changes, title, objective).encode())
     if as_json:
-        print(json.dumps(waterfalls.documents(turns), indent=2))
-    elif not turns:
+        print(json.dumps(waterfalls.documents(changes), indent=2))
+    elif not changes:
         print("no result yet: the script as written was not measured to the end")
     else:
-        show(waterfalls.table(turns, objective))
-        print(waterfalls.caution(turns))
+        show(waterfalls.table(changes, objective))
+        print(waterfalls.caution(changes))
     return ExitCode.OK

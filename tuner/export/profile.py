@@ -43,7 +43,7 @@ class ProfileExporter:
     file_name = "best.json"
 
     def check(self, existing: bytes, place: str) -> None:
-        """Raises ``ProfileError`` where the file is no best.json: the profiles in it could not be kept."""
+        """Raises ``ProfileError`` where the file is not a best.json: the profiles in it could not be kept."""
         _documents(existing, place)
 
     def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
@@ -97,8 +97,8 @@ def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> by
     """The file with this device's profile in place of its earlier one. Raises ``ProfileError``."""
     profiles = _documents(existing, place) if existing is not None else []
     key = _key(profile)
-    kept = [other for other in profiles if _key(other) != key]
-    document = {"schema": SCHEMA, "profiles": [*kept, dict(profile)]}
+    others = [other for other in profiles if _key(other) != key]
+    document = {"schema": SCHEMA, "profiles": [*others, dict(profile)]}
     return (json.dumps(document, indent=2, allow_nan=False, default=str) + "\n").encode()
 
 

@@ -86,7 +86,7 @@ def lines_of(event: Event, state: State) -> list[str]:
         case PairFinished():
             return [f"  {pair_text(event)}"]
         case StudyFinished():
-            return [""]  # what was found is told by the summary below
+            return [""]  # the summary below says what was found
         case Noted():
             return [f"note: {event.text}"]
 

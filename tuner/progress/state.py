@@ -30,7 +30,7 @@ from tuner.formatting import (
 from tuner.model import Config, Phase, Trial
 
 BEHIND = (Phase.SCREEN, Phase.FINALS)
-"""Phases whose runs are told together, not one by one."""
+"""Phases of which one line is shown for several runs."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,12 @@ class Row:
 
 @dataclass
 class State:
-    """The study so far. ``see`` takes its events in order; ``now`` is a monotonic clock in seconds."""
+    """What the events of a study so far add up to. ``see`` takes them in order.
+
+    ``rows`` are the finished trials in order, without the runs of ``BEHIND``; ``search_done`` counts those of baseline
+    and search. ``pairs`` holds the latest round of each finalist. ``deadline`` and ``running_since`` are on the clock
+    of ``now``: monotonic, in seconds; a deadline of None means no budget. ``best_gain`` is a ratio to the baseline.
+    """
 
     started: StudyStarted | None = None
     space: SpaceResolved | None = None
@@ -58,7 +63,7 @@ class State:
     best_gain: float | None = None
     screens: list[Screening] = field(default_factory=list)
     finals: FinalsStarted | None = None
-    pairs: dict[str, PairFinished] = field(default_factory=dict)
+    pairs: dict[Config, PairFinished] = field(default_factory=dict)
     finished: StudyFinished | None = None
     notes: list[str] = field(default_factory=list)
     stopping: bool = False
@@ -89,7 +94,7 @@ class State:
             case FinalsStarted():
                 self.finals = event
             case PairFinished():
-                self.pairs[config_text(event.config)] = event
+                self.pairs[event.config] = event
             case StudyFinished():
                 self.finished = event
                 self.running = None

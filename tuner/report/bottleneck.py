@@ -30,17 +30,17 @@ class ProbeReport:
 
     def lines(self) -> list[str]:
         """What holds the loop up, by how much, what to turn, and what else there is to say."""
-        found = self.bottleneck
-        lines = ["", bound_text(found)]
-        if found.wait_share is not None:
-            lines.append(f"waiting for data: {share_text(found.wait_share)} of the time")
-        if found.most_from_input is not None:
-            lines.append(f"a perfect loader would give {gain_text(found.most_from_input)} the speed")
-        if found.compute is not None and found.loader is not None:
-            ratio = gain_text(found.loader / found.compute)
+        bottleneck = self.bottleneck
+        lines = ["", bound_text(bottleneck)]
+        if bottleneck.wait_share is not None:
+            lines.append(f"waiting for data: {share_text(bottleneck.wait_share)} of the time")
+        if bottleneck.most_from_input is not None:
+            lines.append(f"a perfect loader would give {gain_text(bottleneck.most_from_input)} the speed")
+        if bottleneck.compute is not None and bottleneck.loader is not None:
+            ratio = gain_text(bottleneck.loader / bottleneck.compute)
             lines.append(f"the loader alone runs at {ratio} the rate of computing alone")
-        if found.overhead_share is not None:
-            lines.append(f"{share_text(found.overhead_share)} of a step doesn't grow with the batch size")
+        if bottleneck.overhead_share is not None:
+            lines.append(f"{share_text(bottleneck.overhead_share)} of a step doesn't grow with the batch size")
         if self.headroom_bytes is not None:
             lines.append(f"memory left under the limit: {bytes_text(max(0, self.headroom_bytes))}")
         lines.append(f"worth tuning: {', '.join(self.knobs) or 'none of the knobs here'}")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.stats import Verdict as Learned
+from tuner.analysis.stats import Noninferiority
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -99,7 +99,7 @@ def _unproven(result: StudyResult) -> list[str]:
         tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
         return [f"keep your config: {tried}"]
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
-    rejected = any(s.config == best.config and s.verdict is not Learned.PASS for s in result.screened)
+    rejected = any(s.config == best.config and s.verdict is not Noninferiority.PASS for s in result.screened)
     failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
     ended = "no time left to prove it"
     if result.interrupted:

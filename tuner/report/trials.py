@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.analysis.bottleneck import bottleneck_of
 from tuner.analysis.contention import MOVED, throttle_text
-from tuner.analysis.gain import Yardstick, score_of
+from tuner.analysis.gain import BaselineTrack, score_of
 from tuner.analysis.gain import gain as gain_of
 from tuner.documents import measurement_document, plain
 from tuner.formatting import (
@@ -42,7 +42,7 @@ class TrialsReport:
     def gain(self, trial: Trial) -> float | None:
         """The trial's ratio to the baseline at that time, above 1 for better: in the finals, to that of its round."""
         if trial.phase is not Phase.FINALS:
-            return self._yardstick.gain(trial)
+            return self._track.gain(trial)
         same_round = (t for t in self.trials if t.phase is Phase.FINALS and _round(t) == _round(trial))
         baseline = next((t for t in same_round if not t.config), None)
         own, reference = self.score(trial), self.score(baseline)
@@ -70,7 +70,7 @@ class TrialsReport:
         """What there is to say below the table, a line each."""
         bottleneck = bottleneck_of(self.trials)
         lines = [bottleneck_text(bottleneck)] if bottleneck is not None else []
-        lines += [shift_text(shift) for shift in self._yardstick.shifts(MOVED)]
+        lines += [shift_text(shift) for shift in self._track.shifts(MOVED)]
         lines += [f"{AS_WRITTEN}: {remark}" for remark in remarks_of(self.trials)]
         for trial in self.trials:
             if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
@@ -82,12 +82,12 @@ class TrialsReport:
         return [self._document(trial) for trial in self.trials]
 
     @property
-    def _yardstick(self) -> Yardstick:
-        return Yardstick(self.trials, self.objective)
+    def _track(self) -> BaselineTrack:
+        return BaselineTrack(self.trials, self.objective)
 
     def _row(self, trial: Trial) -> list[str]:
         gain, score, measurement = self.gain(trial), self.score(trial), trial.measurement
-        rough = "~" if self._yardstick.drift(trial.number) > MOVED else ""
+        rough = "~" if self._track.drift(trial.number) > MOVED else ""
         is_rate = score is None or (measurement is not None and score == measurement.rate)
         return [
             str(trial.number), str(trial.phase), run_text(trial), result_text(trial),
@@ -105,7 +105,7 @@ class TrialsReport:
             "round": trial.round, "seed": trial.seed, "group": list(trial.group), "samples": trial.samples,
             "side": str(trial.side) if trial.side is not None else None, "objective": self.objective.name,
             "score": plain(self.score(trial)), "gain": self.gain(trial),
-            "drift": self._yardstick.drift(trial.number), "outcome": str(outcome.kind) if outcome else None,
+            "drift": self._track.drift(trial.number), "outcome": str(outcome.kind) if outcome else None,
             "reason": outcome.reason if outcome else "", "detail": outcome.detail if outcome else "",
             "seconds": outcome.seconds if outcome else None,
             "remarks": list(outcome.knowledge.remarks) if outcome else [],

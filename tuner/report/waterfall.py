@@ -9,7 +9,7 @@ from typing import Any
 
 from tuner.documents import knob_document, plain, rate_document
 from tuner.formatting import AS_WRITTEN, config_text, gain_text, number_text, value_text
-from tuner.model import Turn
+from tuner.model import WaterfallEntry
 from tuner.objective import Objective
 from tuner.report.table import Table
 
@@ -31,75 +31,75 @@ text { font: 12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
 }"""
 
 
-def table(turns: Sequence[Turn], objective: Objective) -> Table:
-    """A row a turn; a ~ marks approximate figures: the baseline drifted around the trial.
+def table(changes: Sequence[WaterfallEntry], objective: Objective) -> Table:
+    """A row a change; a ~ marks approximate figures: the baseline drifted around the trial.
 
     Gains are by the objective, whose figures have a column where they aren't the rates themselves.
     """
-    unit = turns[0].measurement.unit if turns else "samples"
-    by_rate = _by_rate(turns)
+    unit = changes[0].measurement.unit if changes else "samples"
+    by_rate = _by_rate(changes)
     figures = [f"{unit}/s"] if by_rate else [f"{unit}/s", objective.text]
     rows = [
         [
-            str(turn.trial), turn_text(turn), number_text(turn.measurement.rate),
-            *([] if by_rate else [number_text(turn.score)]),
-            _gain(turn, turn.gain) if turn.turned else "", _gain(turn, turn.total), seen_text(turn),
+            str(change.trial), change_text(change), number_text(change.measurement.rate),
+            *([] if by_rate else [number_text(change.score)]),
+            _gain(change, change.gain) if change.added else "", _gain(change, change.total), seen_text(change),
         ]
-        for turn in turns
+        for change in changes
     ]  # fmt: skip
     columns = ["trial", "change", *figures, "gain", "total", "observed"]
     return Table(columns, rows, frozenset(columns) - {"change", "observed"})
 
 
-def documents(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """The turns for programs; rates as in any measurement."""
+def documents(changes: Sequence[WaterfallEntry]) -> list[dict[str, Any]]:
+    """The changes for programs; rates as in any measurement."""
     return [
         {
-            "trial": turn.trial, "turned": dict(turn.turned), **rate_document(turn.measurement),
-            "score": plain(turn.score), "gain": turn.gain, "total": turn.total, "rough": turn.rough,
-            "knobs": [knob_document(report) for report in turn.knobs],
+            "trial": change.trial, "turned": dict(change.added), **rate_document(change.measurement),
+            "score": plain(change.score), "gain": change.gain, "total": change.total, "rough": change.rough,
+            "knobs": [knob_document(report) for report in change.knobs],
         }
-        for turn in turns
+        for change in changes
     ]  # fmt: skip
 
 
-def _by_rate(turns: Sequence[Turn]) -> bool:
-    return all(turn.score == turn.measurement.rate for turn in turns)
+def _by_rate(changes: Sequence[WaterfallEntry]) -> bool:
+    return all(change.score == change.measurement.rate for change in changes)
 
 
-def caution(turns: Sequence[Turn]) -> str:
+def caution(changes: Sequence[WaterfallEntry]) -> str:
     """What the figures are, and what they aren't."""
-    return _CAUTION + (_ROUGH if any(turn.rough for turn in turns) else "")
+    return _CAUTION + (_ROUGH if any(change.rough for change in changes) else "")
 
 
-def turn_text(turn: Turn) -> str:
-    """What was turned."""
-    return config_text(turn.turned) if turn.turned else AS_WRITTEN
+def change_text(change: WaterfallEntry) -> str:
+    """Knobs and values that were added."""
+    return config_text(change.added) if change.added else AS_WRITTEN
 
 
-def _gain(turn: Turn, gain: float) -> str:
-    return f"{'~' if turn.rough else ''}{gain_text(gain)}"
+def _gain(change: WaterfallEntry, gain: float) -> str:
+    return f"{'~' if change.rough else ''}{gain_text(gain)}"
 
 
-def seen_text(turn: Turn) -> str:
+def seen_text(change: WaterfallEntry) -> str:
     """Whether the knobs took effect: once where all of them say the same."""
-    seen = {report.knob: str(report.evidence) for report in turn.knobs}
-    evidence = {knob: seen.get(knob, "not observed") for knob in turn.turned}
+    seen = {report.knob: str(report.evidence) for report in change.knobs}
+    evidence = {knob: seen.get(knob, "not observed") for knob in change.added}
     if len(set(evidence.values())) <= 1:
         return next(iter(evidence.values()), "")
     return ", ".join(f"{knob} {text}" for knob, text in evidence.items())
 
 
-def picture(turns: Sequence[Turn], title: str, objective: Objective) -> str:
-    """The turns as bars from left to right, as the text of an SVG file: legible on light and on dark pages.
+def picture(changes: Sequence[WaterfallEntry], title: str, objective: Objective) -> str:
+    """The changes as bars from left to right, as the text of an SVG file: legible on light and on dark pages.
 
     A bar is as high as its gain to the script as written, so that higher is better for every objective.
     """
-    depth = max((len(_label(turn)) for turn in turns), default=1)
-    width = max(2 * _LEFT + _SLOT * len(turns), 460)
+    depth = max((len(_label(change)) for change in changes), default=1)
+    width = max(2 * _LEFT + _SLOT * len(changes), 460)
     height = _TOP + _HEIGHT + 2 * _LINE + depth * _LINE + 2 * _LINE
-    scale = _HEIGHT / max((turn.total for turn in turns), default=1.0)
-    unit = "" if _by_rate(turns) else objective.unit
+    scale = _HEIGHT / max((change.total for change in changes), default=1.0)
+    unit = "" if _by_rate(changes) else objective.unit
     floor = _TOP + _HEIGHT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
@@ -107,47 +107,47 @@ def picture(turns: Sequence[Turn], title: str, objective: Objective) -> str:
         f"<style>\n{_STYLE}\n</style>",
         f'<rect class="page" width="{width}" height="{height}" fill="#ffffff"/>',
         _text(_LEFT, 32, title, "title ink", anchor="start"),
-        _text(_LEFT, 52, _total(turns, objective), "quiet", anchor="start"),
+        _text(_LEFT, 52, _total(changes, objective), "quiet", anchor="start"),
     ]
-    for place, turn in enumerate(turns):
-        parts += _bar(place, turn, turns[place - 1] if place else None, scale, unit)
+    for place, change in enumerate(changes):
+        parts += _bar(place, change, changes[place - 1] if place else None, scale, unit)
     parts.append(f'<path class="axis" d="M{_LEFT} {floor}.5H{width - _LEFT}" stroke="#d1d9e0"/>')
-    parts.append(_text(_LEFT, height - _LINE + 2, caution(turns), "quiet", anchor="start"))
+    parts.append(_text(_LEFT, height - _LINE + 2, caution(changes), "quiet", anchor="start"))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _total(turns: Sequence[Turn], objective: Objective) -> str:
-    if len(turns) < 2:
+def _total(changes: Sequence[WaterfallEntry], objective: Objective) -> str:
+    if len(changes) < 2:
         return "no change was faster"
-    by = f"{turns[-1].measurement.unit} per second" if _by_rate(turns) else objective.text
-    return f"{_gain(turns[-1], turns[-1].total)} in total, in {by}"
+    by = f"{changes[-1].measurement.unit} per second" if _by_rate(changes) else objective.text
+    return f"{_gain(changes[-1], changes[-1].total)} in total, in {by}"
 
 
-def _bar(place: int, turn: Turn, previous: Turn | None, scale: float, unit: str) -> list[str]:
-    """The part that was there before is pale, what the turn brought is strong. ``unit`` is "" for the rate itself."""
+def _bar(place: int, change: WaterfallEntry, previous: WaterfallEntry | None, scale: float, unit: str) -> list[str]:
+    """The part that was there before is pale, what the change gained is strong. ``unit`` is "" for the rate itself."""
     floor = _TOP + _HEIGHT
     middle = _LEFT + _SLOT * place + _SLOT // 2
-    own = turn.total * scale
+    own = change.total * scale
     pale = min(own, previous.total * scale) if previous is not None else own
     left = middle - _BAR // 2
     parts = [_rectangle(left, floor - pale, pale, "before")]
     if own > pale:
         parts.append(_rectangle(left, floor - own, own - pale, "gained"))
     top = floor - math.ceil(own)
-    figure = f"{number_text(turn.score)} {unit}" if unit else f"{number_text(turn.measurement.rate)}/s"
+    figure = f"{number_text(change.score)} {unit}" if unit else f"{number_text(change.measurement.rate)}/s"
     if previous is not None:
-        parts.append(_text(middle, top - 6 - _LINE, _gain(turn, turn.gain), "quiet"))
+        parts.append(_text(middle, top - 6 - _LINE, _gain(change, change.gain), "quiet"))
     parts.append(_text(middle, top - 6, figure, "rate ink"))
-    lines = _label(turn)
+    lines = _label(change)
     parts += [_text(middle, floor + (2 + i) * _LINE - 8, line, "ink") for i, line in enumerate(lines)]
     return parts
 
 
-def _label(turn: Turn) -> list[str]:
+def _label(change: WaterfallEntry) -> list[str]:
     """The knobs under a bar, each value below its name."""
-    if not turn.turned:
+    if not change.added:
         return [AS_WRITTEN]
-    return [line for knob, value in turn.turned.items() for line in (knob, f"= {value_text(value)}")]
+    return [line for knob, value in change.added.items() for line in (knob, f"= {value_text(value)}")]
 
 
 def _rectangle(x: int, y: float, height: float, kind: str) -> str:

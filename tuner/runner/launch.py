@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, NoReturn
 
 from tuner.child import wire
+from tuner.child.records import ChildRequest, Mode
 from tuner.devices.present import kind_of
-from tuner.knowledge import Knowledge, as_document
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
 from tuner.runner.request import TrialRequest
@@ -91,9 +91,10 @@ def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: i
         os.close(writer)
     launched = Launched(process, reader)
     try:
-        document = request_document(request, parent_pid=process.pid, started=started)
-        document["used_device_bytes"] = used_device_bytes or 0
-        path.write_text(json.dumps(document, indent=1, default=str), encoding="utf-8")
+        for_child = child_request(
+            request, parent_pid=process.pid, started=started, used_device_bytes=used_device_bytes
+        )  # fmt: skip
+        path.write_text(wire.encode_request(for_child), encoding="utf-8")
         launched.begin()
     except BaseException:
         launched.close()
@@ -114,33 +115,38 @@ def _start_guard(command: list[str], records: int, log: int, environment: Mappin
     )
 
 
-def request_document(request: TrialRequest, *, parent_pid: int, started: float) -> dict[str, Any]:
-    """What the child reads. ``parent_pid`` is the guard's: the child's own parent."""
-    return {
-        **_script_part(request.script, request.device, request.config, request.knowledge),
-        "mode": "trial",
-        "folder": str(request.folder.absolute()),
-        "window": {**asdict(request.window), "max_s": min(request.window.max_s, request.limits.trial_timeout_s)},
-        "deadline_s": request.limits.trial_timeout_s,
-        "seed": request.seed,
-        "probe": request.probe or None,
-        "max_device_bytes": request.limits.max_device_bytes,
-        "parent_pid": parent_pid,
-        "spawned_monotonic": started,
-    }
+def child_request(
+    request: TrialRequest, *, parent_pid: int, started: float, used_device_bytes: int | None = None
+) -> ChildRequest:
+    """The trial as its child reads it. ``parent_pid`` is the guard's: the child's own parent."""
+    limits = request.limits
+    return replace(
+        applied_request(request.script, request.device, request.config, request.knowledge),
+        mode=Mode.TRIAL,
+        folder=str(request.folder.absolute()),
+        window=replace(request.window, max_s=min(request.window.max_s, limits.trial_timeout_s)),
+        deadline_s=limits.trial_timeout_s,
+        seed=request.seed,
+        probe=request.probe,
+        max_device_bytes=limits.max_device_bytes,
+        used_device_bytes=used_device_bytes or 0,
+        parent_pid=parent_pid,
+        spawned_monotonic=started,
+    )
 
 
-def _script_part(script: Script, device: Device, config: Config, knowledge: Knowledge) -> dict[str, Any]:
-    return {
-        "v": wire.VERSION,
-        "script": os.path.abspath(script.path) if script.path else "",
-        "script_as_given": script.path,
-        "module": script.module,
-        "argv": list(script.argv),
-        "device": kind_of(device).label_in_child(device),
-        "config": dict(config),
-        "knowledge": as_document(knowledge),
-    }
+def applied_request(script: Script, device: Device, config: Config, knowledge: Knowledge) -> ChildRequest:
+    """The script with the config applied and nothing measured."""
+    return ChildRequest(
+        mode=Mode.APPLY,
+        script=os.path.abspath(script.path) if script.path else "",
+        script_as_given=script.path,
+        module=script.module,
+        argv=script.argv,
+        device=kind_of(device).label_in_child(device),
+        config=config,
+        knowledge=knowledge,
+    )
 
 
 def child_environment(request: TrialRequest, request_path: Path, records: int) -> dict[str, str]:
@@ -196,10 +202,10 @@ def exec_applied(
     Unless it is ``alone`` it is one of several ranks, each of which takes its own card of all that are visible.
     Its exit status, signals and standard streams are then the caller's own, as under plain Python.
     """
-    document = {**_script_part(script, device, config, knowledge), "mode": "apply"}
+    request = applied_request(script, device, config, knowledge)
     descriptor, path = tempfile.mkstemp(prefix="autotune-", suffix=".json")
     with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump(document, file, default=str)
+        file.write(wire.encode_request(request))
     environment = {**os.environ, **device_environment(device, config, alone=alone), wire.REQUEST_ENV: path}
     environment.pop(wire.RECORDS_ENV, None)
     sys.stdout.flush()

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
 from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
-from tuner.space.declare import Axis, ResolvedSpace
+from tuner.space.resolve import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
@@ -51,7 +51,7 @@ class History:
         self.objective = objective
         every = tuple(trials)
         self.bottleneck: Bottleneck | None = bottleneck_of(every)
-        self._yardstick = Yardstick(every, objective)
+        self._track = BaselineTrack(every, objective)
         finished = [t for t in every if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
         self.trials: Sequence[Trial] = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
         self._by_config: dict[Config, Trial] = {t.config: t for t in self.trials}
@@ -63,11 +63,11 @@ class History:
     @property
     def best(self) -> Trial | None:
         """The trial with the highest gain so far."""
-        return self._yardstick.best_of(self.trials)
+        return self._track.best_of(self.trials)
 
     def gain(self, trial: Trial) -> float | None:
         """The trial's ratio to the baseline of its moment, above 1 for better; None where it has no figure."""
-        return self._yardstick.gain(trial)
+        return self._track.gain(trial)
 
     def find(self, config: Mapping[str, Value]) -> Trial | None:
         """The trial that ran this config or one that means the same."""

@@ -15,7 +15,7 @@ from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.model import BASELINE, Config, Trial, Value
 from tuner.search.history import History, Proposal
-from tuner.space.declare import Axis
+from tuner.space.resolve import Axis
 
 WAITING = 0.06
 """A loop that waits less than this share of its time gains nothing worth having from its loader."""

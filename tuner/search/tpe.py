@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.model import Config, Trial
 from tuner.search.history import History, Proposal
-from tuner.space.declare import Axis
+from tuner.space.resolve import Axis
 
 ASKS = 40
 WORKS = "works"

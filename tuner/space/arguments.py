@@ -28,7 +28,10 @@ _PLACEHOLDER = re.compile(
 
 @dataclass(frozen=True)
 class Placeholder:
-    """One bound knob. ``default`` is the script's own value, None where only the script knows it."""
+    """A knob bound to an argument. ``default`` is the script's own value, None where only the script knows it.
+
+    ``choices`` are the values that the user wrote, the default among them; empty where there is at most one.
+    """
 
     knob: str
     default: Value | None = None
@@ -36,25 +39,25 @@ class Placeholder:
 
 
 def parse(argv: Sequence[str]) -> dict[str, Placeholder]:
-    """The placeholders in the script's arguments, by knob. Raises ``UsageError`` where one can't be run."""
-    found: dict[str, Placeholder] = {}
+    """Knob → its placeholder in the script's arguments. Raises ``UsageError`` for one that can't be run."""
+    placeholders: dict[str, Placeholder] = {}
     for position, token in enumerate(argv):
         matches = [match for match in _PLACEHOLDER.finditer(token) if match["knob"]]
         for match in matches:
             placeholder = _placeholder(match)
-            known = found.setdefault(placeholder.knob, placeholder)
-            if repr(known) != repr(placeholder):  # equality takes true for 1
+            first = placeholders.setdefault(placeholder.knob, placeholder)
+            if repr(first) != repr(placeholder):  # equality takes true for 1
                 raise UsageError(
                     f"{{{placeholder.knob}}} stands in the arguments twice, with different values",
                     hint="write the same values at every place",
                 )
             if placeholder.default is None:
                 _check_removable(argv, position, match[0], alone=len(matches) == 1)
-    return found
+    return placeholders
 
 
 def render(argv: Sequence[str], config: Mapping[str, Value]) -> tuple[str, ...]:
-    """The arguments for one config: knobs that it doesn't name stay as the script wrote them."""
+    """The arguments for one config; a knob that it lacks has the default, or its argument is left out."""
     result: list[str] = []
     for token in argv:
         text = _rendered(token, config)
@@ -77,11 +80,11 @@ def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) ->
         if placeholder.knob in declared:
             continue
         if not placeholder.choices:
-            known = ", ".join(sorted(declared))
+            names = ", ".join(sorted(declared))
             raise UnknownKnobError(
                 f"{{{placeholder.knob}}} in the script's arguments is no knob of {space.name!r}",
                 hint=f"give its values, as in {{{placeholder.knob}=1|2|4}}, the script's own first; or write"
-                f" {{{{{placeholder.knob}}}}} if the braces are meant literally; the knobs are: {known}",
+                f" {{{{{placeholder.knob}}}}} if the braces are meant literally; the knobs are: {names}",
             )
         own.append(_own_knob(placeholder))
     return replace(space, knobs=(*own, *knobs))

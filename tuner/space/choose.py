@@ -9,7 +9,8 @@ from tuner.errors import UnknownKnobError, UntunableError, UsageError
 from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space.arguments import Placeholder, extend_space
-from tuner.space.declare import SearchSpace, selected_names
+from tuner.space.declare import SearchSpace
+from tuner.space.resolve import selected_names
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,15 @@ class Spaces:
         union = extend_space(self._union(), placeholders)
         for name in [*selected_names(selection), *pinned]:
             union.knob(name)
-        refusals = []
+        errors: list[UsageError] = []
         for space in self.declared:
             try:
                 _check(extend_space(space, placeholders), selection, pinned)
                 return
             except UsageError as error:
-                refusals.append(error)
-        # All names are known, so a space that lacks one belongs to another framework: its refusal says least.
-        values = [error for error in refusals if not isinstance(error, UnknownKnobError)]
+                errors.append(error)
+        # All names are known, so a space that lacks one belongs to another framework: its error says least.
+        values = [error for error in errors if not isinstance(error, UnknownKnobError)]
         raise (values or [self._mixed([*selected_names(selection), *pinned, *_unvalued(placeholders)])])[0]
 
     def chosen(
@@ -48,14 +49,14 @@ class Spaces:
         Raises ``UntunableError`` where none fits, ``UnknownKnobError`` where a knob ``asked`` for is another's.
         """
         space = self._fitting(knowledge)
-        known = {knob.name for knob in space.knobs}
-        own = {name for name, placeholder in placeholders.items() if placeholder.choices}
+        its_own = {knob.name for knob in space.knobs}
+        valued = {name for name, placeholder in placeholders.items() if placeholder.choices}
         for name in [*asked, *_unvalued(placeholders)]:
             others = ", ".join(repr(other.name) for other in self._owners(name))
-            if others and name not in known and name not in own:
+            if others and name not in its_own and name not in valued:
                 raise UnknownKnobError(
                     f"{name} is a knob of {others}, and the script trains with {_framework(knowledge)}",
-                    hint=f"the knobs of {space.name!r} are: {', '.join(sorted(known))}",
+                    hint=f"the knobs of {space.name!r} are: {', '.join(sorted(its_own))}",
                 )
         return extend_space(space, placeholders)
 

@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
 
 from tuner.errors import ObjectiveError, SpaceError
 from tuner.objective import Objective
@@ -22,7 +21,7 @@ AUTO = "auto"
 
 def load_spaces(name: str) -> tuple[SearchSpace, ...]:
     """The space of that name or file; with ``auto`` those of all entry points. Raises ``SpaceError``."""
-    return tuple(load_space(found) for found in (names(SPACES) if name == AUTO else (name,)))
+    return tuple(load_space(each) for each in (names(SPACES) if name == AUTO else (name,)))
 
 
 def load_space(name: str) -> SearchSpace:
@@ -48,7 +47,7 @@ def names(group: str) -> list[str]:
     return sorted({point.name for point in entry_points(group=group)})
 
 
-def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[ObjectiveError]) -> Any:
+def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[ObjectiveError]) -> object:
     if _is_file(name):
         return _from_file(Path(name), attribute, error)
     point = _entry_point(name, group)
@@ -75,7 +74,7 @@ def _entry_point(name: str, group: str) -> EntryPoint | None:
     return next((point for point in entry_points(group=group) if point.name == name), None)
 
 
-def _from_file(path: Path, attribute: str, error: type[SpaceError] | type[ObjectiveError]) -> Any:
+def _from_file(path: Path, attribute: str, error: type[SpaceError] | type[ObjectiveError]) -> object:
     if not path.is_file():
         raise error(f"there is no file {path}", hint="paths start at the current folder")
     # A name of its own: a file called torch.py must not become the user's torch.

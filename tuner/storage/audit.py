@@ -1,4 +1,4 @@
-"""Derives the figures of stored trials again from their raw records: nothing that is reported has another source."""
+"""Checks stored figures: derives them again from the trials' raw records, which are their only source."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tuner.storage.records import read_records, read_resources
 
 
 def rederived(folder: Path, trial: Trial) -> Measurement | None:
-    """The trial's measurement as its records give it; None where they give none. Raises ``OSError``."""
+    """The measurement that the trial's raw records give; None where they give none. Raises ``OSError``."""
     raw = trial_folder(folder, trial.number)
     return measurement_of(read_records(raw / RECORDS), read_resources(raw / RESOURCES))
 
 
 def disagreements(folder: Path, trials: Iterable[Trial]) -> list[str]:
-    """Where a stored figure isn't what the raw records give, a line each."""
+    """A line for each stored figure that isn't what the raw records give, and for records that can't be read."""
     lines = []
     for trial in trials:
         stored = trial.measurement

@@ -116,10 +116,6 @@ class Repository:
             assert result.inserted_primary_key is not None
             return StudyRecord(int(result.inserted_primary_key[0]), name, dict(identity), {}, "running", created)
 
-    def load_study(self, name: str) -> StudyRecord | None:
-        """The study of that name."""
-        return next((study for study in self.studies() if study.name == name), None)
-
     def studies(self) -> tuple[StudyRecord, ...]:
         """All studies, oldest first."""
         with self._reporting(), self._engine.connect() as connection:

@@ -102,13 +102,13 @@ _SIDES = {
 
 def _fields_of(phase: str, why: str) -> dict[str, object]:
     """The columns of schema 3 for a trial of schema 2, which kept them in the words that it was begun with."""
-    known = Phase(phase)
-    if known is Phase.FINALS and (finals := _FINALS.fullmatch(why)):
+    kind = Phase(phase)
+    if kind is Phase.FINALS and (finals := _FINALS.fullmatch(why)):
         return {"group": f"[{finals[1].replace(' ', '')}]"}
-    if known is Phase.SCREEN and (screen := _SCREEN.fullmatch(why)):
+    if kind is Phase.SCREEN and (screen := _SCREEN.fullmatch(why)):
         return {"group": json.dumps([int(screen[1])] if screen[1] else []), "samples": int(screen[2])}
-    if known is Phase.PROBE and why in _SIDES:
+    if kind is Phase.PROBE and why in _SIDES:
         return {"side": _SIDES[why].value}
-    if known in (Phase.FINALS, Phase.SCREEN, Phase.PROBE):
+    if kind in (Phase.FINALS, Phase.SCREEN, Phase.PROBE):
         raise ValueError(f"a trial of phase {phase!r} for {why!r}")
     return {}

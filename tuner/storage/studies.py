@@ -15,15 +15,15 @@ from tuner.storage.database import Repository, StudyRecord
 from tuner.storage.folder import DATABASE, LOCK
 from tuner.storage.lock import FolderLock
 
-# A dataset's tree holds millions of entries and no studies.
 _DEEPEST = 4
+"""Folders that lie deeper below the one that is searched aren't looked into: a dataset's tree holds millions."""
 
 
 @dataclass(frozen=True)
 class StoredStudy:
-    """A study as it lies in its folder; ``trials`` are the finished ones.
+    """A study as it is stored in ``folder``; ``trials`` are the finished ones, by number.
 
-    ``state`` is "running", "finished", or "stopped": to be resumed by the same command.
+    ``state`` is "running", "finished", or "stopped": the same command resumes it.
     """
 
     folder: Path
@@ -32,9 +32,12 @@ class StoredStudy:
     state: str
 
 
-def open_study(given: str | None) -> StoredStudy:
-    """The study in a folder (the current one without a name), or the only one below it. Raises ``StorageError``."""
-    folder = Path(given or ".")
+def open_study(name: str | None) -> StoredStudy:
+    """Reads the study in the folder of that name, or the only one below it; None is the current folder.
+
+    Raises ``StorageError`` where there is none or more than one, and as ``read_study``.
+    """
+    folder = Path(name or ".")
     if not folder.is_dir():
         raise StorageError(f"there is no folder {folder}", hint="paths start at the current folder")
     if (folder / DATABASE).is_file():
@@ -49,7 +52,11 @@ def open_study(given: str | None) -> StoredStudy:
 
 
 def read_study(folder: Path) -> StoredStudy:
-    """The study of a folder that holds a database. Raises ``StorageError``."""
+    """Reads the study of a folder that holds a database, which is migrated where an earlier version wrote it.
+
+    Raises ``StorageError`` where the database can't be read, or would have to be migrated and can't be written or is
+    in use by a running study.
+    """
     repository = Repository(f"sqlite:///{folder.absolute() / DATABASE}", FolderLock(folder))
     try:
         studies = repository.studies()
@@ -63,7 +70,7 @@ def read_study(folder: Path) -> StoredStudy:
 
 
 def _is_held(folder: Path) -> bool:
-    """Whether the process that the folder's lock names is alive. Asked without taking the lock from a study."""
+    """Whether the process that the folder's lock names is alive. Doesn't take the lock, which a study may want."""
     try:
         holder = json.loads((folder / LOCK).read_bytes())
         if holder["host"] != socket.gethostname():

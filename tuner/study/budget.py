@@ -1,15 +1,25 @@
-"""How much of a study's trials and seconds is left. Pure: the clock's reading is passed in."""
+"""What is left of a study's trials and seconds, and what its runs will take. Pure: the clock is read elsewhere."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from tuner.analysis.accuracy import SEEDS
+from tuner.analysis.gain import BaselineTrack
+from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
+from tuner.runner.request import probe_window
+from tuner.space.resolve import ResolvedSpace
+from tuner.study.plan import StudyPlan
 
 FINALS_SHARE = 0.2
 LARGEST_SHARE_UNFOUND = 0.5
 """Of the budget is kept for a proof at most, as long as nothing is found that could be proven."""
 FEWEST_ROUNDS = 3
 """Finals of fewer rounds prove nothing."""
+FIRST_TRIAL_S = 30.0
+"""A guess of what a trial takes, before any has been run."""
 
 
 @dataclass(frozen=True)
@@ -74,3 +84,99 @@ class Budget:
             if count * sum(runs_s[: candidates + 1]) <= left:
                 return candidates, count
         return 0, 0
+
+
+@dataclass(frozen=True)
+class StudyTime:
+    """What is left of a study's time at ``now``, and the seconds that its runs will take by those that were run.
+
+    ``trials`` are the finished ones of every phase; ``space`` is None before the search space is known.
+    """
+
+    plan: StudyPlan
+    budget: Budget
+    now: float
+    trials: Sequence[Trial]
+    space: ResolvedSpace | None
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds left for everything; None without a budget."""
+        return self.budget.seconds_left(self.now)
+
+    def fits(self, seconds: float) -> bool:
+        """Whether so much fits into what is left."""
+        return self.left_s is None or self.left_s >= seconds
+
+    def trial_s(self) -> float:
+        """What a trial typically takes here; a probe is shorter."""
+        seconds = [outcome.seconds for _, outcome in self._runs()]
+        return statistics.median(seconds) if seconds else FIRST_TRIAL_S
+
+    def run_s(self, phase: Phase, config: Config) -> float:
+        """What a run of the config takes in a phase: as it did there, else elsewhere, else as any trial."""
+        own = [(trial, outcome) for trial, outcome in self._runs() if trial.config == config]
+        seconds = [outcome.seconds for trial, outcome in own if trial.phase is phase]
+        if not seconds:
+            seconds = [_within(outcome, self.plan.window.max_s / 2) for _, outcome in own]
+        return statistics.median(seconds) if seconds else self.trial_s()
+
+    def probe_s(self) -> float:
+        """What a run of the probe would take, by the baseline."""
+        baseline = baseline_of(self.trials)
+        outcome = baseline.outcome if baseline is not None else None
+        return FIRST_TRIAL_S if outcome is None else _within(outcome, probe_window(self.plan.window).max_s)
+
+    def finals_s(self, config: Config, rounds: int, run_s: float = 0.0) -> float:
+        """What so many rounds of the config and the baseline take, where one of the config takes at least ``run_s``."""
+        return rounds * (self.run_s(Phase.FINALS, BASELINE) + max(run_s, self.run_s(Phase.FINALS, config)))
+
+    def proof_s(self, config: Config, run_s: float = 0.0) -> float:
+        """What a proof takes at least: the screen where one is due, and the fewest rounds of the finals."""
+        proof_s = self.finals_s(config, FEWEST_ROUNDS, run_s)
+        if self.needs_screen(config):
+            proof_s += SEEDS * (self.run_s(Phase.SCREEN, BASELINE) + self.run_s(Phase.SCREEN, config))
+        return proof_s
+
+    def needs_screen(self, config: Config) -> bool:
+        """Whether a config turns a knob that changes more than speed, and what it changes is to be looked at."""
+        knobs = self.space.space.knobs if self.space is not None and self.plan.accuracy.any else ()
+        return any(knob.tier > 1 for knob in knobs if knob.name in config)
+
+    def reserved_s(self) -> float:
+        """Kept for the proof: of the best trial so far, or of a later one where there is no time for that any more.
+
+        Where no proof fits into what is left, the search may have it all.
+        """
+        best = BaselineTrack(self.trials, self.plan.objective).best_of(searched(self.trials))
+        if best is not None and best.phase is not Phase.BASELINE:
+            proof_s = self.proof_s(best.config)
+            if self.fits(proof_s):
+                return self.budget.reserved_s(proof_s, found=True)
+        axes = self.space.axes if self.space is not None else ()
+        proof_s = self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
+        return self.budget.reserved_s(proof_s, found=False) if self.fits(proof_s) else 0.0
+
+    def search_s(self) -> float | None:
+        """Left for searching, beside what is kept for the proof; None without a budget."""
+        return None if self.left_s is None else max(0.0, self.left_s - self.reserved_s())
+
+    def search_is_over(self) -> str:
+        """Why no further search trial may start by the budget, or ""."""
+        done = len(searched(self.trials))
+        return self.budget.search_is_over(self.now, done, self.trial_s(), self.reserved_s())
+
+    def _runs(self) -> list[tuple[Trial, Outcome]]:
+        """Those that ran the whole loop."""
+        return [(t, t.outcome) for t in self.trials if t.phase is not Phase.PROBE and t.outcome is not None]
+
+
+def searched(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of baseline and search: those that ``--trials`` counts."""
+    return [trial for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
+
+
+def _within(outcome: Outcome, window_s: float) -> float:
+    """Seconds that the run would have taken with so long a window: the baseline gets a longer one than others."""
+    blocks = outcome.measurement.blocks if outcome.measurement is not None else ()
+    return outcome.seconds - max(0.0, sum(block.seconds for block in blocks) - window_s)

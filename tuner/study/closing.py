@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from tuner.analysis.accuracy import Screened
-from tuner.analysis.bottleneck import Bottleneck
 from tuner.analysis.contention import MOVED
 from tuner.analysis.tiers import best_of_tiers
 from tuner.model import Winner
 from tuner.result import StudyFacts, StudyLimits, StudyResult
-from tuner.study.context import Bench
+from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 
 
@@ -23,23 +21,15 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
     return StudyFacts(plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software))
 
 
-def result_of(
-    bench: Bench,
-    *,
-    winner: Winner | None,
-    screened: tuple[Screened, ...],
-    bottleneck: Bottleneck | None,
-    why: str,
-    interrupted: bool,
-) -> StudyResult:
-    """The result with what follows from the trials. ``why`` says what ended the search."""
-    best, yardstick, space = bench.best(), bench.yardstick, bench.space
+def result_of(study: StudyContext, *, winner: Winner | None, why: str, interrupted: bool) -> StudyResult:
+    """The result, with what follows from the trials. ``why`` says what ended the search."""
+    best, track, space = study.best, study.track, study.space
     tiers = {knob.name: knob.tier for knob in space.space.knobs} if space is not None else {}
     return StudyResult(
-        study=facts_of(bench.plan), trials=tuple(bench.trials), winner=winner, best=best,
-        best_gain=yardstick.gain(best), why=why, seconds=bench.budget.elapsed(bench.clock()), interrupted=interrupted,
-        screened=screened, shifts=tuple(yardstick.shifts(MOVED)), bottleneck=bottleneck,
+        study=facts_of(study.plan), trials=tuple(study.trials), winner=winner, best=best,
+        best_gain=track.gain(best), why=why, seconds=study.budget.elapsed(study.clock()), interrupted=interrupted,
+        screened=study.screened, shifts=tuple(track.shifts(MOVED)), bottleneck=study.bottleneck,
         space=space.space.name if space is not None else "",
         left_out=dict(space.left_out) if space is not None else {}, tiers=tiers,
-        bests=best_of_tiers(bench.trials, yardstick, tiers, winner, screened), knowledge=bench.knowledge,
+        bests=best_of_tiers(study.trials, track, tiers, winner, study.screened), knowledge=study.knowledge,
     )  # fmt: skip

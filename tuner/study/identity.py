@@ -11,8 +11,8 @@ from typing import Any
 from tuner.devices.present import kind_of
 from tuner.errors import ObjectiveError, StudyMismatchError
 from tuner.objective import Objective, amortised
-from tuner.space.declare import ResolvedSpace
 from tuner.space.registry import OBJECTIVES, load_objective, names
+from tuner.space.resolve import ResolvedSpace
 from tuner.storage import codec
 from tuner.study.plan import StudyPlan
 

@@ -1,4 +1,4 @@
-"""Everything that a study needs to be told."""
+"""What a study is to do: the script, the device, what may be turned, and the bounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StudyPlan:
     trials in a row without a gain worth having. The baseline is measured again every ``anchor_every`` trials.
     Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` is ``keep``
     or ``free``: whether samples per optimizer step may change. ``probe``: whether it begins with one where there is
-    time for it. ``storage_url`` is a database in the folder when empty.
+    time for it.
     """
 
     name: str
@@ -52,7 +52,6 @@ class StudyPlan:
     patience: int | None = 25
     effective_batch: str = "keep"
     probe: bool = True
-    storage_url: str = ""
 
     @property
     def host(self) -> Host:
@@ -61,5 +60,5 @@ class StudyPlan:
 
     @property
     def url(self) -> str:
-        """The database's address."""
-        return self.storage_url or f"sqlite:///{self.folder.absolute() / DATABASE}"
+        """The address of its database, in its folder."""
+        return f"sqlite:///{self.folder.absolute() / DATABASE}"

@@ -9,17 +9,19 @@ from dataclasses import replace
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of, find_bottleneck, sides
 from tuner.child.records import ProbeSide
 from tuner.devices.present import kind_of
+from tuner.events import Probed
 from tuner.formatting import SIDE_TEXT, seconds_text
 from tuner.knowledge import Knowledge, first_knowledge, with_arguments
 from tuner.model import BASELINE, Config, Measurement, Outcome, Phase, Side
 from tuner.runner.request import Runner, TrialRequest, probe_window
 from tuner.space.arguments import bound_knobs, parse, render
-from tuner.space.declare import Known, ResolvedSpace, resolve, selected_names
+from tuner.space.declare import Known
+from tuner.space.resolve import ResolvedSpace, resolve, selected_names
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, PROBE
 from tuner.storage.lock import DeviceLock, FolderLock
-from tuner.study.baseline import refusal
-from tuner.study.context import Bench
+from tuner.study.baseline import baseline_error
+from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 
 REAL = "the real loop"
@@ -53,7 +55,7 @@ def probe(
 
         real = run(REAL, BASELINE)
         if not real.complete or real.measurement is None:
-            raise refusal(real, plan.folder / PROBE / REAL / LOG)
+            raise baseline_error(real, plan.folder / PROBE / REAL / LOG)
         knowledge = with_arguments(replace(real.knowledge, effective_batch="free"), bound)
         known = Known(plan.device, plan.cores, knowledge=knowledge)
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
@@ -62,22 +64,27 @@ def probe(
         return find_bottleneck(real.measurement, measured), space, _headroom(plan, real.measurement)
 
 
-def explore(bench: Bench) -> Bottleneck | None:
-    """What holds a study's script up, by runs that are trials like any other. Raises as ``Bench.conduct``.
+def probe_study(study: StudyContext) -> None:
+    """Sets ``study.bottleneck``, by runs that are trials like any other. Raises as ``StudyContext.execute``.
 
-    Once its search has begun, what was measured until then counts. None, with a note of why, where nothing is.
+    Once the search has begun, what was measured until then counts. None, with a note of why, where nothing was.
     """
-    if bench.plan.probe and len(bench.searched()) < 2:
-        against = _against(bench)
-        if against:
-            bench.note(f"no probe: {against}")
+    assert study.space is not None
+    if not study.space.axes and not study.space.pinned:
+        return
+    if study.plan.probe and len(study.searched) < 2:
+        obstacle = _obstacle(study)
+        if obstacle:
+            study.note(f"no probe: {obstacle}")
         else:
-            _measure(bench.knowledge, lambda side, config: _trial(bench, side, config))
-    return bottleneck_of(bench.trials)
+            _measure(study.knowledge, lambda side, config: _outcome(study, side, config))
+    study.bottleneck = bottleneck_of(study.trials)
+    if study.bottleneck is not None:
+        study.tell(Probed(study.bottleneck))
 
 
-def _trial(bench: Bench, side: Side, config: Config) -> Outcome:
-    trial = bench.run_once(_new_trial(side, config))
+def _outcome(study: StudyContext, side: Side, config: Config) -> Outcome:
+    trial = study.run_once(_new_trial(side, config))
     assert trial.outcome is not None
     return trial.outcome
 
@@ -86,13 +93,13 @@ def _new_trial(side: Side, config: Config) -> NewTrial:
     return NewTrial(Phase.PROBE, config, SIDE_TEXT[side], side=side)
 
 
-def _against(bench: Bench) -> str:
+def _obstacle(study: StudyContext) -> str:
     """Why a study isn't probed, or ""."""
-    found = sides(bench.knowledge)
-    if not found:
+    configs = sides(study.knowledge)
+    if not configs:
         return "no loader is seen to feed the training"
-    missing = [side for side, config in found.items() if bench.recorded(_new_trial(side, config)) is None]
-    probe_s, search_s = len(missing) * bench.probe_s(), bench.search_s()
+    missing = [side for side, config in configs.items() if study.store.find(_new_trial(side, config)) is None]
+    probe_s, search_s = len(missing) * study.time.probe_s(), study.time.search_s()
     if search_s is not None and probe_s > LARGEST_SHARE * search_s:
         return f"it takes about {seconds_text(probe_s)}, too much of the {seconds_text(search_s)} for searching"
     return ""

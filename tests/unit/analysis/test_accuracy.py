@@ -10,9 +10,11 @@ import pytest
 from support import worlds
 
 from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, is_settled, judge, metrics_in
-from tuner.analysis.stats import Verdict
+from tuner.analysis.stats import Noninferiority
 from tuner.formatting import screened_text
 from tuner.model import BASELINE, Config, FirstGradient, Outcome
+
+PASS, FAIL, INCONCLUSIVE = Noninferiority.PASS, Noninferiority.FAIL, Noninferiority.INCONCLUSIVE
 
 
 def learned(*losses: float) -> Outcome:
@@ -36,47 +38,47 @@ LIMITS = AccuracyLimits(max_loss_increase=0.01)
 
 def test_equal_losses_pass() -> None:
     result = judge(BASELINE, pairs((1.0, 1.001), (1.1, 1.1), (0.9, 0.9005)), LIMITS, 256)
-    assert result.verdict is Verdict.PASS
+    assert result.verdict is PASS
     assert result.checks[0].high < 0.01
     assert result.checks[0].baseline == pytest.approx(1.0)
 
 
 def test_a_clearly_higher_loss_fails() -> None:
     result = judge(BASELINE, pairs((1.0, 1.05), (1.1, 1.16), (0.9, 0.946)), LIMITS, 256)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is FAIL
     assert result.checks[0].low > 0.01
 
 
 def test_not_significant_is_not_no_harm() -> None:
     result = judge(BASELINE, pairs((1.0, 1.1), (1.1, 1.0), (0.9, 0.95)), LIMITS, 256)
-    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.verdict is INCONCLUSIVE
 
 
 def test_a_lower_loss_passes() -> None:
-    assert judge(BASELINE, pairs((1.0, 0.7), (1.1, 0.75), (0.9, 0.66)), LIMITS, 256).verdict is Verdict.PASS
+    assert judge(BASELINE, pairs((1.0, 0.7), (1.1, 0.75), (0.9, 0.66)), LIMITS, 256).verdict is PASS
 
 
 def test_negative_losses_are_compared_by_their_size() -> None:
-    assert judge(BASELINE, pairs((-1.0, -1.0), (-1.1, -1.1), (-0.9, -0.9)), LIMITS, 256).verdict is Verdict.PASS
-    assert judge(BASELINE, pairs((-1.0, -0.9), (-1.1, -0.99), (-0.9, -0.81)), LIMITS, 256).verdict is Verdict.FAIL
+    assert judge(BASELINE, pairs((-1.0, -1.0), (-1.1, -1.1), (-0.9, -0.9)), LIMITS, 256).verdict is PASS
+    assert judge(BASELINE, pairs((-1.0, -0.9), (-1.1, -0.99), (-0.9, -0.81)), LIMITS, 256).verdict is FAIL
 
 
 def test_a_run_that_failed_fails_with_its_reason() -> None:
     failed = [*pairs((1.0, 1.0)), Pair(2, learned(1.0, 1.0), worlds.infeasible("nan"))]
     result = judge(Config(precision="fp16"), failed, LIMITS, 256)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is FAIL
     assert "made-up nan" in result.reason
 
 
 def test_a_baseline_that_failed_shows_nothing() -> None:
     failed = [Pair(1, worlds.infeasible("host-oom"), learned(1.0, 1.0))]
-    assert judge(BASELINE, failed, LIMITS, 256).verdict is Verdict.INCONCLUSIVE
+    assert judge(BASELINE, failed, LIMITS, 256).verdict is INCONCLUSIVE
 
 
 def test_no_losses_show_nothing() -> None:
     blind = [Pair(seed, learned(), learned()) for seed in (1, 2, 3)]
     result = judge(BASELINE, blind, LIMITS, 256)
-    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.verdict is INCONCLUSIVE
     assert math.isnan(result.checks[0].worse)
 
 
@@ -89,10 +91,10 @@ def test_a_metric_may_not_drop() -> None:
             for seed, (before, after) in enumerate(values, start=1)
         ]
 
-    assert judge(BASELINE, with_accuracy((0.9, 0.9), (0.91, 0.909), (0.9, 0.901)), limits, 1).verdict is Verdict.PASS
-    assert judge(BASELINE, with_accuracy((0.9, 0.8), (0.91, 0.81), (0.9, 0.8)), limits, 1).verdict is Verdict.FAIL
+    assert judge(BASELINE, with_accuracy((0.9, 0.9), (0.91, 0.909), (0.9, 0.901)), limits, 1).verdict is PASS
+    assert judge(BASELINE, with_accuracy((0.9, 0.8), (0.91, 0.81), (0.9, 0.8)), limits, 1).verdict is FAIL
     unseen = [Pair(1, learned(1.0), learned(1.0), {"accuracy": 0.9}, {})]
-    assert judge(BASELINE, unseen, limits, 1).verdict is Verdict.INCONCLUSIVE
+    assert judge(BASELINE, unseen, limits, 1).verdict is INCONCLUSIVE
 
 
 def test_the_worst_figure_decides() -> None:
@@ -101,8 +103,8 @@ def test_the_worst_figure_decides() -> None:
         (1.0, 1.0), (1.1, 1.1), (0.9, 0.9)
     )]  # fmt: skip
     result = judge(BASELINE, mixed, limits, 256)
-    assert [check.verdict for check in result.checks] == [Verdict.PASS, Verdict.FAIL]
-    assert result.verdict is Verdict.FAIL
+    assert [check.verdict for check in result.checks] == [PASS, FAIL]
+    assert result.verdict is FAIL
 
 
 def test_patterns_find_the_last_value() -> None:
@@ -119,12 +121,12 @@ def test_a_loss_that_has_come_far_is_held_against_its_way() -> None:
         Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.010 + more] * 8))
         for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
     ]
-    assert judge(BASELINE, far, LIMITS, 1024).verdict is Verdict.PASS
+    assert judge(BASELINE, far, LIMITS, 1024).verdict is PASS
     worse = [
         Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.110 + more] * 8))
         for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
     ]
-    assert judge(BASELINE, worse, LIMITS, 1024).verdict is Verdict.FAIL
+    assert judge(BASELINE, worse, LIMITS, 1024).verdict is FAIL
 
 
 def with_metric(name: str, *values: tuple[float, float]) -> list[Pair]:
@@ -138,10 +140,10 @@ def test_a_metric_that_is_better_when_lower_may_not_rise() -> None:
     limits = AccuracyLimits(max_loss_increase=None, max_metric_rise={"perplexity": 0.02})
     higher = with_metric("perplexity", (20.0, 22.0), (21.0, 23.1), (20.0, 22.2))
     lower = with_metric("perplexity", (20.0, 18.0), (21.0, 18.1), (20.0, 17.2))
-    assert judge(BASELINE, higher, limits, 1).verdict is Verdict.FAIL
-    assert judge(BASELINE, lower, limits, 1).verdict is Verdict.PASS
+    assert judge(BASELINE, higher, limits, 1).verdict is FAIL
+    assert judge(BASELINE, lower, limits, 1).verdict is PASS
     dropping = AccuracyLimits(max_loss_increase=None, max_metric_drop={"perplexity": 0.02})
-    assert judge(BASELINE, lower, dropping, 1).verdict is Verdict.FAIL
+    assert judge(BASELINE, lower, dropping, 1).verdict is FAIL
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -151,10 +153,10 @@ def test_a_metric_that_is_not_finite_fails(value: float) -> None:
         ("down", AccuracyLimits(max_loss_increase=None, max_metric_rise={"down": 0.5})),
     ):
         once = judge(BASELINE, with_metric(name, (0.9, 0.9), (0.9, value), (0.9, 0.9)), limits, 1)
-        assert once.verdict is Verdict.FAIL
+        assert once.verdict is FAIL
         assert f"{name} {value:.4g}" in screened_text(once)
         as_written = with_metric(name, (0.9, 0.9), (value, 0.9), (0.9, 0.9))
-        assert judge(BASELINE, as_written, limits, 1).verdict is Verdict.INCONCLUSIVE
+        assert judge(BASELINE, as_written, limits, 1).verdict is INCONCLUSIVE
 
 
 def test_what_was_not_seen_is_named_with_what_was() -> None:
@@ -164,7 +166,7 @@ def test_what_was_not_seen_is_named_with_what_was() -> None:
     seen = limits.unseen({"loss/val", *(f"m{n}" for n in range(9))})
     assert "accuracy: the script gave no such metric; it gave loss/val, m0" in seen and "and 2 more" in seen
     result = judge(BASELINE, with_metric("accurracy", (0.9, 0.9)), AccuracyLimits(None, {"accuracy": 0.01}), 1)
-    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.verdict is INCONCLUSIVE
     assert "it gave accurracy" in screened_text(result)
 
 
@@ -180,11 +182,11 @@ def skipping(*shares: tuple[int, int]) -> list[Pair]:
 
 
 def test_a_scaler_may_skip_few_steps() -> None:
-    assert judge(BASELINE, skipping((0, 5), (0, 4), (0, 6)), LIMITS, 256).verdict is Verdict.PASS
+    assert judge(BASELINE, skipping((0, 5), (0, 4), (0, 6)), LIMITS, 256).verdict is PASS
     as_it_does_as_written = skipping((20, 24), (20, 26), (20, 25))
-    assert judge(BASELINE, as_it_does_as_written, LIMITS, 256).verdict is Verdict.PASS
+    assert judge(BASELINE, as_it_does_as_written, LIMITS, 256).verdict is PASS
     failed = judge(BASELINE, skipping((0, 8), (0, 10), (0, 12)), LIMITS, 256)
-    assert failed.verdict is Verdict.FAIL
+    assert failed.verdict is FAIL
     assert "skipped 30 of 300 steps after its first ones (10%" in failed.reason
     assert not is_settled(BASELINE, skipping((0, 50))), "one seed's share decides nothing"
 
@@ -210,12 +212,12 @@ def gradients(*norms: tuple[float, float], before: dict[str, Any] | None = None,
 
 def test_a_batch_in_parts_gives_the_gradient_of_the_whole() -> None:
     same = judge(SPLIT, gradients((2.0, 2.00001), (2.1, 2.1), (1.9, 1.9)), LIMITS, 256)
-    assert same.verdict is Verdict.PASS
+    assert same.verdict is PASS
     assert same.checks[-1].name == GRADIENT and same.checks[-1].worse == pytest.approx(5e-6)
     other = gradients((2.0, 2.0), (2.1, 2.11))
     assert not is_settled(SPLIT, other[:1]) and is_settled(SPLIT, other)
     failed = judge(SPLIT, other, LIMITS, 256)
-    assert failed.verdict is Verdict.FAIL
+    assert failed.verdict is FAIL
     text = screened_text(failed)
     assert "gradient norm of the first step 2.055 against 2.05 (0.48% apart; 0.05% is the limit)" in text
 
@@ -223,8 +225,8 @@ def test_a_batch_in_parts_gives_the_gradient_of_the_whole() -> None:
 def test_numbers_that_are_coarser_may_be_further_apart() -> None:
     near, far = (2.0, 2.01), (2.0, 2.03)
     for coarse in ({"exact": False}, {"before": {"exact": False}}):
-        assert judge(SPLIT, gradients(near, near, near, **coarse), LIMITS, 256).verdict is Verdict.PASS
-        assert judge(SPLIT, gradients(far, **coarse), LIMITS, 256).verdict is Verdict.FAIL
+        assert judge(SPLIT, gradients(near, near, near, **coarse), LIMITS, 256).verdict is PASS
+        assert judge(SPLIT, gradients(far, **coarse), LIMITS, 256).verdict is FAIL
 
 
 @pytest.mark.parametrize(
@@ -238,13 +240,13 @@ def test_numbers_that_are_coarser_may_be_further_apart() -> None:
 )
 def test_gradients_that_chance_moves_leave_it_to_the_losses(changes: dict[str, Any], said: str) -> None:
     result = judge(SPLIT, gradients((2.0, 2.5), (2.0, 2.5), (2.0, 2.5), **changes), LIMITS, 256)
-    assert result.verdict is Verdict.PASS
+    assert result.verdict is PASS
     assert [check.name for check in result.checks] == [LOSS]
     assert said in screened_text(result)
 
 
 def test_padded_batches_are_the_same_data() -> None:
-    assert judge(SPLIT, gradients((2.0, 2.5), inputs=((960.0, 3.1), (64.0, 0.25))), LIMITS, 256).verdict is Verdict.FAIL
+    assert judge(SPLIT, gradients((2.0, 2.5), inputs=((960.0, 3.1), (64.0, 0.25))), LIMITS, 256).verdict is FAIL
 
 
 def test_another_batch_may_have_another_gradient() -> None:
@@ -252,4 +254,4 @@ def test_another_batch_may_have_another_gradient() -> None:
     freed = gradients((2.0, 2.5), (2.0, 2.5), (2.0, 2.5), samples=128.0)
     for config, pairs_ in (({"precision": "bf16"}, apart), ({"batch_size": 128}, freed)):
         result = judge(Config(config), pairs_, LIMITS, 256)
-        assert (result.verdict, result.reason) == (Verdict.PASS, "")
+        assert (result.verdict, result.reason) == (PASS, "")

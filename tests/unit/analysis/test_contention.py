@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.analysis.contention import Host, contamination, disturbance, overwhelmed, throttle_text
+from tuner.analysis.contention import Host, contaminated_by, contamination, disturbance, throttle_text
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
 from tuner.model import Block, CardUse, Measurement, Outcome, OutcomeKind
 
@@ -97,8 +97,8 @@ def test_the_calmest_run_comes_first() -> None:
 
 def test_what_is_no_evidence_says_why() -> None:
     hot = replace(CALM_CARD, throttle_reasons=0x44, foreign_share=0.3)
-    assert overwhelmed(replace(MEASURED, card=replace(CALM_CARD, foreign_share=0.2), foreign_cpus=2.0), 2.0) == ()
-    assert overwhelmed(replace(MEASURED, card=hot, foreign_cpus=2.1), 2.0) == (
+    assert contaminated_by(replace(MEASURED, card=replace(CALM_CARD, foreign_share=0.2), foreign_cpus=2.0), 2.0) == ()
+    assert contaminated_by(replace(MEASURED, card=hot, foreign_cpus=2.1), 2.0) == (
         "other processes kept the machine busy",
         "the card was slowed down: heat (hardware)",
         "other processes kept the card busy",

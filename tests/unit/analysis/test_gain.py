@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.analysis.gain import Yardstick, gain, score_of
+from tuner.analysis.gain import BaselineTrack, gain, score_of
 from tuner.errors import ObjectiveError
 from tuner.model import BASELINE, Block, Measurement, Outcome, OutcomeKind, Phase, Shift, Trial
 from tuner.objective import Objective
@@ -61,11 +61,11 @@ def test_better_is_above_one_either_way() -> None:
     assert gain(100.0, 200.0, MORE) == 0.5 == gain(200.0, 100.0, LESS)
 
 
-def _anchored(*anchors: tuple[int, float | None], objective: Objective = MORE) -> Yardstick:
+def _anchored(*anchors: tuple[int, float | None], objective: Objective = MORE) -> BaselineTrack:
     """Trials among which the baseline was measured at these numbers, at first as the baseline itself."""
     phases = [Phase.BASELINE, *[Phase.ANCHOR] * len(anchors)]
     runs = [_trial(number, figure, phase) for (number, figure), phase in zip(anchors, phases, strict=False)]
-    return Yardstick([*reversed(runs), _trial(5, 1e9), _trial(6, 1e9, Phase.FINALS)], objective)
+    return BaselineTrack([*reversed(runs), _trial(5, 1e9), _trial(6, 1e9, Phase.FINALS)], objective)
 
 
 @pytest.mark.parametrize(
@@ -74,25 +74,25 @@ def _anchored(*anchors: tuple[int, float | None], objective: Objective = MORE) -
      (99, 30.0, 1.0)],
 )  # fmt: skip
 def test_a_trial_is_held_against_the_baseline_of_its_moment(number: int, reference: float, drift: float) -> None:
-    yardstick = _anchored((0, 100.0), (10, 150.0), (13, None), (15, math.nan), (20, 30.0))
-    assert yardstick.reference(number) == pytest.approx(reference)
-    assert yardstick.drift(number) == pytest.approx(drift)
-    assert yardstick.gain(_trial(number, 300.0)) == pytest.approx(300.0 / reference)
+    track = _anchored((0, 100.0), (10, 150.0), (13, None), (15, math.nan), (20, 30.0))
+    assert track.reference(number) == pytest.approx(reference)
+    assert track.drift(number) == pytest.approx(drift)
+    assert track.gain(_trial(number, 300.0)) == pytest.approx(300.0 / reference)
 
 
 def test_where_the_baseline_moved_is_told() -> None:
-    yardstick = _anchored((0, 100.0), (10, 150.0), (13, None), (15, 140.0), (20, 70.0), (25, 76.0))
-    assert yardstick.shifts(1.1) == [Shift(0, 10, 1.5), Shift(15, 20, 2.0)]
-    assert yardstick.shifts(2.5) == []
+    track = _anchored((0, 100.0), (10, 150.0), (13, None), (15, 140.0), (20, 70.0), (25, 76.0))
+    assert track.shifts(1.1) == [Shift(0, 10, 1.5), Shift(15, 20, 2.0)]
+    assert track.shifts(2.5) == []
     assert _anchored((0, 100.0)).shifts(1.0) == []
 
 
 def test_without_a_baseline_there_is_no_gain() -> None:
-    for yardstick in (_anchored(), _anchored((0, None)), _anchored((0, math.inf))):
-        assert yardstick.reference(3) is None
-        assert yardstick.gain(_trial(3, 5.0)) is None
-        assert yardstick.drift(3) == 1.0
-        assert yardstick.best_of([_trial(3, 5.0)]) is None
+    for track in (_anchored(), _anchored((0, None)), _anchored((0, math.inf))):
+        assert track.reference(3) is None
+        assert track.gain(_trial(3, 5.0)) is None
+        assert track.drift(3) == 1.0
+        assert track.best_of([_trial(3, 5.0)]) is None
     assert _anchored((0, 5.0)).gain(None) is None
     assert _anchored((0, 5.0)).gain(_trial(3, None)) is None
 

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.analysis.stats import (
     Interval,
-    Verdict,
+    Noninferiority,
     is_steady,
     mean_ratio_interval,
     non_inferior,
@@ -177,21 +177,21 @@ def test_a_series_that_settles_is_not_steady_and_one_that_settles_by_little_is()
 @pytest.mark.parametrize(
     ("differences", "margin", "verdict"),
     [
-        ([0.0, 0.0, 0.0], 0.0, Verdict.PASS),
-        ([0.01, 0.012, 0.008], 0.05, Verdict.PASS),
-        ([-1.0, -1.1, -0.9], 0.0, Verdict.PASS),
-        ([0.2, 0.21, 0.19], 0.05, Verdict.FAIL),
-        ([0.04, 0.06, 0.05], 0.05, Verdict.INCONCLUSIVE),
-        ([0.0, 0.1, -0.1], 0.05, Verdict.INCONCLUSIVE),
-        ([0.0], 0.05, Verdict.INCONCLUSIVE),
-        ([], 0.05, Verdict.INCONCLUSIVE),
-        ([0.0, math.nan, 0.0], 0.05, Verdict.FAIL),
-        ([math.inf], 0.05, Verdict.FAIL),
-        ([-math.inf, 0.0], 0.05, Verdict.FAIL),
+        ([0.0, 0.0, 0.0], 0.0, Noninferiority.PASS),
+        ([0.01, 0.012, 0.008], 0.05, Noninferiority.PASS),
+        ([-1.0, -1.1, -0.9], 0.0, Noninferiority.PASS),
+        ([0.2, 0.21, 0.19], 0.05, Noninferiority.FAIL),
+        ([0.04, 0.06, 0.05], 0.05, Noninferiority.INCONCLUSIVE),
+        ([0.0, 0.1, -0.1], 0.05, Noninferiority.INCONCLUSIVE),
+        ([0.0], 0.05, Noninferiority.INCONCLUSIVE),
+        ([], 0.05, Noninferiority.INCONCLUSIVE),
+        ([0.0, math.nan, 0.0], 0.05, Noninferiority.FAIL),
+        ([math.inf], 0.05, Noninferiority.FAIL),
+        ([-math.inf, 0.0], 0.05, Noninferiority.FAIL),
     ],
 )
 def test_harm_within_the_margin_is_shown_and_not_assumed(
-    differences: list[float], margin: float, verdict: Verdict
+    differences: list[float], margin: float, verdict: Noninferiority
 ) -> None:
     assert non_inferior(differences, margin) is verdict
 

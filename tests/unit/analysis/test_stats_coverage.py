@@ -13,7 +13,7 @@ from support.step_times import WEATHERS, trials
 
 from tuner.analysis.stats import (
     Floats,
-    Verdict,
+    Noninferiority,
     is_steady,
     mean_ratio_interval,
     non_inferior,
@@ -149,5 +149,5 @@ def test_a_ratio_of_interleaved_runs_is_honest_on_a_machine_that_drifts(noise: s
 def test_harm_at_the_margin_passes_no_more_often_than_promised() -> None:
     differences = np.random.default_rng(7).normal(0.05, 0.03, (4000, 3)).tolist()
     verdicts = [non_inferior(row, 0.05) for row in differences]
-    assert verdicts.count(Verdict.PASS) / 4000 <= 0.06
-    assert verdicts.count(Verdict.FAIL) / 4000 <= 0.06
+    assert verdicts.count(Noninferiority.PASS) / 4000 <= 0.06
+    assert verdicts.count(Noninferiority.FAIL) / 4000 <= 0.06

@@ -9,7 +9,7 @@ from support import worlds
 
 from tuner.analysis import stats
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.tiers import best_of_tiers
 from tuner.model import Config, Phase, Ratio, Trial, Value, Verdict, Winner
 
@@ -29,8 +29,8 @@ TRIALS = [
     Trial(6, Phase.SEARCH, Config(batch_size=512), "", worlds.infeasible("oom")),
 ]  # fmt: skip
 SCREENED = (
-    Screened(FP16, stats.Verdict.FAIL, (), 3, 100),
-    Screened(BF16, stats.Verdict.PASS, (), 3, 100),
+    Screened(FP16, stats.Noninferiority.FAIL, (), 3, 100),
+    Screened(BF16, stats.Noninferiority.PASS, (), 3, 100),
 )
 
 
@@ -41,7 +41,7 @@ def won(config: Config, verdict: Verdict) -> Winner:
 
 
 def test_the_fastest_trial_stands_for_a_tier_with_what_its_screen_said() -> None:
-    one, two = best_of_tiers(TRIALS, Yardstick(TRIALS, worlds.OBJECTIVE), TIERS, None, SCREENED)
+    one, two = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, None, SCREENED)
     assert (one.tier, one.config, one.learned) == (1, Config(workers=2), "not-needed")
     assert (two.tier, two.config, two.learned) == (2, FP16, "fail")
     assert [one.gain, two.gain] == pytest.approx([1.2, 1.6])
@@ -51,7 +51,7 @@ def test_the_fastest_trial_stands_for_a_tier_with_what_its_screen_said() -> None
 @pytest.mark.parametrize("verdict", Verdict)
 def test_what_finals_proved_stands_for_its_tier(verdict: Verdict) -> None:
     winner = won(BF16, verdict)
-    one, two = best_of_tiers(TRIALS, Yardstick(TRIALS, worlds.OBJECTIVE), TIERS, winner, SCREENED)
+    one, two = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, winner, SCREENED)
     improved = verdict is Verdict.IMPROVED
     assert two.config == (BF16 if improved else FP16), "without a proof the fastest trial says more"
     assert two.proven == improved
@@ -62,10 +62,10 @@ def test_what_finals_proved_stands_for_its_tier(verdict: Verdict) -> None:
 
 def test_a_candidate_without_proof_is_told_with_its_finals() -> None:
     winner = won(FP16, Verdict.KEEP_BASELINE)
-    *_, best = best_of_tiers(TRIALS, Yardstick(TRIALS, worlds.OBJECTIVE), TIERS, winner, ())
+    *_, best = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, winner, ())
     assert (best.config, best.speedup, best.proven, best.learned) == (FP16, winner.speedup, False, "not-screened")
 
 
 def test_nothing_faster_is_no_best() -> None:
     trials = [TRIALS[0], *TRIALS[5:]]
-    assert best_of_tiers(trials, Yardstick(trials, worlds.OBJECTIVE), TIERS, None, ()) == ()
+    assert best_of_tiers(trials, BaselineTrack(trials, worlds.OBJECTIVE), TIERS, None, ()) == ()

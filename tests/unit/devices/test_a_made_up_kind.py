@@ -22,7 +22,7 @@ from tuner.devices.present import devices, kind_of, resolve_device, spellings
 from tuner.devices.software import software
 from tuner.errors import DeviceBusyError, DeviceError
 from tuner.model import BASELINE, Device, Script
-from tuner.runner.launch import child_environment, device_environment, request_document
+from tuner.runner.launch import child_environment, child_request, device_environment
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
 from tuner.storage.lock import DeviceLock
@@ -124,7 +124,7 @@ def test_a_trial_sees_it_alone_and_is_read_beside_it(tmp_path: Path) -> None:
     limits = Limits(trial_timeout_s=30)
     request = TrialRequest(tmp_path / "trial", Script("train.py", ()), device, BASELINE, limits=limits)
     assert child_environment(request, tmp_path / "request.json", 9)["ABACUS"] == "ABA-1"
-    assert request_document(request, parent_pid=1, started=0.0)["device"] == "abacus:0"
+    assert child_request(request, parent_pid=1, started=0.0).device == "abacus:0"
     child = tmp_path / "child.py"
     child.write_text("import os, time; print(os.environ['ABACUS'], flush=True); time.sleep(0.6)")
     ProcessRunner(child=child).run(request, threading.Event())

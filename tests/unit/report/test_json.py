@@ -13,7 +13,7 @@ import pytest
 from support import made_up, worlds
 from support.ran import Ran
 
-from tuner.analysis.gain import Yardstick
+from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.waterfall import waterfall
 from tuner.cli import main
 from tuner.documents import measurement_document
@@ -37,7 +37,7 @@ def measurements(measurement: Measurement) -> Iterator[tuple[str, dict[str, Any]
     content = PROFILE.serialize(replace(made_up.RESULT, trials=(trial,), winner=None), None)
     yield "best.json", json.loads(content or b"")["profiles"][0]["baseline"]
     yield "trials", TrialsReport([trial], RATE).documents()[0]["measurement"]
-    yield "waterfall", documents(waterfall([trial], Yardstick([trial], RATE)))[0]
+    yield "waterfall", documents(waterfall([trial], BaselineTrack([trial], RATE)))[0]
     probed = ProbeReport(made_up.BOTTLENECK, {"the real loop": measurement}, None, (), (), {}, "probe")
     yield "probe", probed.document()["runs"][0]["measurement"]
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tuner.child import wire
+from tuner.child.records import ChildRequest, Mode, ProbeSide, Window
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Device, Script
-from tuner.runner.launch import child_environment, device_environment, request_document
+from tuner.runner.launch import applied_request, child_environment, child_request, device_environment
 from tuner.runner.request import Limits, TrialRequest
 
 CARD = Device("cuda", 3, "NVIDIA H100", "GPU-1234", 80 * 2**30)
@@ -26,7 +27,7 @@ def test_a_child_sees_its_card_alone_and_as_the_first(tmp_path: Path) -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-1234"
     assert environment[wire.RECORDS_ENV] == "9"
     assert environment[wire.REQUEST_ENV] == str(tmp_path / "request.json")
-    assert request_document(request(tmp_path), parent_pid=1, started=0.0)["device"] == "cuda:0"
+    assert child_request(request(tmp_path), parent_pid=1, started=0.0).device == "cuda:0"
 
 
 def test_a_card_without_a_uuid_is_named_by_number(tmp_path: Path) -> None:
@@ -54,13 +55,21 @@ def test_trackers_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_request_holds_everything_that_the_child_may_know(tmp_path: Path) -> None:
     knowledge = Knowledge(training_loaders=("a",))
-    asked = request(tmp_path, config={"workers": 2}, knowledge=knowledge, limits=Limits(max_device_bytes=5))
-    document = request_document(asked, parent_pid=77, started=1.5)
-    assert document["v"] == wire.VERSION
-    assert document["script"] == str(Path("train.py").absolute())
-    assert document["script_as_given"] == "train.py"
-    assert document["argv"] == ["--lr", "0.1"]
-    assert (document["config"], document["knowledge"]) == ({"workers": 2}, {"training_loaders": ("a",)})
-    assert (document["parent_pid"], document["max_device_bytes"]) == (77, 5)
-    assert document["window"]["max_s"] == 20.0
-    assert document["deadline_s"] == 120.0
+    asked = request(
+        tmp_path, config={"workers": 2}, knowledge=knowledge, limits=Limits(5.0, max_device_bytes=5), seed=3,
+        probe=ProbeSide.LOADER,
+    )  # fmt: skip
+    for_child = child_request(asked, parent_pid=77, started=1.5, used_device_bytes=9)
+    assert for_child == ChildRequest(
+        mode=Mode.TRIAL, script=str(Path("train.py").absolute()), script_as_given="train.py", argv=("--lr", "0.1"),
+        device="cuda:0", config={"workers": 2}, knowledge=knowledge, folder=str(tmp_path.absolute()),
+        window=Window(max_s=5.0), deadline_s=5.0, seed=3, probe=ProbeSide.LOADER, max_device_bytes=5,
+        used_device_bytes=9, parent_pid=77, spawned_monotonic=1.5,
+    )  # fmt: skip
+    assert wire.decode_request(wire.encode_request(for_child)) == for_child
+    assert child_request(request(tmp_path), parent_pid=77, started=1.5).window.max_s == 20.0
+
+
+def test_an_applied_run_is_not_measured() -> None:
+    applied = applied_request(Script("", (), module="package.train"), CARD, Config(workers=2), Knowledge())
+    assert applied == ChildRequest(Mode.APPLY, module="package.train", device="cuda:0", config={"workers": 2})

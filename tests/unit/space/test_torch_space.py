@@ -10,7 +10,8 @@ from tuner.errors import UsageError
 from tuner.knowledge import Knowledge, with_arguments
 from tuner.model import Value
 from tuner.space.arguments import bound_knobs, extend_space, parse
-from tuner.space.declare import Known, ResolvedSpace, resolve
+from tuner.space.declare import Known
+from tuner.space.resolve import ResolvedSpace, resolve
 
 WRITTEN: dict[str, Value] = {
     "batch_size": 64, "grad_accumulation": 1, "num_workers": 0, "prefetch_factor": 2, "persistent_workers": False,

@@ -15,7 +15,8 @@ from tuner.model import Config, Device, Script, Value
 from tuner.objective import Objective
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
-from tuner.space.declare import Axis, Knob, ResolvedSpace, SearchSpace
+from tuner.space.declare import Knob, SearchSpace
+from tuner.space.resolve import Axis, ResolvedSpace
 from tuner.storage import codec
 from tuner.study.identity import check_identity, identity_of, space_hash
 from tuner.study.plan import StudyPlan

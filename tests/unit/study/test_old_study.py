@@ -18,7 +18,7 @@ from tuner.errors import StudyMismatchError
 from tuner.export import profile as profiles
 from tuner.model import Config, Device, Phase, Trial, Verdict
 from tuner.result import StudyResult
-from tuner.search.chain import Sequence
+from tuner.search.chain import Chain
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.studies import read_study
@@ -40,7 +40,7 @@ def whole(studies: Path, tmp_path: Path) -> tuple[Trial, ...]:
 
 
 def resume(plan: StudyPlan, runner: old_study.RecordedRunner) -> StudyResult:
-    sampler = Sequence(StructuredSampler(), TpeSampler(plan.seed))
+    sampler = Chain(StructuredSampler(), TpeSampler(plan.seed))
     return run_study(plan, runner, sampler, lambda event: None, threading.Event())
 
 

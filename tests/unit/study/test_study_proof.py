@@ -12,7 +12,7 @@ from support import worlds
 from support.ran import Ran, of
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.analysis.stats import Verdict as Accuracy
+from tuner.analysis.stats import Noninferiority
 from tuner.events import Noted
 from tuner.formatting import result_text
 from tuner.knowledge import Knowledge
@@ -53,14 +53,14 @@ def test_a_config_that_learns_worse_is_not_exported(tmp_path: Path) -> None:
     assert result.winner is not None
     assert "precision" not in result.winner.config
     assert "workers" in result.winner.config
-    assert {screened.verdict for screened in result.screened} == {Accuracy.FAIL}
+    assert {screened.verdict for screened in result.screened} == {Noninferiority.FAIL}
 
 
 def test_a_config_that_learns_as_well_is_exported_with_its_screen(tmp_path: Path) -> None:
     result, runner = proven(tmp_path, harm=0.0001)
     assert result.winner is not None
     assert "precision" in result.winner.config
-    assert result.screened[0].verdict is Accuracy.PASS
+    assert result.screened[0].verdict is Noninferiority.PASS
     screens = [request for request in runner.requests if request.seed is not None]
     assert {request.seed for request in screens} == {1, 2, 3}
     assert all(request.window.until_samples == result.screened[0].samples for request in screens)

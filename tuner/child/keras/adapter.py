@@ -7,11 +7,10 @@ from types import ModuleType
 
 from ..adapter import Adapter, Library
 from ..session import Session
-from ..tensorflow import files
+from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
 from .evidence import Observation
 from .losses import LossReader
-from .steps import FRAMEWORK
 from .watches import Watches
 
 OLDEST = (3, 3)
@@ -54,16 +53,16 @@ class KerasAdapter(Adapter):
 
         A card whose memory is taken as it is needed can't be capped as well: there the limit is only held against.
         """
-        session, limit = self.session, self.session.request.max_device_bytes
-        if session.knobs.wants("memory_growth"):
-            session.device.tensorflow_set_growth(tf, bool(session.request.config["memory_growth"]))
-        elif limit and session.request.config:
-            session.device.tensorflow_cap_memory(tf, limit)
+        request, device = self.session.request, self.session.device
+        if self.session.knobs.wants("memory_growth"):
+            device.tensorflow_set_growth(tf, bool(request.config["memory_growth"]))
+        elif request.max_device_bytes and request.config:
+            device.tensorflow_cap_memory(tf, request.max_device_bytes)
 
     # the clock's hooks
 
     def synchronize(self) -> None:
-        """Waits for the card, and takes what graphs have counted."""
+        """Waits for the device, and takes what graphs have counted."""
         watches = self.watches
         if watches.tf is not None:
             self.session.device.tensorflow_synchronize(watches.tf)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 
 from ..patches import patch
+from ..records import ProbeSide
 from ..session import Session
 from ..tensorflow.counters import plain_variable
 from ..tensorflow.types import Strategy, Structure, Tensor, Variable
@@ -136,7 +137,7 @@ class BatchCounters:
     def _counted(self, batches: Iterable[Structure]) -> Iterator[Structure]:
         clock = self.session.clock
         began = time.perf_counter()
-        for batch in _first_of(batches) if self.session.request.probe == "compute" else batches:
+        for batch in _first_of(batches) if self.session.request.probe is ProbeSide.COMPUTE else batches:
             size = leading_dimension(batch)
             self.largest = max(self.largest, size)
             clock.add_samples(size, time.perf_counter() - began)

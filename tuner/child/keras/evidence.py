@@ -9,11 +9,12 @@ from collections.abc import Callable
 from ..evidence import Finding, SetBy, compare, number_format
 from ..records import Evidence
 from ..session import Session
+from ..tensorflow import FRAMEWORK
 from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY
 from .fit import FitCall
 from .model import POLICIES, accumulation_of, compute_dtypes, has_batch_norm, inner_optimizer, reduction_of
-from .steps import FRAMEWORK, StepWatch
+from .steps import StepWatch
 from .watches import Watches
 
 PRECISION_OF = {policy: word for word, policy in POLICIES.items()}
@@ -47,9 +48,8 @@ class Observation:
                 self.session.note(f"observation failed: {type(error).__name__}: {error}")
 
     def _script(self) -> None:
-        session, watches = self.session, self.watches
+        session, watches, facts = self.session, self.watches, self.session.facts
         library = watches.keras or watches.tf
-        facts = session.facts
         facts.framework, facts.backend = FRAMEWORK, watches.backend
         facts.framework_version = str(library.__version__) if library is not None else ""
         facts.unit = "samples" if session.clock.total_samples else "steps"
@@ -81,16 +81,16 @@ class Observation:
             datasets.observe()
 
     def _device(self) -> None:
-        tf = self.watches.tf
+        tf, device, session = self.watches.tf, self.session.device, self.session
         if tf is None:
             return
-        session, device = self.session, self.session.device
         missing = device.tensorflow_missing(tf)
         if missing:
             session.fail("unsupported", missing)
             return
-        session.facts.as_written["memory_growth"] = device.tensorflow_growth(tf)
-        memory = device.tensorflow_memory(tf)
+        growth, memory = device.tensorflow_growth(tf), device.tensorflow_memory(tf)
+        if growth is not None:
+            session.facts.as_written["memory_growth"] = growth
         if memory is not None:
             session.recorder.emit(memory)
 
@@ -120,31 +120,31 @@ class Observation:
     # fit
 
     def _fit(self, call: FitCall, steps: StepWatch) -> None:
-        session, model = self.session, call.model
-        facts = session.facts
+        facts, model = self.session.facts, call.model
         facts.trainer, facts.fed_by, facts.training_loaders = "keras", call.fed_by, ["fit"]
-        facts.optimizers = [type(inner_optimizer(model)).__name__]
-        facts.batch_norm, facts.retraces = has_batch_norm(model), max(0, steps.traces - 1)
+        facts.optimizers, facts.batch_norm = [type(inner_optimizer(model)).__name__], has_batch_norm(model)
+        facts.retraces = max(0, steps.traces - 1)
         facts.loss_reduction = "unknown" if call.custom_step else reduction_of(model)
-        if call.dataset_len is not None:
-            session.facts.dataset_len = call.dataset_len
-        session.facts.as_written.update(call.written)
+        facts.dataset_len = call.dataset_len
+        facts.as_written.update(call.written)
         by_script = self.watches.optimizers.accumulated_by_script if self.watches.optimizers is not None else 0
-        session.facts.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
-        self._leave_out(call)
+        facts.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
+        self._leave_out(call, accumulates=by_script > 1)
         self._remark_on(call, steps)
 
-    def _leave_out(self, call: FitCall) -> None:
-        session, left_out, backend = self.session, self.session.facts.left_out, self.watches.backend
+    def _leave_out(self, call: FitCall, *, accumulates: bool) -> None:
+        """Knobs that can't be turned in this call of fit. ``accumulates``: whether the script itself does."""
+        left_out, backend = self.session.facts.left_out, self.watches.backend
+        reduction = self.session.facts.loss_reduction
         if call.fed_by in BATCH_REASONS:
             left_out["batch_size"] = BATCH_REASONS[call.fed_by]
         if call.sets_rate:
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
             left_out["grad_accumulation"] = OWN_LOSS
-        elif session.facts.loss_reduction != "mean":
-            left_out["grad_accumulation"] = f"the loss is no mean over the batch ({session.facts.loss_reduction})"
-        if self.watches.optimizers is not None and self.watches.optimizers.accumulated_by_script > 1:
+        elif reduction != "mean":
+            left_out["grad_accumulation"] = f"the loss is no mean over the batch ({reduction})"
+        if accumulates:
             left_out["grad_accumulation"] = "the script accumulates gradients itself"
         if backend == "torch":
             left_out["steps_per_execution"] = "Keras has it on TensorFlow and JAX only"
@@ -243,6 +243,6 @@ class Observation:
             return
         if self.watches.backend == "tensorflow":
             compiled = any(is_compiled(graph) for graph in steps.graphs())
-            # A flag alone compiles nothing; on a CPU the threads of what was compiled can be seen.
+            # A flag alone compiles nothing; where what was compiled runs in threads, these can be seen.
             compiled = compiled and (not self.session.device.xla_runs_in_threads or xla_threads() > 0)
         self._compare("jit_compile", compiled, why="no code of XLA's has run")

@@ -11,10 +11,11 @@ from typing import Any
 from ..patches import patch
 from ..records import Value
 from ..session import Session
+from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
-from .steps import FRAMEWORK, Nesting, StepWatch
+from .steps import Nesting, StepWatch
 from .types import Callback, Logs, Model
 
 DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
 from ..patches import patch
+from ..records import ProbeSide
 from ..session import Session
+from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.types import ConcreteFunction, Result, Structure
 from .counters import BatchCounters, GraphCounters
@@ -15,7 +17,6 @@ from .gradients import GradientWatch
 from .model import accumulation_of
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
 
-FRAMEWORK = "keras"
 # The calls at which the plan of the data is looked at: before the first fetch, and once more.
 _PLAN_READ_AT = (0, 2)
 _STEPPING = "_autotune_stepping"
@@ -61,7 +62,7 @@ class StepWatch:
     def install(self, trainer: type) -> None:
         """Patches the class that defines ``fit``, and the backend's iterator over an epoch."""
         patch(trainer, "make_train_function", self._make_train_function)
-        if self.session.request.probe == "loader":
+        if self.session.request.probe is ProbeSide.LOADER:
             holder = next(cls for cls in trainer.__mro__ if "get_metrics_result" in cls.__dict__)
             patch(holder, "get_metrics_result", self._metrics_result)
         module = sys.modules[trainer.__module__]
@@ -142,11 +143,11 @@ class StepWatch:
         if self.datasets is not None and self.calls in _PLAN_READ_AT and self.graph is not None:
             self.datasets.fed_by(args[-1])  # type: ignore[arg-type]  # Keras passes the iterator last
         if self.graph is None:
-            return self._batch_only(args) if self.session.request.probe == "loader" else function(*args)
+            return self._batch_only(args) if self.session.request.probe is ProbeSide.LOADER else function(*args)
         # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
         self.graph.timing = timed
         try:
-            if self.session.request.probe == "loader":
+            if self.session.request.probe is ProbeSide.LOADER:
                 return self._fetch_only(self.graph, args[-1])  # type: ignore[arg-type]  # likewise
             return function(*args)
         finally:
@@ -215,7 +216,7 @@ class StepWatch:
         def __init__(iterator: EpochIterator, *args: object, **kwargs: object) -> None:
             original(iterator, *args, **kwargs)
             trains, self._awaits_iterator = self._awaits_iterator, False
-            if trains and self.session.request.probe == "compute":
+            if trains and self.session.request.probe is ProbeSide.COMPUTE:
                 iterator._distributed_dataset = iterator._distributed_dataset.take(1).cache().repeat()
 
         return __init__

@@ -2,3 +2,6 @@
 
 Imports what all adapters share, one folder up, and not Keras' folder; TensorFlow itself inside functions only.
 """
+
+FRAMEWORK = "keras"
+"""What a framework that trains is called here: one adapter knows Keras and the loops of TensorFlow's own."""

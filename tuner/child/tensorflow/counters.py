@@ -17,8 +17,8 @@ def plain_variable(tf: ModuleType, value: float | list[float], dtype: str) -> Va
     """
     variable = sys.modules["tensorflow.python.ops.resource_variable_ops"].ResourceVariable
     with tf.init_scope():
-        made: Variable = variable(tf.constant(value, dtype), trainable=False, name=OUR_SCOPE)
-    return made
+        plain: Variable = variable(tf.constant(value, dtype), trainable=False, name=OUR_SCOPE)
+    return plain
 
 
 @dataclass(frozen=True)

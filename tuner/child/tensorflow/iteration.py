@@ -16,8 +16,10 @@ from typing import Any
 
 from ..call_sites import frames, user_stack
 from ..patches import patch
+from ..records import ProbeSide
 from ..session import Session
 from ..sources import DataSource, TrainingSources
+from . import FRAMEWORK
 from .data.watch import DatasetWatch
 from .functions import FunctionWatch, TracedFunction, not_converted
 from .types import Arguments, Dataset, DatasetIterator, Result, Structure, Tensor
@@ -58,7 +60,7 @@ class IterationWatch:
         self.functions = functions
         self.stands_aside = stands_aside
         self.sources: TrainingSources[DatasetSource] = TrainingSources(
-            session.clock, session.request.knowledge.training_loaders, lambda: session.may_be_of("keras"),
+            session.clock, session.request.knowledge.training_loaders, lambda: session.may_be_of(FRAMEWORK),
             self._counted,
         )  # fmt: skip
         self.largest = 0
@@ -142,9 +144,9 @@ class IterationWatch:
 
     def _source(self, dataset: object) -> DatasetSource:
         """The source of what is iterated here, the same for the same place with each epoch; added where it is new."""
-        known = self._source_of.get(dataset)
-        if known is not None:
-            return known
+        met_before = self._source_of.get(dataset)
+        if met_before is not None:
+            return met_before
         stack = user_stack()
         alike = self.sources.at(stack)
         if any(source.exhausted and source.dataset() is not None for source in alike):
@@ -268,8 +270,8 @@ class IterationWatch:
                     continue
                 return self._leading(element), time.perf_counter() - began
 
-        if self.session.request.probe == "loader":
-            self.sources.drain(source, fetch, lambda: self.session.step("keras"))
+        if self.session.request.probe is ProbeSide.LOADER:
+            self.sources.drain(source, fetch, lambda: self.session.step(FRAMEWORK))
         return self.sources.first_again(source, first)
 
     # which one trains

@@ -13,6 +13,7 @@ from ..evidence import Finding
 from ..patches import patch
 from ..records import Evidence, LoaderUse
 from ..session import Session
+from . import FRAMEWORK
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
 from .functions import FunctionWatch, TracedFunction, not_converted
@@ -70,7 +71,7 @@ class LoopWatch:
         session = self.session
         return (
             self.fitting or not session.here or threading.get_ident() != session.thread
-            or not session.may_be_of("keras") or self.functions.is_retracing
+            or not session.may_be_of(FRAMEWORK) or self.functions.is_retracing
         )  # fmt: skip
 
     # gradients
@@ -171,7 +172,7 @@ class LoopWatch:
         if size:
             self._told = True
             self.session.clock.add_samples(size * count, 0.0)
-        self.session.step("keras", count)
+        self.session.step(FRAMEWORK, count)
 
     def activity(self) -> int:
         """Changes with every trace of a training function, everything that XLA compiles, every change of the data."""

@@ -50,8 +50,6 @@ class Array(Protocol):
 
     shape: tuple[int, ...]
     dtype: object
-    size: int
-    ndim: int
     nbytes: int
 
     def tolist(self) -> Any: ...
@@ -59,7 +57,6 @@ class Array(Protocol):
     def __float__(self) -> float: ...
     def __int__(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...
-    def __getitem__(self, index: int) -> Any: ...
 
 
 class Tensor(Protocol):

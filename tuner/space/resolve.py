@@ -1,0 +1,194 @@
+"""What a study searches of a space, once the baseline has shown what the script wrote: axes, and what is left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.errors import UsageError
+from tuner.knowledge import Knowledge
+from tuner.model import BASELINE, Config, LeftOut, Value, same_value
+from tuner.space.declare import Knob, Known, SearchSpace
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A knob with its values for one script on one device. ``as_written`` is the index of the script's own value."""
+
+    knob: Knob
+    values: tuple[Value, ...]
+    as_written: int
+
+
+@dataclass(frozen=True)
+class ResolvedSpace:
+    """What a study searches: the axes, the knobs left out with the reason, and those pinned by ``--set``.
+
+    A complete config gives every knob a value, and is a plain dict; a ``Config`` is canonical: what is as written, and
+    what means nothing beside the rest, is absent.
+    """
+
+    space: SearchSpace
+    axes: tuple[Axis, ...]
+    left_out: Mapping[str, LeftOut]
+    pinned: Config
+    knowledge: Knowledge
+
+    @property
+    def size(self) -> int:
+        """How many configs the axes span, before constraints."""
+        return math.prod(len(axis.values) for axis in self.axes)
+
+    def config_of(self, indices: Mapping[str, int]) -> Config:
+        """The canonical config at ``indices`` (knob → index into its axis)."""
+        complete = self.complete({axis.knob.name: axis.values[indices[axis.knob.name]] for axis in self.axes})
+        return self.canonical(complete)
+
+    def complete(self, config: Mapping[str, Value]) -> dict[str, Value]:
+        """The config with every knob filled in: from what the script wrote, then from what follows from the others."""
+        values = {**self._written, **self.pinned, **config}
+        derived = self.space.derive(values, self.knowledge)
+        # What the user pinned stays: a rule of the space must not undo it unseen.
+        return {**values, **{name: value for name, value in derived.items() if name not in self.pinned}}
+
+    @property
+    def _written(self) -> dict[str, Value]:
+        return {
+            **self.knowledge.as_written,
+            **{axis.knob.name: axis.values[axis.as_written] for axis in self.axes},
+        }
+
+    def canonical(self, config: Mapping[str, Value]) -> Config:
+        """The config without what equals the script's own values and without what means nothing beside the rest."""
+        complete = self._without_moot(self.complete(config))
+        written = self._written
+        candidates = [*self.space.derive(complete, self.knowledge), *(axis.knob.name for axis in self.axes)]
+        result: dict[str, Value] = dict(self.pinned)
+        for name in candidates:
+            if name not in result and not (name in written and same_value(complete[name], written[name])):
+                result[name] = complete[name]
+        return Config(result)
+
+    def _without_moot(self, complete: dict[str, Value]) -> dict[str, Value]:
+        """Knobs that mean nothing beside the rest as they were written; that may make others mean nothing."""
+        for _ in self.axes:
+            moot = {
+                axis.knob.name: axis.values[axis.as_written]
+                for axis in self.axes
+                if axis.knob.needs is not None and not axis.knob.needs(complete)
+            }
+            if all(same_value(complete[name], value) for name, value in moot.items()):
+                break
+            complete = self.complete({**complete, **moot})
+        return complete
+
+    def allows(self, config: Mapping[str, Value]) -> bool:
+        """Whether the constraints between knobs admit the config. What the user's own pins break binds nobody."""
+        return self.space.allowed(self.complete(config), self.knowledge) or not self.space.allowed(
+            self.complete(self.pinned), self.knowledge
+        )
+
+    def indices_of(self, config: Mapping[str, Value]) -> dict[str, int]:
+        """Knob → index of the config's value; the inverse of ``config_of``. Raises ``ValueError`` off the axes."""
+        complete = self.complete(config)
+        return {axis.knob.name: _index(axis.values, complete[axis.knob.name]) for axis in self.axes}
+
+
+def resolve(
+    space: SearchSpace,
+    known: Known,
+    *,
+    selection: Sequence[str] = (),
+    pinned: Mapping[str, Value] = BASELINE,
+) -> ResolvedSpace:
+    """What can be searched of the space, given what the baseline showed.
+
+    ``selection`` holds knob names to search, or ``-name`` to leave one out; empty means all. ``pinned`` knobs have that
+    value in every config. Raises ``UnknownKnobError`` for names that the space doesn't declare, ``UsageError`` for a
+    pinned word that is none of the knob's values here.
+    """
+    for name in [*pinned, *selected_names(selection)]:
+        space.knob(name)
+    for name, value in pinned.items():
+        _check_word(space.knob(name), value, known)
+    wanted = {entry for entry in selection if not entry.startswith("-")}
+    unwanted = {entry[1:] for entry in selection if entry.startswith("-")}
+    knowledge = known.knowledge
+    left_out: dict[str, LeftOut] = {}
+    axes: list[Axis] = []
+    for knob in space.knobs:
+        if knob.name not in pinned and (knob.name in unwanted or (wanted and knob.name not in wanted)):
+            left_out[knob.name] = LeftOut("not selected", unselected=True)
+            continue
+        reason = _reason_to_leave_out(knob, known, pinned)
+        if reason:
+            left_out[knob.name] = LeftOut(reason)
+            continue
+        written = knowledge.as_written[knob.name]
+        values = _distinct([written, *knob.choices(replace(known, as_written=written))], ordered=knob.ordered)
+        if len(values) < 2:
+            left_out[knob.name] = LeftOut(f"only one value makes sense here: {written}")
+            continue
+        axes.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written)))
+    return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), knowledge)
+
+
+def _beside_its_arguments(knob: Knob, knowledge: Knowledge) -> Knob:
+    """The knob; where the script has it only beside other values of its arguments, it means nothing without them."""
+    arguments = knowledge.beside.get(knob.name)
+    if arguments is None:
+        return knob
+    needs = knob.needs or (lambda config: True)
+    return replace(knob, needs=lambda c: all(same_value(c.get(name), v) for name, v in arguments.items()) and needs(c))
+
+
+def selected_names(selection: Sequence[str]) -> list[str]:
+    """The knobs that a selection speaks of, also those that it leaves out."""
+    return [entry.removeprefix("-") for entry in selection]
+
+
+def _check_word(knob: Knob, value: Value, known: Known) -> None:
+    """A number may be any; of words there are only those that the knob offers here, or that the script wrote."""
+    if knob.value_type is not str or knob.name in known.knowledge.placeholders:
+        return
+    written = known.knowledge.as_written.get(knob.name)
+    offered = [*knob.choices(replace(known, as_written=written)), *([] if written is None else [written])]
+    if value not in offered:
+        words = ", ".join(dict.fromkeys(str(word) for word in offered))
+        raise UsageError(f"{knob.name}={value}: that is none of its values here", hint=f"they are: {words}")
+
+
+def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) -> str:
+    """The reason, for people; "" where the knob is an axis."""
+    knowledge = known.knowledge
+    if knob.name in pinned:
+        return f"pinned to {pinned[knob.name]}"
+    if knob.devices is not None and known.device.kind not in knob.devices:
+        return f"means nothing on {known.device.kind}"
+    if knob.name in knowledge.left_out:
+        return knowledge.left_out[knob.name]
+    if knob.name not in knowledge.as_written:
+        return "nothing in the script that it could turn"
+    written = knowledge.as_written[knob.name]
+    if knob.value_type is int and type(written) is not int:
+        return f"the script's own value is {written}, which is no whole number"
+    return knob.refuses(known) if knob.refuses is not None else ""
+
+
+def _index(values: Sequence[Value], wanted: Value) -> int:
+    for index, value in enumerate(values):
+        if same_value(value, wanted):
+            return index
+    raise ValueError(f"{wanted!r} is none of {list(values)}")
+
+
+def _distinct(values: Sequence[Value], *, ordered: bool) -> tuple[Value, ...]:
+    """Values without repeats (True is not 1 here), sorted where the knob is ordered."""
+    seen: dict[tuple[str, Value], Value] = {}
+    for value in values:
+        seen.setdefault((type(value).__name__, value), value)
+    distinct = list(seen.values())
+    if ordered:
+        distinct.sort(key=lambda v: float(v) if isinstance(v, (int, float)) else 0.0)
+    return tuple(distinct)

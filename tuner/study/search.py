@@ -1,0 +1,103 @@
+"""The search: proposes configs and runs a trial of each until a bound is reached."""
+
+from __future__ import annotations
+
+from tuner.analysis.contention import MOVED
+from tuner.analysis.gain import WORTH_HAVING, score_of
+from tuner.analysis.memory_forecast import MemoryLimits
+from tuner.devices.present import kind_of
+from tuner.formatting import shift_text
+from tuner.model import BASELINE, Phase, Trial
+from tuner.search.history import History, Proposal, Sampler
+from tuner.space.resolve import ResolvedSpace
+from tuner.storage.database import NewTrial
+from tuner.study.context import StudyContext
+from tuner.study.plan import StudyPlan
+from tuner.study.search_space import widen_space
+
+MANY_FAILURES = 8
+"""So many trials in a row without a figure, and the search isn't getting anywhere."""
+
+
+def search(study: StudyContext, sampler: Sampler) -> str:
+    """Runs trials until a bound is reached, and says which. Raises as ``StudyContext.execute``.
+
+    The baseline is measured again, as an anchor, every few trials, and before the first one of a resumed study.
+    """
+    plan = study.plan
+    limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
+    after_a_pause = study.resumed
+    while True:
+        widen_space(study)
+        interrupted = study.claim()
+        if interrupted is not None:
+            study.execute(interrupted)
+            continue
+        assert study.space is not None
+        over = _is_over(study, study.space)
+        if over:
+            return over
+        history = History(study.space, plan.objective, study.trials, limits)
+        proposal = sampler.propose(history)
+        if proposal is None:
+            return "every config worth a trial has been tried"
+        if after_a_pause or _since_baseline(study) >= plan.anchor_every:
+            after_a_pause = False
+            _note_drift(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
+            continue
+        study.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, plan)))
+
+
+def _since_baseline(study: StudyContext) -> int:
+    """How many search trials have been run since the baseline was measured."""
+    since = 0
+    for trial in reversed(study.trials):
+        if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
+            break
+        since += trial.phase is Phase.SEARCH
+    return since
+
+
+def _note_drift(study: StudyContext, anchor: Trial) -> None:
+    for shift in study.track.shifts(MOVED):
+        if shift.after == anchor.number:
+            study.note(shift_text(shift))
+
+
+def _is_over(study: StudyContext, space: ResolvedSpace) -> str:
+    """Why no further trial is started, or ""."""
+    plan, done = study.plan, study.searched
+    if not space.axes and not space.pinned:
+        return "there is nothing to search"
+    by_budget = study.time.search_is_over()
+    if by_budget:
+        return by_budget
+    if space.pinned and len(done) == 2 and score_of(done[1].outcome, plan.objective) is None:
+        outcome = done[1].outcome
+        return f"what is pinned does not work here: {outcome.detail if outcome else ''}"
+    failed = [t for t in done[-MANY_FAILURES:] if score_of(t.outcome, plan.objective) is None]
+    if len(failed) == MANY_FAILURES:
+        return f"the last {MANY_FAILURES} configs failed"
+    if plan.patience is not None and _since_gain(study) >= plan.patience:
+        return f"{plan.patience} trials in a row brought no gain"
+    return ""
+
+
+def _since_gain(study: StudyContext) -> int:
+    """How many trials have been run since one was better than all before it by what is worth having."""
+    track = study.track
+    best, since = 0.0, 0
+    for trial in study.searched:
+        own = track.gain(trial) or 0.0
+        improved = own > best * WORTH_HAVING
+        best, since = (own, 0) if improved else (best, since + 1)
+    return since
+
+
+def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:
+    """What the trial is for, with the memory that it is expected to take: what came of that can be looked up."""
+    expected = history.forecast(proposal.config)
+    if expected is None:
+        return proposal.why
+    forecast = expected.device_bytes if kind_of(plan.device).own_memory else expected.host_bytes
+    return f"{proposal.why}; forecast: {forecast / 2**20:,.0f} MiB"

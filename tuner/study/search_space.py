@@ -1,0 +1,72 @@
+"""Chooses a study's search space once the baseline is known, and widens it by what later trials show."""
+
+from __future__ import annotations
+
+from tuner.events import SpaceResolved
+from tuner.formatting import config_text
+from tuner.knowledge import widened
+from tuner.model import Config
+from tuner.space.arguments import bound_knobs
+from tuner.space.declare import Known, SearchSpace
+from tuner.space.resolve import ResolvedSpace, resolve, selected_names
+from tuner.study.context import StudyContext
+from tuner.study.identity import check_space, space_document
+
+
+def resolve_space(study: StudyContext) -> None:
+    """Sets ``study.space`` to what can be searched of the script, and keeps it in the study's record.
+
+    Raises ``StudyMismatchError`` where an earlier process searched another space, and as ``Spaces.chosen`` and
+    ``resolve``.
+    """
+    plan = study.plan
+    asked = [*selected_names(plan.selection), *plan.pinned]
+    space = _resolved(study, plan.spaces.chosen(study.knowledge, study.placeholders, asked))
+    check_space(study.record.space, space, str(plan.folder))
+    # Only now is it sure that the study goes on: one that is refused stays as it was, finished or not.
+    study.repository.save_state(study.record.id, "running")
+    study.repository.save_space(study.record.id, space_document(space))
+    _take(study, space)
+    excluded = [
+        f"{axis.knob.name}={value}"
+        for axis in space.axes
+        for value in axis.values
+        if not space.allows(space.canonical(Config({axis.knob.name: value})))
+    ]
+    if excluded:
+        study.note(f"not tried, since the effective batch is kept (--effective-batch): {', '.join(excluded)}")
+
+
+def widen_space(study: StudyContext) -> None:
+    """Adds to the space what the trials so far have shown of other values of the script's arguments.
+
+    It follows from the trials alone, so that a resumed study comes to the same one.
+    """
+    space = study.space
+    assert space is not None
+    knowledge = widened(study.knowledge, bound_knobs(study.placeholders), study.trials)
+    if knowledge is study.knowledge:
+        return
+    study.knowledge = knowledge
+    wider = _resolved(study, space.space)
+    new = [axis.knob.name for axis in wider.axes if axis.knob.name in space.left_out]
+    if new:
+        study.note(f"with {config_text(knowledge.beside[new[0]])} there is more to turn: {', '.join(new)}")
+        _take(study, wider)
+
+
+def _resolved(study: StudyContext, space: SearchSpace) -> ResolvedSpace:
+    plan = study.plan
+    known = Known(plan.device, plan.cores, knowledge=study.knowledge)
+    return resolve(space, known, selection=plan.selection, pinned=plan.pinned)
+
+
+def _take(study: StudyContext, space: ResolvedSpace) -> None:
+    study.space = space
+    study.tell(
+        SpaceResolved(
+            {axis.knob.name: axis.values for axis in space.axes},
+            {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
+            dict(space.left_out), space.pinned, space.size,
+        )
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""The store of a study's trials: what has finished is never lost and never run again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.analysis.cold_start import with_cold_starts
+from tuner.model import Config, Outcome, OutcomeKind, Trial
+from tuner.runner.created_files import move_created_files
+from tuner.runner.request import Limits
+from tuner.storage import codec
+from tuner.storage.atomic import write_durably
+from tuner.storage.database import NewTrial, Repository, TrialRecord, TrialState
+from tuner.storage.folder import OUTCOME, trial_folder
+from tuner.study.plan import StudyPlan
+
+MOST_STARTS = 3
+"""A trial that was running so often when the study died is taken for the cause."""
+
+
+class TrialStore:
+    """The trials of one study, in its database and its folder. Only the holder of the folder's lock may have one.
+
+    ``trials`` are the finished ones of every phase, by number, held against the limits of the plan: a study may be
+    resumed with tighter ones. Methods raise ``StorageError``.
+    """
+
+    def __init__(self, plan: StudyPlan, repository: Repository, study_id: int) -> None:
+        self._folder = plan.folder
+        self._limits = plan.limits
+        self._repository = repository
+        self._study_id = study_id
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
+        self.trials: list[Trial] = with_cold_starts(
+            replace(trial, outcome=within_limits(trial.outcome, plan.limits, trial.config))
+            for trial in repository.trials(study_id)
+            if trial.outcome is not None
+        )
+
+    def recover(self) -> None:
+        """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
+        for record in self._repository.records(self._study_id):
+            # Whoever ran it is dead: the folder's lock is ours.
+            if record.state is TrialState.RUNNING:
+                self._recover(record)
+
+    def spent_s(self) -> float:
+        """Seconds that the finished trials took from start to end, repeats included, in all processes of the study."""
+        records = self._repository.records(self._study_id)
+        return sum(r.finished - r.started for r in records if r.finished is not None and r.started is not None)
+
+    def begin(self, new: NewTrial) -> Trial:
+        """A new trial, running; its number is its place in the study."""
+        return self._repository.start_trial(self._study_id, new, self._owner)
+
+    def claim(self) -> Trial | None:
+        """A trial that was interrupted, running again; None where there is none. To be run before any new one."""
+        return self._repository.claim_trial(self._study_id, self._owner)
+
+    def finish(self, trial: Trial, outcome: Outcome) -> Trial:
+        """Keeps the outcome, and returns the trial as it is stored.
+
+        It lies on disk before the database learns of it, so that a death in between loses nothing.
+        """
+        outcome = within_limits(outcome, self._limits, trial.config)
+        write_durably(trial_folder(self._folder, trial.number) / OUTCOME, codec.encode_outcome(outcome).encode())
+        return self._finish(trial, outcome)
+
+    def requeue(self, trial: Trial) -> None:
+        """Lets the trial wait to be run again, whatever has come of it."""
+        self._repository.requeue_trial(self._study_id, trial.number, attempts=0)
+        self.trials = [stored for stored in self.trials if stored.number != trial.number]
+
+    def find(self, new: NewTrial) -> Trial | None:
+        """The finished trial that was the same run."""
+        return next((trial for trial in self.trials if new.is_run_of(trial)), None)
+
+    def _recover(self, record: TrialRecord) -> None:
+        folder = trial_folder(self._folder, record.trial.number)
+        outcome = _outcome_on_disk(folder)
+        if outcome is None:
+            move_created_files(folder)
+            if record.attempts < MOST_STARTS:
+                self._repository.requeue_trial(self._study_id, record.trial.number)
+                return
+            detail = f"the study died with it {record.attempts} times"
+            outcome = Outcome(OutcomeKind.CRASHED, "took-the-study-down", detail)
+        self._finish(record.trial, outcome)
+
+    def _finish(self, trial: Trial, outcome: Outcome) -> Trial:
+        self._repository.finish_trial(self._study_id, trial.number, outcome)
+        trials = [*self.trials, replace(trial, outcome=outcome)]
+        self.trials = with_cold_starts(sorted(trials, key=lambda stored: stored.number))
+        return next(stored for stored in self.trials if stored.number == trial.number)
+
+
+def _outcome_on_disk(folder: Path) -> Outcome | None:
+    try:
+        return codec.decode_outcome((folder / OUTCOME).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
+    """The outcome, infeasible where its config took more memory than allowed.
+
+    The script as written is what it is: a limit can't forbid it.
+    """
+    measurement = outcome.measurement
+    if measurement is None or not outcome.complete or not config:
+        return outcome
+    for reason, what, peak, most in (
+        ("device-oom", "the device", measurement.peak_device_bytes, limits.max_device_bytes),
+        ("host-oom", "the host", measurement.peak_host_bytes, limits.max_host_bytes),
+    ):
+        if most is not None and peak > most:
+            detail = f"it took {peak:,} bytes of {what}, of {most:,} allowed"
+            return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail)
+    return outcome
