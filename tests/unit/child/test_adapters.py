@@ -19,7 +19,7 @@ from tuner.child.patches import patch, unpatch_all
 from tuner.child.session import Session
 from tuner.child.sources import DataSource, TrainingSources
 
-LIBRARY = '''
+LIBRARY = """
 __version__ = "2.3.1+cpu"
 momentum = 0.5
 seed = None
@@ -32,7 +32,7 @@ def step(batch):
 
 def save(path):
     return path
-'''
+"""
 WINDOW = {"warmup_steps": 1, "warmup_s": 0.0, "block_s": 0.0, "min_blocks": 10**9, "min_s": 1e9, "max_s": 1e9}
 
 
