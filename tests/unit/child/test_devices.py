@@ -64,12 +64,8 @@ def _torch(**cuda: Any) -> Any:
 
 
 def test_a_label_names_its_kind_and_an_unknown_one_is_treated_as_a_cpu() -> None:
-    assert [devices.named(label).kind for label in ("cuda:3", "cpu", "tpu:0", "abacus")] == [
-        "cuda",
-        "cpu",
-        "tpu",
-        "cpu",
-    ]
+    labels = ("cuda:3", "cpu", "tpu:0", "abacus")
+    assert [devices.named(label).kind for label in labels] == ["cuda", "cpu", "tpu", "cpu"]
     assert devices.named("cuda:3").label == "cuda:3"
 
 
