@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,54 @@ from tuner.storage.database import NewTrial, Repository, TrialState
 
 PROCESSES = 5
 TRIALS = 40
-PRELUDE = """
-import sys, time
+# Does what each line of its input says, and answers with the words that were printed.
+WORKER = """
+import contextlib, io, json, sys, time
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase
 from tuner.storage.database import NewTrial, Repository
-url, owner = sys.argv[1:3]
-print("ready", flush=True)
-sys.stdin.readline()
+names = dict(globals())
+for line in sys.stdin:
+    url, owner, work = json.loads(line)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(work, {**names, "url": url, "owner": owner})
+    print(json.dumps(printed.getvalue().split()), flush=True)
 """
+AtOnce = Callable[[str, str], list[list[str]]]
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def at_once() -> Iterator[AtOnce]:
+    """The words that each process printed of a work on a database; all begin together. They live for all tests."""
+    processes = [_start() for _ in range(PROCESSES)]
+
+    def run(url: str, work: str) -> list[list[str]]:
+        for number, process in enumerate(processes):
+            assert process.stdin is not None
+            process.stdin.write(json.dumps([url, f"owner-{number}", work]) + "\n")
+            process.stdin.flush()
+        return [_answer(process) for process in processes]
+
+    try:
+        yield run
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _answer(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    words: list[str] = json.loads(line)
+    return words
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -40,38 +81,12 @@ def repository(url: str) -> Iterator[Repository]:
     opened.close()
 
 
-def _at_once(url: str, work: str) -> list[list[str]]:
-    """Lines that each process printed; all begin to work together."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + work, url, f"owner-{number}"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for number in range(PROCESSES)
-    ]  # fmt: skip
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        printed = [process.communicate(timeout=60)[0].split() for process in processes]
-        assert [process.returncode for process in processes] == [0] * PROCESSES
-        return printed
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def test_a_waiting_trial_is_claimed_by_one(url: str, repository: Repository) -> None:
+def test_a_waiting_trial_is_claimed_by_one(url: str, repository: Repository, at_once: AtOnce) -> None:
     study = repository.create_study(f"claims-{os.getpid()}", {}).id
     for number in range(TRIALS):
         repository.start_trial(study, NewTrial(Phase.SEARCH, Config(num_workers=number)), "none")
         repository.requeue_trial(study, number)
-    claimed = _at_once(
+    claimed = at_once(
         url,
         f"""
 repository = Repository(url)
@@ -91,9 +106,9 @@ while (trial := repository.claim_trial({study}, owner)) is not None:
     assert len([numbers for numbers in claimed if numbers]) > 1, "one process did everything: nothing was tested"
 
 
-def test_numbers_are_given_once(url: str, repository: Repository) -> None:
+def test_numbers_are_given_once(url: str, repository: Repository, at_once: AtOnce) -> None:
     study = repository.create_study(f"numbers-{os.getpid()}", {}).id
-    printed = _at_once(
+    printed = at_once(
         url,
         f"""
 repository = Repository(url)
@@ -104,11 +119,11 @@ for _ in range(8):
     assert sorted(int(number) for numbers in printed for number in numbers) == list(range(8 * PROCESSES))
 
 
-def test_an_outcome_is_stored_by_one(url: str, repository: Repository) -> None:
+def test_an_outcome_is_stored_by_one(url: str, repository: Repository, at_once: AtOnce) -> None:
     study = repository.create_study(f"outcomes-{os.getpid()}", {}).id
     for _ in range(10):
         repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "none")
-    printed = _at_once(
+    printed = at_once(
         url,
         f"""
 repository = Repository(url)
@@ -120,9 +135,8 @@ for number in range(10):
     assert sorted(int(number) for numbers in printed for number in numbers) == list(range(10))
 
 
-def test_a_new_database_is_prepared_by_several_at_once(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'new.db'}"
-    printed = _at_once(url, "Repository(url).create_study(owner, dict(seed=1))\nprint(owner)")
+def test_a_new_database_is_prepared_by_several_at_once(url: str, at_once: AtOnce) -> None:
+    printed = at_once(url, "Repository(url).create_study(owner, dict(seed=1))\nprint(owner)")
     repository = Repository(url)
     assert sorted(study.name for study in repository.studies()) == sorted(name for [name] in printed)
     repository.close()
@@ -137,11 +151,9 @@ import os, signal
 assert Repository(url).claim_trial({study}, owner) is not None
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", PRELUDE + work, url, "killed"], input="go\n", text=True, capture_output=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert ended.returncode == -9, ended.stderr
+    killed = _start()
+    _, errors = killed.communicate(json.dumps([url, "killed", work]) + "\n", timeout=60)
+    assert killed.returncode == -9, errors
     assert repository.claim_trial(study, "me") is None
     (left,) = repository.records(study)
     assert (left.state, left.owner) == (TrialState.RUNNING, "killed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,9 +33,11 @@ WORLD = """
 
 
 def _plain(script: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # as the fixture gives it to the child
     return subprocess.run(
-        [sys.executable, str(script), *argv], cwd=script.parent, capture_output=True, text=True, check=False
-    )
+        [sys.executable, str(script), *argv], cwd=script.parent, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
 
 
 def test_the_script_finds_the_same_world(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:

@@ -9,6 +9,8 @@ import pytest
 import torch
 from support.torch_trials import begin
 
+from tuner.child import devices
+
 __all__ = ["begin"]
 
 
@@ -51,7 +53,7 @@ def test_fp16_scales_clips_and_skips_as_by_hand(begin: Begin, device: str) -> No
     batches[2][1][0] = 1e6  # its gradient overflows: the step must be skipped
     by_hand, skipped = _scaled_by_hand(device, batches)
     trial = begin({"precision": "fp16"})
-    trial.session.device = device
+    trial.session.device = devices.named(device)
     model, optimizer = _model()
     model.to(device)
     for x, y in batches:
@@ -61,8 +63,8 @@ def test_fp16_scales_clips_and_skips_as_by_hand(begin: Begin, device: str) -> No
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.4)  # a second one must not unscale again
         optimizer.step()
     assert torch.equal(model.weight, by_hand)
-    trial.adapter.steps.scalers.settle()
-    assert trial.adapter.steps.scalers.skipped == skipped >= 1
+    trial.adapter.watches.steps.scalers.settle()
+    assert trial.adapter.watches.steps.scalers.skipped == skipped >= 1
 
 
 def test_two_optimizers_of_one_step_share_the_scale(begin: Begin) -> None:

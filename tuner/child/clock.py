@@ -97,7 +97,7 @@ class StepClock:
         if not self.counts_samples:
             samples = 0.0
         if self._validating:
-            # Counted since training resumed: it belongs to the step that is being told, not to what is set apart.
+            # Counted since training resumed: it belongs to the step that ends now, not to what is set apart.
             self._fetched_samples += samples
             self._fetched_wait_s += wait_s
             return

@@ -13,8 +13,8 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from .created_files import CreatedFiles
 from .patches import patch
@@ -22,6 +22,10 @@ from .records import ChildRequest
 from .session import Session
 from .wire import FILES
 
+Result = TypeVar("Result")
+"""What a patched function gives back unchanged."""
+Given = TypeVar("Given")
+"""A path as the script gives it, a descriptor, or an open file."""
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".tar", ".bin", ".keras", ".h5", ".weights")
 
 
@@ -45,10 +49,10 @@ class Overlay:
         self.caches = tuple(os.path.realpath(path) + os.sep for path in _caches())
         self.home = os.path.realpath(os.path.expanduser("~"))
         self.stat = os.stat
-        self.open: Any = builtins.open
+        self.open = builtins.open
         self.created = CreatedFiles(session.request.folder, self.is_watched, lambda: bool(session.clock.total_steps))
 
-    def absolute(self, path: Any) -> str | None:
+    def absolute(self, path: object) -> str | None:
         """The path as text, or None for descriptors and other things that aren't paths."""
         if isinstance(path, (str, os.PathLike)):
             name = os.fspath(path)
@@ -96,7 +100,7 @@ class Overlay:
             self.session.note(f"diverted {path} to the trial's folder")
         return self.diverted[path]
 
-    def for_writing(self, path: Any, *, always: bool = False, keep_content: bool = False) -> Any:
+    def for_writing(self, path: Given, *, always: bool = False, keep_content: bool = False) -> Given | str:
         """The path to write to instead; the path itself where nothing of the user's is in danger."""
         name = self.absolute(path)
         if name is None or not self.session.here:
@@ -120,7 +124,7 @@ class Overlay:
             content: bytes = file.read()
             return content
 
-    def for_reading(self, path: Any) -> Any:
+    def for_reading(self, path: Given) -> Given | str:
         """The trial's version of the path, if it has one."""
         if not self.diverted:
             return path
@@ -158,8 +162,8 @@ def install(overlay: Overlay) -> None:
     patch(shutil, "rmtree", lambda original: _rmtree(overlay, original))
 
 
-def _open(overlay: Overlay, original: Any) -> Any:
-    def open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+def _open(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def open(file: object, mode: object = "r", *args: object, **kwargs: object) -> Result:
         if isinstance(mode, str) and any(letter in mode for letter in "wax+"):
             checkpoint = isinstance(file, (str, os.PathLike)) and str(file).endswith(CHECKPOINTS)
             keeps = "w" not in mode
@@ -173,17 +177,17 @@ def _open(overlay: Overlay, original: Any) -> Any:
     return open
 
 
-def reading_first(overlay: Overlay, original: Any) -> Any:
+def reading_first(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     """``original``, which reads the path that is its first argument, given the trial's version of it."""
 
-    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(path: object, *args: object, **kwargs: object) -> Result:
         return original(overlay.for_reading(path) if overlay.diverted else path, *args, **kwargs)
 
     return call
 
 
-def _rename(overlay: Overlay, original: Any) -> Any:
-    def rename(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+def _rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+    def rename(src: object, dst: object, *args: object, **kwargs: object) -> object:
         source, destination = overlay.absolute(src), overlay.absolute(dst)
         if source is None or destination is None or not overlay.session.here:
             return original(src, dst, *args, **kwargs)
@@ -202,16 +206,16 @@ def _rename(overlay: Overlay, original: Any) -> Any:
     return rename
 
 
-def _mkdir(overlay: Overlay, original: Any) -> Any:
-    def mkdir(path: Any, *args: Any, **kwargs: Any) -> Any:
+def _mkdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def mkdir(path: object, *args: object, **kwargs: object) -> Result:
         overlay.created.will_make(None if kwargs.get("dir_fd") is not None else overlay.absolute(path), folder=True)
         return original(path, *args, **kwargs)
 
     return mkdir
 
 
-def _remove(overlay: Overlay, original: Any) -> Any:
-    def remove(path: Any, *args: Any, **kwargs: Any) -> Any:
+def _remove(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+    def remove(path: object, *args: object, **kwargs: object) -> object:
         name = overlay.absolute(path)
         if name is None or kwargs or not overlay.session.here:
             return original(path, *args, **kwargs)
@@ -225,8 +229,8 @@ def _remove(overlay: Overlay, original: Any) -> Any:
     return remove
 
 
-def _rmtree(overlay: Overlay, original: Any) -> Any:
-    def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
+def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+    def rmtree(path: object, *args: object, **kwargs: object) -> object:
         name = overlay.absolute(path)
         if name is not None and overlay.session.here and overlay.is_users(name):
             overlay.session.note(f"kept {name}, which the script would remove")

@@ -23,7 +23,7 @@ def plain_value(value: object) -> Value:
         return value
     if isinstance(value, Real):
         return int(value) if isinstance(value, Integral) else float(value)
-    return str(value)
+    return bool(value) if type(value).__name__ in ("bool", "bool_") else str(value)  # NumPy's own is no number
 
 
 PlanLine = tuple[int, str, int | str | None, int | None]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from ..files import Overlay, reading_first
 from ..patches import patch
+from .types import Path, Result
 
 
 def divert_torch(overlay: Overlay, torch: ModuleType) -> None:
@@ -21,8 +22,8 @@ def divert_safetensors(overlay: Overlay, module: ModuleType) -> None:
     patch(module, "load_file", lambda original: reading_first(overlay, original))
 
 
-def _writing_second(overlay: Overlay, original: Any) -> Any:
-    def save(content: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+def _writing_second(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def save(content: object, path: Path, *args: object, **kwargs: object) -> Result:
         return original(content, overlay.for_writing(path, always=True), *args, **kwargs)
 
     return save

@@ -6,11 +6,11 @@ import random
 import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import Any
 
 from ..records import FirstGradient
 from ..session import Session
 from .loader import tensors_of
+from .types import Optimizer, Tensor
 
 _KEPT_BATCHES = 64
 
@@ -28,11 +28,11 @@ class GradientWatch:
         self.waiting = session.request.seed is not None and session.measuring
         self._batches: list[tuple[int, dict[str, tuple[int, float]]]] = []
         self._backwards = 0
-        self._drawn: list[Any] = []
+        self._drawn: list[object] = []
         self._random = False
         self._norm: float | None = None
 
-    def batch_fetched(self, key: str, batch: Any, count: int) -> None:
+    def batch_fetched(self, key: str, batch: object, count: int) -> None:
         """A loader gave a batch; trainers fetch one ahead of the one that they train on."""
         known = self._session.request.knowledge.training_loaders
         if not self.waiting or key not in known or len(self._batches) >= _KEPT_BATCHES:
@@ -50,12 +50,12 @@ class GradientWatch:
             if self._backwards == 1 and self._drawn:
                 self._random = self._generators() != self._drawn
 
-    def clipping_begins(self, optimizers: Iterable[Any]) -> None:
+    def clipping_begins(self, optimizers: Iterable[Optimizer]) -> None:
         """Clipped gradients are alike, whatever they were."""
         if self.waiting and self._norm is None:
             self._norm = self._norm_of(optimizers)
 
-    def step_begins(self, optimizers: Iterable[Any], scale: Callable[[], float], *, is_first: bool) -> None:
+    def step_begins(self, optimizers: Iterable[Optimizer], scale: Callable[[], float], *, is_first: bool) -> None:
         """The whole gradient is there; ``scale`` is what a gradient scaler has multiplied it by."""
         if not self.waiting:
             return
@@ -73,7 +73,7 @@ class GradientWatch:
         summed = tuple((elements, total) for elements, total in inputs.values())
         self._session.recorder.emit(FirstGradient(norm, samples, self._exact(), self._random, summed))
 
-    def _norm_of(self, optimizers: Iterable[Any]) -> float:
+    def _norm_of(self, optimizers: Iterable[Optimizer]) -> float:
         parameters = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}
         norms = []
         for parameter in parameters.values():
@@ -83,7 +83,7 @@ class GradientWatch:
                 norms.append(self._torch.linalg.vector_norm(gradient.float()))
         return float(self._torch.linalg.vector_norm(self._torch.stack(norms))) if norms else 0.0
 
-    def _weighted_sum(self, tensor: Any) -> float:
+    def _weighted_sum(self, tensor: Tensor) -> float:
         """The same for the same samples, in one batch or in several; another one for an image that is flipped."""
         torch = self._torch
         if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_complex():
@@ -92,7 +92,7 @@ class GradientWatch:
         summed = rows.sum(0, dtype=torch.float64)
         return float(summed @ torch.cos(torch.arange(len(summed), dtype=torch.float64, device=summed.device)))
 
-    def _generators(self) -> list[Any]:
+    def _generators(self) -> list[object]:
         """Where the random generators stand that a training loop draws from."""
         torch, numpy = self._torch, sys.modules.get("numpy")
         stand = [torch.get_rng_state().tolist(), random.getstate()]

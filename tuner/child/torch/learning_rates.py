@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 from ..evidence import Finding
 from ..records import Evidence
 from ..session import Session
+from .types import Optimizer
 
 KNOB = "lr_scale"
 SETS_ITSELF = "the script sets its learning rate itself"
@@ -20,9 +20,9 @@ class RateWatch:
         self.session = session
         self.groups = 0
         self.set_by_script = False
-        self._given: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
+        self._given: weakref.WeakKeyDictionary[Optimizer, list[float]] = weakref.WeakKeyDictionary()
 
-    def group_added(self, optimizer: Any) -> None:
+    def group_added(self, optimizer: Optimizer) -> None:
         """Called after a parameter group was added, whose rate is the script's own."""
         group = optimizer.param_groups[-1]
         rate = group.get("lr")
@@ -33,7 +33,7 @@ class RateWatch:
         self.groups += 1
         self._given.setdefault(optimizer, []).append(float(group["lr"]))
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Optimizer) -> None:
         """Looks whether the rates are still those given. A scheduler keeps them as ``initial_lr``."""
         given = self._given.get(optimizer)
         if given is None or self.set_by_script:

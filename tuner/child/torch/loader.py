@@ -6,18 +6,19 @@ import inspect
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from ..call_sites import inside_library, user_stack
 from ..patches import patch
-from ..records import ProbeSide
+from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
+from .types import Arguments, DataLoader, LoaderIterator, Result, Tensor
 
-BatchListener = Callable[[str, Any, int], None]
+BatchListener = Callable[[str, object, int], None]
 """Is called with a loader's key, a batch that it gave, and its samples."""
 LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
@@ -31,7 +32,7 @@ class Loader(DataSource):
     samples of a map-style dataset. ``leads``: whether the samples lie along the first dimension of the batch's tensors.
     """
 
-    written: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, Value | None] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     live: dict[str, Any] = field(default_factory=dict)
@@ -52,9 +53,9 @@ class LoaderWatch:
             session.clock, known, lambda: session.may_be_of("torch")
         )  # fmt: skip
         self._on_batch = on_batch
-        self._of_object: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
-        self._queues: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
-        self._loader_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
+        self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
+        self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, DataLoader] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Patches what the mode needs: under "apply" only the construction, and only if a knob asks for it."""
@@ -76,10 +77,10 @@ class LoaderWatch:
 
     # construction
 
-    def _init(self, original: Any) -> Any:
+    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
 
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(loader: DataLoader, *args: object, **kwargs: object) -> None:
             try:
                 bound = signature.bind(loader, *args, **kwargs)
             except TypeError:
@@ -96,7 +97,7 @@ class LoaderWatch:
 
         return __init__
 
-    def _register(self, loader: Any, given: dict[str, Any]) -> Loader:
+    def _register(self, loader: DataLoader, given: Arguments) -> Loader:
         dataset = given.get("dataset")
         stack = user_stack()
         entry = self._known_entry(stack, dataset, given)
@@ -110,7 +111,7 @@ class LoaderWatch:
         self._of_object[loader] = entry
         return entry
 
-    def _known_entry(self, stack: str, dataset: Any, given: dict[str, Any]) -> Loader | None:
+    def _known_entry(self, stack: str, dataset: object, given: Arguments) -> Loader | None:
         """The loader that this one stands for: the same data wrapped by a library, or the same line an epoch later."""
         if inside_library():
             # accelerate, Fabric and Lightning make a loader anew around the same dataset: it stays the same loader.
@@ -124,14 +125,14 @@ class LoaderWatch:
                     return entry
         return None
 
-    def _is_training(self, entry: Loader, given: dict[str, Any]) -> bool:
+    def _is_training(self, entry: Loader, given: Arguments) -> bool:
         if self.sources.known:
             return entry.key in self.sources.known
         # Without a baseline's knowledge (a profile applied to a changed script) training shows by its shuffling.
         sampler = type(given.get("sampler")).__name__
         return bool(given.get("shuffle")) or "Random" in sampler or "Distributed" in sampler
 
-    def _refusals(self, given: dict[str, Any]) -> dict[str, str]:
+    def _refusals(self, given: Arguments) -> dict[str, str]:
         data = self.torch.utils.data
         refused: dict[str, str] = {}
         batch_sampler = given.get("batch_sampler")
@@ -149,7 +150,7 @@ class LoaderWatch:
                 refused["num_workers"] = unpicklable
         return refused
 
-    def _override(self, entry: Loader, given: dict[str, Any]) -> None:
+    def _override(self, entry: Loader, given: Arguments) -> None:
         config = self.session.request.config
         for knob in LOADER_KNOBS:
             if not self.session.knobs.wants(knob) or knob in entry.refused:
@@ -168,8 +169,8 @@ class LoaderWatch:
 
     # iteration
 
-    def _iter(self, original: Any) -> Any:
-        def __iter__(loader: Any) -> Any:
+    def _iter(self, original: Callable[..., LoaderIterator]) -> Callable[..., LoaderIterator]:
+        def __iter__(loader: DataLoader) -> LoaderIterator:
             entry = self._of_object.get(loader)
             if entry is None or not self.session.here:
                 return original(loader)
@@ -184,7 +185,7 @@ class LoaderWatch:
 
         return __iter__
 
-    def _look_at(self, entry: Loader, loader: Any, iterator: Any) -> None:
+    def _look_at(self, entry: Loader, loader: DataLoader, iterator: LoaderIterator) -> None:
         self._of_object[iterator] = entry
         self._loader_of[iterator] = loader
         workers = getattr(iterator, "_workers", None) or []
@@ -193,16 +194,16 @@ class LoaderWatch:
             persistent_workers=loader.persistent_workers, pin_memory=loader.pin_memory,
         )  # fmt: skip
 
-    def _next_index(self, original: Any) -> Any:
-        def _next_index(iterator: Any) -> Any:
+    def _next_index(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def _next_index(iterator: LoaderIterator) -> Result:
             index = original(iterator)
             self._queues.setdefault(iterator, []).append(len(index) if isinstance(index, list) else 1)
             return index
 
         return _next_index
 
-    def _next(self, original: Any) -> Any:
-        def __next__(iterator: Any) -> Any:
+    def _next(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def __next__(iterator: LoaderIterator) -> Result:
             if not self.session.here:
                 return original(iterator)
             self.session.check_stop()
@@ -218,11 +219,11 @@ class LoaderWatch:
 
         return __next__
 
-    def _probe(self, original: Any, iterator: Any, entry: Loader) -> Any:
+    def _probe(self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader) -> Result:
         """One side of the loop by itself."""
         if self.session.request.probe is ProbeSide.COMPUTE:
 
-            def fetch() -> tuple[Any, int]:
+            def fetch() -> tuple[Result, int]:
                 batch = original(iterator)
                 queue = self._queues.get(iterator)
                 return batch, (queue.pop(0) if queue else 0) or _leading_dimension(self.torch, batch)
@@ -240,7 +241,9 @@ class LoaderWatch:
 
         return self.sources.drain(entry, fetch_on, lambda: self.session.step("torch"))
 
-    def _timed(self, original: Any, iterator: Any, entry: Loader) -> tuple[Any, int, float]:
+    def _timed(
+        self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader
+    ) -> tuple[Result, int, float]:
         """A batch, its samples, and the seconds that it took."""
         began = time.perf_counter()
         batch = original(iterator)
@@ -251,7 +254,7 @@ class LoaderWatch:
         self._on_batch(entry.key, batch, count)
         return batch, count, wait_s
 
-    def _samples_of(self, entry: Loader, iterator: Any, batch: Any) -> int:
+    def _samples_of(self, entry: Loader, iterator: LoaderIterator, batch: object) -> int:
         queue = self._queues.get(iterator)
         count = queue.pop(0) if queue else 0
         if count == 0 or entry.written["batch_size"] is None:
@@ -264,7 +267,7 @@ class LoaderWatch:
         return count
 
 
-def _by_name(signature: inspect.Signature, given: dict[str, Any]) -> dict[str, Any]:
+def _by_name(signature: inspect.Signature, given: Arguments) -> Arguments:
     """Arguments by name; the first parameter (the loader) included under the name it has in the signature."""
     flat = dict(given)
     for name, parameter in signature.parameters.items():
@@ -273,7 +276,7 @@ def _by_name(signature: inspect.Signature, given: dict[str, Any]) -> dict[str, A
     return flat
 
 
-def _written(given: dict[str, Any]) -> dict[str, Any]:
+def _written(given: Arguments) -> dict[str, Value | None]:
     workers = int(given.get("num_workers", 0) or 0)
     batch_sampler = given.get("batch_sampler")
     batch_size = given.get("batch_size", 1) if batch_sampler is None else getattr(batch_sampler, "batch_size", None)
@@ -287,7 +290,7 @@ def _written(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reference(dataset: Any) -> Callable[[], Any]:
+def _reference(dataset: object) -> Callable[[], object]:
     """The dataset as long as it lives; a list, say, can't be referred to weakly and is never recognised."""
     try:
         return weakref.ref(dataset)
@@ -295,14 +298,14 @@ def _reference(dataset: Any) -> Callable[[], Any]:
         return object  # a new one with each call: identical to nothing
 
 
-def _length(dataset: Any) -> int | None:
+def _length(dataset: object) -> int | None:
     try:
-        return len(dataset)
+        return len(cast("Sized", dataset))
     except (TypeError, NotImplementedError):
         return None
 
 
-def _shards_itself(dataset: Any) -> bool:
+def _shards_itself(dataset: object) -> bool:
     """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands."""
     code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
     if code is None:
@@ -310,7 +313,7 @@ def _shards_itself(dataset: Any) -> bool:
     return "get_worker_info" in code.co_names or type(dataset).__module__.startswith("torch.")
 
 
-def _cannot_fork(given: dict[str, Any]) -> str:
+def _cannot_fork(given: Arguments) -> str:
     """Workers are forked on Linux; only a dataset that holds a generator on a CUDA device can't follow."""
     generator = given.get("generator")
     if generator is not None and getattr(generator.device, "type", "cpu") == "cuda":
@@ -318,7 +321,7 @@ def _cannot_fork(given: dict[str, Any]) -> str:
     return ""
 
 
-def tensors_of(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:
+def tensors_of(torch: ModuleType, batch: object, depth: int = 0) -> list[Tensor]:
     """The tensors of a batch, whatever it is made of."""
     if isinstance(batch, torch.Tensor):
         return [batch]
@@ -332,11 +335,11 @@ def tensors_of(torch: ModuleType, batch: Any, depth: int = 0) -> list[Any]:
     return [value for value in attributes if isinstance(value, torch.Tensor)]
 
 
-def _leading_dimension(torch: ModuleType, batch: Any) -> int:
+def _leading_dimension(torch: ModuleType, batch: object) -> int:
     sizes = [t.shape[0] for t in tensors_of(torch, batch) if t.dim() > 0]
     return max(set(sizes), key=sizes.count) if sizes else 0
 
 
-def _is_pinned(torch: ModuleType, batch: Any) -> bool:
+def _is_pinned(torch: ModuleType, batch: object) -> bool:
     tensors = tensors_of(torch, batch)
     return bool(tensors) and torch.cuda.is_available() and all(t.is_pinned() for t in tensors)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..call_sites import frames
 from ..session import Session
+from .types import Tensor
 
 _PLAIN = "_autotune_plain"
 _DEPTH = 12
@@ -18,12 +17,12 @@ class LossWatch:
         self.session = session
         self.reduction = ""
         self._sites: list[str] = []
-        self._newest: Any = None
-        self._of_step: list[tuple[Any, Any]] = []
+        self._newest: Tensor | None = None
+        self._of_step: list[tuple[Tensor, Tensor | None]] = []
         self._steps = 0
         self._parts = 1
 
-    def see(self, loss: Any, *, alone: bool) -> bool:
+    def see(self, loss: Tensor, *, alone: bool) -> bool:
         """Called before backward, which frees the graph. Returns whether it is a step's first loss: a GAN has several.
 
         ``alone`` is whether nothing but this loss is differentiated.
@@ -60,7 +59,7 @@ class LossWatch:
         """All parts of a step were seen. The first block holds two of them: the clock starts with the first."""
         self._steps += 1
 
-    def _share_of(self, divisor: Any) -> int:
+    def _share_of(self, divisor: Tensor | None) -> int:
         """What a trainer (or the script) divided a micro-batch's mean by, so that their sum is the step's."""
         return self._parts if divisor is not None and self._parts > 1 and float(divisor) == self._parts else 1
 
@@ -70,12 +69,12 @@ class LossWatch:
         return self.reduction == "sum" or by_count
 
 
-def remember_plain(scaled: Any, plain: Any) -> None:
+def remember_plain(scaled: Tensor, plain: object) -> None:
     """A gradient scaler's result stands for the loss that went in."""
     setattr(scaled, _PLAIN, plain)
 
 
-def loss_reduction(loss: Any) -> str:
+def loss_reduction(loss: Tensor) -> str:
     """ "mean", "sum", "count" or "unknown": how the loss depends on the number of samples, read from its graph.
 
     Gradients of a summed loss add up over micro-batches as they are; those of a mean must be divided. A sum that the
@@ -95,14 +94,14 @@ def loss_reduction(loss: Any) -> str:
     return "unknown"
 
 
-def _divisor(loss: Any) -> Any:
+def _divisor(loss: Tensor) -> Tensor | None:
     """What the loss was divided by at last; None where that was something else.
 
     accelerate divides by its own number of parts, too, which is 1 where the trainer around it has divided already.
     """
     node = loss.grad_fn
-    while type(node).__name__.startswith("Div"):
-        other = getattr(node, "_saved_other", None)
+    while node is not None and type(node).__name__.startswith("Div"):
+        other: Tensor | None = getattr(node, "_saved_other", None)
         if other is None or other.numel() != 1:
             return None
         # A number of Python's lies on the CPU: to look at it waits for no device.

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .types import Handle, Layer, Module, Result, Tensor
 
 NOT_COMPILED = ("off", False)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass
+class _Root:
+    """An outermost module: whether it has parameters to train, how often it was called, what it was compiled to."""
+
+    trains: bool
+    has_conv2d: bool
+    calls: int = 0
+    compiled: Callable[..., Any] | None = None
 
 
 class ModuleWatch:
@@ -29,7 +42,7 @@ class ModuleWatch:
         mode = session.knobs.wanted("compile")
         self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.torch_type
-        self.roots: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self.roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
         self.script_autocast = False
@@ -58,25 +71,27 @@ class ModuleWatch:
             patch(self.torch, "compile", self._note_compile)
             patch(self.torch.nn.Module, "compile", self._note_compile)
 
-    def _note_compile(self, original: Any) -> Any:
-        def compile(*args: Any, **kwargs: Any) -> Any:
+    def _note_compile(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def compile(*args: object, **kwargs: object) -> Result:
             if not self.inside:
                 self.script_compiled = True
             return original(*args, **kwargs)
 
         return compile
 
-    def _call(self, original: Any) -> Any:
+    def _call(self, original: Callable[..., Result]) -> Callable[..., Result]:
         watch = self
 
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def __call__(module: Module, *args: object, **kwargs: object) -> Result:
             if watch.inside:
                 return original(module, *args, **kwargs)
             return watch._outermost(original, module, args, kwargs)
 
         return __call__
 
-    def _outermost(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _outermost(
+        self, original: Callable[..., Result], module: Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Result:
         torch = self.torch
         ours = self.session.here and self.session.may_be_of("torch")
         if not ours or torch.jit.is_scripting() or torch.compiler.is_compiling():
@@ -90,7 +105,7 @@ class ModuleWatch:
         root = self.roots.get(module)
         if root is None:
             root = self._meet(module)
-        if not root["trains"]:
+        if not root.trains:
             return original(module, *args, **kwargs)
         if self.session.measuring and self.session.clock.validating and module.training:
             self.session.clock.training_resumes()
@@ -102,31 +117,32 @@ class ModuleWatch:
             self.inside = False
 
     def _forward(
-        self, original: Any, module: Any, root: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if self.channels_last and root["conv2d"]:
+        self, original: Callable[..., Result], module: Module, root: _Root, args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> Result:  # fmt: skip
+        if self.channels_last and root.has_conv2d:
             args = tuple(self._to_channels_last(a) for a in args)
             kwargs = {k: self._to_channels_last(v) for k, v in kwargs.items()}
-        call = original
-        if self.compile_mode and root["calls"] >= 1:
-            call = root["compiled"] = root.get("compiled") or self._compiled(module)
-            result = self._in_precision(lambda: call(*args, **kwargs))
+        if self.compile_mode and root.calls >= 1:
+            compiled = root.compiled = root.compiled or self._compiled(module)
+            result: Result = self._in_precision(lambda: compiled(*args, **kwargs))
         else:
             # The first call is eager, so that hooks on single layers can see what really happens in them.
-            with self._observing(module) if root["calls"] == 0 and self.session.measuring else nullcontext():
-                result = self._in_precision(lambda: call(module, *args, **kwargs))
-        root["calls"] += 1
+            with self._observing(module) if root.calls == 0 and self.session.measuring else nullcontext():
+                result = self._in_precision(lambda: original(module, *args, **kwargs))
+        root.calls += 1
         return result
 
-    def _in_precision(self, run: Any) -> Any:
+    def _in_precision(self, run: Callable[[], Result]) -> Result:
         if self.precision not in DTYPES:
             return run()
         dtype = getattr(self.torch, DTYPES[str(self.precision)])
         with self.torch.autocast(self.device_type, dtype=dtype):
             result = run()
-        return self._to_float(result, dtype)
+        converted: Result = self._to_float(result, dtype)
+        return converted
 
-    def _to_float(self, value: Any, dtype: Any) -> Any:
+    def _to_float(self, value: Any, dtype: object) -> Any:
         """Outputs go back as float32: the script's own loss and metrics were written for that."""
         if isinstance(value, self.torch.Tensor):
             return value.float() if value.dtype == dtype else value
@@ -144,20 +160,21 @@ class ModuleWatch:
             return value.contiguous(memory_format=self.torch.channels_last)
         return value
 
-    def _compiled(self, module: Any) -> Any:
+    def _compiled(self, module: Module) -> Callable[..., Any]:
         from torch._dynamo.external_utils import wrap_inline
 
         self.compiled_roots += 1
         mode = None if self.compile_mode == "default" else self.compile_mode
         # ``module.compile()`` silently does nothing for classes of torch.nn itself; a frame of its own is compiled.
-        return self.torch.compile(wrap_inline(module._call_impl), mode=mode)
+        compiled: Callable[..., Any] = self.torch.compile(wrap_inline(module._call_impl), mode=mode)
+        return compiled
 
-    def _meet(self, module: Any) -> dict[str, Any]:
+    def _meet(self, module: Module) -> _Root:
         torch = self.torch
         parameters = list(module.parameters())
         convolutions = [m for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
         trains = any(p.requires_grad for p in parameters)
-        root = {"trains": trains, "conv2d": bool(convolutions), "calls": 0}
+        root = _Root(trains, bool(convolutions))
         self.roots[module] = root
         if trains:
             self.parameter_dtypes |= {str(p.dtype).removeprefix("torch.") for p in parameters}
@@ -169,7 +186,7 @@ class ModuleWatch:
                 module.to(memory_format=torch.channels_last)
         return root
 
-    def _observing(self, module: Any) -> AbstractContextManager[None]:
+    def _observing(self, module: Module) -> AbstractContextManager[None]:
         return _Observation(self, module)
 
     def backward_ran(self) -> None:
@@ -181,10 +198,10 @@ class ModuleWatch:
 class _Observation(AbstractContextManager[None]):
     """Hooks on the first matrix product and the first convolution for one call, removed right after it."""
 
-    def __init__(self, watch: ModuleWatch, module: Any) -> None:
+    def __init__(self, watch: ModuleWatch, module: Module) -> None:
         self.watch = watch
         self.module = module
-        self.handles: list[Any] = []
+        self.handles: list[Handle] = []
 
     def __enter__(self) -> None:
         nn = self.watch.torch.nn
@@ -195,7 +212,7 @@ class _Observation(AbstractContextManager[None]):
             if isinstance(layer, nn.Conv2d) and layer.in_channels > 1:
                 self.handles.append(layer.register_forward_pre_hook(self._saw_input))
 
-    def _saw_output(self, layer: Any, args: Any, output: Any) -> None:
+    def _saw_output(self, layer: Layer, args: object, output: object) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
         if not self.watch.observed_dtype and hasattr(tensor, "dtype"):
             self.watch.observed_dtype = str(tensor.dtype).removeprefix("torch.")
@@ -203,7 +220,7 @@ class _Observation(AbstractContextManager[None]):
         if self.watch.precision not in DTYPES:
             self.watch.script_autocast |= self.watch.torch.is_autocast_enabled(device_type)
 
-    def _saw_input(self, layer: Any, args: Any) -> None:
+    def _saw_input(self, layer: Layer, args: Sequence[Tensor]) -> None:
         if self.watch.observed_layout is None and args:
             self.watch.observed_layout = _is_channels_last(self.watch.torch, args[0])
 
@@ -212,7 +229,7 @@ class _Observation(AbstractContextManager[None]):
             handle.remove()
 
 
-def _is_channels_last(torch: ModuleType, tensor: Any) -> bool:
+def _is_channels_last(torch: ModuleType, tensor: Tensor) -> bool:
     if tensor.dim() != 4 or tensor.shape[1] == 1:
         return False
     return bool(tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+
+from .types import Optimizer
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,13 @@ class Stepped:
     implementation: str
 
 
-def describe(torch: ModuleType, optimizer: Any) -> Stepped:
+def describe(torch: ModuleType, optimizer: Optimizer) -> Stepped:
     """The optimizer as it stands."""
     offered = frozenset(implementations(torch, optimizer))
     return Stepped(type(optimizer).__name__, offered, _implementation(optimizer))
 
 
-def implementations(torch: ModuleType, optimizer: Any) -> list[str]:
+def implementations(torch: ModuleType, optimizer: Optimizer) -> list[str]:
     """Which of "foreach" and "fused" the optimizer's class offers for its parameters."""
     accepted = inspect.signature(type(optimizer).__init__).parameters
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -36,7 +37,7 @@ def implementations(torch: ModuleType, optimizer: Any) -> list[str]:
     return offered
 
 
-def _implementation(optimizer: Any) -> str:
+def _implementation(optimizer: Optimizer) -> str:
     """Which implementation the optimizer's groups ask for; "default" leaves it to PyTorch."""
     group = optimizer.param_groups[0]
     if group.get("fused"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 import weakref
+from collections.abc import Callable, Sequence
 from multiprocessing import util
 from multiprocessing.process import BaseProcess, current_process
 from types import ModuleType
-from typing import Any
 
 from ..patches import patch
 from ..session import ExitListener, Session
+from .types import Process, ProcessContext, Result
 
 
 class ProcessWatch(ExitListener):
@@ -20,7 +21,7 @@ class ProcessWatch(ExitListener):
     def __init__(self, session: Session, torch: ModuleType) -> None:
         self.session = session
         self.torch = torch
-        self.trainers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.trainers: weakref.WeakSet[Process] = weakref.WeakSet()
         self.started: list[str] = []
 
     def install(self) -> None:
@@ -32,8 +33,8 @@ class ProcessWatch(ExitListener):
         if spawning is not None:
             patch(spawning.ProcessContext, "join", self._join_spawned)
 
-    def _start(self, original: Any) -> Any:
-        def start(process: Any) -> Any:
+    def _start(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def start(process: Process) -> Result:
             if self.session.here and not process.daemon:  # a DataLoader's workers are daemons
                 arguments = [*process._args, *process._kwargs.values()]
                 if any(self._is_trainable(argument) for argument in arguments):
@@ -52,25 +53,25 @@ class ProcessWatch(ExitListener):
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _is_trainable(self, value: Any) -> bool:
+    def _is_trainable(self, value: object) -> bool:
         return isinstance(value, self.torch.nn.Module) and any(p.requires_grad for p in value.parameters())
 
-    def _join(self, original: Any) -> Any:
-        def join(process: Any, timeout: float | None = None) -> Any:
+    def _join(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def join(process: Process, timeout: float | None = None) -> Result:
             if timeout is None and process in self.trainers:
                 self._waits_for([process])
             return original(process, timeout)
 
         return join
 
-    def _join_spawned(self, original: Any) -> Any:
-        def join(context: Any, *args: Any, **kwargs: Any) -> Any:
+    def _join_spawned(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def join(context: ProcessContext, *args: object, **kwargs: object) -> Result:
             self._waits_for(context.processes)
             return original(context, *args, **kwargs)
 
         return join
 
-    def _waits_for(self, processes: list[Any]) -> None:
+    def _waits_for(self, processes: Sequence[Process]) -> None:
         """The script does nothing from here on but wait for its trainers: so would the trial."""
         if not self.session.here or self.session.clock.total_steps:
             return

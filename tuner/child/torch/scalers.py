@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ..records import ScalerCounts
+from .types import GradScaler, Result, Tensor
 
 FIRST_STEPS = 20
 """A scaler finds its scale by skipping steps; how many it skips after these says whether the format bears the model."""
@@ -18,17 +18,17 @@ class ScalerWatch:
         self.steps = 0
         self.skipped = 0
         self.late_skipped = 0
-        self._found: list[Any] = []
+        self._found: list[Tensor] = []
 
     @property
     def begun(self) -> bool:
         """Whether a scaler was through with a step already."""
         return bool(self.steps or self._found)
 
-    def watched(self, update: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self, update: Callable[..., Result]) -> Callable[..., Result]:
         """``GradScaler.update``, which ends a step and forgets what it found in it."""
 
-        def run(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(scaler: GradScaler, *args: object, **kwargs: object) -> Result:
             found = _found_by(scaler)
             result = update(scaler, *args, **kwargs)
             if found is not None:
@@ -52,12 +52,13 @@ class ScalerWatch:
         return ScalerCounts(self.steps, self.skipped, late, self.late_skipped) if self.steps else None
 
 
-def _found_by(scaler: Any) -> Any:
+def _found_by(scaler: GradScaler) -> Tensor | None:
     """The tensor that tells of overflow in this step: of several optimizers, ``update`` adds the others' to the first.
 
     Comparing the scale before and after would do without the scaler's own state, and wait for the GPU twice a step.
     """
     for state in getattr(scaler, "_per_optimizer_states", {}).values():
-        for found in state["found_inf_per_device"].values():
-            return found
+        overflowed: Tensor
+        for overflowed in state["found_inf_per_device"].values():
+            return overflowed
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +15,20 @@ from .learning_rates import KNOB, RateWatch
 from .losses import LossWatch, remember_plain
 from .optimizers import Stepped, describe, implementations
 from .scalers import ScalerWatch
+from .types import (
+    Closure,
+    Entry,
+    Gradients,
+    GradScaler,
+    Group,
+    Keywords,
+    Optimizer,
+    Result,
+    Scheduler,
+    Tensor,
+    Tensors,
+    Wrap,
+)
 
 BackwardListener = Callable[[bool], None]
 """Is told whether it is the first loss of a step: a GAN has several."""
@@ -31,10 +45,10 @@ class StepWatch:
         self.backward_ran = backward_ran
         self.gradients = gradients
         self.scalers = ScalerWatch()
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.stepped: list[Stepped] = []
         self.together = 0
-        self._described: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.backwards = 0
         self.steps = 0
         self.closures = 0
@@ -48,9 +62,9 @@ class StepWatch:
         self.kept_gradients = 0
         self.boundaries = 0
         self.skipping = False
-        self.scaler: Any = None
+        self.scaler: GradScaler | None = None
         self.scaler_used = False
-        self.unscaled: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.unscaled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.precision = session.knobs.wanted("precision")
 
     def _delegated(self, knob: str) -> None:
@@ -88,15 +102,15 @@ class StepWatch:
 
     # backward
 
-    def _backward(self, original: Any) -> Any:
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _backward(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def backward(tensors: Tensors, grad_tensors: Gradients = None, *args: object, **kwargs: object) -> Result:
             if not self.session.here or self.in_backward:
                 return original(tensors, grad_tensors, *args, **kwargs)
             self.session.check_stop()
             self.gradients.backward_begins()
             self.in_backward = True
             try:
-                losses = [tensors] if isinstance(tensors, self.torch.Tensor) else list(tensors)
+                losses = _as_list(self.torch, tensors)
                 leads = self.losses.see(losses[0], alone=len(losses) == 1 and _all_none(grad_tensors))
                 scaled = self._scale(losses, grad_tensors)
                 result = original(tensors, scaled, *args, **kwargs)
@@ -108,7 +122,7 @@ class StepWatch:
 
         return backward
 
-    def _scale(self, losses: list[Any], grad_tensors: Any) -> Any:
+    def _scale(self, losses: list[Tensor], grad_tensors: Gradients) -> Gradients:
         """The gradients to start from: 1/k under accumulation of a mean loss, times the scaler's scale under fp16."""
         scalar = len(losses) == 1 and losses[0].numel() == 1 and _all_none(grad_tensors)
         factor = 1.0 if self.losses.reduction == "sum" or not scalar else 1.0 / self.factor
@@ -119,7 +133,7 @@ class StepWatch:
         if scaler is None and factor == 1.0:
             return grad_tensors
         self._update_scaler()
-        given = [None] * len(losses) if _all_none(grad_tensors) else _as_list(self.torch, grad_tensors)
+        given = _starts(self.torch, losses, grad_tensors)
         starts = [
             self.torch.full_like(loss, factor) if start is None else start
             for loss, start in zip(losses, given, strict=True)
@@ -147,11 +161,11 @@ class StepWatch:
 
     # optimizer
 
-    def _profile_hook_step(self, original: Any) -> Any:
-        def profile_hook_step(function: Any) -> Any:
+    def _profile_hook_step(self, original: Wrap) -> Wrap:
+        def profile_hook_step(function: Callable[..., object]) -> Callable[..., object]:
             inner = original(function)
 
-            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
                 if not self.session.here or self.in_optimizer:
                     return inner(optimizer, *args, **kwargs)
                 return self._step(inner, optimizer, args, kwargs)
@@ -160,7 +174,7 @@ class StepWatch:
 
         return profile_hook_step
 
-    def _describe(self, optimizer: Any) -> None:
+    def _describe(self, optimizer: Optimizer) -> None:
         self._described.add(optimizer)
         # Optimizers that follow each other (one a fold, say) don't share a loop; those that live together do.
         self.together = max(self.together, len(self._described))
@@ -168,7 +182,9 @@ class StepWatch:
         if self.together > len(self.stepped) or described not in self.stepped:
             self.stepped.append(described)
 
-    def _step(self, inner: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _step(
+        self, inner: Callable[..., object], optimizer: Optimizer, args: tuple[object, ...], kwargs: Keywords
+    ) -> object:
         if optimizer not in self._described:
             self._describe(optimizer)
         closure = args[0] if args else kwargs.get("closure")
@@ -189,7 +205,9 @@ class StepWatch:
             if self.scaler is None:
                 result = inner(optimizer, *args, **kwargs)
             else:
-                result = self._scaled_step(optimizer, args, kwargs)
+                self.scaler_used = True
+                # The scaler calls ``optimizer.step`` itself; ``in_optimizer`` lets that call straight through.
+                result = self.scaler.step(optimizer, *args, **kwargs)
         finally:
             self.in_optimizer = False
         self.steps += 1
@@ -199,22 +217,22 @@ class StepWatch:
             self.session.step("torch")
         return result
 
-    def _look_at_gradients(self, optimizer: Any) -> None:
+    def _look_at_gradients(self, optimizer: Optimizer) -> None:
         is_first = not self.steps and not self.scalers.begun
         self.gradients.step_begins(self.optimizers, lambda: self._scale_of_gradients(optimizer), is_first=is_first)
 
-    def _scale_of_gradients(self, optimizer: Any) -> float:
+    def _scale_of_gradients(self, optimizer: Optimizer) -> float:
         """What a scaler has multiplied the gradients by that a step begins with; a fused one divides by it itself."""
         if self.scaler is not None and optimizer not in self.unscaled:
             return float(self.scaler.get_scale())
         given = getattr(optimizer, "grad_scale", None)
         return 1.0 if given is None else float(given)
 
-    def _counted(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _counted(self, optimizer: Optimizer, closure: Closure) -> Closure:
         """Every evaluation is a step: LBFGS updates between them, and takes twenty in what it calls one step."""
         evaluations = 0
 
-        def evaluate() -> Any:
+        def evaluate() -> object:
             nonlocal evaluations
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
@@ -225,11 +243,6 @@ class StepWatch:
 
         return evaluate
 
-    def _scaled_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.scaler_used = True
-        # The scaler calls ``optimizer.step`` itself; ``in_optimizer`` lets that call straight through.
-        return self.scaler.step(optimizer, *args, **kwargs)
-
     def _update_scaler(self) -> None:
         """Before the first backward after a step: optimizers that step one after the other share one scale."""
         if self.scaler is not None and self.scaler_used:
@@ -237,16 +250,16 @@ class StepWatch:
             self.scaler_used = False
             self.unscaled.clear()
 
-    def _zero_grad(self, original: Any) -> Any:
-        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def _zero_grad(self, original: Callable[..., object]) -> Callable[..., object]:
+        def zero_grad(owner: object, *args: object, **kwargs: object) -> object:
             if self.micro % self.factor:
                 return None
             return original(owner, *args, **kwargs)
 
         return zero_grad
 
-    def _clip(self, original: Any) -> Any:
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+    def _clip(self, original: Callable[..., object]) -> Callable[..., object]:
+        def clip(parameters: object, *args: object, **kwargs: object) -> object:
             if self.factor > 1 and (self.micro + 1) % self.factor:
                 # Clipping belongs to the whole step; on a micro-batch it would shrink what is still being summed.
                 return self.torch.zeros(())
@@ -266,12 +279,12 @@ class StepWatch:
         if base is None:
             return
 
-        def make(original: Any) -> Any:
-            def _initial_step(scheduler: Any) -> None:
+        def make(original: Callable[..., object]) -> Callable[..., object]:
+            def _initial_step(scheduler: Scheduler) -> None:
                 original(scheduler)
                 step = scheduler.step
 
-                def guarded(*args: Any, **kwargs: Any) -> Any:
+                def guarded(*args: object, **kwargs: object) -> object:
                     if self.skipping and self.micro % self.factor:
                         return None
                     return step(*args, **kwargs)
@@ -282,8 +295,8 @@ class StepWatch:
 
         patch(base, "_initial_step", make)
 
-    def _note_scaler(self, original: Any) -> Any:
-        def scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+    def _note_scaler(self, original: Callable[..., object]) -> Callable[..., object]:
+        def scale(scaler: GradScaler, *args: object, **kwargs: object) -> object:
             result = original(scaler, *args, **kwargs)
             if scaler is not self.scaler and scaler.is_enabled():
                 self.scaled_by_script = True
@@ -293,12 +306,12 @@ class StepWatch:
 
         return scale
 
-    def _scaler_call(self, original: Any) -> Any:
+    def _scaler_call(self, original: Callable[..., object]) -> Callable[..., object]:
         """The script's own scaler must act once a whole step: unscaling twice would divide the sum twice."""
         name = original.__name__
         run = self.scalers.watched(original) if name == "update" and self.session.measuring else original
 
-        def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(scaler: GradScaler, *args: object, **kwargs: object) -> object:
             if scaler is self.scaler:
                 return run(scaler, *args, **kwargs)
             if name == "step" and (self.micro + 1) % self.factor:
@@ -312,8 +325,8 @@ class StepWatch:
 
         return call
 
-    def _add_param_group(self, original: Any) -> Any:
-        def add_param_group(optimizer: Any, group: dict[str, Any]) -> Any:
+    def _add_param_group(self, original: Callable[..., object]) -> Callable[..., object]:
+        def add_param_group(optimizer: Optimizer, group: Group) -> object:
             result = original(optimizer, group)
             if self.session.here:
                 if optimizer not in self.optimizers:
@@ -325,7 +338,7 @@ class StepWatch:
 
         return add_param_group
 
-    def _choose_implementation(self, optimizer: Any) -> None:
+    def _choose_implementation(self, optimizer: Optimizer) -> None:
         chosen = self.session.request.config["optimizer"]
         if chosen not in implementations(self.torch, optimizer):
             return
@@ -333,20 +346,27 @@ class StepWatch:
         group["fused"], group["foreach"] = chosen == "fused", chosen == "foreach"
         optimizer.defaults.update(fused=group["fused"], foreach=group["foreach"])
         if chosen == "fused":
-            optimizer._step_supports_amp_scaling = True
+            vars(optimizer)["_step_supports_amp_scaling"] = True
 
 
-def _all_none(gradients: Any) -> bool:
+def _all_none(gradients: Gradients) -> bool:
     return gradients is None or (isinstance(gradients, (list, tuple)) and all(g is None for g in gradients))
 
 
-def _as_list(torch: ModuleType, gradients: Any) -> list[Any]:
-    return [gradients] if isinstance(gradients, torch.Tensor) else list(gradients)
+def _as_list(torch: ModuleType, tensors: Tensor | Sequence[Entry]) -> list[Entry]:
+    """A tensor has a length, too: it is told from a sequence of them by its class."""
+    several: Any = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    return list(several)
 
 
-def _wearing(function: Any, original: Any) -> Any:
+def _starts(torch: ModuleType, losses: Sequence[Tensor], gradients: Gradients) -> Sequence[Tensor | None]:
+    """What each loss's backward starts from; None where that is ones."""
+    return [None] * len(losses) if gradients is None or _all_none(gradients) else _as_list(torch, gradients)
+
+
+def _wearing(function: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
     """``functools.wraps`` that also works for bound methods."""
     for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
         setattr(function, attribute, getattr(original, attribute, None))
-    function.__wrapped__ = original
+    vars(function)["__wrapped__"] = original
     return function

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .types import Result
 
 FOLDER = "tensorboard"
 
@@ -18,23 +18,25 @@ def install_summary_writer(session: Session, module: ModuleType) -> None:
     if not session.measuring or not session.request.folder:
         return
 
-    def init(original: Any) -> Any:
-        def __init__(writer: Any, log_dir: Any = None, *args: Any, **kwargs: Any) -> None:
+    def init(original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(writer: object, log_dir: object = None, *args: object, **kwargs: object) -> None:
             for name in ("logdir", "log_dir"):
                 kwargs.pop(name, None)
             original(writer, os.path.join(session.request.folder, FOLDER), *args, **kwargs)
 
         return __init__
 
-    def one(original: Any) -> Any:
-        def add_scalar(writer: Any, tag: Any, scalar_value: Any, *args: Any, **kwargs: Any) -> Any:
+    def one(original: Callable[..., Result]) -> Callable[..., Result]:
+        def add_scalar(writer: object, tag: object, scalar_value: object, *args: object, **kwargs: object) -> Result:
             session.log(str(tag), scalar_value)
             return original(writer, tag, scalar_value, *args, **kwargs)
 
         return add_scalar
 
-    def several(original: Any) -> Any:
-        def add_scalars(writer: Any, main_tag: Any, tag_scalar_dict: Any, *args: Any, **kwargs: Any) -> Any:
+    def several(original: Callable[..., Result]) -> Callable[..., Result]:
+        def add_scalars(
+            writer: object, main_tag: object, tag_scalar_dict: object, *args: object, **kwargs: object
+        ) -> Result:
             if isinstance(tag_scalar_dict, Mapping):
                 for tag, value in tag_scalar_dict.items():
                     session.log(f"{main_tag}/{tag}", value)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
-from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .types import Result, Trainer
 
+Options = MutableMapping[str, object]
+"""Of a trainer: those that the script gave, or all of them."""
 LIGHTNING_PRECISION = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true"}
 TRAINING_ARGUMENTS = {
     "batch_size": "per_device_train_batch_size",
@@ -25,8 +27,8 @@ ACCELERATE_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 def lightning(session: Session, module: ModuleType) -> None:
     """Lightning's Trainer: precision, accumulation, and a root folder of the trial's own."""
 
-    def make(original: Any) -> Any:
-        def __init__(trainer: Any, *args: Any, **kwargs: Any) -> None:
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(trainer: object, *args: object, **kwargs: object) -> None:
             session.facts.trainer = "lightning"
             if session.measuring:
                 kwargs["default_root_dir"] = os.path.join(session.request.folder, "lightning")
@@ -42,17 +44,17 @@ def lightning(session: Session, module: ModuleType) -> None:
         patch(module.Trainer, "fit", _taking_metrics(session))
 
 
-def _taking_metrics(session: Session) -> Callable[[Any], Any]:
+def _taking_metrics(session: Session) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """What Lightning's ``self.log`` gathered is read when ``fit`` ends, or where the trial ends in it."""
-    fitting: list[Any] = []
+    fitting: list[Trainer] = []
 
     def take() -> None:
         for trainer in fitting:
             for name, value in dict(trainer.callback_metrics).items():
                 session.log(str(name), value)
 
-    def make(original: Any) -> Any:
-        def fit(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    def make(original: Callable[..., Result]) -> Callable[..., Result]:
+        def fit(trainer: Trainer, *args: object, **kwargs: object) -> Result:
             fitting.append(trainer)
             try:
                 result = original(trainer, *args, **kwargs)
@@ -72,8 +74,8 @@ def transformers_log(session: Session, module: ModuleType) -> None:
     if not session.measuring:
         return
 
-    def make(original: Any) -> Any:
-        def log(trainer: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
+    def make(original: Callable[..., Result]) -> Callable[..., Result]:
+        def log(trainer: object, logs: Mapping[str, object], *args: object, **kwargs: object) -> Result:
             for name, value in logs.items():
                 session.log(str(name), value)
             return original(trainer, logs, *args, **kwargs)
@@ -86,8 +88,8 @@ def transformers_log(session: Session, module: ModuleType) -> None:
 def transformers(session: Session, module: ModuleType) -> None:
     """TrainingArguments: batch size, accumulation, precision, workers; outputs go to the trial's folder."""
 
-    def make(original: Any) -> Any:
-        def __post_init__(arguments: Any) -> None:
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def __post_init__(arguments: object) -> None:
             session.facts.trainer = "transformers"
             options = vars(arguments)
             _loader_options(session, options)
@@ -113,7 +115,7 @@ def transformers(session: Session, module: ModuleType) -> None:
     patch(module.TrainingArguments, "__post_init__", make)
 
 
-def _loader_options(session: Session, options: dict[str, Any]) -> None:
+def _loader_options(session: Session, options: Options) -> None:
     for knob, field in TRAINING_ARGUMENTS.items():
         if options.get(field) is not None:
             session.knobs.trainer_options[knob] = options[field]
@@ -127,8 +129,8 @@ def _loader_options(session: Session, options: dict[str, Any]) -> None:
 def fabric(session: Session, module: ModuleType) -> None:
     """Lightning's Fabric: precision; everything else stays with the script's own loop."""
 
-    def make(original: Any) -> Any:
-        def __init__(fabric: Any, *args: Any, **kwargs: Any) -> None:
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(fabric: object, *args: object, **kwargs: object) -> None:
             session.facts.trainer = "fabric"
             _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
             original(fabric, *args, **kwargs)
@@ -141,10 +143,10 @@ def fabric(session: Session, module: ModuleType) -> None:
 def accelerate(session: Session, module: ModuleType) -> None:
     """accelerate's Accelerator: mixed precision; accumulation only where the script uses ``accumulate()``."""
 
-    def make(original: Any) -> Any:
+    def make(original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
 
-        def __init__(accelerator: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(accelerator: object, *args: object, **kwargs: object) -> None:
             if not session.facts.trainer:
                 session.facts.trainer = "accelerate"
                 given = signature.bind_partial(accelerator, *args, **kwargs).arguments
@@ -159,7 +161,7 @@ def accelerate(session: Session, module: ModuleType) -> None:
 
 
 def _choose(
-    session: Session, knob: str, options: Any, option: str, names: dict[str, str], *, written: Any = None
+    session: Session, knob: str, options: Options, option: str, names: dict[str, str], *, written: object = None
 ) -> None:
     """Sets the trainer's option for the knob, unless the script chose a value of its own."""
     if written not in (None, "no", "32", "32-true", 32):
@@ -171,7 +173,7 @@ def _choose(
         session.knobs.delegate(knob)
 
 
-def _accumulate(session: Session, options: Any, option: str, written: int) -> None:
+def _accumulate(session: Session, options: Options, option: str, written: object) -> None:
     session.knobs.trainer_options["grad_accumulation"] = written
     if session.knobs.wants("grad_accumulation"):
         options[option] = session.request.config["grad_accumulation"]

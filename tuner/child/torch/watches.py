@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from ..session import Session
 from .gradients import GradientWatch
@@ -35,7 +34,7 @@ class TorchWatches:
         if self.session.measuring:
             ProcessWatch(self.session, self.torch).install()
 
-    def _batch_fetched(self, key: str, batch: Any, count: int) -> None:
+    def _batch_fetched(self, key: str, batch: object, count: int) -> None:
         self.gradients.batch_fetched(key, batch, count)
 
     def _backward_ran(self, leads: bool) -> None:

@@ -1,0 +1,107 @@
+"""What a kind of device asks of the frameworks, on stand-ins for their modules."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tuner.child import devices
+from tuner.child.records import Memory
+
+GIB = 2**30
+
+
+class _Cuda:
+    """``torch.cuda`` of a card of 8 GiB; what it was asked for is kept in ``calls``."""
+
+    def __init__(self, *, initialized: bool = True, capability: int = 8) -> None:
+        self.calls: list[Any] = []
+        self.initialized = initialized
+        self.capability = capability
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def _lazy_call(self, function: Any) -> None:
+        self.calls.append("later")
+        function()
+
+    def set_per_process_memory_fraction(self, fraction: float, number: int) -> None:
+        self.calls.append((fraction, number))
+
+    def get_device_properties(self, number: int) -> Any:
+        return SimpleNamespace(total_memory=8 * GIB)
+
+    def get_device_capability(self) -> tuple[int, int]:
+        return self.capability, 0
+
+    def is_bf16_supported(self) -> bool:
+        return self.capability >= 8
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 2 * GIB, 8 * GIB
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"num_ooms": 1}
+
+    def memory_reserved(self) -> int:
+        return 3 * GIB
+
+    def max_memory_reserved(self) -> int:
+        return 4 * GIB
+
+    def max_memory_allocated(self) -> int:
+        return GIB
+
+
+def _torch(**cuda: Any) -> Any:
+    return SimpleNamespace(cuda=_Cuda(**cuda))
+
+
+def test_a_label_names_its_kind_and_an_unknown_one_is_treated_as_a_cpu() -> None:
+    labels = ("cuda:3", "cpu", "tpu:0", "abacus")
+    assert [devices.named(label).kind for label in labels] == ["cuda", "cpu", "tpu", "cpu"]
+    assert devices.named("cuda:3").label == "cuda:3"
+
+
+@pytest.mark.parametrize("label", ["cpu", "tpu:0"])
+def test_a_device_that_needs_nothing_touches_no_framework(label: str) -> None:
+    device, nothing = devices.named(label), SimpleNamespace()
+    device.torch_synchronize(nothing)  # type: ignore[arg-type]  # a stand-in for the module
+    device.torch_cap_memory(nothing, GIB)  # type: ignore[arg-type]  # likewise
+    device.tensorflow_synchronize(nothing)  # type: ignore[arg-type]  # likewise
+    assert device.torch_memory(nothing, 0) is None  # type: ignore[arg-type]  # likewise
+    assert device.tensorflow_memory(nothing) is None  # type: ignore[arg-type]  # likewise
+    assert "fp16" not in device.torch_precisions(nothing)  # type: ignore[arg-type]  # likewise
+
+
+def test_memory_beside_the_allocator_is_what_no_one_else_holds() -> None:
+    memory = devices.named("cuda:0").torch_memory(_torch(), GIB)
+    assert memory == Memory(4 * GIB, GIB, overhead=2 * GIB, total=8 * GIB, retries=0, ooms=1)
+    assert devices.named("cuda:0").torch_memory(_torch(initialized=False), 0) is None
+
+
+def test_memory_is_capped_when_the_script_first_touches_the_card() -> None:
+    torch = _torch()
+    devices.named("cuda:0").torch_cap_memory(torch, 2 * GIB)
+    devices.named("cuda:0").torch_cap_memory(torch, 99 * GIB)
+    assert torch.cuda.calls == ["later", (0.25, 0), "later", (1.0, 0)]
+
+
+def test_a_card_is_waited_for_only_once_the_script_uses_it() -> None:
+    used, unused = _torch(), _torch(initialized=False)
+    devices.named("cuda:0").torch_synchronize(used)
+    devices.named("cuda:0").torch_synchronize(unused)
+    assert (used.cuda.calls, unused.cuda.calls) == (["synchronize"], [])
+
+
+@pytest.mark.parametrize(
+    ("capability", "offered"), [(9, ["fp32", "tf32", "bf16", "fp16"]), (7, ["fp32", "fp16"])], ids=["Hopper", "Volta"]
+)
+def test_formats_are_offered_by_what_the_card_computes_in(capability: int, offered: list[str]) -> None:
+    assert devices.named("cuda:0").torch_precisions(_torch(capability=capability)) == offered

@@ -1,0 +1,91 @@
+"""Requested against observed: what a difference means depends on who set the knob."""
+
+from __future__ import annotations
+
+import pytest
+from support.in_process import Log
+
+from tuner.child.evidence import ITS_OWN, Finding, SetBy, compare, inapplicable, number_format
+from tuner.child.knobs import Knobs
+from tuner.child.records import Evidence, Value
+
+
+@pytest.mark.parametrize(
+    ("observed", "set_by", "evidence"),
+    [
+        (64, SetBy.PATCH, "verified"), (64, SetBy.OPTION, "verified"), (64, SetBy.ARGUMENT, "verified"),
+        (32, SetBy.PATCH, "contradicted"), (32, SetBy.OPTION, "contradicted"), (32, SetBy.ARGUMENT, "unverifiable"),
+        (None, SetBy.PATCH, "contradicted"), (None, SetBy.ARGUMENT, "unverifiable"),
+    ],
+)  # fmt: skip
+def test_a_difference_proves_nothing_of_an_argument(observed: object, set_by: SetBy, evidence: str) -> None:
+    assert compare(64, observed, set_by).evidence == evidence
+
+
+def test_a_bound_knob_is_never_said_to_act_on_nothing() -> None:
+    assert inapplicable("no layer computes", SetBy.PATCH) == Finding(
+        Evidence.NOT_APPLICABLE, "no layer computes", changed=0
+    )
+    assert inapplicable("no layer computes", SetBy.ARGUMENT) == Finding(
+        Evidence.UNVERIFIABLE, f"no layer computes; {ITS_OWN}", changed=0
+    )
+
+
+def test_reasons_say_what_is_known() -> None:
+    assert compare(64, 32, SetBy.PATCH).reason == "observed 32: something in the script set it back"
+    assert compare(64, 32, SetBy.PATCH, why="the batches are ready-made").reason == "the batches are ready-made"
+    assert compare(64, 64, SetBy.OPTION, sites=3) == Finding(
+        Evidence.VERIFIED, "by an option of the script or of its trainer", 64, 0, 0
+    )
+
+
+def test_what_is_observed_can_be_sent_whatever_it_is() -> None:
+    assert compare(64, ("a", 1), SetBy.PATCH).observed == "('a', 1)"
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("bf16", "bfloat16"), ("mixed_bfloat16", "bfloat16"), ("16-mixed", "float16"), (16, "float16"),
+        ("torch.half", "float16"), ("32-true", "float32"), ("no", "float32"), ("tf32", "float32"), ("int8", ""),
+    ],
+)  # fmt: skip
+def test_scripts_have_words_of_their_own_for_number_formats(word: object, name: str) -> None:
+    assert number_format(word) == name
+
+
+def _knobs(requested: dict[str, Value], arguments: tuple[str, ...] = (), *, early: bool = False) -> tuple[Knobs, Log]:
+    log = Log()
+    return Knobs(log, requested, arguments, lambda: early), log
+
+
+def test_each_knob_is_applied_by_one() -> None:
+    knobs, _ = _knobs({"batch_size": 8, "precision": "bf16", "threads": 2}, ("threads",))
+    delegated: list[str] = []
+    knobs.on_delegation(delegated.append)
+    knobs.delegate("precision")
+    knobs.delegate("precision")
+    assert delegated == ["precision"]
+    assert [knobs.set_by(k) for k in ("batch_size", "precision", "threads")] == ["patch", "option", "argument"]
+    assert [knobs.wanted(k) for k in ("batch_size", "precision", "threads", "compile")] == [8, None, None, None]
+
+
+def test_a_value_that_the_script_keeps_is_not_fought() -> None:
+    knobs, log = _knobs({"precision": "bf16"})
+    knobs.keep_script_value("precision", "the trainer is told")
+    knobs.compare("precision", "fp32")
+    (report,) = log.of("knob")
+    assert (report["evidence"], report["sites_changed"]) == ("not applicable", 0)
+    assert report["reason"] == "the trainer is told"
+
+
+def test_a_script_that_ended_early_contradicts_nothing() -> None:
+    knobs, log = _knobs({"batch_size": 8}, early=True)
+    knobs.compare("batch_size", 0)
+    assert [r["evidence"] for r in log.of("knob")] == ["unverifiable"]
+
+
+def test_what_was_not_asked_for_is_not_reported() -> None:
+    knobs, log = _knobs({})
+    knobs.inapplicable("batch_size", "no loader")
+    assert log.records == []

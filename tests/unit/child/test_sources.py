@@ -1,0 +1,123 @@
+"""Which source of data trains: by what is fetched between gradients."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support.in_process import Log
+
+from tuner.child.clock import StepClock
+from tuner.child.records import Window
+from tuner.child.sources import DataSource, TrainingSources
+
+ENDLESS = Window(block_s=1e9)
+
+
+class Trial:
+    """A clock, and sources by name."""
+
+    def __init__(self, known: tuple[str, ...] = ()) -> None:
+        self.clock = StepClock(Log(), ENDLESS, clock=itertools.count().__next__)
+        self.counted: list[tuple[str, int]] = []
+        self.sources: TrainingSources[DataSource] = TrainingSources(
+            self.clock, known, lambda: True, lambda source, samples: self.counted.append((source.key, samples))
+        )
+
+    def source(self, name: str) -> DataSource:
+        return next((s for s in self.sources if s.key == name), None) or self.sources.add(DataSource(name, name))
+
+    def fetch(self, name: str, samples: int = 8) -> None:
+        self.sources.fetch_begins(self.source(name))
+        self.sources.fetched(self.source(name), samples, 0.5)
+
+    def step(self, *fetched: str) -> bool:
+        for name in fetched:
+            self.fetch(name)
+        new = self.sources.gradient_ran()
+        self.clock.step()
+        return new
+
+
+@pytest.fixture
+def trial() -> Trial:
+    return Trial()
+
+
+def test_the_source_that_is_fetched_before_gradients_trains(trial: Trial) -> None:
+    assert trial.step("train"), "the primary source was found"
+    assert not trial.step("train")
+    trial.fetch("test")
+    assert [s.key for s in trial.sources.training()] == ["train"]
+    assert trial.clock.total_samples == 16
+    assert trial.counted == [("train", 8), ("train", 8)]
+
+
+def test_a_pass_over_all_data_before_training_counts_for_its_last_batch_only(trial: Trial) -> None:
+    for _ in range(100):
+        trial.fetch("statistics")
+    trial.step("train")
+    assert trial.clock.total_samples == 8
+    assert trial.sources.primary is trial.source("train")
+
+
+def test_sources_that_are_fetched_in_every_gap_train_together(trial: Trial) -> None:
+    for _ in range(4):
+        trial.step("labelled", "unlabelled")
+    trial.step("unlabelled")
+    assert {s.key for s in trial.sources.training()} == {"labelled", "unlabelled"}
+    assert trial.clock.total_samples == 5 * 8, "the samples of one of them are those of the step"
+
+
+def test_another_source_takes_over_once_it_fed_more_gradients(trial: Trial) -> None:
+    for _ in range(3):
+        trial.step("search for a rate")
+    for _ in range(4):
+        trial.step("train")
+    assert trial.sources.primary is trial.source("train")
+    assert trial.sources.changes_of_primary == 1
+
+
+def test_what_is_fetched_without_a_gradient_is_validation(trial: Trial) -> None:
+    for _ in range(4):
+        trial.step("train")
+    trial.fetch("test")
+    assert trial.clock.validating
+    trial.step("train")
+    assert not trial.clock.validating
+
+
+def test_a_graph_that_feeds_itself_has_no_primary_source(trial: Trial) -> None:
+    trial.fetch("statistics")
+    trial.sources.graph_fed_itself()
+    assert not trial.step()
+    assert trial.sources.primary is None and trial.sources.feeds_itself
+    assert trial.clock.total_samples == 0
+
+
+def test_nothing_counts_while_another_framework_trains() -> None:
+    trial = Trial()
+    trial.sources = TrainingSources(trial.clock, (), lambda: False)
+    for _ in range(3):
+        trial.step("train")
+    assert trial.clock.total_samples == 0
+    assert trial.source("train").usual_size == 8, "what is known of it is kept all the same"
+
+
+def test_the_probes_sides(trial: Trial) -> None:
+    batches = iter([("first", 4), ("second", 4)])
+    again = [trial.sources.first_again(trial.source("train"), lambda: next(batches)) for _ in range(3)]
+    assert again == ["first"] * 3
+    trial = Trial()
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        trial.clock.step()
+        if steps == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trial.sources.drain(trial.source("train"), lambda: (4, 0.1), step)
+    assert trial.clock.total_samples == 20

@@ -1,0 +1,172 @@
+"""The parts of PyTorch's objects that the child uses, as protocols: PyTorch isn't imported for its types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, SupportsFloat, TypeVar
+
+Result = TypeVar("Result")
+"""What a patched function gives back unchanged."""
+Entry = TypeVar("Entry")
+Wrap = Callable[[Callable[..., object]], Callable[..., object]]
+"""A decorator."""
+Path = object
+"""Where something is saved: a path, or a file that is open."""
+Arguments = dict[str, Any]
+"""What the script gave a constructor, by the names of its parameters."""
+Keywords = dict[str, object]
+"""Keyword arguments of the script's."""
+Group = dict[str, Any]
+"""A parameter group of an optimizer: "params", "lr", "fused", "foreach", and what its class adds."""
+Closure = Callable[[], object]
+"""What an optimizer may be given to evaluate the loss anew."""
+
+
+class Place(Protocol):
+    """``torch.device``."""
+
+    type: str
+
+
+class Node(Protocol):
+    """A node of the graph that a backward goes through. Some kinds hold more, in attributes named ``_saved_…``."""
+
+    next_functions: Sequence[tuple[Node | None, int]]
+
+
+class Tensor(SupportsFloat, Protocol):
+    """A tensor. ``shape``: its sizes."""
+
+    dtype: object
+    layout: object
+    device: Place
+    shape: Sequence[int]
+    is_sparse: bool
+    requires_grad: bool
+    grad: Tensor | None
+    grad_fn: Node | None
+
+    def numel(self) -> int: ...
+    def dim(self) -> int: ...
+    def detach(self) -> Tensor: ...
+    def float(self) -> Tensor: ...
+    def coalesce(self) -> Tensor: ...
+    def values(self) -> Tensor: ...
+    def sum(self, dim: int, *, dtype: object) -> Tensor: ...
+    def __matmul__(self, other: Tensor) -> Tensor: ...
+    def reshape(self, *shape: int) -> Tensor: ...
+    def is_complex(self) -> bool: ...
+    def is_floating_point(self) -> bool: ...
+    def is_pinned(self) -> bool: ...
+    def contiguous(self, *, memory_format: object) -> Tensor: ...
+    def is_contiguous(self, *, memory_format: object = ...) -> bool: ...
+    def __len__(self) -> int: ...
+
+
+class Handle(Protocol):
+    """A hook that can be taken away again."""
+
+    def remove(self) -> None: ...
+
+
+class Module(Protocol):
+    """``torch.nn.Module``, as it is called to train."""
+
+    training: bool
+
+    def _call_impl(self, *args: object, **kwargs: object) -> object: ...
+    def parameters(self) -> Iterator[Tensor]: ...
+    def modules(self) -> Iterator[Layer]: ...
+    def to(self, *, memory_format: object) -> object: ...
+
+
+class Layer(Module, Protocol):
+    """A module in a module. Only convolutions have ``weight`` and ``in_channels``."""
+
+    weight: Tensor
+    in_channels: int
+
+    def register_forward_hook(self, hook: Callable[..., None]) -> Handle: ...
+    def register_forward_pre_hook(self, hook: Callable[..., None]) -> Handle: ...
+
+
+class Optimizer(Protocol):
+    """``torch.optim.Optimizer``."""
+
+    param_groups: Sequence[Group]
+    defaults: dict[str, object]
+
+
+Tensors = Tensor | Sequence[Tensor]
+Gradients = Tensors | Sequence[Tensor | None] | None
+"""What a backward starts from: None means ones."""
+
+
+class GradScaler(Protocol):
+    """``torch.amp.GradScaler``."""
+
+    def scale(self, value: Tensor) -> Tensor: ...
+    def step(self, optimizer: Optimizer, *args: object, **kwargs: object) -> object: ...
+    def unscale_(self, optimizer: Optimizer) -> None: ...
+    def update(self) -> None: ...
+    def get_scale(self) -> float: ...
+    def is_enabled(self) -> bool: ...
+
+
+class Scheduler(Protocol):
+    """A learning-rate scheduler."""
+
+    step: Callable[..., object]
+
+
+class Dataset(Protocol):
+    """A dataset; one that is iterated has no length."""
+
+    def __len__(self) -> int: ...
+
+
+class DataLoader(Protocol):
+    """``torch.utils.data.DataLoader``."""
+
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory: bool
+
+    def __iter__(self) -> LoaderIterator: ...
+
+
+class LoaderIterator(Protocol):
+    """What a DataLoader is iterated by: one that works in this process, or by workers."""
+
+    def __next__(self) -> object: ...
+
+
+class BatchSampler(Protocol):
+    """Which samples make a batch."""
+
+    sampler: object
+    drop_last: bool
+
+
+class Trainer(Protocol):
+    """Lightning's trainer."""
+
+    callback_metrics: Mapping[str, object]
+
+
+class Process(Protocol):
+    """A process of ``multiprocessing``, before and after its start."""
+
+    daemon: bool
+    _args: Iterable[object]
+    _kwargs: Mapping[str, object]
+    _config: dict[str, str]
+    _target: Callable[..., object] | None
+
+    def kill(self) -> None: ...
+
+
+class ProcessContext(Protocol):
+    """The processes that ``torch.multiprocessing.spawn`` started."""
+
+    processes: Sequence[Process]
