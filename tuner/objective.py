@@ -39,7 +39,7 @@ class Objective:
 def amortised(objective: Objective, planned_samples: int) -> Objective:
     """The rate over a whole training of so many samples: its start, compilation included, is charged to it.
 
-    That start is one with nothing compiled yet, wherever the study has seen one: see ``tuner.coldstart``.
+    That start is one with nothing compiled yet, wherever the study has seen one: see ``tuner.analysis.cold_start``.
     Raises ``ObjectiveError`` for an objective that isn't a rate.
     """
     if not objective.is_rate:

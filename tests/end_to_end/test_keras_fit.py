@@ -184,6 +184,15 @@ def test_a_policy_that_the_script_chose_stays_its_own(begin: Begin) -> None:
     assert "itself" in facts["left_out"]["precision"]
 
 
+@pytest.mark.parametrize("word", ["tf32", "quick"])
+def test_a_precision_that_keras_has_no_policy_for_is_not_applied(begin: Begin, word: str) -> None:
+    """Layers compute in float32 all the same: that is no evidence of it."""
+    trial = begin({"precision": word}, framework="keras")
+    fit(model())
+    trial.end()
+    assert trial.evidence("precision") == ("contradicted", f"Keras has no policy for {word}")
+
+
 @pytest.mark.parametrize("word", ["mixed_bfloat16", "bf16", "float32", "quick"])
 def test_a_policy_that_an_argument_of_the_script_chooses_is_judged_by_what_computes(begin: Begin, word: str) -> None:
     """``--dtype={precision=float32|mixed_bfloat16}``: what the script makes of its words is its own."""

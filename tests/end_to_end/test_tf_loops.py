@@ -3,6 +3,7 @@
 # mypy: disable-error-code="untyped-decorator, name-defined, misc"
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -80,6 +81,30 @@ def test_the_sides_of_a_loop_are_counted_in_samples(begin: Begin, side: str) -> 
         same = all((a == b).all() for a, b in zip(before, net.model.get_weights(), strict=True))
         assert same is (probe == "loader")
         assert len(set(seen)) == {None: len(seen), "compute": 1, "loader": 0}[probe]
+
+
+@pytest.mark.parametrize("side", [None, "loader"])
+def test_reading_the_size_of_a_batch_is_no_wait_for_data(
+    begin: Begin, side: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = begin()
+    data, step = batches(), Net().step
+    for x, y in data:
+        step(x, y)
+    known = trial.end()["training_loaders"]
+    trial = begin(training_loaders=known, request={"probe": side, "window": {**ENDLESS, "until_samples": 40}})
+    size, watch = trial.loops.iterations._leading, trial.loops.iterations
+
+    def slow(element: object) -> int:
+        time.sleep(0.2)
+        return int(size(element))
+
+    monkeypatch.setattr(watch, "_leading", slow)
+    with pytest.raises(StopTrial):
+        for x, y in data.repeat():
+            step(x, y)
+    blocks = trial.log.of("block")
+    assert sum(block["wait_s"] for block in blocks) < 0.1 * sum(block["steps"] for block in blocks)
 
 
 def test_a_folder_of_the_users_may_be_called_keras(begin: Begin) -> None:

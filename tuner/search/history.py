@@ -19,7 +19,7 @@ OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
 
 @dataclass(frozen=True)
 class Proposal:
-    """A config to try. ``why`` says in a few words what it is tried for."""
+    """A config to try, in its canonical form. ``why`` says in a few words what it is tried for, for people."""
 
     config: Config
     why: str
@@ -34,9 +34,11 @@ class Sampler(Protocol):
 
 
 class History:
-    """The finished trials of baseline and search, and what follows from them.
+    """What a sampler sees of a study: its space, and the finished trials of baseline and search.
 
-    Where knobs are pinned, the baseline isn't one of them: it ran without.
+    ``trials`` may hold trials of any phase. Faults of the infrastructure say nothing of a config and are left out; so
+    is what ran without the pinned knobs, the baseline among them. ``axes`` are those of the space whose knobs have met
+    something to turn. ``memory`` are the bytes that a config may take.
     """
 
     def __init__(
@@ -49,10 +51,10 @@ class History:
         self.space = space
         self._memory = memory
         self.objective = objective
-        every = tuple(trials)
-        self.bottleneck: Bottleneck | None = bottleneck_of(every)
-        self._track = BaselineTrack(every, objective)
-        finished = [t for t in every if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
+        every_trial = tuple(trials)
+        self.bottleneck: Bottleneck | None = bottleneck_of(every_trial)
+        self._track = BaselineTrack(every_trial, objective)
+        finished = [t for t in every_trial if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
         self.trials: Sequence[Trial] = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
         self._by_config: dict[Config, Trial] = {t.config: t for t in self.trials}
         self.without_effect = self._without_effect()
@@ -62,19 +64,19 @@ class History:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the highest gain so far."""
+        """The trial with the highest gain so far, None where none has any."""
         return self._track.best_of(self.trials)
 
     def gain(self, trial: Trial) -> float | None:
-        """The trial's ratio to the baseline of its moment, above 1 for better; None where it has no figure."""
+        """The trial's ratio to the baseline at that time, above 1 for better; None where it has no score."""
         return self._track.gain(trial)
 
     def find(self, config: Mapping[str, Value]) -> Trial | None:
-        """The trial that ran this config or one that means the same."""
+        """The trial that ran this config or one that means the same, None where there is none."""
         return self._by_config.get(self.space.canonical(config))
 
     def is_ruled_out(self, config: Mapping[str, Value]) -> bool:
-        """Whether the config breaks a constraint, turns a knob without effect, or is known to fail."""
+        """Whether the config breaks a constraint, turns a knob without effect, or is known or forecast to fail."""
         canonical = self.space.canonical(config)
         return (
             not self.space.allows(canonical)
@@ -85,7 +87,7 @@ class History:
         )
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
-        """The config's peak memory, None where too little is known."""
+        """The config's peak memory in bytes, None where too little is known."""
         return forecast(self.space, config, self.trials)
 
     def _is_forecast_to_be_too_large(self, config: Mapping[str, Value]) -> bool:
@@ -93,7 +95,7 @@ class History:
         return expected is not None and expected.exceeds(self._memory)
 
     def turned(self, config: Config) -> dict[str, Value]:
-        """The knobs that the config turns by itself: not the pinned ones, nor those that follow from others."""
+        """Knob → value of those that the config turns: not the pinned ones, nor those that follow from others."""
         searched = {axis.knob.name for axis in self.space.axes}
         return {name: value for name, value in config.items() if name in searched}
 

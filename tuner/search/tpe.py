@@ -19,6 +19,7 @@ from tuner.search.history import History, Proposal
 from tuner.space.resolve import Axis
 
 ASKS = 40
+"""So many proposals in a row that were tried already, and TPE has nothing new."""
 WORKS = "works"
 """The one constraint that every trial carries: at most 0 where the config works."""
 
@@ -26,8 +27,8 @@ WORKS = "works"
 class TpeSampler:
     """Builds Optuna's study anew from the history for every proposal: there is no state that could be lost.
 
-    A config that can't work is told as PRUNED with a violated constraint: Optuna ignores FAIL, and then proposes
-    the same crash again and again.
+    ``seed`` and the number of trials decide what is proposed. A config that can't work is PRUNED for Optuna, with a
+    violated constraint: it ignores FAIL, and then proposes the same crash again and again.
     """
 
     def __init__(self, seed: int) -> None:
@@ -41,7 +42,7 @@ class TpeSampler:
         seed = _seed(self._seed, len(history.trials))
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction="maximize")
         distributions = {axis.knob.name: _distribution(axis) for axis in history.axes}
-        study.add_trials([_told(trial, history, distributions) for trial in history.trials])
+        study.add_trials([_optuna_trial(trial, history, distributions) for trial in history.trials])
         for _ in range(ASKS):
             asked = study.ask(distributions)
             config = _config_of(asked.params, history)
@@ -51,7 +52,7 @@ class TpeSampler:
         return _neighbour(history, random.Random(seed))
 
 
-def _told(trial: Trial, history: History, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
+def _optuna_trial(trial: Trial, history: History, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
     gain = history.gain(trial)
     indices = history.space.indices_of(trial.config)
     return optuna.trial.create_trial(

@@ -212,10 +212,13 @@ class Observation:
         if set_by is SetBy.PATCH and self.watches.policy.chosen_by_script:
             knobs.inapplicable("precision", session.facts.left_out["precision"])
             return
-        counts = self._products()
-        wanted = number_format(session.request.config["precision"])
+        requested = session.request.config["precision"]
+        if set_by is SetBy.PATCH and requested not in POLICIES:
+            knobs.report("precision", Finding(Evidence.CONTRADICTED, f"Keras has no policy for {requested}", changed=0))
+            return
+        counts, wanted = self._products(), number_format(requested)
         if not counts or not wanted:
-            reason = f"nobody knows what {session.request.config['precision']} computes in" if counts else NO_PRODUCTS
+            reason = f"nobody knows what {requested} computes in" if counts else NO_PRODUCTS
             knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason))
             return
         most = max(counts, key=lambda dtype: counts[dtype])

@@ -188,7 +188,8 @@ class IterationWatch:
             except self.tf.errors.OutOfRangeError:
                 source.exhausted = True
                 raise
-            self.sources.fetched(source, self._leading(element), time.perf_counter() - began)
+            wait_s = time.perf_counter() - began  # the size of a batch may have to be read from the device
+            self.sources.fetched(source, self._leading(element), wait_s)
             return element
 
         return not_converted(fetch)
@@ -268,7 +269,8 @@ class IterationWatch:
                 except self.tf.errors.OutOfRangeError:
                     iterator = iter(dataset)
                     continue
-                return self._leading(element), time.perf_counter() - began
+                wait_s = time.perf_counter() - began
+                return self._leading(element), wait_s
 
         if self.session.request.probe is ProbeSide.LOADER:
             self.sources.drain(source, fetch, lambda: self.session.step(FRAMEWORK))

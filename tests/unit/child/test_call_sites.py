@@ -1,0 +1,95 @@
+"""Which of the files that a call comes through are the user's: told by where libraries lie, not by words in a path."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.child import call_sites
+
+PURE = sysconfig.get_path("purelib")
+STANDARD = os.path.dirname(os.__file__)
+
+
+def called_from(*names: str, ask: Callable[[], Any] = call_sites.user_stack) -> Any:
+    """What ``ask`` gives when it is called through files of these names, the innermost one first."""
+    for name in names:
+        namespace: dict[str, Any] = {"below": ask}
+        exec(compile("def call():\n    return below()\n", name, "exec"), namespace)
+        ask = namespace["call"]
+    return ask()
+
+
+def is_users(name: str) -> bool:
+    """Whether a file of this name is taken for one of the user's."""
+    assert called_from(name, ask=call_sites.inside_library) == (f"{os.path.basename(name)}:2" not in called_from(name))
+    return not called_from(name, ask=call_sites.inside_library)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/home/me/lib/python/train.py", "/home/me/lib/python3/train.py", "/home/me/my-site-packages/train.py",
+        "/srv/dist-packages-study/data.py", "/home/me/site-packages/train.py", f"{PURE}-mine/train.py",
+        "/srv/lib/python3.11/projects/train.py", "train.py",
+    ],
+)  # fmt: skip
+def test_a_users_folder_may_be_called_what_it_likes(name: str) -> None:
+    assert is_users(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{PURE}/accelerate/data_loader.py", f"{STANDARD}/threading.py", "<frozen runpy>", "<string>",
+        "/tmp/__autograph_generated_file2x7q.py",
+    ],
+)  # fmt: skip
+def test_installed_packages_are_libraries(name: str) -> None:
+    assert not is_users(name)
+
+
+def test_sources_of_one_script_are_told_apart_wherever_it_lies() -> None:
+    first, second = (called_from(name, "/home/me/lib/python/train.py") for name in ("/home/me/lib/python/a.py", "b.py"))
+    assert first.startswith("a.py:2<train.py:2")
+    assert second.startswith("b.py:2<train.py:2")
+
+
+def test_packages_that_lie_elsewhere_on_the_path_are_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "installed" / "site-packages"
+    assert is_users(str(elsewhere / "before.py"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(elsewhere)])
+    assert not is_users(str(elsewhere / "datasets" / "loader.py"))
+
+
+def test_the_scripts_own_folder_is_no_library_although_it_is_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / "site-packages"
+    monkeypatch.setattr(sys, "path", [str(own), *sys.path])
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(own / "train.py"), raising=False)
+    assert is_users(str(own / "train.py"))
+    assert is_users(str(own / "parts" / "data.py"))
+
+
+def test_a_virtual_environment_below_a_project_holds_libraries(tmp_path: Path) -> None:
+    project = tmp_path / "lib" / "python" / "project"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project / ".venv"], check=True)
+    ask = (
+        "import json, sys, sysconfig; sys.path.insert(0, sys.argv[1])\n"
+        "import call_sites\n"
+        "names = [sysconfig.get_path('purelib') + '/keras/x.py', json.__file__, sys.argv[2]]\n"
+        "print(json.dumps([call_sites.is_library(name) for name in names]))\n"
+    )
+    child = os.path.dirname(call_sites.__file__)
+    command = [str(project / ".venv" / "bin" / "python"), "-c", ask, child, str(project / "train.py")]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert json.loads(answer) == [True, True, False]
