@@ -16,10 +16,10 @@ from tuner.analysis.stats import Noninferiority
 from tuner.events import Noted
 from tuner.formatting import result_text
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Outcome, Phase, Script, Trial
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Script, Trial
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
-from tuner.runner.request import Limits
+from tuner.runner.request import Limits, TrialRequest
 from tuner.search.structured import StructuredSampler
 from tuner.space.choose import Spaces
 from tuner.study.run import run_study
@@ -72,6 +72,23 @@ def test_screens_are_not_run_again(tmp_path: Path) -> None:
     first, _ = proven(tmp_path, harm=0.0001)
     again, runner = proven(tmp_path, harm=0.5)
     assert runner.requests == []
+    assert again.screened == first.screened
+
+
+def test_a_screen_that_failed_early_is_derived_again_without_time_for_its_other_seeds(tmp_path: Path) -> None:
+    """A run that fails settles a screen: seeds that were never run lack no time."""
+
+    class Failing(Learning):
+        def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+            outcome = super().run(request, stop)
+            failed = request.seed == 2 and "precision" in request.config
+            return replace(outcome, kind=OutcomeKind.TIMED_OUT, measurement=None) if failed else outcome
+
+    plan = worlds.plan(tmp_path, trials=3, selection=("precision",), budget_s=10_000.0)
+    first = run_study(plan, Failing(0.0), StructuredSampler(), lambda event: None, threading.Event())
+    assert {screened.seeds for screened in first.screened} == {2}
+    late = replace(plan, budget_s=0.001)
+    again = run_study(late, Failing(0.0), StructuredSampler(), lambda event: None, threading.Event())
     assert again.screened == first.screened
 
 
