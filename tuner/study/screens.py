@@ -81,7 +81,13 @@ def _screen(study: StudyContext, candidate: Trial) -> Screened:
 
 
 def _lacks_time(study: StudyContext, candidate: Trial, seeds: int) -> bool:
-    """Whether there is no time for the runs of so many seeds that are missing, and for the fewest rounds after them."""
+    """Whether there is no time for the runs of so many seeds that are missing, and for the fewest rounds after them.
+
+    What the runs so far have settled lacks none: a study that is derived again comes to the same verdict.
+    """
+    recorded = _recorded_pairs(study, candidate)
+    if recorded and is_settled(candidate.config, recorded):
+        return False
     wanted = [run for seed in range(1, seeds + 1) for run in _runs(study, candidate, seed)]
     missing_s = sum(study.time.run_s(Phase.SCREEN, run.config) for run in wanted if study.store.find(run) is None)
     return missing_s > 0 and not study.time.fits(missing_s + study.time.finals_s(candidate.config, FEWEST_ROUNDS))
@@ -109,8 +115,23 @@ def screen_samples(plan: StudyPlan, baseline: Trial | None) -> int:
     return int(min(wanted, measurement.rate * most_s))
 
 
+def _recorded_pairs(study: StudyContext, candidate: Trial) -> list[Pair]:
+    """The pairs that were run already, from the first seed on."""
+    pairs: list[Pair] = []
+    for seed in range(1, MOST_SEEDS + 1):
+        before, after = (study.store.find(run) for run in _runs(study, candidate, seed))
+        if before is None or after is None:
+            break
+        pairs.append(_paired(study, seed, before, after))
+    return pairs
+
+
 def _pair(study: StudyContext, candidate: Trial, seed: int) -> Pair:
     before, after = (study.run_once(run) for run in _runs(study, candidate, seed))
+    return _paired(study, seed, before, after)
+
+
+def _paired(study: StudyContext, seed: int, before: Trial, after: Trial) -> Pair:
     assert before.outcome is not None and after.outcome is not None
     return Pair(seed, before.outcome, after.outcome, _metrics(study, before), _metrics(study, after))
 
