@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +13,6 @@ from support.in_process import Log, session_of
 from tuner.child.files import Overlay
 from tuner.child.patches import unpatch_all
 from tuner.child.torch.files import divert_safetensors, divert_torch
-
-Divert = Callable[[Overlay, ModuleType], None]
 
 
 @pytest.fixture
@@ -52,22 +51,26 @@ def _safetensors() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(
-    ("module", "divert", "save", "load", "content", "path"),
-    [
-        (_torch(), divert_torch, "save", "load", "obj", "f"),
-        (_safetensors(), divert_safetensors, "save_file", "load_file", "tensors", "filename"),
-    ],
-)
-def test_a_checkpoint_is_diverted_by_position_and_by_name(
-    tmp_path: Path, overlay: Overlay, module: ModuleType, divert: Divert, save: str, load: str, content: str, path: str
-) -> None:
-    divert(overlay, module)
-    name = str(tmp_path / "project" / "model.pt")
-    calls: list[tuple[tuple[object, ...], dict[str, object]]] = [
-        (("a", name, 3), {}), (("a", name), {}), (("a",), {path: name}), ((), {path: name, content: "a"}),
-    ]  # fmt: skip
-    for arguments, keywords in calls:
-        getattr(module, save)(*arguments, **keywords)
-        assert not Path(name).exists()
-        assert getattr(module, load)(name)[0] == "a" == getattr(module, load)(**{path: name})[0]
+def _check(overlay: Overlay, path: Path, save: Callable[..., None], load: Callable[..., str]) -> None:
+    """By position and by name; the names are those of the functions' first two parameters."""
+    content, place = list(inspect.signature(save).parameters)[:2]
+    name = str(path)
+    save("a", name, 3)
+    assert (load(name), load(**{place: name})) == ("a 3", "a 3")
+    save("b", **{place: name})
+    assert load(name) == "b 2"
+    save(**{place: name, content: "c"})
+    assert load(name) == "c 2"
+    assert not path.exists() and str(path) in overlay.diverted
+
+
+def test_pytorchs_checkpoints_are_diverted(tmp_path: Path, overlay: Overlay) -> None:
+    module = _torch()
+    divert_torch(overlay, module)
+    _check(overlay, tmp_path / "project" / "model.pt", module.save, module.load)
+
+
+def test_checkpoints_of_safetensors_are_diverted(tmp_path: Path, overlay: Overlay) -> None:
+    module = _safetensors()
+    divert_safetensors(overlay, module)
+    _check(overlay, tmp_path / "project" / "model.safetensors", module.save_file, module.load_file)
