@@ -74,7 +74,7 @@ def _fields_of(entry: wire.Entry) -> dict[str, Any]:
     return {"kind": record.kind, "t": entry.t, **fields}
 
 
-def _records_of(reader: int, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+def _records_of(reader: int, process: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
     """The child's records until it has ended. As in the runner, one whose script is through may not stay: TensorFlow's
     generator datasets can lock up while Python ends, without us as well.
     """
@@ -123,20 +123,25 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
             "OMP_NUM_THREADS": "1", **os.environ, wire.REQUEST_ENV: str(folder / "request.json"),
             wire.RECORDS_ENV: str(writer),
         }  # fmt: skip
-        process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", str(CHILD)], cwd=script.parent, env=environment, pass_fds=[writer],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+        # Into a file, as in the runner: a pipe that nobody reads yet would hold a script up that prints much.
+        log = folder / "log.txt"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", str(CHILD)], cwd=script.parent, env=environment,
+                pass_fds=[writer], stdout=stream, stderr=subprocess.STDOUT,
+            )  # fmt: skip
         os.close(writer)
         # A child that hangs tells where each of its threads is.
         watchdog = threading.Timer(timeout, process.send_signal, [signal.SIGABRT])
         watchdog.start()
         try:
-            # A script of these tests writes less than a pipe holds, so reading one stream after the other is safe.
             records = _records_of(reader, process)
-            output, _ = process.communicate()
+            process.wait()
         finally:
             watchdog.cancel()
+            process.kill()
+            process.wait()
+        output = log.read_text(encoding="utf-8", errors="replace")
         assert process.returncode != -signal.SIGABRT, output
         told = [record["code"] for record in records if record["kind"] == "exit"]
         stayed = bool(told) and process.returncode == -signal.SIGKILL

@@ -38,10 +38,13 @@ def as_document(knowledge: Knowledge) -> dict[str, Any]:
 
 _UNKNOWN = asdict(Knowledge())
 _SENT_WHERE_SEEN = frozenset({
-    "trainer", "loop", "fed_by", "dataset_len", "cardinality", "optimizer_choices", "products", "gradient_scaler",
-    "remarks", "wait_is_unseen", "input_plan", "cache_bytes",
+    "trainer", "loop", "fed_by", "cardinality", "optimizer_choices", "products", "gradient_scaler", "remarks",
+    "wait_is_unseen", "input_plan", "cache_bytes",
 })  # fmt: skip
-"""What a framework's adapter sends only where there is something to tell; of the rest, empty means nothing."""
+"""What a framework's adapter sends only where there is something to tell; of the rest, empty means that there is none.
+
+So ``dataset_len``: a stream has no length, and must not get that of the data which another argument brings.
+"""
 _OF_THE_PARSER = frozenset({"options", "option_flags", "arguments"})
 """What the script's argparse tells of its own options in each run, also where a run has nothing else to tell."""
 

@@ -52,6 +52,32 @@ def test_keras_default_batch_size_is_what_the_script_wrote(begin: Begin) -> None
     assert trial.end()["as_written"]["batch_size"] == 32
 
 
+class Sparse:
+    """As SciPy's sparse arrays: they have a shape and no length."""
+
+    shape = (ROWS, 4)
+
+    def __len__(self) -> int:
+        raise TypeError("sparse array length is ambiguous")
+
+
+def test_rows_of_sparse_arrays_are_counted_by_their_shape(begin: Begin) -> None:
+    fits = begin().adapter.watches.fits
+    assert fits is not None
+    assert fits._rows({"x": Sparse(), "validation_split": 0.25}) == 75
+
+
+def test_a_fit_that_could_not_be_prepared_shows_by_its_knobs(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was trained on is as the script wrote it: that must not pass for the config."""
+    trial = begin({"batch_size": 50, "run_eagerly": True}, framework="keras")
+    monkeypatch.setattr(trial.adapter.watches.fits, "_rows", lambda arguments: 1 // 0)
+    fit(model(), batch_size=10)
+    trial.end()
+    assert any("could not be prepared: ZeroDivisionError" in note["text"] for note in trial.log.of("note"))
+    assert trial.evidence("batch_size")[0] == "contradicted"
+    assert trial.evidence("run_eagerly")[0] == "contradicted"
+
+
 @pytest.mark.parametrize("validate", ["split", "data", "evaluate"])
 def test_validation_is_neither_trained_nor_timed(begin: Begin, validate: str) -> None:
     trial = begin()

@@ -92,10 +92,10 @@ def die_before_store(number: int) -> None:
 
 
 def stored_trials(folder: Path) -> tuple[Trial, ...]:
-    """What the database of a study holds."""
+    """What the database of a study holds; nothing where it was killed before it had written its study."""
     repository = Repository(f"sqlite:///{folder / 'study.db'}")
     try:
-        return repository.trials(repository.studies()[0].id)
+        return tuple(trial for study in repository.studies() for trial in repository.trials(study.id))
     finally:
         repository.close()
 

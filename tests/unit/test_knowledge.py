@@ -128,7 +128,7 @@ def test_another_value_of_an_argument_may_bring_more_knobs() -> None:
     wider = widened(KNOWN, {"input": "slow"}, [_trial(input="fast", precision="bf16")])
     assert wider == replace(
         KNOWN, as_written={**KNOWN.as_written, "workers": 0}, beside={"workers": {"input": "fast"}},
-        input_plan=(), dataset_len=10,
+        input_plan=(),
     )  # fmt: skip
 
 

@@ -10,9 +10,12 @@ import pytest
 from support import worlds
 from support.ran import Ran, of
 
+from search_spaces import batches
 from tuner.events import Noted, SpaceResolved
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Evidence, KnobReport, Outcome, Script
+from tuner.space import Knob
+from tuner.space.choose import Spaces
 
 ARGUMENT = "--input={input=slow|fast}"
 RATES = {"slow": (100.0, 0.9), "fast": (300.0, 0.6)}
@@ -59,6 +62,24 @@ def test_what_another_value_brings_is_searched_beside_it_only(tmp_path: Path) ->
     asked = next(request for request in ran.runner.requests if "workers" in request.config)
     assert asked.knowledge.as_written["workers"] == 0
     assert asked.knowledge.loop == "slow", "of what both show the baseline's counts"
+
+
+def test_the_size_of_other_data_does_not_bound_the_batch(tmp_path: Path) -> None:
+    """As with a stream beside an array: what the array holds says nothing of the stream."""
+
+    def of_known_size(config: Config) -> Outcome:
+        outcome, fast = outcome_of(config), config.get("input") == "fast"
+        written = {**outcome.knowledge.as_written, "batch_size": 64}
+        shown = Knowledge(framework="torch", as_written=written, dataset_len=100 if fast else None)
+        return replace(outcome, knowledge=shown)
+
+    batch_size = Knob("batch_size", batches.batch_sizes, "batch", tier=3, ordered=True)
+    space = replace(worlds.SPACE, knobs=(batch_size, *(k for k in worlds.SPACE.knobs if k.name != "batch_size")))
+    script = Script("train.py", (ARGUMENT,), sha256="0" * 64)
+    plan = worlds.plan(tmp_path, trials=4, script=script, spaces=Spaces((space,)), effective_batch="free")
+    first, wider = of(Ran(plan, of_known_size).events, SpaceResolved)
+    assert first.values["batch_size"] == (16, 32, 64, 128, 256, 512, 1024)
+    assert wider.values["batch_size"] == first.values["batch_size"]
 
 
 def test_a_resumed_study_searches_the_same_space(tmp_path: Path) -> None:

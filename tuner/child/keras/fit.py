@@ -107,22 +107,26 @@ class FitWatch:
         What goes wrong is noted: a fault of ours must not look like one of the script.
         """
         try:
-            self.call = self._read(model, arguments)
-            self._apply(self.call, arguments)
+            # Kept before it is read: what fits all the same is held against the config, whatever goes wrong.
+            self.call = call = self._begin(model, arguments)
+            self._read(call, arguments)
+            self._apply(call, arguments)
             if self.session.measuring:
-                self._watch(self.call, arguments)
+                self._watch(call, arguments)
         except Exception as error:
             self.session.note(f"Model.fit could not be prepared: {type(error).__name__}: {error}")
 
-    def _read(self, model: Model, arguments: FitArguments) -> FitCall:
-        """What the script wrote, as it stands before any knob is applied."""
-        x = arguments.get("x")
+    def _begin(self, model: Model, arguments: FitArguments) -> FitCall:
         callbacks = arguments.get("callbacks")
         listed = getattr(callbacks, "callbacks", callbacks) or ()
-        call = FitCall(
-            model, self._kind_of(x), custom_step=_has_own_step(type(model)),
+        return FitCall(
+            model, self._kind_of(arguments.get("x")), custom_step=_has_own_step(type(model)),
             sets_rate=any("LearningRateScheduler" in type(callback).__name__ for callback in _as_list(listed)),
         )  # fmt: skip
+
+    def _read(self, call: FitCall, arguments: FitArguments) -> None:
+        """What the script wrote, as it stands before any knob is applied."""
+        model, x = call.model, arguments.get("x")
         call.written = {
             "run_eagerly": bool(model.run_eagerly),
             "jit_compile": bool(model.jit_compile),
@@ -135,7 +139,6 @@ class FitWatch:
             self.datasets.meet(x, batched=True)
         elif call.fed_by == "pydataset" and x is not None:
             call.workers = call.written["workers"] = int(x.workers)
-        return call
 
     def _kind_of(self, x: object) -> str:
         if self.datasets is not None and self.datasets.is_dataset(x):
@@ -149,7 +152,7 @@ class FitWatch:
     def _rows(self, arguments: FitArguments) -> int | None:
         """Rows of the arrays that train; None where there are none."""
         flat = self.keras.tree.flatten(arguments.get("x"))
-        rows = next((len(x) for x in flat if hasattr(x, "shape") and len(x.shape)), None)
+        rows = next((int(x.shape[0]) for x in flat if hasattr(x, "shape") and len(x.shape)), None)
         share = arguments.get("validation_split") or 0.0
         return None if rows is None else int(rows * (1 - share)) if arguments.get("validation_data") is None else rows
 
