@@ -397,10 +397,3 @@ def test_a_question_of_the_script_counts_the_samples_too(begin: Begin) -> None:
     assert trial.session.suggest("batch_size", 3) == 6
     _by_hand(5)
     assert trial.end()["samples"] == 30
-
-
-def test_a_parameter_group_may_be_added_by_keyword(begin: Begin) -> None:
-    begin()
-    _, optimizer = _model()
-    optimizer.add_param_group(param_group={"params": [torch.nn.Parameter(torch.zeros(2))], "lr": 0.5})
-    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.5]
