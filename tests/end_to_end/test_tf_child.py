@@ -125,3 +125,22 @@ def test_xla_in_a_process_of_its_own(write_script: Callable[..., Path], run_chil
     run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("epoch", "1", "100000"))
     assert [failure["reason"] for failure in run.of("failure")] == ["compile-failure"]
     assert run.returncode == 0
+
+
+def test_checkpoints_are_diverted_by_position_and_by_name(
+    tmp_path: Path, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    script = write_script("""
+        import tensorflow as tf
+        value = tf.Variable(1.0)
+        checkpoint = tf.train.Checkpoint(value=value)
+        for write in (checkpoint.write, checkpoint.save):
+            for path in (write("kept/one"), write(file_prefix="kept/two")):
+                value.assign(2.0)
+                checkpoint.read(save_path=path).assert_consumed()
+                assert float(value) == 1.0
+        print("fine")
+    """)
+    run = run_child(script, timeout=120)
+    assert run.output.splitlines()[-1] == "fine", run.output
+    assert not (tmp_path / "kept").exists()

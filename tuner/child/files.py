@@ -7,6 +7,7 @@ that a script which saves a checkpoint and loads it again notices nothing.
 from __future__ import annotations
 
 import builtins
+import inspect
 import io
 import os
 import shutil
@@ -180,10 +181,36 @@ def _open(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Re
 def reading_first(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     """``original``, which reads the path that is its first argument, given the trial's version of it."""
 
-    def call(path: object, *args: object, **kwargs: object) -> Result:
-        return original(overlay.for_reading(path) if overlay.diverted else path, *args, **kwargs)
+    def call(*args: object, **kwargs: object) -> Result:
+        if overlay.diverted:
+            args, kwargs = _with_path(original, 0, overlay.for_reading, args, kwargs)
+        return original(*args, **kwargs)
 
     return call
+
+
+def writing_second(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    """``original``, which saves to the path that is its second argument, given one in the trial's folder."""
+
+    def call(*args: object, **kwargs: object) -> Result:
+        args, kwargs = _with_path(original, 1, lambda path: overlay.for_writing(path, always=True), args, kwargs)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _with_path(
+    function: Callable[..., object],
+    place: int,
+    change: Callable[[object], object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The arguments of a call, one of them changed: it may be given by its place, or by the function's name for it."""
+    if len(args) > place:
+        return (*args[:place], change(args[place]), *args[place + 1 :]), kwargs
+    name = list(inspect.signature(function).parameters)[place]
+    return args, {**kwargs, name: change(kwargs[name])} if name in kwargs else kwargs
 
 
 def _rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:

@@ -17,7 +17,16 @@ _LARGEST = 2**32  # what NumPy takes
 def install(shift: int) -> None:
     """For the standard library; called before the script runs."""
     random.seed(shift)
-    patch(random, "seed", shifted(shift))
+    patch(random, "seed", lambda original: _named_a(shifted(shift)(original)))
+
+
+def _named_a(seed: Callable[..., None]) -> Callable[..., None]:
+    """With the parameters of ``random.seed``, which calls its seed ``a``."""
+
+    def seeded(a: object = None, *args: object, **kwargs: object) -> None:
+        seed(a, *args, **kwargs)
+
+    return seeded
 
 
 def shifted(shift: int) -> Callable[[Any], Any]:

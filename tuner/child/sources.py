@@ -23,6 +23,15 @@ TRAINING_SHARE = 0.5
 
 
 @dataclass
+class _Held:
+    """Samples and seconds waited for of batches that may feed the first gradient, and the samples of the newest."""
+
+    samples: int = 0
+    wait_s: float = 0.0
+    newest: int = 0
+
+
+@dataclass
 class DataSource:
     """What is known of the data that are iterated at one place of the user's code: the same in each epoch and each run.
 
@@ -62,7 +71,7 @@ class TrainingSources(Generic[Source]):
 
     ``clock`` counts the samples of the primary source. ``known``: keys of those that trained in the baseline, empty
     where that isn't known. ``counts``: whether what is fetched counts at all; false while another framework trains.
-    ``on_counted`` is called with the primary source and the samples of each of its batches that count.
+    ``on_counted`` is called with the primary source and the samples of its newest batch, whenever batches of it count.
     """
 
     def __init__(
@@ -83,7 +92,7 @@ class TrainingSources(Generic[Source]):
         self._on_counted = on_counted
         self._sources: dict[str, Source] = {}
         self._gap: dict[str, Source] = {}
-        self._held: tuple[Source, int, float] | None = None
+        self._held: dict[str, _Held] = {}
         self._kept: dict[str, tuple[object, int]] = {}
 
     # the sources
@@ -115,24 +124,26 @@ class TrainingSources(Generic[Source]):
     def iteration_began(self, source: Source, wait_s: float) -> None:
         """An iterator was made, which took so many seconds: loaders start their workers there."""
         source.iterated = True
+        self._held.pop(source.key, None)
         if source is self.primary:
             self._clock.add_samples(0, wait_s)
 
     def fetched(self, source: Source, samples: int, wait_s: float) -> None:
         """A batch of so many samples came after so many seconds.
 
-        Until the primary source is known only the newest batch is held: statistics may be taken of all the data first.
+        Until the primary source is known those of its newest iteration are held: a trainer may fetch some ahead, but
+        statistics are taken of all the data in an iteration of their own.
         """
         source.count(samples)
         self._put_in_gap(source)
         if not self._counts():
             return
         if self.primary is None:
-            held = self._held
-            waited = held[2] if held is not None and held[0] is source and not held[1] else 0.0
-            self._held = source, samples, wait_s + waited
+            held = self._held.setdefault(source.key, _Held())
+            held.samples, held.wait_s = held.samples + samples, held.wait_s + wait_s
+            held.newest = samples or held.newest
         elif source is self.primary:
-            self._count(source, samples, wait_s)
+            self._count(source, samples, wait_s, samples)
 
     def gradient_ran(self) -> bool:
         """What was fetched since the last gradient fed it. Returns True when the primary source was found by this."""
@@ -145,9 +156,10 @@ class TrainingSources(Generic[Source]):
         self._gap.clear()
         if self.primary is None:
             self.primary = newest
-            held, self._held = self._held, None
-            if held is not None and held[0] is newest:
-                self._count(*held)
+            held = self._held.get(newest.key)
+            self._held.clear()
+            if held is not None:
+                self._count(newest, held.samples, held.wait_s, held.newest)
             return True
         if newest.training_gaps > self.primary.training_gaps:
             # The first gradients came from something else: a search for a learning rate, an earlier stage.
@@ -200,6 +212,6 @@ class TrainingSources(Generic[Source]):
         self._gap.pop(source.key, None)
         self._gap[source.key] = source  # the last one fetched comes last
 
-    def _count(self, source: Source, samples: int, wait_s: float) -> None:
+    def _count(self, source: Source, samples: int, wait_s: float, size: int) -> None:
         self._clock.add_samples(samples, wait_s)
-        self._on_counted(source, samples)
+        self._on_counted(source, size)

@@ -9,11 +9,13 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tuner.child import call_sites
+from tuner.child.torch import losses
 
 PURE = sysconfig.get_path("purelib")
 STANDARD = os.path.dirname(os.__file__)
@@ -93,3 +95,14 @@ def test_a_virtual_environment_below_a_project_holds_libraries(tmp_path: Path) -
     command = [str(project / ".venv" / "bin" / "python"), "-c", ask, child, str(project / "train.py")]
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert json.loads(answer) == [True, True, False]
+
+
+def test_losses_are_told_apart_in_a_folder_of_the_users_that_is_called_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = tmp_path / "site-packages" / "torch"
+    torch = ModuleType("torch")
+    torch.__file__ = str(library / "__init__.py")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    tensor = str(library / "_tensor.py")
+    assert called_from(tensor, "/home/me/torch/gan.py", ask=losses._call_site) == "gan.py:2"

@@ -61,6 +61,30 @@ def test_a_pass_over_all_data_before_training_counts_for_its_last_batch_only(tri
     assert trial.sources.primary is trial.source("train")
 
 
+def test_batches_fetched_ahead_of_the_first_gradient_count(trial: Trial) -> None:
+    """Trainers look one batch ahead, or fetch all micro-batches of a step before they train on the first."""
+    trial.sources.iteration_began(trial.source("train"), 0.0)
+    for size in (8, 8, 4):
+        trial.fetch("train", size)
+        trial.fetch("test")
+    trial.fetch("train")
+    trial.step()
+    assert trial.clock.total_samples == 28
+    assert trial.counted == [("train", 8)], "the size of a batch, not of all that were held"
+    trial.step("train")
+    assert trial.clock.total_samples == 36
+
+
+def test_an_earlier_pass_over_the_training_data_counts_for_nothing(trial: Trial) -> None:
+    """Statistics are taken in an iteration of their own: what training is fed comes from the newest one."""
+    for batches in (100, 1, 2):
+        trial.sources.iteration_began(trial.source("train"), 0.0)
+        for _ in range(batches):
+            trial.fetch("train")
+    trial.step()
+    assert trial.clock.total_samples == 16
+
+
 def test_sources_that_are_fetched_in_every_gap_train_together(trial: Trial) -> None:
     for _ in range(4):
         trial.step("labelled", "unlabelled")

@@ -87,8 +87,8 @@ def _folder_second(overlay: Overlay, original: Callable[..., Result]) -> Callabl
 def _prefix(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     """A checkpoint's files share a prefix: the folder that they lie in is what is diverted."""
 
-    def save(checkpoint: object, prefix: Path, *args: object, **kwargs: object) -> Result:
-        folder, name = os.path.split(os.fspath(prefix))
+    def save(checkpoint: object, file_prefix: Path, *args: object, **kwargs: object) -> Result:
+        folder, name = os.path.split(os.fspath(file_prefix))
         return original(checkpoint, os.path.join(_diverted(overlay, folder or os.curdir), name), *args, **kwargs)
 
     return save

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from ..call_sites import frames
 from ..session import Session
 from .types import Tensor
@@ -113,6 +116,8 @@ def _divisor(loss: Tensor) -> Tensor | None:
 
 def _call_site() -> str:
     """File and line of the script's own call, to keep a GAN's losses apart."""
-    own = ((name, line) for name, line in frames() if "/torch/" not in name)
+    # By where the library lies: a folder of the user's may well be called torch.
+    library = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep
+    own = ((name, line) for name, line in frames() if not name.startswith(library))
     name, line = next(own, ("?", 0))
     return f"{name.rsplit('/', 1)[-1]}:{line}"

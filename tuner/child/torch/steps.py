@@ -326,8 +326,8 @@ class StepWatch:
         return call
 
     def _add_param_group(self, original: Callable[..., object]) -> Callable[..., object]:
-        def add_param_group(optimizer: Optimizer, group: Group) -> object:
-            result = original(optimizer, group)
+        def add_param_group(optimizer: Optimizer, param_group: Group) -> object:
+            result = original(optimizer, param_group)
             if self.session.here:
                 if optimizer not in self.optimizers:
                     self.optimizers.add(optimizer)

@@ -1,0 +1,19 @@
+"""Functions that are patched take what PyTorch's own take, by position and by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from support.torch_trials import begin
+
+__all__ = ["begin"]
+
+
+def test_a_parameter_group_may_be_added_by_keyword(begin: Callable[..., Any]) -> None:
+    begin()
+    optimizer = torch.optim.SGD(torch.nn.Linear(5, 1).parameters(), lr=0.01)
+    optimizer.add_param_group(param_group={"params": [torch.nn.Parameter(torch.zeros(2))], "lr": 0.5})
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))], "lr": 0.25})
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.5, 0.25]
