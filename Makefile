@@ -12,6 +12,8 @@ STUDY ?= studies/digits
 STUDY_ARGS ?=
 STUDY_FOLDER ?= autotune-$(notdir $(STUDY))
 BIN = $(VENV)/bin
+# Python compiles what is imported when it is imported; of these gigabytes that is a small part.
+INSTALL = $(BIN)/python -m pip install -q --no-compile
 # TensorFlow is large, and installed for the tests and for the studies that train with it only.
 NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras)
 
@@ -25,17 +27,17 @@ env: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q $(PIP_ARGS) $(TORCH)
-	$(BIN)/python -m pip install -q $(TORCH) -e '.[studies]'
+	$(INSTALL) $(PIP_ARGS) $(TORCH)
+	$(INSTALL) $(TORCH) -e '.[studies]'
 	touch $@
 
 $(VENV)/.keras: $(VENV)/.installed
-	$(BIN)/python -m pip install -q $(TENSORFLOW)
+	$(INSTALL) $(TENSORFLOW)
 	touch $@
 
 # All that the tests need: whatever is missing fails them.
 $(VENV)/.tests: $(VENV)/.installed
-	$(BIN)/python -m pip install -q $(TORCH) $(TENSORFLOW) -e '.[studies,test]'
+	$(INSTALL) $(TORCH) $(TENSORFLOW) -e '.[studies,test]'
 	touch $@ $(VENV)/.keras
 
 study: env $(NEEDS)
