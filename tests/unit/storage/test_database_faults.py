@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,18 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, exists: bool) 
     assert str(path) in told["message"]
     assert "writable" in told["hint"]
     assert os.listdir(tmp_path) == (["study.db"] if exists else [])
+
+
+def test_a_new_database_that_another_process_writes_is_waited_for(tmp_path: Path) -> None:
+    """SQLite refuses the change of a new file's journal at once, whatever time it was given to wait."""
+    path = tmp_path / "study.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE anything (number INTEGER)")
+    end = threading.Timer(0.5, other.execute, ["COMMIT"])
+    end.start()
+    try:
+        Repository(f"sqlite:///{path}").close()
+    finally:
+        end.join()
+        other.close()
