@@ -6,6 +6,7 @@ first write, and two processes can then claim the same trial (measured: 23 of 20
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -261,7 +262,7 @@ def prepare_engine(engine: sa.Engine) -> None:
         connection.isolation_level = None  # or pysqlite begins transactions by itself, and too late
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _keep_a_log_ahead(cursor)
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
@@ -271,6 +272,19 @@ def prepare_engine(engine: sa.Engine) -> None:
 
     sa.event.listen(engine, "connect", connect)
     sa.event.listen(engine, "begin", begin)
+
+
+def _keep_a_log_ahead(cursor: sqlite3.Cursor) -> None:
+    """Sets SQLite's write-ahead log. While another process writes a new file, SQLite refuses that without waiting."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(0.02)
 
 
 def storage_error(error: BaseException, place: str) -> StorageError:
