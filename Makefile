@@ -12,13 +12,14 @@ STUDY ?= studies/digits
 STUDY_ARGS ?=
 STUDY_FOLDER ?= autotune-$(notdir $(STUDY))
 BIN = $(VENV)/bin
-# Python compiles what is imported when it is imported; of these gigabytes that is a small part.
+# Compiled afterwards by all cores: pip compiles gigabytes of packages on one.
 INSTALL = $(BIN)/python -m pip install -q --no-compile
+COMPILE = $(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
 # TensorFlow is large, and installed for the tests and for the studies that train with it only.
 NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras)
 
-# Tests that time nothing run in this many processes at once.
-WORKERS ?= 2
+# Tests that time nothing run in this many processes at once: one more than cores, since most wait for their children.
+WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest
 
 .PHONY: env study test test-all golden lint types clean
@@ -29,15 +30,18 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) $(PIP_ARGS) $(TORCH)
 	$(INSTALL) $(TORCH) -e '.[studies]'
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.keras: $(VENV)/.installed
 	$(INSTALL) $(TENSORFLOW)
+	$(COMPILE)
 	touch $@
 
 # All that the tests need: whatever is missing fails them.
 $(VENV)/.tests: $(VENV)/.installed
 	$(INSTALL) $(TORCH) $(TENSORFLOW) -e '.[studies,test]'
+	$(COMPILE)
 	touch $@ $(VENV)/.keras
 
 study: env $(NEEDS)
