@@ -57,6 +57,7 @@ class StepClock:
         self._last_seen: dict[object, int] = {}
         self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
+        self._has_resumed = False
         self._phase_started = self._block_started = clock()
         self._phase_steps = 0
         self._steps = 0
@@ -131,6 +132,7 @@ class StepClock:
         if self._validating:
             self._close_block(flagged=True, at=self._may_have_resumed)
             self._training_again()
+            self._has_resumed = True
 
     def flush(self) -> None:
         """Sends what is still open: a short script may end within a block."""
@@ -146,9 +148,9 @@ class StepClock:
         """One step ended, or ``count`` since the last time. Returns True when the window is complete."""
         is_first = not self.total_steps
         self.total_steps += count
-        validated = self._may_have_resumed is not None
-        if validated:
+        if self._may_have_resumed is not None:
             self.training_resumes()
+        validated, self._has_resumed = self._has_resumed, False
         self._samples += self._fetched_samples
         self._wait_s += self._fetched_wait_s
         self.total_samples += self._fetched_samples

@@ -217,13 +217,17 @@ def test_a_hopeless_rate_ends_the_window_early() -> None:
     assert blocks_until_the_end(below=120.0) < 20
 
 
-def test_epochs_shorter_than_a_block_still_complete_the_window(log: Log, time: Time) -> None:
+@pytest.mark.parametrize("shown_by", ["step", "forward"])
+def test_epochs_shorter_than_a_block_still_complete_the_window(log: Log, time: Time, shown_by: str) -> None:
+    """That training goes on after a validation is shown by the step's end, or earlier: by the model in train mode."""
     window = replace(WINDOW, warmup_steps=3, warmup_s=0.1, min_blocks=6, min_s=0.3, target_half_width=1e9)
     clock = StepClock(log, window, clock=time)
     for _epoch in range(400):
         for _step in range(8):
             clock.fetch_begins()
             clock.add_samples(16, 0.0)
+            if shown_by == "forward" and clock.validating:
+                clock.training_resumes()
             time.now += 0.005
             if clock.step():
                 return
