@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from .records import Facts, LoaderUse, PlanLine, ScalerCounts, Value, plain_value
 
@@ -59,17 +60,12 @@ class ScriptFacts:
     def record(self, *, steps: int, samples: float, suggestions: Mapping[str, object]) -> Facts:
         """The record to send. ``suggestions``: knob → the default of the script that asked for it by name."""
         written = {**self.as_written, **suggestions}
-        return Facts(
-            as_written={knob: plain_value(value) for knob, value in written.items() if value is not None},
-            left_out={knob: reason for knob, reason in self.left_out.items() if knob not in suggestions},
-            suggested=tuple(suggestions), steps=steps, samples=samples, framework=self.framework,
-            framework_version=self.framework_version, backend=self.backend, trainer=self.trainer, loop=self.loop,
-            fed_by=self.fed_by, unit=self.unit, training_loaders=tuple(self.training_loaders),
-            loaders=tuple(self.loaders), dataset_len=self.dataset_len, cardinality=self.cardinality,
-            optimizers=tuple(self.optimizers), optimizer_choices=tuple(self.optimizer_choices),
-            backwards=self.backwards, optimizer_steps=self.optimizer_steps, retraces=self.retraces,
-            loss_reduction=self.loss_reduction, batch_norm=self.batch_norm, precisions=tuple(self.precisions),
-            products=self.products, gradient_scaler=self.gradient_scaler, options=self.options,
-            option_flags=self.option_flags, arguments=self.arguments, remarks=tuple(self.remarks),
-            wait_is_unseen=self.wait_is_unseen, input_plan=self.input_plan, cache_bytes=self.cache_bytes,
-        )  # fmt: skip
+        seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self)}
+        seen["as_written"] = {knob: plain_value(value) for knob, value in written.items() if value is not None}
+        seen["left_out"] = {knob: reason for knob, reason in self.left_out.items() if knob not in suggestions}
+        return Facts(**seen, suggested=tuple(suggestions), steps=steps, samples=samples)
+
+
+def _frozen(value: Any) -> Any:
+    """The value as a record holds it: a sequence that no longer grows."""
+    return tuple(value) if isinstance(value, list) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ..tensorflow.types import Optimizer, Strategy, Structure, Variable
@@ -93,6 +93,3 @@ class Repeatable(Protocol):
     def take(self, count: int) -> Repeatable: ...
     def cache(self) -> Repeatable: ...
     def repeat(self) -> Repeatable: ...
-
-
-Batches = Iterator[Structure]

@@ -70,13 +70,6 @@ class Tensor(Protocol):
     def set_shape(self, shape: Sequence[int | None]) -> None: ...
 
 
-class Spec(Protocol):
-    """``tf.TensorSpec``."""
-
-    shape: Shape
-    dtype: DType
-
-
 class Variable(Protocol):
     """A variable of a resource; ``assign`` and ``assign_add`` may be called while a graph is built."""
 

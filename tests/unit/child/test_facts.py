@@ -1,0 +1,42 @@
+"""What the child gathers of a script, and the record that is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from tuner.child.facts import ScriptFacts
+from tuner.child.records import Facts
+
+GIVEN = {"suggested", "steps", "samples"}
+ADDED_BY_THE_STUDY = {"placeholders", "effective_batch", "free_host_bytes", "beside", "device_clean"}
+
+
+def test_what_can_be_known_of_a_script_is_gathered_by_the_child_or_added_by_the_study() -> None:
+    gathered = {each.name for each in fields(ScriptFacts)}
+    assert gathered | GIVEN | ADDED_BY_THE_STUDY == {each.name for each in fields(Facts)}
+
+
+def test_each_fact_reaches_the_record() -> None:
+    facts = ScriptFacts()
+    knobs = {"as_written", "left_out"}
+    for each in fields(ScriptFacts):
+        setattr(facts, each.name, f"the {each.name}" if each.name not in knobs else {each.name: "a knob's"})
+    record = facts.record(steps=3, samples=24.0, suggestions={})
+    for each in fields(ScriptFacts):
+        assert getattr(record, each.name) == getattr(facts, each.name)
+    assert (record.steps, record.samples, record.suggested) == (3, 24.0, ())
+
+
+def test_a_record_does_not_change_with_the_facts() -> None:
+    facts = ScriptFacts()
+    record = facts.record(steps=0, samples=0.0, suggestions={})
+    facts.remark("seen later")
+    assert record.remarks == ()
+
+
+def test_a_knob_that_the_script_asks_for_is_never_left_out() -> None:
+    facts = ScriptFacts(as_written={"batch_size": 16, "unknown": None}, left_out={"batch_size": "seen nowhere"})
+    record = facts.record(steps=0, samples=0.0, suggestions={"batch_size": 32})
+    assert record.as_written == {"batch_size": 32}
+    assert record.left_out == {}
+    assert record.suggested == ("batch_size",)
