@@ -80,6 +80,23 @@ class LoaderUse:
 
 
 @dataclass(frozen=True)
+class EpochUse:
+    """An epoch of the data that train: its batches, its samples, the processes that load them.
+
+    ``first_s``: seconds from the first iteration's beginning to its first batch; ``later_s``: on average, of the
+    ``later`` iterations that were seen to begin. ``respawns``: each iteration starts its workers anew.
+    """
+
+    batches: int
+    samples: float
+    workers: int = 0
+    first_s: float = 0.0
+    later: int = 0
+    later_s: float = 0.0
+    respawns: bool = False
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """What is known of a script. Empty and None mean unknown; every field may be absent in JSON.
 
@@ -89,7 +106,9 @@ class Knowledge:
     "unknown". ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
-    ``wait_is_unseen``: nothing shows when the loop waits for its data.
+    ``wait_is_unseen``: nothing shows when the loop waits for its data. ``epoch``: what an epoch begins with.
+    ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
+    batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
@@ -128,6 +147,10 @@ class Knowledge:
     arguments: Mapping[str, Value] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     wait_is_unseen: bool = False
+    epoch: EpochUse | None = None
+    tokens_per_sample: float = 0.0
+    lengths_vary: bool = False
+    written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
     placeholders: tuple[str, ...] = ()
@@ -142,7 +165,7 @@ class Window:
     """When a trial's steady window starts and ends. Seconds; half-widths are relative.
 
     With ``until_samples`` it ends there, and not for the sake of precision; it ends early where the rate is sure to
-    stay below ``hopeless_below`` samples per second.
+    stay below ``hopeless_below`` samples per second (``StepClock`` says how sure).
     """
 
     warmup_steps: int = 10
@@ -217,7 +240,12 @@ class FirstStep:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps, timed together; ``flagged`` blocks hold validation."""
+    """Consecutive steps, timed together; ``flagged`` blocks hold validation.
+
+    ``ready_before``, ``ready_after``: samples that lay ready for the loop when it began and ended; None where that
+    can't be seen, or an epoch's last batches had been asked for. ``tokens``: of the samples, padding left out.
+    ``starts``: iterations that began; ``start_s``: what they took to their first batch, a part of ``wait_s``.
+    """
 
     kind: ClassVar[str] = "block"
     phase: Phase
@@ -226,6 +254,11 @@ class Block:
     seconds: float
     wait_s: float
     flagged: bool = False
+    ready_before: float | None = None
+    ready_after: float | None = None
+    tokens: float = 0.0
+    starts: int = 0
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True)
