@@ -62,8 +62,7 @@ class StepClock:
     Batches may be added by another thread than the one that steps; all else is for that one.
 
     A window ends early where its rate is hopeless: at each of three looks its blocks are six parts, all of which are
-    slower than the bound, and so is the upper end of their t interval. Of windows whose rate was at the bound itself
-    0.3% ended so (tests/benchmarks/hopeless.py; step times as in window_coverage.py, and a machine with slow spells).
+    slower than the bound, and so is the upper end of their t interval (how sure that is: tests/benchmarks/hopeless.py).
     """
 
     def __init__(
