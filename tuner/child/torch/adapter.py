@@ -10,7 +10,7 @@ from ..adapter import Adapter, Library
 from ..session import Session
 from . import compiler, trackers, trainers
 from .evidence import Observation
-from .files import divert_safetensors, divert_torch
+from .files import divert_torch
 from .seeds import seed
 from .watches import FRAMEWORK, TorchWatches
 
@@ -32,7 +32,6 @@ class TorchAdapter(Adapter):
         wrapping = {**trainers.TRAINERS, **trackers.TRACKERS}
         return {
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
-            "safetensors.torch": Library(divert=divert_safetensors),
             **{name: Library(partial(install, self.session)) for name, install in wrapping.items()},
         }
 
