@@ -47,6 +47,7 @@ class DataSource:
     reference to the newest dataset, None once it is gone. ``first_start_s``: seconds from the beginning of the first
     iteration to its first batch; ``later_starts``, ``later_start_s``: number and sum of those of later iterations.
     ``thread``: the last that fetched. ``tokens``: of all its batches, padding left out; 0 where none are counted.
+    ``shortest``, ``longest``: tokens per sample, of its batches.
     """
 
     key: str
@@ -62,13 +63,18 @@ class DataSource:
     later_start_s: float = 0.0
     thread: int = 0
     tokens: int = 0
+    shortest: float = 0.0
+    longest: float = 0.0
     _begun_s: float | None = None
 
     def count(self, samples: int, tokens: int = 0) -> None:
         """Counts one batch."""
         self.fetches += 1
         self.samples += samples
-        self.tokens += tokens
+        if tokens:
+            length = tokens / max(1, samples)
+            self.tokens += tokens
+            self.shortest, self.longest = min(self.shortest or length, length), max(self.longest, length)
         self.sizes[samples] = self.sizes.get(samples, 0) + 1
 
     @property

@@ -31,25 +31,31 @@ def leading_dimension(torch: ModuleType, batch: object) -> int:
     return max(set(sizes), key=sizes.count) if sizes else 0
 
 
+def is_on_device(torch: ModuleType, batch: object) -> bool:
+    """Whether an accelerator holds all its tensors already: there is nothing to copy from the host."""
+    tensors = tensors_of(torch, batch)
+    return bool(tensors) and all(t.device.type != "cpu" for t in tensors)
+
+
 def is_pinned(torch: ModuleType, batch: object) -> bool:
     """Whether all its tensors lie in page-locked memory."""
     tensors = tensors_of(torch, batch)
     return bool(tensors) and torch.cuda.is_available() and all(t.is_pinned() for t in tensors)
 
 
-def tokens_of(torch: ModuleType, batch: object) -> int | None:
-    """Tokens of a batch that names them as the transformers library does; None for any other batch.
+def tokens_of(torch: ModuleType, batch: object) -> int:
+    """Tokens of a batch that names them as the transformers library does; 0 of any other batch.
 
     An attention mask shows which are padding. Without one, a row's last token again and again is: padding is one token
     repeated. Tensors that lie on a device aren't counted: that would make the loop wait for it.
     """
     if not isinstance(batch, Mapping):
-        return None
+        return 0
     mask, ids = _rows(torch, batch.get(_MASK)), _rows(torch, batch.get(_IDS))
     if mask is not None:
         return int(torch.count_nonzero(mask))
     if ids is None:
-        return None
+        return 0
     repeated = (ids == ids[:, -1:]).flip(1).long().cumprod(1).sum(1)
     return int(ids.numel() - repeated[repeated > 1].sum())
 

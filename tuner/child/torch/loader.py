@@ -16,7 +16,7 @@ from ..patches import patch
 from ..records import EpochUse, ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
-from .batches import is_pinned, leading_dimension, tokens_of
+from .batches import is_on_device, is_pinned, leading_dimension, tokens_of
 from .queues import ready_batches
 from .types import Arguments, DataLoader, LoaderIterator, Result
 
@@ -32,7 +32,7 @@ class Loader(DataSource):
     ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
     were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
     samples of a map-style dataset. ``leads``: whether the samples lie along the first dimension of the batch's tensors.
-    ``newest``: a weak reference to the newest iterator. ``shortest``, ``longest``: tokens per sample, of its batches.
+    ``newest``: a weak reference to the newest iterator.
     """
 
     written: dict[str, Value | None] = field(default_factory=dict)
@@ -44,14 +44,6 @@ class Loader(DataSource):
     map_style: bool = True
     leads: bool = True
     newest: Callable[[], LoaderIterator | None] = lambda: None
-    shortest: float = 0.0
-    longest: float = 0.0
-
-    def saw_tokens(self, tokens: int, samples: int) -> None:
-        """A batch of so many samples had so many tokens."""
-        length = tokens / max(1, samples)
-        self.shortest = min(self.shortest or length, length)
-        self.longest = max(self.longest, length)
 
 
 class Fetched(NamedTuple, Generic[Result]):
@@ -90,6 +82,13 @@ class LoaderWatch:
             base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
             patch(base, "__next__", self._next)
             patch(base, "_next_index", self._next_index)
+
+    def install_stateful(self, module: ModuleType) -> None:
+        """Patches torchdata's loader, which makes itself without PyTorch's constructor; its iterators are PyTorch's."""
+        wanted = [k for k in LOADER_KNOBS if self.session.knobs.wants(k)]
+        if self.session.measuring or wanted:
+            patch(module.StatefulDataLoader, "__init__", self._init)
+            patch(module.StatefulDataLoader, "__iter__", self._iter)
 
     @property
     def prefetch_capacity(self) -> int:
@@ -157,7 +156,7 @@ class LoaderWatch:
         entry = self._known_entry(stack, dataset, given)
         if entry is None:
             key = f"{stack}#{len(self.sources.at(stack))}"
-            entry = self.sources.add(Loader(key, stack, written=_written(given), refused=self._refusals(given)))
+            entry = self.sources.add(Loader(key, stack, written=_written(given), refused=self._refusals(loader, given)))
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
             entry.dataset_len = _length(dataset) if entry.map_style else None
         entry.dataset = _reference(dataset)
@@ -186,9 +185,12 @@ class LoaderWatch:
         sampler = type(given.get("sampler")).__name__
         return bool(given.get("shuffle")) or "Random" in sampler or "Distributed" in sampler
 
-    def _refusals(self, given: Arguments) -> dict[str, str]:
+    def _refusals(self, loader: DataLoader, given: Arguments) -> dict[str, str]:
         data = self.torch.utils.data
         refused: dict[str, str] = {}
+        if hasattr(loader, "load_state_dict"):
+            reason = "the loader's checkpoints hang on it: one with another value can't be loaded"
+            refused["num_workers"] = refused["batch_size"] = reason
         batch_sampler = given.get("batch_sampler")
         if batch_sampler is not None and type(batch_sampler) is not data.BatchSampler:
             refused["batch_size"] = f"the script batches by its own {type(batch_sampler).__name__}"
@@ -317,11 +319,9 @@ class LoaderWatch:
         count = self._samples_of(entry, iterator, batch)
         if entry.fetches < 3 or entry.fetches % 64 == 63:
             entry.live["pinned"] = is_pinned(self.torch, batch)
-        tokens = tokens_of(self.torch, batch)
-        if tokens is not None:
-            entry.saw_tokens(tokens, count)
+            entry.live["on_device"] = is_on_device(self.torch, batch)
         self._on_batch(entry.key, batch, count)
-        return Fetched(batch, count, wait_s, tokens or 0)
+        return Fetched(batch, count, wait_s, tokens_of(self.torch, batch))
 
     def _samples_of(self, entry: Loader, iterator: LoaderIterator, batch: object) -> int:
         queue = self._queues.get(iterator)
@@ -375,11 +375,15 @@ def _length(dataset: object) -> int | None:
 
 
 def _shards_itself(dataset: object) -> bool:
-    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands."""
+    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands.
+
+    A chain of datasets shards itself where each of them does. PyTorch's own pipes do so only with a filter among them,
+    which the loader's process can't see: they count as such that don't.
+    """
+    if type(dataset).__module__.startswith("torch.") and type(dataset).__name__ == "ChainDataset":
+        return all(_shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
     code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
-    if code is None:
-        return False
-    return "get_worker_info" in code.co_names or type(dataset).__module__.startswith("torch.")
+    return code is not None and "get_worker_info" in code.co_names
 
 
 def _cannot_fork(given: Arguments) -> str:
