@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ..adapter import Adapter, Library
 from ..session import Session
-from . import compiler, trackers, trainers
+from . import applied, compiler, trackers, trainers
 from .evidence import Observation
 from .files import divert_safetensors, divert_torch
 from .seeds import seed
@@ -41,6 +41,7 @@ class TorchAdapter(Adapter):
         self.watches = TorchWatches(self.session, torch)
         self._set(torch)
         self.watches.install()
+        applied.watch(self.watches)
 
     def _set(self, torch: ModuleType) -> None:
         session, config = self.session, self.session.request.config
