@@ -39,7 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches call_sites option_names",
+        "shape patches call_sites births stale_reads option_names",
         "records",
         "wire evidence",
         "seeds created_files",
@@ -49,8 +49,10 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "applied",
         "session",
         "arguments files",
+        "renames",
+        "python_files",
         "adapter",
-        "numpy torch tensorflow",
+        "numpy formats torch tensorflow",
         "keras",
         "adapters",
         "hooks",
