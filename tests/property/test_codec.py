@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.child.records import EpochUse, LoaderUse, ScalerCounts
+from tuner.child.counts import EpochUse, ScalerCounts
+from tuner.child.records import LoaderUse
 from tuner.knowledge import Knowledge
 from tuner.model import (
     Block,

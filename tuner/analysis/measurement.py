@@ -12,6 +12,7 @@ from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
 from tuner.child import records as child
 from tuner.child import shape
+from tuner.child.counts import ScalerCounts
 from tuner.child.records import Knowledge, Record
 from tuner.child.wire import Entry
 from tuner.model import Block, FirstGradient, KnobReport, Measurement
@@ -45,7 +46,7 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
     cpus = cpu_use(samples, began, ended)
     first_step, ended_as = last_of(records, child.FirstStep), last_of(records, child.WindowEnd)
     complete = ended_as is not None and ended_as.complete
-    scaler = knowledge.gradient_scaler or child.ScalerCounts()
+    scaler = knowledge.gradient_scaler or ScalerCounts()
     return Measurement(
         rate=interval.estimate,
         low=interval.low,

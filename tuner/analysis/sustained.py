@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tuner.child.records import Block, EpochUse
+from tuner.child.counts import EpochUse
+from tuner.child.records import Block
 
 
 def sustained_amounts(blocks: Sequence[Block]) -> list[float]:

@@ -7,11 +7,14 @@ later requests give it back with what the study adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Integral, Real
 from typing import ClassVar
+
+from .counts import EpochUse, ScalerCounts
 
 Value = bool | int | float | str
 """What a knob may be set to."""
@@ -61,16 +64,6 @@ class ProbeSide(StrEnum):
 
 
 @dataclass(frozen=True)
-class ScalerCounts:
-    """Optimizer steps under a gradient scaler, and those that it skipped; late ones come after its first ones."""
-
-    steps: int = 0
-    skipped: int = 0
-    late_steps: int = 0
-    late_skipped: int = 0
-
-
-@dataclass(frozen=True)
 class LoaderUse:
     """A place in the script where loaders (or datasets) are iterated. ``made`` is None where that isn't counted."""
 
@@ -79,21 +72,9 @@ class LoaderUse:
     made: int | None = None
 
 
-@dataclass(frozen=True)
-class EpochUse:
-    """An epoch of the data that train: its batches, its samples, the processes that load them.
-
-    ``first_s``: seconds from the first iteration's beginning to its first batch; ``later_s``: on average, of the
-    ``later`` iterations that were seen to begin. ``respawns``: each iteration starts its workers anew.
-    """
-
-    batches: int
-    samples: float
-    workers: int = 0
-    first_s: float = 0.0
-    later: int = 0
-    later_s: float = 0.0
-    respawns: bool = False
+def hold_lines(keys: Collection[str]) -> bool:
+    """Whether some of these keys of sources name lines, as earlier versions wrote them; see ``call_sites``."""
+    return any(re.match(r"[^<~]+:\d+(?:<|#|$)", key) for key in keys)
 
 
 @dataclass(frozen=True)
@@ -110,6 +91,7 @@ class Knowledge:
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
     ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
@@ -153,6 +135,7 @@ class Knowledge:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    module_hashes: Mapping[str, str] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
@@ -185,7 +168,8 @@ class ChildRequest:
 
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
-    child shares. ``used_device_bytes`` is what others hold of the device.
+    child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
+    doesn't take effect ends the script.
     """
 
     mode: Mode = Mode.TRIAL
@@ -205,6 +189,7 @@ class ChildRequest:
     used_device_bytes: int = 0
     parent_pid: int | None = None
     spawned_monotonic: float | None = None
+    strict: bool = False
 
 
 # Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.

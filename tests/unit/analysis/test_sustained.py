@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
-from tuner.child.records import Block, EpochUse, Phase
+from tuner.child.counts import EpochUse
+from tuner.child.records import Block, Phase
 
 BLOCK = Block(Phase.WINDOW, 10, 100.0, 1.0, 0.0)
 

@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import Any, Generic, NamedTuple, cast
 
 from ..call_sites import inside_library, user_stack
+from ..counts import EpochUse
 from ..patches import patch
-from ..records import EpochUse, ProbeSide, Value
+from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
 from .batches import is_on_device, is_pinned, leading_dimension, tokens_of
