@@ -42,7 +42,8 @@ class ArgparseOptions(ScriptOptions):
 
     def __init__(self, session: Session) -> None:
         request = session.request
-        self.bound = {knob: dest for knob, dest in request.knowledge.options.items() if knob in request.config}
+        self._given = request.knowledge.given(request.config)
+        self.bound = {knob: dest for knob, dest in request.knowledge.options.items() if knob in self._given}
         self._session = session
         self._seen: dict[str, _Option] = {}
 
@@ -54,7 +55,7 @@ class ArgparseOptions(ScriptOptions):
             destinations = {action.dest for action in parser._actions}
             for knob, dest in self.bound.items():
                 if dest in destinations and hasattr(parsed, dest):
-                    setattr(parsed, dest, self._session.request.config[knob])
+                    setattr(parsed, dest, self._given[knob])
             for action in parser._actions:
                 value = getattr(parsed, action.dest, None)
                 if action.option_strings and isinstance(value, (bool, int, float, str)):
@@ -71,7 +72,10 @@ class ArgparseOptions(ScriptOptions):
         """A knob has an option where one of its usual names holds the value that was observed in the loader."""
         facts, knobs = self._session.facts, self._session.knobs
         destinations: dict[str, str] = {}
+        patched = facts.framework == "torch" and "grad_accumulation" not in facts.left_out
         for knob in NAMES:
+            if knob == "grad_accumulation" and patched:
+                continue  # in parts the script's own batches, schedules and counts stay what they are
             written = facts.as_written.get(knob)
             for dest, option in self._seen.items():
                 if _is_named(dest, knob) and type(option.value) is int and option.value == written:

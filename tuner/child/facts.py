@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .records import Facts, LoaderUse, PlanLine, ScalerCounts, Value, plain_value
+from .records import Facts, LoaderUse, PlanLine, ScalerCounts, Schedule, Value, plain_value
 
 
 @dataclass
@@ -46,6 +46,9 @@ class ScriptFacts:
     wait_is_unseen: bool = False
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    rates: list[tuple[int, float]] = field(default_factory=list)
+    schedules: list[Schedule] = field(default_factory=list)
+    averagings: int = 0
 
     def remark(self, text: str) -> None:
         """What the script's author should know of it; the study says it after the baseline, and in its report."""

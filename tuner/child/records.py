@@ -80,6 +80,15 @@ class LoaderUse:
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """A learning-rate scheduler, what it was told of its length (``T_max``, milestones), how often it was stepped."""
+
+    name: str
+    horizon: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 0
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """What is known of a script. Empty and None mean unknown; every field may be absent in JSON.
 
@@ -91,6 +100,8 @@ class Knowledge:
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with. ``schedules``: what
+    moves that rate. ``averagings``: updates of averaged models (EMA, SWA).
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
     ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
@@ -130,11 +141,23 @@ class Knowledge:
     wait_is_unseen: bool = False
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    rates: tuple[tuple[int, float], ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    averagings: int = 0
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
     beside: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     device_clean: bool = True
+
+    def given(self, config: Mapping[str, Value]) -> Mapping[str, Value]:
+        """The config as the script's own options and arguments take it: what a patch splits is whole to them."""
+        parts, size = config.get("grad_accumulation"), config.get("batch_size", self.as_written.get("batch_size"))
+        by_options = "grad_accumulation" in {*self.placeholders, *self.options, *self.suggested}
+        patched = self.framework == "torch" and self.trainer != "transformers" and not by_options
+        if patched and type(parts) is int and type(size) is int:
+            return {**config, "batch_size": size * parts}
+        return config
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             together = f"proven in one process, and applied in each of {ranks()}: batch sizes, workers, threads"
             print(f"autotune: {together}", file=sys.stderr)
         print(f"autotune: {_says(profile)} on {device_text(device)}", file=sys.stderr)
-    rendered = replace(script, argv=render(script.argv, profile.config))
+    rendered = replace(script, argv=render(script.argv, knowledge.given(profile.config)))
     exec_applied(rendered, device, profile.config, knowledge, alone=ranks() == 1)
 
 

@@ -52,9 +52,10 @@ class TrialExecutor:
         ``InfrastructureError``.
         """
         plan = self._plan
+        argv = render(plan.script.argv, knowledge.given(trial.config))
         request = TrialRequest(
-            trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, trial.config)),
-            plan.device, trial.config, knowledge, window, plan.limits, trial.seed,
+            trial_folder(plan.folder, trial.number), replace(plan.script, argv=argv), plan.device, trial.config,
+            knowledge, window, plan.limits, trial.seed,
             trial.side.in_child if trial.side is not None else None, plan.folder / COMPILE_CACHE,
         )  # fmt: skip
         if trial.phase is Phase.SCREEN:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from ..call_sites import inside_library, user_stack
+from ..evidence import SetBy
 from ..patches import patch
 from ..records import ProbeSide, Value
 from ..session import Session
@@ -60,12 +61,14 @@ class LoaderWatch:
     def install(self) -> None:
         """Patches what the mode needs: under "apply" only the construction, and only if a knob asks for it."""
         data = self.torch.utils.data
-        wanted = [k for k in LOADER_KNOBS if self.session.knobs.wants(k)]
+        wanted = [knob for knob in (*LOADER_KNOBS, "grad_accumulation") if self.session.knobs.wants(knob)]
         if self.session.measuring or wanted:
             patch(data.DataLoader, "__init__", self._init)
             patch(data.DataLoader, "__iter__", self._iter)
+        base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
+        if self.session.knobs.wants("persistent_workers"):
+            patch(base, "_reset", self._reset)
         if self.session.measuring:
-            base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
             patch(base, "__next__", self._next)
             patch(base, "_next_index", self._next_index)
 
@@ -151,21 +154,30 @@ class LoaderWatch:
         return refused
 
     def _override(self, entry: Loader, given: Arguments) -> None:
-        config = self.session.request.config
+        values = self.values_for(entry)
         for knob in LOADER_KNOBS:
-            if not self.session.knobs.wants(knob) or knob in entry.refused:
+            if knob not in values or knob in entry.refused:
                 continue
             old = given.get("batch_sampler") if knob == "batch_size" else None
             if old is not None and type(old) is not self.torch.utils.data.BatchSampler:
                 continue  # a library's own, around the sampler of the loader that was changed already
             if old is not None:
-                given["batch_sampler"] = type(old)(old.sampler, int(config[knob]), old.drop_last)
+                given["batch_sampler"] = type(old)(old.sampler, int(values[knob]), old.drop_last)
             else:
-                given[knob] = config[knob]
+                given[knob] = values[knob]
             entry.changed.add(knob)
         if int(given.get("num_workers", 0)) == 0:
             for dependent in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
                 given.pop(dependent, None)
+
+    def values_for(self, entry: Loader) -> dict[str, Value]:
+        """What a training loader is given. Of a batch that is computed in parts it makes the whole."""
+        knobs, config = self.session.knobs, self.session.request.config
+        values = {knob: config[knob] for knob in LOADER_KNOBS if knobs.wants(knob)}
+        parts, size = knobs.wanted("grad_accumulation"), config.get("batch_size", entry.written["batch_size"])
+        if knobs.set_by("batch_size") is SetBy.PATCH and type(parts) is int and type(size) is int:
+            values["batch_size"] = size * parts
+        return values
 
     # iteration
 
@@ -184,6 +196,19 @@ class LoaderWatch:
             return iterator
 
         return __iter__
+
+    def _reset(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        """Workers that stay draw their seed once, new ones with each epoch; the order of samples comes after it."""
+
+        def _reset(iterator: LoaderIterator, loader: DataLoader, first_iter: bool = False) -> Result:
+            result = original(iterator, loader, first_iter)
+            entry = self._of_object.get(loader)
+            if not first_iter and entry is not None and not entry.written["persistent_workers"]:
+                torch = self.torch
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            return result
+
+        return _reset
 
     def _look_at(self, entry: Loader, loader: DataLoader, iterator: LoaderIterator) -> None:
         self._of_object[iterator] = entry

@@ -6,11 +6,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .parts import PartsWatch
 from .types import Handle, Layer, Module, Result, Tensor
 
 NOT_COMPILED = ("off", False)
@@ -42,6 +44,7 @@ class ModuleWatch:
         mode = session.knobs.wanted("compile")
         self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.torch_type
+        self.parts = PartsWatch(session, torch, self._rounds)
         self.roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
@@ -64,7 +67,7 @@ class ModuleWatch:
     def install(self) -> None:
         """Patches what the mode needs."""
         self.session.knobs.on_delegation(self._delegated)
-        acts = self.precision in DTYPES or bool(self.channels_last) or bool(self.compile_mode)
+        acts = self.precision in DTYPES or bool(self.channels_last or self.compile_mode) or self.parts.parts > 1
         if self.session.measuring or acts:
             patch(self.torch.nn.Module, "__call__", self._call)
         if self.session.measuring:
@@ -84,6 +87,9 @@ class ModuleWatch:
 
         def __call__(module: Module, *args: object, **kwargs: object) -> Result:
             if watch.inside:
+                if module is watch.parts.inner and not watch.torch.compiler.is_compiling():
+                    result: Result = watch.parts.run(module, partial(original, module), args, kwargs)
+                    return result
                 return original(module, *args, **kwargs)
             return watch._outermost(original, module, args, kwargs)
 
@@ -123,13 +129,12 @@ class ModuleWatch:
         if self.channels_last and root.has_conv2d:
             args = tuple(self._to_channels_last(a) for a in args)
             kwargs = {k: self._to_channels_last(v) for k, v in kwargs.items()}
-        if self.compile_mode and root.calls >= 1:
-            compiled = root.compiled = root.compiled or self._compiled(module)
-            result: Result = self._in_precision(lambda: compiled(*args, **kwargs))
-        else:
-            # The first call is eager, so that hooks on single layers can see what really happens in them.
-            with self._observing(module) if root.calls == 0 and self.session.measuring else nullcontext():
-                result = self._in_precision(lambda: original(module, *args, **kwargs))
+        forward: Callable[..., Any] = partial(original, module)
+        if self.compile_mode and root.calls >= 1 and self.parts.decided(module):
+            forward = root.compiled = root.compiled or self._compiled(module)
+        # The first call is eager, so that hooks on single layers can see what really happens in them.
+        with self._observing(module) if root.calls == 0 and self.session.measuring else nullcontext():
+            result: Result = self._in_precision(lambda: self.parts.run(module, forward, args, kwargs))
         root.calls += 1
         return result
 
@@ -141,6 +146,11 @@ class ModuleWatch:
             result = run()
         converted: Result = self._to_float(result, dtype)
         return converted
+
+    def _rounds(self) -> bool:
+        """Whether matrix products are taken with fewer digits than those of full float32."""
+        autocast = self.precision in DTYPES or bool(self.torch.is_autocast_enabled(self.device_type))
+        return autocast or self.session.device.torch_rounds(self.torch)
 
     def _to_float(self, value: Any, dtype: object) -> Any:
         """Outputs go back as float32: the script's own loss and metrics were written for that."""
@@ -191,6 +201,7 @@ class ModuleWatch:
 
     def backward_ran(self) -> None:
         """Counts the backwards that a training call of ours preceded: the share that the knobs reach."""
+        self.parts.backward_ran()
         self.covered_backwards += self.calls_since_backward > 0
         self.calls_since_backward = 0
 

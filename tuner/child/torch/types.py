@@ -131,6 +131,7 @@ class DataLoader(Protocol):
     prefetch_factor: int | None
     persistent_workers: bool
     pin_memory: bool
+    generator: object
 
     def __iter__(self) -> LoaderIterator: ...
 
