@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -140,6 +140,8 @@ class PartsWatch:
         if root is None:
             root = self._roots[module] = _Root()
             self._seen.append(root)
+        if self.torch._C._current_graph_task_id() != -1:
+            return self._again(root, forward, (args, kwargs))
         root.calls += 1
         if self._stays_whole(root, module):
             return forward(*args, **kwargs)
@@ -158,9 +160,7 @@ class PartsWatch:
         if root.refused:
             self._due = True
             return True
-        nothing_to_do = self.parts == 1 and not self._measuring
-        # Within a backward a checkpoint computes again what it threw away, of one part.
-        return nothing_to_do or self.torch._C._current_graph_task_id() != -1
+        return self.parts == 1 and not self._measuring
 
     def _watched(self, root: _Root, module: Module, forward: Forward, given: Given) -> Any:
         before, versions = _looked_at(root, module), self._versions(given)
@@ -192,9 +192,8 @@ class PartsWatch:
     def _in_parts(self, root: _Root, module: Module, forward: Forward, given: Given) -> Any:
         before = _looked_at(root, module)
         try:
-            rows = count(self.torch, given, self._size * self.parts)
-            call = _Call(self.torch, forward, given, rows, self._size_of_part(rows))
-            if rows > call.size:
+            call = self._call_of(forward, given)
+            if call.rows > call.size:
                 self._due = True
                 if self._is_trusted(root, module, call):
                     result = call.in_parts()
@@ -207,6 +206,19 @@ class PartsWatch:
         except Exception as error:
             root.refused = _raised(error)
         return forward(*given[0], **given[1])
+
+    def _again(self, root: _Root, forward: Forward, given: Given) -> Any:
+        """Within a backward a checkpoint computes anew what it threw away: as it was computed the first time."""
+        if self.parts > 1 and not root.refused:
+            with suppress(UnsplittableError):
+                call = self._call_of(forward, given)
+                if call.rows > call.size and signature(self.torch, given, call.rows) in root.trusted:
+                    return call.in_parts()
+        return forward(*given[0], **given[1])
+
+    def _call_of(self, forward: Forward, given: Given) -> _Call:
+        rows = count(self.torch, given, self._size * self.parts)
+        return _Call(self.torch, forward, given, rows, self._size_of_part(rows))
 
     @property
     def _size(self) -> int:

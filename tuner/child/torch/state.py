@@ -36,9 +36,10 @@ def same_state(one: State, other: State) -> bool:
 
 
 def hooked(module: Module) -> bool:
-    """Whether something is called whenever the module, or one in it, is: once a part where it expects once a batch."""
+    """Whether something of the script's is called with each call of the module or of one in it: it expects a batch."""
     modules: list[Any] = list(module.modules())
-    return any(vars(each).get(name) for each in modules for name in _HOOKS)
+    hooks = (hook for each in modules for name in _HOOKS for hook in (vars(each).get(name) or {}).values())
+    return any(not str(getattr(hook, "__module__", "")).startswith(__package__) for hook in hooks)
 
 
 def _marked(value: Any) -> tuple[object, object, object]:
