@@ -45,6 +45,13 @@ def _strategies(known: Known) -> Sequence[Value]:
     return {"cuda": ["default", "one_device"], "tpu": ["default", "tpu"]}.get(known.device.kind, ["default"])
 
 
+def _steps_in_call(known: Known) -> Sequence[Value]:
+    """Keras would overrun an epoch whose steps the script gives, unless they are a multiple."""
+    counted = known.knowledge.counted_steps
+    evenly = [n for n in range(2, 65) if all(steps % n == 0 for steps in counted)]
+    return [1, *evenly[-1:], *(n for n in (4, 16, 64) if n in evenly)] if counted else [1, 4, 16, 64]
+
+
 def _runs_graphs(config: Mapping[str, Value]) -> bool:
     return not config.get("run_eagerly", False)
 
@@ -60,7 +67,7 @@ SPACE = SearchSpace(
     knobs=(
         Knob(
             "run_eagerly", lambda known: [False], "Python runs every operation of a step",
-            value_type=bool,
+            tier=2, value_type=bool,
         ),
         Knob(
             "strategy", _strategies, "how TensorFlow distributes a step; one that the script makes may be undone",
@@ -77,7 +84,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "workers", _workers, "threads or processes that prepare the batches of a PyDataset",
-            ordered=True, loader=True, value_type=int, least=1,
+            tier=2, ordered=True, loader=True, value_type=int, least=1,
         ),
         Knob("deterministic", lambda known: [True, False], "tf.data keeps the order of elements",
              loader=True, value_type=bool),
@@ -99,7 +106,7 @@ SPACE = SearchSpace(
         batches.GRAD_ACCUMULATION,
         batches.LR_SCALE,
         Knob(
-            "steps_per_execution", lambda known: [1, 4, 16, 64], "steps in one call of the training function",
+            "steps_per_execution", _steps_in_call, "steps in one call of the training function",
             ordered=True, needs=_runs_graphs, value_type=int, least=1,
         ),
         Knob(
