@@ -33,13 +33,13 @@ class PolicyWatch:
         self.asked = 0
         self.on_first: Callable[[], None] = lambda: None
 
-    def install(self) -> None:
+    def install(self, keras: ModuleType) -> None:
         """Called before any layer is made."""
         policies = sys.modules["keras.src.dtype_policies.dtype_policy"]
         patch(policies, "set_dtype_policy", self._set)
-        for owner in (sys.modules.get("keras.config"), sys.modules.get("keras.mixed_precision")):
+        for owner in (keras.config, keras.mixed_precision):  # by other names among the modules before Keras 3.10
             for name in ("set_dtype_policy", "set_global_policy"):
-                if owner is not None and hasattr(owner, name):
+                if hasattr(owner, name):
                     patch(owner, name, self._set)
         if self.session.knobs.wants("precision") and self.session.request.config["precision"] in POLICIES:
             self.forced = policies.DTypePolicy(POLICIES[self.session.request.config["precision"]])

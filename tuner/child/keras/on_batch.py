@@ -50,6 +50,7 @@ class OnBatchWatch:
                 return original(model, *args, **kwargs)
             self.session.check_stop()
             self.called = True
+            self.session.claim(FRAMEWORK)
             rows = leading_dimension(args[0] if args else kwargs.get("x"))
             if self.backend != "tensorflow":
                 result = original(model, *args, **kwargs)

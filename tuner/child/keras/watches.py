@@ -47,7 +47,7 @@ class Watches:
     def watch_keras(self, keras: ModuleType) -> None:
         """Right after ``import keras``, before a layer is made."""
         self.keras = keras
-        self.policy.install()
+        self.policy.install(keras)
         self.optimizers = OptimizerWatch(self.session, keras)
         self.policy.on_first = self.optimizers.on_first = self._model_begins
         self.optimizers.install()
