@@ -31,14 +31,14 @@ Rows = Any
 class SplitWatch:
     """Patches Keras' own ``train_step``, where the config asks for it.
 
-    ``parts``: into how many a batch of the current ``fit`` is split. ``seen``: into how many the newest step was; 0
-    where none was split.
+    ``parts``: into how many a batch of the current ``fit`` is split, and ``newest`` of the newest ``fit``. ``seen``:
+    into how many the newest step was; 0 where none was split.
     """
 
     def __init__(self, session: Session, backend: str) -> None:
         self.session = session
         self.backend = backend
-        self.parts = 1
+        self.parts = self.newest = 1
         self.seen = 0
         self._met: weakref.WeakSet[Model] = weakref.WeakSet()
 
@@ -55,7 +55,7 @@ class SplitWatch:
 
     def begin(self, model: Model, parts: int) -> bool:
         """A ``fit`` begins. Returns whether the model's training function may have been made for whole batches."""
-        self.parts = parts
+        self.parts = self.newest = parts
         is_new = parts > 1 and model not in self._met
         if is_new:
             self._met.add(model)
