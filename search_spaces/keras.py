@@ -128,7 +128,7 @@ SPACE = SearchSpace(
         Knob(
             "steps_per_execution", _steps_in_call, "steps in one call of the training function",
             ordered=True, needs=_runs_graphs, value_type=int, least=1,
-            tier_reason="The same steps, in calls that divide an epoch; left out where callbacks act on single batches.",
+            tier_reason="The same steps, in calls that divide an epoch; left out where callbacks act on batches.",
         ),
         Knob(
             "memory_growth", lambda known: [True, False], "TensorFlow takes the card's memory as it needs it",
