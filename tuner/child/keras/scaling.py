@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..records import ScalerCounts
+from ..counts import ScalerCounts
 from .model import inner_optimizer
 from .types import KerasOptimizer, Model
 
