@@ -37,7 +37,10 @@ def applied(script: Path, config: dict[str, Any], arguments: tuple[str, ...] = (
     }  # fmt: skip
     best = script.parent / "best.json"
     best.write_text(json.dumps({"schema": 1, "profiles": [document]}))
-    command = [sys.executable, "-m", "tuner", "run", "--config", str(best), "--device", "cpu"]
+    command = [
+        sys.executable, "-m", "tuner", "run", str(script), "--config", str(best), "--device", "cpu", "--strict",
+        "--", *arguments,
+    ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=script.parent)
     assert done.returncode == 0, done.stderr
     return done.stdout

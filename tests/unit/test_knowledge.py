@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import worlds
 
-from tuner.child.records import LoaderUse, ScalerCounts
+from tuner.child.counts import LoaderUse, ScalerCounts
 from tuner.errors import UsageError
 from tuner.knowledge import Knowledge, as_document, first_knowledge, read, widened, with_arguments
 from tuner.model import BASELINE, Config, Phase, Trial, Value

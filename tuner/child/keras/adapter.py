@@ -9,11 +9,12 @@ from ..adapter import Adapter, Library
 from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
+from .applied import AppliedKnobs
 from .evidence import Observation
 from .losses import LossReader
 from .watches import Watches
 
-OLDEST = (3, 3)
+OLDEST = (3, 8)
 
 
 class KerasAdapter(Adapter):
@@ -26,13 +27,15 @@ class KerasAdapter(Adapter):
         self.losses = LossReader()
         self.watches = Watches(session, self.losses.epoch_begins)
         self._loss_at = 0.0
+        if session.applied is not None:
+            session.applied.attend(AppliedKnobs(self.watches).effects)
 
     @property
     def libraries(self) -> Mapping[str, Library]:
         """TensorFlow, Keras, and what writes past ``open``."""
         return {
             "tensorflow": Library(
-                self.watches.watch_tensorflow, is_framework=True, seed=seed, divert=files.divert,
+                self.watches.watch_tensorflow, is_framework=True, seed=seed,
                 configure=self._configure,
             ),
             "keras": Library(self.watches.watch_keras, is_framework=True, oldest=OLDEST),
@@ -64,10 +67,10 @@ class KerasAdapter(Adapter):
     def synchronize(self) -> None:
         """Waits for the device, and takes what graphs have counted."""
         watches = self.watches
-        if watches.tf is not None:
+        if watches.tf is not None and watches.backend == "tensorflow":
             self.session.device.tensorflow_synchronize(watches.tf)
-        if watches.fits is not None and watches.fits.steps.graph is not None:
-            watches.fits.steps.graph.settle()
+        if watches.fits is not None:
+            watches.fits.steps.synchronize()
         if watches.loops is not None:
             watches.loops.synchronize()
 

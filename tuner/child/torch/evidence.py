@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..counts import LoaderUse
 from ..evidence import Finding, number_format
-from ..records import Compile, Evidence, LoaderUse
+from ..records import Compile, Evidence
 from . import compiler
 from .loader import LOADER_KNOBS, Loader
 from .modules import CUDA_GRAPHS, NOT_COMPILED
@@ -12,6 +13,8 @@ from .trajectory import KNOBS as TRAJECTORY_KNOBS
 from .watches import FRAMEWORK, TorchWatches
 
 NO_LOADER = "no DataLoader feeds the training steps"
+LENGTHS_ALIKE = 1.01
+"""Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
 ROUNDINGS = ("fp32", "tf32")
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
@@ -72,6 +75,7 @@ class Observation:
         facts.training_loaders = [loader.key for loader in self.sources.training()]
         facts.loaders = [LoaderUse(x.key, x.fetches, x.made) for x in self.sources]
         facts.dataset_len = primary.dataset_len if primary is not None else None
+        self._written_data(primary)
         facts.optimizers = [x.name for x in steps.stepped]
         facts.backwards, facts.optimizer_steps = steps.backwards, steps.steps
         facts.precisions = self.session.device.torch_precisions(self.torch)
@@ -82,6 +86,18 @@ class Observation:
         self._written_modules()
         self._written_steps()
         steps.trajectory.observe()
+
+    def _written_data(self, primary: Loader | None) -> None:
+        facts = self.session.facts
+        if primary is None:
+            facts.hide_wait(NO_LOADER)
+        elif self.sources.wait_is_hidden:
+            facts.hide_wait("another thread fetches it from the loader")
+        facts.epoch = self.watches.loaders.epoch()
+        if primary is not None and primary.tokens:
+            facts.tokens_per_sample = primary.tokens / primary.samples
+            facts.lengths_vary = primary.longest > LENGTHS_ALIKE * primary.shortest
+            facts.written_tokens_per_sample = self.session.request.knowledge.tokens_per_sample
 
     def _written_loader(self, primary: Loader | None) -> None:
         facts = self.session.facts

@@ -7,8 +7,8 @@ from types import ModuleType
 
 from ..records import FirstGradient
 from ..session import Session
+from .batches import tensors_of
 from .draws import Draws
-from .loader import tensors_of
 from .types import Optimizer, Tensor
 
 _KEPT_BATCHES = 64

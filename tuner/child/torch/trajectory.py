@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from ..counts import Schedule
 from ..patches import patch
-from ..records import Knowledge, Schedule, Value
+from ..records import Knowledge, Value
 from ..session import Session
 from .types import Optimizer, Result, Scheduler
 
