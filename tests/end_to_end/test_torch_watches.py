@@ -281,15 +281,6 @@ def test_accumulated_micro_batches_equal_the_whole_batch(begin: Begin, reduction
     assert split == pytest.approx(whole, rel=1e-4, abs=1e-6)
 
 
-def test_gradients_that_the_script_clears_by_hand_are_no_obstacle(begin: Begin) -> None:
-    clear = "[setattr(p, 'grad', None) for p in model.parameters()]"
-    whole = _learn(16, clear=clear)
-    trial = begin({"batch_size": 4, "grad_accumulation": 4})
-    assert _learn(16, clear=clear) == pytest.approx(whole, rel=1e-4, abs=1e-6)
-    trial.end()
-    assert trial.evidence("grad_accumulation")[0] == "verified"
-
-
 def test_accumulation_of_the_scripts_own_is_told(begin: Begin) -> None:
     trial = begin()
     _learn(16, clear="loss_of(model(a), b).backward()")
