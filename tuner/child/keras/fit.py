@@ -159,9 +159,12 @@ class FitWatch:
     def _apply(self, call: FitCall, arguments: FitArguments) -> None:
         """The knobs of the model, and those among the arguments."""
         session, config, model = self.session, self.session.request.config, call.model
-        differing = [knob for knob in MODEL_KNOBS if session.knobs.wants(knob) and getattr(model, knob) != config[knob]]
+        wanted = {knob: config[knob] for knob in MODEL_KNOBS if session.knobs.wants(knob)}
+        if session.knobs.wants("strategy") and session.request.knowledge.as_written.get("jit_compile") is False:
+            wanted.setdefault("jit_compile", False)  # Keras compiles by itself where there is no strategy any more
+        differing = [knob for knob, value in wanted.items() if getattr(model, knob) != value]
         for knob in differing:
-            setattr(model, knob, config[knob])
+            setattr(model, knob, wanted[knob])
         self.steps.remake(model, always=bool(differing))
         if session.knobs.wants("workers") and call.fed_by == "pydataset":
             arguments["x"].workers = call.workers = int(config["workers"])

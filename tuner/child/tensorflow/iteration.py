@@ -64,6 +64,7 @@ class IterationWatch:
             self._counted,
         )  # fmt: skip
         self.largest = 0
+        self._trained_on: set[tuple[str, str]] = set()
         self._source_of: weakref.WeakKeyDictionary[object, DatasetSource] = weakref.WeakKeyDictionary()
         self._dataset_of: weakref.WeakKeyDictionary[object, Dataset] = weakref.WeakKeyDictionary()
         self._fetching = False
@@ -149,7 +150,7 @@ class IterationWatch:
             return met_before
         stack = user_stack()
         alike = self.sources.at(stack)
-        if any(source.exhausted and source.dataset() is not None for source in alike):
+        if any((x.exhausted or x.iterator() is None) and x.dataset() is not None for x in alike):
             gc.collect()  # the last epoch's may only wait for it
         for source in alike:
             if source.iterated and source.dataset() is None:
@@ -163,9 +164,22 @@ class IterationWatch:
 
     def _adapted(self, source: DatasetSource | None, value: Any) -> Any:
         """A dataset as the config says, where its source trains; anything else, a distributed one too, as it is."""
-        if self.datasets is None or source is None or source.key not in self.sources.known:
+        if self.datasets is None or source is None or not isinstance(value, self.tf.data.Dataset):
             return value
-        return self.datasets.adapt(value) if isinstance(value, self.tf.data.Dataset) else value
+        return self.datasets.adapt(value) if self._is_known_to_train(source, self.datasets.made_by(value)) else value
+
+    def _is_known_to_train(self, source: DatasetSource, made_by: str) -> bool:
+        """Whether it trained in the baseline, or is one more of the same kind and place.
+
+        A script that keeps the datasets of its epochs makes one more with each, and may run for more epochs than the
+        baseline did.
+        """
+        known = self.sources.known
+        if source.key in known:
+            self._trained_on.add((source.stack, made_by))
+            return True
+        met = any(use.key == source.key for use in self.session.request.knowledge.loaders)
+        return not met and (source.stack, made_by) in self._trained_on
 
     # fetching
 
