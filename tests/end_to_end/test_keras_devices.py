@@ -102,3 +102,17 @@ def test_a_strategy_that_is_undone_does_not_switch_xla_on(begin: Callable[..., A
     both.end()
     begin()
     assert train(mirrored=False).jit_compile is True, "the stand-in decides as Keras does"
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_the_wait_under_a_strategy_is_not_seen(begin: Callable[..., Any], mirrored: bool) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    layers = keras().layers
+    trial = begin()
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope() if mirrored else tf.name_scope("plain"):
+        model = keras().Sequential([layers.Input([4]), layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(np.zeros((64, 4)), np.zeros((64, 1)), verbose=0)
+    assert trial.end()["wait_is_unseen"] is mirrored

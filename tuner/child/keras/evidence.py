@@ -156,6 +156,8 @@ class Observation:
         per_call = int(call.model.steps_per_execution)
         if self.watches.backend == "tensorflow" and per_call > 1:
             self.session.facts.hide_wait(f"{per_call} steps are taken in one call")
+        elif steps.graph is not None and steps.calls and not steps.graph.times_fetches:
+            self.session.facts.hide_wait("the training step fetches its batches by the iterator of a strategy")
         if steps.calls >= 20 and steps.traces > max(4, steps.calls // 4):
             self.session.facts.remark(
                 f"the training step was traced anew {steps.traces} times in {steps.calls} calls: batches of ever new"

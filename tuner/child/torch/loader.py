@@ -16,6 +16,7 @@ from ..patches import patch
 from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
+from .copies import CopyWatch, refusals
 from .types import Arguments, DataLoader, LoaderIterator, Result, Tensor
 
 BatchListener = Callable[[str, object, int], None]
@@ -53,6 +54,7 @@ class LoaderWatch:
             session.clock, known, lambda: session.may_be_of("torch")
         )  # fmt: skip
         self._on_batch = on_batch
+        self._copies = CopyWatch()
         self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, DataLoader] = weakref.WeakKeyDictionary()
@@ -148,7 +150,7 @@ class LoaderWatch:
             unpicklable = _cannot_fork(given)
             if unpicklable:
                 refused["num_workers"] = unpicklable
-        return refused
+        return {**refusals(given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:
         config = self.session.request.config
@@ -176,6 +178,8 @@ class LoaderWatch:
                 return original(loader)
             if entry is self.sources.primary:
                 self.sources.fetch_begins(entry)
+            if "persistent_workers" in entry.changed and loader.persistent_workers:
+                self._copies.renew(loader)
             began = time.perf_counter()
             iterator = original(loader)
             self.sources.iteration_began(entry, time.perf_counter() - began)
@@ -249,6 +253,10 @@ class LoaderWatch:
         batch = original(iterator)
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
+        if not entry.live.get("num_workers"):
+            changing = self._copies.changed(self._loader_of[iterator], entry.fetches)
+            if changing:
+                entry.refused["num_workers"] = changing
         if entry.fetches < 3 or entry.fetches % 64 == 63:
             entry.live["pinned"] = _is_pinned(self.torch, batch)
         self._on_batch(entry.key, batch, count)
