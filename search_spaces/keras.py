@@ -85,7 +85,7 @@ SPACE = SearchSpace(
         Knob(
             "workers", _workers, "threads or processes that prepare the batches of a PyDataset",
             ordered=True, loader=True, value_type=int, least=1,
-            tier_reason="Batches keep their order; left out where a batch depends on the one before.",
+            tier_reason="Batches keep their order; left out where they share a file, or anything that changes.",
         ),
         Knob(
             "deterministic", lambda known: [True, False], "tf.data keeps the order of elements",

@@ -39,7 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches call_sites",
+        "shape patches call_sites data_state",
         "records",
         "wire evidence",
         "seeds created_files",

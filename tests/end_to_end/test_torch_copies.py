@@ -157,6 +157,18 @@ def test_data_that_change_while_they_are_read_stay_in_the_training_process(begin
     assert left_out(begin, told, learn)["num_workers"].startswith("dataset.x changes")
 
 
+def test_what_a_script_changes_between_epochs_is_no_change_by_reading(begin: Begin) -> None:
+    dataset, read = Rows(), 0
+
+    def learn() -> None:
+        nonlocal read
+        read += 1
+        if read == 24:
+            dataset.x[0] += 1.0
+
+    assert left_out(begin, dataset, learn) == {}
+
+
 def test_a_sampler_that_learns_isn_t_asked_ahead(begin: Begin) -> None:
     found = left_out(begin, Rows(), sampler=Weighted())
     assert found["num_workers"].startswith("Weighted.update may tell it of the training")

@@ -16,6 +16,7 @@ from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from .steps import Nesting, StepWatch
+from .threads import SharedData
 from .types import Callback, Logs, Model
 
 DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing
@@ -60,6 +61,7 @@ class FitWatch:
         self.backend: str = keras.backend.backend()
         self.nesting = Nesting()
         self.steps = StepWatch(session, self.nesting, self.backend)
+        self.shared = SharedData(session)
         self.call: FitCall | None = None
 
     def install(self) -> None:
@@ -139,6 +141,7 @@ class FitWatch:
             self.datasets.meet(x, batched=True)
         elif call.fed_by == "pydataset" and x is not None:
             call.workers = call.written["workers"] = int(x.workers)
+            self.shared.fit_begins(x, call.workers)
 
     def _kind_of(self, x: object) -> str:
         if self.datasets is not None and self.datasets.is_dataset(x):
@@ -193,15 +196,17 @@ class FitWatch:
         self.steps.prepare(call.model, callback, self.datasets if call.fed_by == "dataset" else None)
 
     def _callback(self) -> Callback:
-        session, steps, on_epoch = self.session, self.steps, self.on_epoch
+        session, steps, shared, on_epoch = self.session, self.steps, self.shared, self.on_epoch
 
         class Metrics(self.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
             def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+                shared.batch_ended()
                 if not steps.calls:  # a model of the script's own may do without the usual training function
                     session.step(FRAMEWORK)
 
             def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
                 steps.epoch_begins()
+                shared.epoch_begins()
                 on_epoch()
 
             def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:

@@ -9,27 +9,14 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-import zlib
-from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
-from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from types import FunctionType
 
 from ..call_sites import is_library
-from .types import Arguments, DataLoader
+from ..data_state import State, StateWatch, state_of, values
+from .types import Arguments, DataLoader, LoaderIterator
 
-State = Mapping[str, Hashable]
-"""Path of a value among the data, such as ``.transform.size`` → what it is now."""
-
-MOST_VALUES = 5000
-DEEPEST = 5
-ITEMS_READ = 128
-NUMBERS_READ = 4096
-FIRST_LOOK, LATER_LOOKS = 3, (16, 64, 256)
-"""Batches after which the data are looked at: what opens its files with the first batch is done with it by then."""
-_PLAIN = (type(None), bool, int, float, complex, str)
 _GENERATORS = {
     "numpy.random": ("Generator", "RandomState", "MT19937", "PCG64"), "numpy.random._generator": ("Generator",),
     "numpy.random.mtrand": ("RandomState",), "torch": ("Generator",), "torch._C": ("Generator",),
@@ -62,7 +49,7 @@ def own_generator(roots: Mapping[str, object]) -> str:
 
     PyTorch seeds the generators of PyTorch, NumPy and Python in each worker, but no other.
     """
-    for path, value, holder in _values(roots):
+    for path, value, holder in values(roots):
         kind = type(value)
         numbers = isinstance(value, random.Random) or kind.__name__ in _GENERATORS.get(kind.__module__, ())
         if numbers and _uses(holder, path.rpartition(".")[2]):
@@ -95,23 +82,17 @@ class CopyWatch:
     """Looks at the data of the loaders: in a trial whether they change, and before each epoch whether they have."""
 
     def __init__(self) -> None:
-        self._first: weakref.WeakKeyDictionary[DataLoader, State] = weakref.WeakKeyDictionary()
+        self._watches: weakref.WeakKeyDictionary[LoaderIterator, StateWatch] = weakref.WeakKeyDictionary()
         self._copied: weakref.WeakKeyDictionary[DataLoader, State] = weakref.WeakKeyDictionary()
 
-    def changed(self, loader: DataLoader, batches: int) -> str:
-        """Why the data can't be left to workers, seen after so many batches that the training process made itself."""
-        if batches == FIRST_LOOK:
-            self._first[loader] = state_of(loader)
-        first = self._first.get(loader)
-        if batches not in LATER_LOOKS or first is None:
-            return ""
-        now = state_of(loader)
-        moved = next((path for path in first if path in now and now[path] != first[path]), "")
+    def changed(self, iterator: LoaderIterator, loader: DataLoader) -> str:
+        """Why the data can't be left to workers, seen after a batch that the training process made itself."""
+        moved = self._watches.setdefault(iterator, StateWatch()).read(_copied(loader))
         return f"{moved} changes while the data are read: each worker would change a copy of its own" if moved else ""
 
     def renew(self, loader: DataLoader) -> None:
         """Ends the workers that have lasted since the last epoch where they hold other data than the script does."""
-        now, before = state_of(loader), self._copied.get(loader)
+        now, before = state_of(_copied(loader)), self._copied.get(loader)
         self._copied[loader] = now
         lasting = loader._iterator
         if lasting is not None and before is not None and before != now:
@@ -119,69 +100,5 @@ class CopyWatch:
             loader._iterator = None
 
 
-def state_of(loader: DataLoader) -> State:
-    """What the loader's workers would copy now."""
-    state: dict[str, Hashable] = {}
-    with suppress(Exception):  # the user's own classes may raise anything: then what was read so far has to do
-        for path, value, _ in _values({"dataset": loader.dataset, "collate_fn": loader.collate_fn}):
-            state[path] = _told(value)
-    return state
-
-
-def _values(roots: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
-    """Path, value and holder of what can be reached; of much only the first so many."""
-    waiting: deque[tuple[str, object, object, int]] = deque((name, value, None, 0) for name, value in roots.items())
-    seen: set[int] = set()
-    for _ in range(MOST_VALUES):
-        if not waiting:
-            return
-        path, value, holder, depth = waiting.popleft()
-        yield path, value, holder
-        if isinstance(value, _PLAIN) or id(value) in seen or depth == DEEPEST:
-            continue
-        seen.add(id(value))
-        waiting.extend((path + name, below, value, depth + 1) for name, below in _parts(value))
-
-
-def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict):
-        return ((f"[{key!r:.40}]", item) for key, item in list(islice(value.items(), ITEMS_READ)))
-    if isinstance(value, (list, tuple)):
-        step = max(1, len(value) // ITEMS_READ)
-        return ((f"[{index}]", value[index]) for index in range(0, len(value), step))
-    if isinstance(value, MethodType):
-        return iter([(".__self__", value.__self__)])
-    if isinstance(value, FunctionType):
-        names, cells = value.__code__.co_freevars, value.__closure__ or ()
-        return ((f".{name}", _content(cell)) for name, cell in zip(names, cells, strict=True))
-    if isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__"):
-        return iter(())
-    return ((f".{name}", item) for name, item in list(vars(value).items()))
-
-
-def _content(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None  # nothing was put into it yet
-
-
-def _told(value: Any) -> Hashable:
-    """What tells the value from another one, in a few microseconds; of containers and objects their parts tell."""
-    if isinstance(value, _PLAIN):
-        return repr(value) if isinstance(value, (float, complex)) else value
-    if isinstance(value, (list, deque)):
-        return len(value)
-    kind = type(value)
-    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
-        return _of_array(value)
-    if hasattr(kind, "data_ptr") and not value.is_inference():
-        return (tuple(value.shape), str(value.dtype), int(value._version))
-    return kind.__name__
-
-
-def _of_array(array: Any) -> Hashable:
-    if array.dtype.hasobject:
-        return (array.shape, str(array.dtype))
-    flat = array.flat[:: max(1, array.size // NUMBERS_READ)]
-    return (array.shape, str(array.dtype), zlib.crc32(flat.tobytes()))
+def _copied(loader: DataLoader) -> Mapping[str, object]:
+    return {"dataset": loader.dataset, "collate_fn": loader.collate_fn}

@@ -254,7 +254,7 @@ class LoaderWatch:
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
         if not entry.live.get("num_workers"):
-            changing = self._copies.changed(self._loader_of[iterator], entry.fetches)
+            changing = self._copies.changed(iterator, self._loader_of[iterator])
             if changing:
                 entry.refused["num_workers"] = changing
         if entry.fetches < 3 or entry.fetches % 64 == 63:
