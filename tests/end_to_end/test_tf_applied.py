@@ -20,16 +20,20 @@ PAIRS = """
     AUTO = tf.data.AUTOTUNE
     folder, rows = sys.argv[1], 900
 
+    def first(x):
+        rows = tf.reshape(tf.cast(x, tf.float32), [tf.shape(x)[0], -1])
+        return tf.ensure_shape(rows[:, :1], [None, 1])
+
     class Recording(keras.Model):
         def __init__(self):
             super().__init__()
             self.layer, self.pairs = keras.layers.Dense(1), []
         def call(self, x):
-            return self.layer(tf.cast(tf.reshape(x, [tf.shape(x)[0], -1])[:, :1], tf.float32))
+            return self.layer(first(x))
         def train_step(self, data):
             x, y = data
             tf.numpy_function(lambda x, y: self.pairs.extend(zip(x.tolist(), y.tolist())), [x, y], [])
-            return super().train_step((x, tf.cast(tf.reshape(y, [tf.shape(y)[0], -1])[:, :1], tf.float32)))
+            return super().train_step((x, first(y)))
 
     def trained(dataset):
         model = Recording()

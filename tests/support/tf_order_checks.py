@@ -53,7 +53,8 @@ def check_above_a_zip_the_calls_are_freed() -> None:
 
 def check_a_split_by_position_keeps_its_order() -> None:
     """What comes out of order above a skip trains on what is taken to validate."""
-    for cut in (lambda d: d.skip(20), lambda d: d.take(80), lambda d: d.shard(2, 0)):
+    cuts: list[Callable[[Any], Any]] = [lambda d: d.skip(20), lambda d: d.take(80), lambda d: d.shard(2, 0)]
+    for cut in cuts:
         assert "others would be trained on" in why_kept(cut(mapped().shuffle(100, seed=1)).batch(4))
         assert "others would be trained on" in why_kept(cut(numbers().shuffle(100, seed=1).map(noise, AUTO)).batch(4))
         below = cut(numbers()).shuffle(100).map(plus_one, num_parallel_calls=AUTO).batch(4)
@@ -71,13 +72,14 @@ def check_data_that_are_not_shuffled_keep_their_order() -> None:
 
 def check_what_goes_by_the_order_keeps_it() -> None:
     shuffled = mapped().shuffle(100)
-    for make, word in (
-        (lambda d: d.window(4).flat_map(lambda w: w.batch(4)), "windows"),
-        (lambda d: d.enumerate(), "enumerate"),
-        (lambda d: d.scan(np.int64(0), lambda s, x: (s + x, s + x)), "scan"),
-        (lambda d: d.take_while(lambda x: x < 90), "take_while"),
-        (lambda d: d.snapshot(tempfile.mkdtemp()), "snapshot"),
-    ):
+    ordered: dict[str, Callable[[Any], Any]] = {
+        "windows": lambda d: d.window(4).flat_map(lambda w: w.batch(4)),
+        "enumerate": lambda d: d.enumerate(),
+        "scan": lambda d: d.scan(np.int64(0), lambda s, x: (s + x, s + x)),
+        "take_while": lambda d: d.take_while(lambda x: x < 90),
+        "snapshot": lambda d: d.snapshot(tempfile.mkdtemp()),
+    }
+    for word, make in ordered.items():
         assert word in why_kept(make(shuffled).batch(4)), word
     assert "holds AssignAddVariableOp" in why_kept(shuffled.map(counting()).batch(4))
 
@@ -136,7 +138,7 @@ def check_images_of_a_directory_keep_their_classes() -> None:
         dataset: Any = image_dataset_from_directory(
             folder, image_size=(8, 8), batch_size=4, label_mode=labels, shuffle=True, seed=1, verbose=False
         )
-        adapted = Trial(deterministic=False).watch.adapt(dataset, batched=True)
+        adapted: Any = Trial(deterministic=False).watch.adapt(dataset, batched=True)
         kinds = [kind for made in made_of(adapted) if (kind := getattr(made, "_deterministic", ""))]
         assert kinds[0] == "false" and kinds.count("false") == 1, kinds  # the map that reads the pictures
         for _ in range(3):

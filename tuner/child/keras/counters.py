@@ -24,8 +24,6 @@ class GraphCounters:
         self.session = session
         self.tf = tf
         self.timing = False
-        self.times_fetches = False
-        """Whether a fetch of the training function was timed: an iterator of a strategy is another one."""
         self._samples: Variable | None = None
         self._largest: Variable | None = None
         self._wait_s: Variable | None = None
@@ -67,7 +65,6 @@ class GraphCounters:
         def get_next(iterator: object) -> Structure:
             if not self.timing or self._wait_s is None or self._is_deterministic():
                 return original(iterator)
-            self.times_fetches = True
             with tf.device("/CPU:0"):
                 began = tf.timestamp()
             with tf.control_dependencies([began]):

@@ -11,7 +11,7 @@ from ..records import Evidence
 from ..session import Session
 from ..tensorflow import FRAMEWORK
 from ..tensorflow.graphs import is_compiled, products, xla_threads
-from ..tensorflow.strategies import DEFAULT, NO_STRATEGY
+from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit import FitCall
 from .model import POLICIES, accumulation_of, compute_dtypes, has_batch_norm, inner_optimizer, reduction_of
 from .steps import StepWatch
@@ -25,6 +25,8 @@ BATCH_REASONS = {
 }
 OWN_LOSS = "how the loss of the script's own training step depends on the batch is unknown"
 NO_PRODUCTS = "no product of matrices was seen in the training step"
+SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
+"""Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
 OWN_RATE = "a LearningRateScheduler sets the rate"
 
 
@@ -156,7 +158,7 @@ class Observation:
         per_call = int(call.model.steps_per_execution)
         if self.watches.backend == "tensorflow" and per_call > 1:
             self.session.facts.hide_wait(f"{per_call} steps are taken in one call")
-        elif steps.graph is not None and steps.calls and not steps.graph.times_fetches:
+        elif self.watches.strategies is not None and self.watches.strategies.in_use(call.model) not in SEEN_TO_WAIT:
             self.session.facts.hide_wait("the training step fetches its batches by the iterator of a strategy")
         if steps.calls >= 20 and steps.traces > max(4, steps.calls // 4):
             self.session.facts.remark(

@@ -36,11 +36,16 @@ class DatasetSource(DataSource):
     """A place where datasets are iterated.
 
     ``iterator``: a weak reference to the newest iterator, None once it is gone. ``exhausted``: whether the newest
-    iteration has come to its end.
+    iteration has come to its end. ``made_by``: the methods that make the datasets.
     """
 
     iterator: Callable[[], DatasetIterator | None] = lambda: None
     exhausted: bool = False
+    made_by: str = ""
+
+    def is_like(self, other: DatasetSource) -> bool:
+        """Whether both are datasets of one place, made alike: a script that keeps them makes one with each epoch."""
+        return self.stack == other.stack and self.made_by == other.made_by
 
 
 class IterationWatch:
@@ -64,7 +69,6 @@ class IterationWatch:
             self._counted,
         )  # fmt: skip
         self.largest = 0
-        self._trained_on: set[tuple[str, str]] = set()
         self._source_of: weakref.WeakKeyDictionary[object, DatasetSource] = weakref.WeakKeyDictionary()
         self._dataset_of: weakref.WeakKeyDictionary[object, Dataset] = weakref.WeakKeyDictionary()
         self._fetching = False
@@ -158,6 +162,8 @@ class IterationWatch:
         else:
             source = self.sources.add(DatasetSource(f"{stack}#{len(alike)}", stack))
         source.iterated, source.exhausted = True, False
+        if self.datasets is not None and isinstance(dataset, self.tf.data.Dataset):
+            source.made_by = self.datasets.made_by(dataset)
         source.dataset = weakref.ref(dataset)
         self._source_of[dataset] = source
         return source
@@ -166,20 +172,14 @@ class IterationWatch:
         """A dataset as the config says, where its source trains; anything else, a distributed one too, as it is."""
         if self.datasets is None or source is None or not isinstance(value, self.tf.data.Dataset):
             return value
-        return self.datasets.adapt(value) if self._is_known_to_train(source, self.datasets.made_by(value)) else value
+        return self.datasets.adapt(value) if self._is_known_to_train(source) else value
 
-    def _is_known_to_train(self, source: DatasetSource, made_by: str) -> bool:
-        """Whether it trained in the baseline, or is one more of the same kind and place.
-
-        A script that keeps the datasets of its epochs makes one more with each, and may run for more epochs than the
-        baseline did.
-        """
-        known = self.sources.known
-        if source.key in known:
-            self._trained_on.add((source.stack, made_by))
+    def _is_known_to_train(self, source: DatasetSource) -> bool:
+        """Whether it trained in the baseline, or is one more of such: a script may run for more epochs than that."""
+        if source.key in self.sources.known:
             return True
         met = any(use.key == source.key for use in self.session.request.knowledge.loaders)
-        return not met and (source.stack, made_by) in self._trained_on
+        return not met and any(other.key in self.sources.known and source.is_like(other) for other in self.sources)
 
     # fetching
 
@@ -323,7 +323,11 @@ class IterationWatch:
     def training(self) -> list[DatasetSource]:
         """The sources that feed training, those among the arguments of a training function included."""
         passed = {key for entry in self.functions.training for key in entry.sources}
-        return [source for source in self.sources if source.key in passed or self.sources.is_training(source)]
+        chosen = [source for source in self.sources if source.key in passed or self.sources.is_training(source)]
+        # Of datasets that are kept, one an epoch, each feeds a few of all steps, but those with each of its batches.
+        turns = [source for source in self.sources if 0 < source.fetches <= 2 * source.training_gaps]
+        return [source for source in self.sources
+                if source in chosen or (source in turns and any(map(source.is_like, chosen)))]  # fmt: skip
 
     @property
     def size(self) -> int:

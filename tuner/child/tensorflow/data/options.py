@@ -32,14 +32,14 @@ def parallel_sites(node: Node) -> list[Node]:
     functions = [x for x in node.all() if x.method in _PARALLEL and not x.arguments.get("synchronous")]
     batches = [x for x in node.all() if x.method == "batch"]
     explicit = [x for x in batches if x.arguments.get("num_parallel_calls") is not None]
-    reasons = {id(x): _why_one_by_one(x) for x in functions}
+    reasons = {id(x): why_one_by_one(x) for x in functions}
     turned = [x for x in functions if not reasons[id(x)]]
     if functions and not turned and not explicit:
         raise Refused(reasons[id(functions[0])])
     return turned + (explicit if functions else batches)
 
 
-def _why_one_by_one(link: Node) -> str:
+def why_one_by_one(link: Node) -> str:
     """Why the calls of its function have to stay as the script has them; "" where they may run at once, or not."""
     if link.method == "interleave" and _calls_of(link) != NONE and not _cycle_of(link):
         return "without a cycle_length the number of calls decides in which order interleave reads"
@@ -79,17 +79,16 @@ def with_calls(node: Node, dataset: Dataset, calls: str | int, tf: ModuleType) -
     if not sites:
         raise Refused("nothing in the dataset takes num_parallel_calls")
     chosen = {site.place for site in sites if _calls_of(site) != calls}
-    keep_order = {"deterministic": True} if dataset.options().deterministic is False else {}
+    keeps_order = dataset.options().deterministic is False
 
     def edit(link: Node) -> Node:
         if link.place not in chosen:
             return link
         if calls == NONE:
             return link.but(without=("num_parallel_calls", "deterministic"))
-        newly = keep_order if _calls_of(link) == NONE else {}
+        parallel = link.but(deterministic=True) if keeps_order and _calls_of(link) == NONE else link
         if link.method == "interleave" and not _cycle_of(link):
-            newly = {**newly, "cycle_length": len(os.sched_getaffinity(0))}  # what TensorFlow takes without calls
-        parallel = link.but(**newly)
+            parallel = parallel.but(cycle_length=len(os.sched_getaffinity(0)))  # what TensorFlow takes without calls
         return parallel.but(num_parallel_calls=tf.data.AUTOTUNE if calls == AUTO else _fitting(parallel, int(calls)))
 
     return node.rewritten(edit), len(sites), len(chosen)

@@ -15,6 +15,7 @@ from types import ModuleType
 from ..types import Dataset
 from .batches import BATCHERS, as_int
 from .caches import made_of, only_draws, stateful_ops
+from .options import why_one_by_one
 from .recipes import Node, Refused
 
 UNSHUFFLED = "the script doesn't shuffle these data: their order may matter"
@@ -125,7 +126,8 @@ def _runs_in_parallel(link: Node) -> bool:
 
 def _may_run_in_parallel(link: Node) -> bool:
     """As it is, or with other parallel calls."""
-    return _runs_in_parallel(link) or (link.method in ("map", "interleave") and not link.arguments.get("synchronous"))
+    turned = link.method in ("map", "interleave") and not link.arguments.get("synchronous")
+    return _runs_in_parallel(link) or (turned and not why_one_by_one(link))
 
 
 def _is_stateless(link: Node) -> bool:
