@@ -15,6 +15,7 @@ from .seeds import seed
 from .watches import FRAMEWORK, TorchWatches
 
 OLDEST = (2, 4)
+STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 
 class TorchAdapter(Adapter):
@@ -33,6 +34,7 @@ class TorchAdapter(Adapter):
         return {
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
             "safetensors.torch": Library(divert=divert_safetensors),
+            STATEFUL: Library(self._install_stateful),
             **{name: Library(partial(install, self.session)) for name, install in wrapping.items()},
         }
 
@@ -41,6 +43,9 @@ class TorchAdapter(Adapter):
         self.watches = TorchWatches(self.session, torch)
         self._set(torch)
         self.watches.install()
+
+    def _install_stateful(self, module: ModuleType) -> None:
+        self.watches.loaders.install_stateful(module)
 
     def _set(self, torch: ModuleType) -> None:
         session, config = self.session, self.session.request.config
