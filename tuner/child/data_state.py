@@ -22,6 +22,8 @@ ITEMS_READ = 128
 NUMBERS_READ = 4096
 FIRST_LOOK, LATER_LOOKS = 3, (8, 16, 64, 256)
 """Batches after which the data are looked at: what opens its files with the first batch is done with it by then."""
+ITERATIONS_READ = 3
+"""So many iterations are looked at, each for some milliseconds in all: the rate of the others is what is measured."""
 _PLAIN = (type(None), bool, int, float, complex, str)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .records import Facts, LoaderUse, PlanLine, ScalerCounts, Value, plain_value
+from .counts import EpochUse, ScalerCounts
+from .records import Facts, LoaderUse, PlanLine, Value, plain_value
 
 
 @dataclass
@@ -44,8 +45,13 @@ class ScriptFacts:
     arguments: dict[str, Value] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     wait_is_unseen: bool = False
+    epoch: EpochUse | None = None
+    tokens_per_sample: float = 0.0
+    lengths_vary: bool = False
+    written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    module_hashes: dict[str, str] = field(default_factory=dict)
 
     def remark(self, text: str) -> None:
         """What the script's author should know of it; the study says it after the baseline, and in its report."""

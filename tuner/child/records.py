@@ -7,11 +7,14 @@ later requests give it back with what the study adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Integral, Real
 from typing import ClassVar
+
+from .counts import EpochUse, ScalerCounts
 
 Value = bool | int | float | str
 """What a knob may be set to."""
@@ -61,22 +64,17 @@ class ProbeSide(StrEnum):
 
 
 @dataclass(frozen=True)
-class ScalerCounts:
-    """Optimizer steps under a gradient scaler, and those that it skipped; late ones come after its first ones."""
-
-    steps: int = 0
-    skipped: int = 0
-    late_steps: int = 0
-    late_skipped: int = 0
-
-
-@dataclass(frozen=True)
 class LoaderUse:
     """A place in the script where loaders (or datasets) are iterated. ``made`` is None where that isn't counted."""
 
     key: str
     fetches: int
     made: int | None = None
+
+
+def hold_lines(keys: Collection[str]) -> bool:
+    """Whether some of these keys of sources name lines, as earlier versions wrote them; see ``call_sites``."""
+    return any(re.match(r"[^<~]+:\d+(?:<|#|$)", key) for key in keys)
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,11 @@ class Knowledge:
     "unknown". ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
-    ``wait_is_unseen``: nothing shows when the loop waits for its data.
+    ``wait_is_unseen``: nothing shows when the loop waits for its data. ``epoch``: what an epoch begins with.
+    ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
+    batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
     ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
@@ -128,8 +129,13 @@ class Knowledge:
     arguments: Mapping[str, Value] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     wait_is_unseen: bool = False
+    epoch: EpochUse | None = None
+    tokens_per_sample: float = 0.0
+    lengths_vary: bool = False
+    written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    module_hashes: Mapping[str, str] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
@@ -142,7 +148,7 @@ class Window:
     """When a trial's steady window starts and ends. Seconds; half-widths are relative.
 
     With ``until_samples`` it ends there, and not for the sake of precision; it ends early where the rate is sure to
-    stay below ``hopeless_below`` samples per second.
+    stay below ``hopeless_below`` samples per second (``StepClock`` says how sure).
     """
 
     warmup_steps: int = 10
@@ -162,7 +168,8 @@ class ChildRequest:
 
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
-    child shares. ``used_device_bytes`` is what others hold of the device.
+    child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
+    doesn't take effect ends the script.
     """
 
     mode: Mode = Mode.TRIAL
@@ -182,6 +189,7 @@ class ChildRequest:
     used_device_bytes: int = 0
     parent_pid: int | None = None
     spawned_monotonic: float | None = None
+    strict: bool = False
 
 
 # Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.
@@ -217,7 +225,12 @@ class FirstStep:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps, timed together; ``flagged`` blocks hold validation."""
+    """Consecutive steps, timed together; ``flagged`` blocks hold validation.
+
+    ``ready_before``, ``ready_after``: samples that lay ready for the loop when it began and ended; None where that
+    can't be seen, or an epoch's last batches had been asked for. ``tokens``: of the samples, padding left out.
+    ``starts``: iterations that began; ``start_s``: what they took to their first batch, a part of ``wait_s``.
+    """
 
     kind: ClassVar[str] = "block"
     phase: Phase
@@ -226,6 +239,11 @@ class Block:
     seconds: float
     wait_s: float
     flagged: bool = False
+    ready_before: float | None = None
+    ready_after: float | None = None
+    tokens: float = 0.0
+    starts: int = 0
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ..data_state import StateWatch, values
+from ..data_state import ITERATIONS_READ, StateWatch, values
 from ..session import Session
 
 
@@ -17,6 +17,7 @@ class SharedData:
         self.session = session
         self._roots: Mapping[str, object] = {}
         self._watch = StateWatch()
+        self._epochs = 0
 
     def fit_begins(self, data: object, workers: int) -> None:
         """A call of ``fit``; what the script itself gives to several workers is known to bear it."""
@@ -29,10 +30,11 @@ class SharedData:
     def epoch_begins(self) -> None:
         """What the data change of themselves between two epochs, no thread is in the way of."""
         self._watch = StateWatch()
+        self._epochs += 1
 
     def batch_ended(self) -> None:
         """The model was trained on one more batch."""
-        moved = self._watch.read(self._roots) if self._roots else ""
+        moved = self._watch.read(self._roots) if self._roots and self._epochs <= ITERATIONS_READ else ""
         if moved:
             self._leave_out(f"{moved} changes while the batches are made: threads would change it under each other")
 

@@ -8,9 +8,9 @@ from types import ModuleType
 
 from ..adapter import Adapter, Library
 from ..session import Session
-from . import compiler, trackers, trainers
+from . import applied, compiler, trackers, trainers
 from .evidence import Observation
-from .files import divert_safetensors, divert_torch
+from .files import divert_torch
 from .seeds import seed
 from .watches import FRAMEWORK, TorchWatches
 
@@ -33,7 +33,6 @@ class TorchAdapter(Adapter):
         wrapping = {**trainers.TRAINERS, **trackers.TRACKERS}
         return {
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
-            "safetensors.torch": Library(divert=divert_safetensors),
             STATEFUL: Library(self._install_stateful),
             **{name: Library(partial(install, self.session)) for name, install in wrapping.items()},
         }
@@ -43,6 +42,7 @@ class TorchAdapter(Adapter):
         self.watches = TorchWatches(self.session, torch)
         self._set(torch)
         self.watches.install()
+        applied.watch(self.watches)
 
     def _install_stateful(self, module: ModuleType) -> None:
         self.watches.loaders.install_stateful(module)
@@ -61,8 +61,13 @@ class TorchAdapter(Adapter):
     # the clock
 
     def synchronize(self) -> None:
-        """Waits for the device."""
+        """Waits for the device, and counts how long it had waited for data."""
         self.session.device.torch_synchronize(self.watches.torch)
+        self.session.clock.settle(0.0, self.watches.loaders.take_waits())
+
+    def ready(self) -> float | None:
+        """What the training loader's workers have made and the loop hasn't fetched."""
+        return self.watches.loaders.ready_samples()
 
     def activity(self) -> int:
         """Changes with every graph that is compiled, every fp16 step that is skipped, every change of the loader."""

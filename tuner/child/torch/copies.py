@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import FunctionType
 
 from ..call_sites import is_library
-from ..data_state import State, StateWatch, state_of, values
+from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
@@ -83,11 +83,16 @@ class CopyWatch:
 
     def __init__(self) -> None:
         self._watches: weakref.WeakKeyDictionary[LoaderIterator, StateWatch] = weakref.WeakKeyDictionary()
+        self._iterations = 0
         self._copied: weakref.WeakKeyDictionary[DataLoader, State] = weakref.WeakKeyDictionary()
 
     def changed(self, iterator: LoaderIterator, loader: DataLoader) -> str:
         """Why the data can't be left to workers, seen after a batch that the training process made itself."""
-        moved = self._watches.setdefault(iterator, StateWatch()).read(_copied(loader))
+        watch = self._watches.get(iterator)
+        if watch is None and self._iterations < ITERATIONS_READ:
+            self._iterations += 1
+            watch = self._watches[iterator] = StateWatch()
+        moved = watch.read(_copied(loader)) if watch is not None else ""
         return f"{moved} changes while the data are read: each worker would change a copy of its own" if moved else ""
 
     def renew(self, loader: DataLoader) -> None:
