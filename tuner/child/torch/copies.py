@@ -34,6 +34,9 @@ def refusals(given: Arguments) -> dict[str, str]:
 
 def _refusals(given: Arguments) -> dict[str, str]:
     refused: dict[str, str] = {}
+    drawn_by = given.get("generator")
+    if not given.get("num_workers") and getattr(getattr(drawn_by, "device", None), "type", "cpu") == "cuda":
+        refused["num_workers"] = "the loader's random generator lives on the GPU, which a worker can't reach"
     generator = own_generator({"dataset": given.get("dataset"), "collate_fn": given.get("collate_fn")})
     if generator and given.get("worker_init_fn") is None:
         reason = f"{generator} draws random numbers of its own, which every worker would copy"
@@ -86,14 +89,15 @@ class CopyWatch:
         self._iterations = 0
         self._copied: weakref.WeakKeyDictionary[DataLoader, State] = weakref.WeakKeyDictionary()
 
-    def changed(self, iterator: LoaderIterator, loader: DataLoader) -> str:
-        """Why the data can't be left to workers, seen after a batch that the training process made itself."""
+    def changed(self, iterator: LoaderIterator, loader: DataLoader) -> dict[str, str]:
+        """As ``refusals``, by what is seen after a batch that the training process made itself."""
         watch = self._watches.get(iterator)
         if watch is None and self._iterations < ITERATIONS_READ:
             self._iterations += 1
             watch = self._watches[iterator] = StateWatch()
         moved = watch.read(_copied(loader)) if watch is not None else ""
-        return f"{moved} changes while the data are read: each worker would change a copy of its own" if moved else ""
+        reason = f"{moved} changes while the data are read: each worker would change a copy of its own"
+        return {"num_workers": reason} if moved else {}
 
     def renew(self, loader: DataLoader) -> None:
         """Ends the workers that have lasted since the last epoch where they hold other data than the script does."""

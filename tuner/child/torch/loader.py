@@ -203,10 +203,6 @@ class LoaderWatch:
         if isinstance(dataset, data.IterableDataset) and not _shards_itself(dataset):
             reason = "an iterable dataset that doesn't ask which worker it is in: every worker would repeat the data"
             refused["num_workers"] = refused["prefetch_factor"] = refused["persistent_workers"] = reason
-        elif given.get("num_workers", 0) == 0 and given.get("multiprocessing_context") is None:
-            unpicklable = _cannot_fork(given)
-            if unpicklable:
-                refused["num_workers"] = unpicklable
         return {**refusals(given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:
@@ -323,9 +319,7 @@ class LoaderWatch:
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
         if not entry.live.get("num_workers"):
-            changing = self._copies.changed(iterator, self._loader_of[iterator])
-            if changing:
-                entry.refused["num_workers"] = changing
+            entry.refused.update(self._copies.changed(iterator, self._loader_of[iterator]))
         if entry.fetches < 3 or entry.fetches % 64 == 63:
             entry.live["pinned"] = is_pinned(self.torch, batch)
             entry.live["on_device"] = is_on_device(self.torch, batch)
@@ -393,11 +387,3 @@ def _shards_itself(dataset: object) -> bool:
         return all(_shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
     code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
     return code is not None and "get_worker_info" in code.co_names
-
-
-def _cannot_fork(given: Arguments) -> str:
-    """Workers are forked on Linux; only a dataset that holds a generator on a CUDA device can't follow."""
-    generator = given.get("generator")
-    if generator is not None and getattr(generator.device, "type", "cpu") == "cuda":
-        return "the loader's random generator lives on the GPU, which a worker can't reach"
-    return ""
