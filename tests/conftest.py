@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         probe: str = "",
         device: str = "cpu",
         max_device_bytes: int | None = None,
+        without: Collection[str] = (),
         timeout: float = 120.0,
     ) -> ChildRun:
         folder = tmp_path / "trial"
@@ -114,7 +115,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
             "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
             "argv": list(argv), "device": device, "config": dict(config or {}), "knowledge": dict(knowledge or {}),
             "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe or None,
-            "max_device_bytes": max_device_bytes,
+            "max_device_bytes": max_device_bytes, "without": sorted(without),
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
         reader, writer = os.pipe()

@@ -39,7 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches call_sites",
+        "shape patches call_sites watch",
         "records",
         "wire evidence",
         "seeds created_files",
@@ -65,7 +65,7 @@ VALUES = frozenset({
     "errors", "model", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
 })  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
-PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.")
+PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.", "tuner.child.watch.")
 SOLE_IMPORTERS = {
     "optuna": ("tuner/search/",),
     "sqlalchemy": ("tuner/storage/database.py", "tuner/storage/schema.py"),

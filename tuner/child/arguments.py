@@ -10,6 +10,7 @@ from .evidence import Finding
 from .patches import patch
 from .records import Evidence, Value
 from .session import ScriptOptions, Session
+from .watch import Watch
 
 # The names that public training scripts give to these knobs.
 NAMES = {
@@ -29,6 +30,8 @@ class _Option:
 
 def install(session: Session) -> None:
     """Watches argparse; sets the options that the baseline found to be a knob's own."""
+    if not session.uses(Watch.ARGUMENTS):
+        return
     options = ArgparseOptions(session)
     session.options = options
     for knob in options.bound:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .records import Facts, LoaderUse, PlanLine, ScalerCounts, Value, plain_value
+from .watch import Watch
 
 
 @dataclass
@@ -46,6 +47,8 @@ class ScriptFacts:
     wait_is_unseen: bool = False
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    watches: list[Watch] = field(default_factory=list)
+    without: list[Watch] = field(default_factory=list)
 
     def remark(self, text: str) -> None:
         """What the script's author should know of it; the study says it after the baseline, and in its report."""

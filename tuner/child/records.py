@@ -13,6 +13,8 @@ from enum import StrEnum
 from numbers import Integral, Real
 from typing import ClassVar
 
+from .watch import Pause, Silences, Watch
+
 Value = bool | int | float | str
 """What a knob may be set to."""
 
@@ -91,10 +93,11 @@ class Knowledge:
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
     ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
-    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards).
+    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards), ``silences``.
     """
 
     as_written: Mapping[str, Value] = field(default_factory=dict)
@@ -135,6 +138,9 @@ class Knowledge:
     free_host_bytes: int | None = None
     beside: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     device_clean: bool = True
+    watches: tuple[Watch, ...] = ()
+    without: tuple[Watch, ...] = ()
+    silences: Silences = field(default_factory=Silences)
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,7 @@ class ChildRequest:
 
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
-    child shares. ``used_device_bytes`` is what others hold of the device.
+    child shares. ``used_device_bytes`` is what others hold of the device. ``without`` are the watches to leave out.
     """
 
     mode: Mode = Mode.TRIAL
@@ -182,6 +188,7 @@ class ChildRequest:
     used_device_bytes: int = 0
     parent_pid: int | None = None
     spawned_monotonic: float | None = None
+    without: tuple[Watch, ...] = ()
 
 
 # Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.
@@ -226,6 +233,15 @@ class Block:
     seconds: float
     wait_s: float
     flagged: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingPause:
+    """Training pauses for what may take long without a step: that ``begins``, or else has ended."""
+
+    kind: ClassVar[str] = "pause"
+    pause: Pause
+    begins: bool
 
 
 @dataclass(frozen=True)
@@ -336,13 +352,17 @@ class WindowEnd:
 
 @dataclass(frozen=True)
 class ScriptException:
-    """An exception left the user's script."""
+    """An exception left the user's script.
+
+    ``traceback`` is as plain Python prints it; ``with_ours`` has our own frames as well, "" where none are in it.
+    """
 
     kind: ClassVar[str] = "exception"
     type: str
     text: str = ""
     traceback: str = ""
     origin: str = "script"
+    with_ours: str = ""
 
 
 @dataclass(frozen=True)
@@ -354,14 +374,14 @@ class Exit:
 
 
 Record = (
-    Hello | FrameworkSeen | FirstStep | Block | Loss | Metric | FirstGradient | Memory | Compile | KnobReport | Note
-    | Failure | Facts | WindowEnd | ScriptException | Exit
+    Hello | FrameworkSeen | FirstStep | Block | TrainingPause | Loss | Metric | FirstGradient | Memory | Compile
+    | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {
     record.kind: record
     for record in (
-        Hello, FrameworkSeen, FirstStep, Block, Loss, Metric, FirstGradient, Memory, Compile, KnobReport, Note, Failure,
-        Facts, WindowEnd, ScriptException, Exit,
+        Hello, FrameworkSeen, FirstStep, Block, TrainingPause, Loss, Metric, FirstGradient, Memory, Compile, KnobReport,
+        Note, Failure, Facts, WindowEnd, ScriptException, Exit,
     )
 }  # fmt: skip
 """By their names on the wire."""

@@ -40,15 +40,15 @@ class _Created:
         return read or len(paths) > MOST_RESULTS or sum(map(_size, paths)) > LARGEST_RESULT_BYTES
 
 
-def move_created_files(trial: Path) -> list[str]:
+def move_created_files(trial: Path, *, keeps_data: bool = True) -> list[str]:
     """Moves what the trial created into its folder ``trial``, below ``files``. Returns the paths where they lay.
 
-    No process of the trial may run any more. Does nothing where that was done before. Never raises: what can't be
-    moved stays.
+    ``keeps_data``: what the script prepared for itself before its first step stays. No process of the trial may run any
+    more. Does nothing where that was done before. Never raises: what can't be moved stays.
     """
     if not (trial / MADE).exists():
         return []
-    created, first_step_at = _read(trial / MADE), _first_step_at(trial)
+    created, first_step_at = _read(trial / MADE), _first_step_at(trial) if keeps_data else 0.0
     results = {path for path, after_first_step in created.files.items() if after_first_step}
     early = created.files.keys() - results
     for top in (path for path in created.folders if os.path.dirname(path) not in created.folders):

@@ -9,6 +9,7 @@ from ..adapter import Adapter, Library
 from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
+from ..watch import Watch
 from .evidence import Observation
 from .losses import LossReader
 from .watches import Watches
@@ -26,6 +27,7 @@ class KerasAdapter(Adapter):
         self.losses = LossReader()
         self.watches = Watches(session, self.losses.epoch_begins)
         self._loss_at = 0.0
+        self._reads_loss = session.uses(Watch.LOSSES)
 
     @property
     def libraries(self) -> Mapping[str, Library]:
@@ -80,7 +82,7 @@ class KerasAdapter(Adapter):
         """Reads the loss."""
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
-        loss = self.losses.read(self.watches) if self._loss_at > progress else None
+        loss = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else None
         if loss is not None:
             self.session.loss(loss)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 
 from ..adapter import Adapter, Library
 from ..session import Session
+from ..watch import Watch
 from . import compiler, trackers, trainers
 from .evidence import Observation
 from .files import divert_safetensors, divert_torch
@@ -15,6 +16,8 @@ from .seeds import seed
 from .watches import FRAMEWORK, TorchWatches
 
 OLDEST = (2, 4)
+Installer = Callable[[Session, ModuleType], None]
+"""Patches a library, right after its import."""
 
 
 class TorchAdapter(Adapter):
@@ -29,12 +32,22 @@ class TorchAdapter(Adapter):
     @property
     def libraries(self) -> Mapping[str, Library]:
         """PyTorch, the trainers that wrap it, and what writes past ``open`` or beside the script."""
-        wrapping = {**trainers.TRAINERS, **trackers.TRACKERS}
         return {
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
             "safetensors.torch": Library(divert=divert_safetensors),
-            **{name: Library(partial(install, self.session)) for name, install in wrapping.items()},
+            **self._watched(Watch.MODULES, {"torch._dynamo.callback": compiler.watch_compilation}),
+            **self._watched(Watch.TRAINERS, trainers.TRAINERS),
+            **self._watched(Watch.TRACKERS, trackers.TRACKERS),
         }
+
+    def _watched(self, watch: Watch, installers: Mapping[str, Installer]) -> dict[str, Library]:
+        """Libraries that belong to a watch, each with what patches it."""
+
+        def install(installer: Installer, module: ModuleType) -> None:
+            if self.session.uses(watch):
+                installer(self.session, module)
+
+        return {name: Library(partial(install, installer)) for name, installer in installers.items()}
 
     def install(self, torch: ModuleType) -> None:
         """Settings first, patches next."""
