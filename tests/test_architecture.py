@@ -39,7 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches call_sites watch",
+        "shape patches call_sites births stale_reads watch",
         "records",
         "wire evidence",
         "seeds created_files",
@@ -48,8 +48,10 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "sources knobs facts metrics",
         "session",
         "arguments files",
+        "renames",
+        "python_files",
         "adapter",
-        "numpy torch tensorflow",
+        "numpy formats torch tensorflow",
         "keras",
         "adapters",
         "hooks",

@@ -159,7 +159,7 @@ def test_the_watch_on_files_is_left_out_by_the_user_alone(tmp_path: Path, write_
                                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Without it a trial writes where the script does: nobody but the user may decide that."""
     monkeypatch.chdir(tmp_path)
-    child = planted.plant(tmp_path, "files.py", planted.FILES)
+    child = planted.plant(tmp_path, "python_files.py", planted.FILES)
     script = write_script(TRAIN.replace("    # HERE\n", READS_BACK))
     before = listed(tmp_path)
     with pytest.raises(OwnFaultError, match="FileNotFoundError: planted in the watch on files") as caught:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from . import arguments, files, hooks, session, wire
+from . import arguments, files, hooks, python_files, session, wire
 from .recorder import Recorder
 from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
@@ -40,7 +40,7 @@ def main() -> None:
     hooks.install(current, overlay)
     arguments.install(current)
     if overlay is not None:
-        files.install(overlay)
+        python_files.install(overlay)
     code = _run(current)
     current.ended_badly = code != 0
     if code == 0 and not current.stopped:

@@ -35,8 +35,10 @@ _FILES_OF_WATCHES = (
     ("torch/losses.py", Watch.LOSSES), ("torch/trainers.py", Watch.TRAINERS), ("torch/trackers.py", Watch.TRACKERS),
     ("torch/processes.py", Watch.PROCESSES), ("torch/files.py", Watch.FILES), ("torch/", Watch.OPTIMIZER),
     ("keras/losses.py", Watch.LOSSES), ("keras/", Watch.KERAS), ("tensorflow/data/", Watch.TF_DATA),
-    ("tensorflow/files.py", Watch.FILES), ("tensorflow/", Watch.TENSORFLOW), ("arguments.py", Watch.ARGUMENTS),
-    ("created_files.py", Watch.FILES), ("files.py", Watch.FILES),
+    ("tensorflow/files.py", Watch.FILES), ("tensorflow/gfile.py", Watch.FILES),
+    ("tensorflow/data_files.py", Watch.FILES), ("tensorflow/", Watch.TENSORFLOW), ("arguments.py", Watch.ARGUMENTS),
+    ("created_files.py", Watch.FILES), ("files.py", Watch.FILES), ("python_files.py", Watch.FILES),
+    ("renames.py", Watch.FILES), ("formats/", Watch.FILES), ("numpy/", Watch.FILES),
 )  # fmt: skip
 
 

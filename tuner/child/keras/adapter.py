@@ -34,7 +34,7 @@ class KerasAdapter(Adapter):
         """TensorFlow, Keras, and what writes past ``open``."""
         return {
             "tensorflow": Library(
-                self.watches.watch_tensorflow, is_framework=True, seed=seed, divert=files.divert,
+                self.watches.watch_tensorflow, is_framework=True, seed=seed,
                 configure=self._configure,
             ),
             "keras": Library(self.watches.watch_keras, is_framework=True, oldest=OLDEST),

@@ -11,11 +11,12 @@ from ..session import Session
 from ..watch import Watch
 from . import compiler, trackers, trainers
 from .evidence import Observation
-from .files import divert_safetensors, divert_torch
+from .files import divert_torch
 from .seeds import seed
 from .watches import FRAMEWORK, TorchWatches
 
 OLDEST = (2, 4)
+STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 Installer = Callable[[Session, ModuleType], None]
 """Patches a library, right after its import."""
 
@@ -34,7 +35,7 @@ class TorchAdapter(Adapter):
         """PyTorch, the trainers that wrap it, and what writes past ``open`` or beside the script."""
         return {
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
-            "safetensors.torch": Library(divert=divert_safetensors),
+            **self._watched(Watch.LOADER, {STATEFUL: self._install_stateful}),
             **self._watched(Watch.MODULES, {"torch._dynamo.callback": compiler.watch_compilation}),
             **self._watched(Watch.TRAINERS, trainers.TRAINERS),
             **self._watched(Watch.TRACKERS, trackers.TRACKERS),
@@ -54,6 +55,9 @@ class TorchAdapter(Adapter):
         self.watches = TorchWatches(self.session, torch)
         self._set(torch)
         self.watches.install()
+
+    def _install_stateful(self, session: Session, module: ModuleType) -> None:
+        self.watches.loaders.install_stateful(module)
 
     def _set(self, torch: ModuleType) -> None:
         session, config = self.session, self.session.request.config

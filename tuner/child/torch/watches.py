@@ -55,4 +55,4 @@ class TorchWatches:
     def _is_exact(self) -> bool:
         """Whether matrix products are seen to be taken in full float32."""
         full = self.modules.observed_dtype in ("float32", "float64")
-        return full and not self.session.device.torch_rounds(self.torch)
+        return full and not any(self.session.device.torch_rounding(self.torch))
