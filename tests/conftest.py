@@ -108,6 +108,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         max_device_bytes: int | None = None,
         without: Collection[str] = (),
         used_device_bytes: int = 0,
+        strict: bool = False,
         timeout: float = 120.0,
     ) -> ChildRun:
         folder = tmp_path / "trial"
@@ -116,7 +117,8 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
             "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
             "argv": list(argv), "device": device, "config": dict(config or {}), "knowledge": dict(knowledge or {}),
             "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe or None,
-            "max_device_bytes": max_device_bytes, "used_device_bytes": used_device_bytes, "without": sorted(without),
+            "max_device_bytes": max_device_bytes, "used_device_bytes": used_device_bytes, "strict": strict,
+            "without": sorted(without),
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
         reader, writer = os.pipe()

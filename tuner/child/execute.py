@@ -47,6 +47,8 @@ def main() -> None:
         for listener in current.exit_listeners:
             listener.script_ended()
     current.finish(complete=False)
+    if current.applied is not None:
+        code = current.applied.ended(code)
     recorder.emit(Exit(code))
     if current.stopped:
         # The window is complete; the script's own exit handlers must not hold the device any longer.

@@ -49,6 +49,7 @@ class ScriptFacts:
     cache_bytes: int | None = None
     watches: list[Watch] = field(default_factory=list)
     without: list[Watch] = field(default_factory=list)
+    module_hashes: dict[str, str] = field(default_factory=dict)
 
     def remark(self, text: str) -> None:
         """What the script's author should know of it; the study says it after the baseline, and in its report."""

@@ -7,7 +7,8 @@ later requests give it back with what the study adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Integral, Real
@@ -81,6 +82,11 @@ class LoaderUse:
     made: int | None = None
 
 
+def hold_lines(keys: Collection[str]) -> bool:
+    """Whether some of these keys of sources name lines, as earlier versions wrote them; see ``call_sites``."""
+    return any(re.match(r"[^<~]+:\d+(?:<|#|$)", key) for key in keys)
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """What is known of a script. Empty and None mean unknown; every field may be absent in JSON.
@@ -93,6 +99,7 @@ class Knowledge:
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
@@ -133,6 +140,7 @@ class Knowledge:
     wait_is_unseen: bool = False
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    module_hashes: Mapping[str, str] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
@@ -168,7 +176,8 @@ class ChildRequest:
 
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
-    child shares. ``used_device_bytes`` is what others hold of the device. ``without`` are the watches to leave out.
+    child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
+    doesn't take effect ends the script. ``without`` are the watches to leave out.
     """
 
     mode: Mode = Mode.TRIAL
@@ -188,6 +197,7 @@ class ChildRequest:
     used_device_bytes: int = 0
     parent_pid: int | None = None
     spawned_monotonic: float | None = None
+    strict: bool = False
     without: tuple[Watch, ...] = ()
 
 

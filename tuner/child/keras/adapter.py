@@ -10,6 +10,7 @@ from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
 from ..watch import Watch
+from .applied import AppliedKnobs
 from .evidence import Observation
 from .losses import LossReader
 from .watches import Watches
@@ -28,6 +29,8 @@ class KerasAdapter(Adapter):
         self.watches = Watches(session, self.losses.epoch_begins)
         self._loss_at = 0.0
         self._reads_loss = session.uses(Watch.LOSSES)
+        if session.applied is not None:
+            session.applied.attend(AppliedKnobs(self.watches).effects)
 
     @property
     def libraries(self) -> Mapping[str, Library]:

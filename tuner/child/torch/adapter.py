@@ -9,7 +9,7 @@ from types import ModuleType
 from ..adapter import Adapter, Library
 from ..session import Session
 from ..watch import Watch
-from . import compiler, trackers, trainers
+from . import applied, compiler, trackers, trainers
 from .evidence import Observation
 from .files import divert_torch
 from .seeds import seed
@@ -55,6 +55,7 @@ class TorchAdapter(Adapter):
         self.watches = TorchWatches(self.session, torch)
         self._set(torch)
         self.watches.install()
+        applied.watch(self.watches)
 
     def _install_stateful(self, session: Session, module: ModuleType) -> None:
         self.watches.loaders.install_stateful(module)

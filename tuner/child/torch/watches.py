@@ -6,6 +6,7 @@ from types import ModuleType
 
 from ..session import Session
 from ..watch import Watch
+from .checkpoints import ResumeWatch
 from .gradients import GradientWatch
 from .loader import LoaderWatch
 from .modules import ModuleWatch
@@ -26,6 +27,7 @@ class TorchWatches:
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
         self.steps = StepWatch(session, torch, self._backward_ran, self.gradients)
+        self.resumes = ResumeWatch(session, torch, self.steps.rates)
 
     def install(self) -> None:
         """Patches what the mode needs; nothing of the script's has run yet."""
@@ -36,6 +38,7 @@ class TorchWatches:
             self.modules.install()
         if uses(Watch.OPTIMIZER):
             self.steps.install()
+            self.resumes.install()
         if self.session.measuring and uses(Watch.PROCESSES):
             ProcessWatch(self.session, self.torch).install()
 
