@@ -141,6 +141,9 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "skipped_steps": measurement.skipped_steps,
         "gradient": None if measurement.gradient is None else asdict(measurement.gradient),
         "compile_cache": measurement.compile_cache,
+        "tokens_per_s": measurement.tokens_per_s,
+        "queue_share": measurement.queue_share,
+        "validation_share": measurement.validation_share,
     }
 
 
@@ -161,6 +164,9 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         skipped_steps=fields.get("skipped_steps", 0),
         gradient=None if fields.get("gradient") is None else _gradient_of(fields["gradient"]),
         compile_cache=str(fields.get("compile_cache", "")),
+        tokens_per_s=fields.get("tokens_per_s"),
+        queue_share=fields.get("queue_share", 0.0),
+        validation_share=fields.get("validation_share"),
     )
 
 
