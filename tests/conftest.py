@@ -106,8 +106,8 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         probe: str = "",
         device: str = "cpu",
         max_device_bytes: int | None = None,
-        without: Collection[str] = (),
         used_device_bytes: int = 0,
+        without: Collection[str] = (),
         strict: bool = False,
         timeout: float = 120.0,
     ) -> ChildRun:
@@ -120,13 +120,11 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
             "max_device_bytes": max_device_bytes, "used_device_bytes": used_device_bytes, "strict": strict,
             "without": sorted(without),
         }  # fmt: skip
-        (folder / "request.json").write_text(json.dumps(request))
+        (path := folder / "request.json").write_text(json.dumps(request))
         reader, writer = os.pipe()
         # One thread: those of tests that run at once would wait for each other most of the time.
-        environment = {
-            "OMP_NUM_THREADS": "1", **os.environ, wire.REQUEST_ENV: str(folder / "request.json"),
-            wire.RECORDS_ENV: str(writer),
-        }  # fmt: skip
+        ours = {wire.REQUEST_ENV: str(path), wire.RECORDS_ENV: str(writer)}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **ours}
         # Into a file, as in the runner: a pipe that nobody reads yet would hold a script up that prints much.
         log = folder / "log.txt"
         with log.open("wb") as stream:

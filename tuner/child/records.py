@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from numbers import Integral, Real
 from typing import ClassVar
 
 from .counts import EpochUse, ScalerCounts
 from .watch import Pause, Silences, Watch
+from .words import Evidence as Evidence
+from .words import Mode as Mode
+from .words import Phase as Phase
+from .words import ProbeSide as ProbeSide
 
 Value = bool | int | float | str
 """What a knob may be set to."""
@@ -32,36 +35,6 @@ def plain_value(value: object) -> Value:
 
 PlanLine = tuple[int, str, int | str | None, int | None]
 """A node of the plan that tf.data executes: depth, name, what it is turned to, the limit of its threads."""
-
-
-class Evidence(StrEnum):
-    """What observation says of a knob that was asked for."""
-
-    VERIFIED = "verified"
-    CONTRADICTED = "contradicted"
-    UNVERIFIABLE = "unverifiable"
-    NOT_APPLICABLE = "not applicable"
-
-
-class Mode(StrEnum):
-    """Whether a run is measured, or only has its config applied."""
-
-    TRIAL = "trial"
-    APPLY = "apply"
-
-
-class Phase(StrEnum):
-    """What a block is of: the warm-up, or the steady window."""
-
-    WARMUP = "warmup"
-    WINDOW = "window"
-
-
-class ProbeSide(StrEnum):
-    """The part of the training loop that a probe runs by itself."""
-
-    COMPUTE = "compute"
-    LOADER = "loader"
 
 
 @dataclass(frozen=True)
