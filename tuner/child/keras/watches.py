@@ -51,7 +51,7 @@ class Watches:
         """Right after ``import keras``, before a layer is made."""
         self.keras = keras
         if self.session.uses(Watch.KERAS):
-            self.policy.install()
+            self.policy.install(keras)
             self.optimizers = OptimizerWatch(self.session, keras)
             self.policy.on_first = self.optimizers.on_first = self._model_begins
             self.optimizers.install()
@@ -62,7 +62,7 @@ class Watches:
     def _join(self) -> None:
         """Makes the watches known to each other. TensorFlow imports Keras while it is imported: Keras comes first."""
         if self.fits is not None:
-            self.fits.datasets, self.fits.loops = self.datasets, self.loops
+            self.fits.datasets, self.fits.loops, self.fits.on_batch.loops = self.datasets, self.loops, self.loops
         if self.loops is not None and self.keras is not None and self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
 
