@@ -116,34 +116,3 @@ def test_the_wait_under_a_strategy_is_not_seen(begin: Callable[..., Any], mirror
         model.compile("sgd", "mse")
     model.fit(np.zeros((64, 4)), np.zeros((64, 1)), verbose=0)
     assert trial.end()["wait_is_unseen"] is mirrored
-
-
-@pytest.mark.parametrize("kind", ["table", "between epochs", "counts", "file"])
-def test_threads_share_no_data_that_change(begin: Callable[..., Any], kind: str) -> None:
-    import numpy as np
-
-    class Batches(keras().utils.PyDataset):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.made, self.order = 0, np.arange(12)
-            self.file = open(__file__, "rb") if kind == "file" else None  # noqa: SIM115
-
-        def __len__(self) -> int:
-            return 12
-
-        def __getitem__(self, index: int) -> Any:
-            self.made += kind == "counts"
-            return np.full((4, 4), self.order[index]), np.zeros((4, 1))
-
-        def on_epoch_end(self) -> None:
-            if kind == "between epochs":
-                np.random.shuffle(self.order)
-
-    layers = keras().layers
-    model = keras().Sequential([layers.Input([4]), layers.Dense(1)])
-    model.compile("sgd", "mse")
-    trial = begin()
-    model.fit(Batches(), epochs=3, verbose=0)
-    reason = trial.end()["left_out"].get("workers", "")
-    expected = {"counts": "dataset.made changes while", "file": "dataset.file is an open file"}
-    assert reason.startswith(expected[kind]) if kind in expected else not reason

@@ -77,6 +77,8 @@ KNOWLEDGE = st.builds(
     as_written=st.dictionaries(KEYS, VALUES, max_size=3),
     **dict.fromkeys(("left_out", "options", "option_flags"), st.dictionaries(KEYS, TEXT, max_size=2)),
     **dict.fromkeys(("suggested", "optimizers", "precisions", "remarks"), st.lists(TEXT, max_size=2).map(tuple)),
+    counted_steps=st.lists(WHOLE, max_size=2).map(tuple),
+    acts_by_batch=TEXT,
     **dict.fromkeys(("steps", "retraces"), WHOLE),
     **dict.fromkeys(("dataset_len", "cardinality", "cache_bytes", "free_host_bytes"), st.none() | st.integers()),
     samples=FLOATS.map(lambda count: count + 0.0),  # no negative zero: that is not told apart from nothing
@@ -170,7 +172,7 @@ def test_a_measurement_of_an_earlier_version_is_read(measurement: Measurement) -
 @given(OUTCOMES, st.data())
 def test_an_outcome_that_lacks_a_field_is_told(outcome: Outcome, data: st.DataObject) -> None:
     fields = json.loads(codec.encode_outcome(outcome))
-    del fields[data.draw(st.sampled_from(sorted(fields)))]
+    del fields[data.draw(st.sampled_from(sorted(fields.keys() - {"with_ours"})))]  # earlier versions had none
     with pytest.raises(ValueError):
         codec.decode_outcome(json.dumps(fields))
 
