@@ -17,15 +17,6 @@ class ScalerCounts:
 
 
 @dataclass(frozen=True)
-class LoaderUse:
-    """A place in the script where loaders (or datasets) are iterated. ``made`` is None where that isn't counted."""
-
-    key: str
-    fetches: int
-    made: int | None = None
-
-
-@dataclass(frozen=True)
 class EpochUse:
     """An epoch of the data that train: its batches, its samples, the processes that load them.
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .counts import EpochUse, LoaderUse, ScalerCounts, Schedule
-from .records import Facts, PlanLine, Value, plain_value
+from .counts import EpochUse, ScalerCounts, Schedule
+from .records import Facts, LoaderUse, PlanLine, Value, plain_value
+from .watch import Watch
 
 
 @dataclass
@@ -56,6 +57,8 @@ class ScriptFacts:
     rates: list[tuple[int, float]] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
     averagings: int = 0
+    watches: list[Watch] = field(default_factory=list)
+    without: list[Watch] = field(default_factory=list)
     module_hashes: dict[str, str] = field(default_factory=dict)
 
     def remark(self, text: str) -> None:

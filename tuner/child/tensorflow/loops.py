@@ -9,10 +9,9 @@ from collections.abc import Callable
 from types import ModuleType
 
 from ..call_sites import user_stack
-from ..counts import LoaderUse
 from ..evidence import Finding
 from ..patches import patch
-from ..records import Evidence
+from ..records import Evidence, LoaderUse
 from ..session import Session
 from . import FRAMEWORK
 from .data.watch import KNOBS as DATA_KNOBS

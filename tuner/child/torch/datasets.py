@@ -6,8 +6,6 @@ import weakref
 from collections.abc import Callable, Sized
 from typing import cast
 
-from .types import Arguments
-
 
 def reference(dataset: object) -> Callable[[], object]:
     """The dataset as long as it lives; a list, say, can't be referred to weakly and is never recognised."""
@@ -35,11 +33,3 @@ def shards_itself(dataset: object) -> bool:
         return all(shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
     code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
     return code is not None and "get_worker_info" in code.co_names
-
-
-def cannot_fork(given: Arguments) -> str:
-    """Workers are forked on Linux; only a dataset that holds a generator on a CUDA device can't follow."""
-    generator = given.get("generator")
-    if generator is not None and getattr(generator.device, "type", "cpu") == "cuda":
-        return "the loader's random generator lives on the GPU, which a worker can't reach"
-    return ""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..counts import LoaderUse
 from ..evidence import Finding, number_format
-from ..records import Compile, Evidence
+from ..records import Compile, Evidence, LoaderUse
 from . import compiler
 from .loader import LOADER_KNOBS, Loader
 from .modules import CUDA_GRAPHS, NOT_COMPILED
@@ -130,6 +129,8 @@ class Observation:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
         written["threads"] = torch.get_num_threads()
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+        if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+            left_out["cudnn_benchmark"] = "the script asks for deterministic algorithms"
         if self.session.device.torch_rounding(torch).matmul and "tf32" in self.session.facts.precisions:
             written["precision"] = "tf32"
 

@@ -19,7 +19,8 @@ from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
 from .batches import is_on_device, is_pinned, leading_dimension, tokens_of
-from .datasets import cannot_fork, length, reference, shards_itself
+from .copies import CopyWatch, refusals
+from .datasets import length, reference, shards_itself
 from .queues import ready_batches
 from .types import Arguments, DataLoader, LoaderIterator, Result
 
@@ -69,6 +70,7 @@ class LoaderWatch:
             session.clock, known, lambda: session.may_be_of("torch")
         )  # fmt: skip
         self._on_batch = on_batch
+        self._copies = CopyWatch()
         self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, DataLoader] = weakref.WeakKeyDictionary()
@@ -205,11 +207,7 @@ class LoaderWatch:
         if isinstance(dataset, data.IterableDataset) and not shards_itself(dataset):
             reason = "an iterable dataset that doesn't ask which worker it is in: every worker would repeat the data"
             refused["num_workers"] = refused["prefetch_factor"] = refused["persistent_workers"] = reason
-        elif given.get("num_workers", 0) == 0 and given.get("multiprocessing_context") is None:
-            unpicklable = cannot_fork(given)
-            if unpicklable:
-                refused["num_workers"] = unpicklable
-        return refused
+        return {**refusals(given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:
         values = self.values_for(entry)
@@ -246,6 +244,8 @@ class LoaderWatch:
                 return original(loader)
             if entry is self.sources.primary:
                 self.sources.fetch_begins(entry)
+            if "persistent_workers" in entry.changed and loader.persistent_workers:
+                self._copies.renew(loader)
             began = time.perf_counter()
             iterator = original(loader)
             self.sources.iteration_began(entry, time.perf_counter() - began)
@@ -344,6 +344,8 @@ class LoaderWatch:
         batch = original(iterator)
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
+        if not entry.live.get("num_workers"):
+            entry.refused.update(self._copies.changed(iterator, self._loader_of[iterator]))
         if entry.fetches < 3 or entry.fetches % 64 == 63:
             entry.live["pinned"] = is_pinned(self.torch, batch)
             entry.live["on_device"] = is_on_device(self.torch, batch)
