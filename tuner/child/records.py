@@ -230,16 +230,22 @@ class Block:
 
 @dataclass(frozen=True)
 class Loss:
-    """A training loss, and the samples trained on by then."""
+    """A training loss, and the samples trained on by then.
+
+    ``site`` is where the script calls backward on it, "" where that isn't seen. ``objective`` is the site of the first
+    loss that goes into the same optimizer steps, "" where that is this one: gradients add up, and so do such losses.
+    """
 
     kind: ClassVar[str] = "loss"
     samples: float
     value: float
+    site: str = ""
+    objective: str = ""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of the script's own: from ``tuner.report``, or the last that a logger or a trainer was given."""
+    """A figure of the script's own: from ``tuner.report``, or the first and last that a logger or trainer was given."""
 
     kind: ClassVar[str] = "metric"
     name: str
@@ -260,6 +266,19 @@ class FirstGradient:
     exact: bool
     random: bool
     inputs: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class WeightChange:
+    """How far an optimizer moved a sample of its weights in a screen, in the order in which optimizers first stepped.
+
+    ``path`` is the sum over its ``steps`` of the norms of what each of the watched tensors changed by.
+    """
+
+    kind: ClassVar[str] = "weights"
+    optimizer: str
+    steps: int
+    path: float
 
 
 @dataclass(frozen=True)
@@ -354,14 +373,14 @@ class Exit:
 
 
 Record = (
-    Hello | FrameworkSeen | FirstStep | Block | Loss | Metric | FirstGradient | Memory | Compile | KnobReport | Note
-    | Failure | Facts | WindowEnd | ScriptException | Exit
+    Hello | FrameworkSeen | FirstStep | Block | Loss | Metric | FirstGradient | WeightChange | Memory | Compile
+    | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {
     record.kind: record
     for record in (
-        Hello, FrameworkSeen, FirstStep, Block, Loss, Metric, FirstGradient, Memory, Compile, KnobReport, Note, Failure,
-        Facts, WindowEnd, ScriptException, Exit,
+        Hello, FrameworkSeen, FirstStep, Block, Loss, Metric, FirstGradient, WeightChange, Memory, Compile, KnobReport,
+        Note, Failure, Facts, WindowEnd, ScriptException, Exit,
     )
 }  # fmt: skip
 """By their names on the wire."""
