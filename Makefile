@@ -22,7 +22,7 @@ NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: env study test test-all golden lint types clean
+.PHONY: env study test test-all check-cuda golden lint types clean
 
 env: $(VENV)/.installed
 
@@ -59,6 +59,10 @@ test: lint types
 test-all: lint types
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed or slow"
+
+# On a machine with a card and PyTorch, in ten minutes and without a network; what it lacks: WHEELS=a folder of wheels.
+check-cuda:
+	$(PYTHON) tests/benchmarks/check_cuda.py --out check-cuda.json $(if $(WHEELS),--wheels $(WHEELS))
 
 # AUTOTUNE_GOLDEN=write make golden  writes the golden files anew
 golden: $(VENV)/.tests

@@ -91,12 +91,15 @@ def accumulations(known: Known) -> Sequence[Value]:
 BATCH_SIZE = Knob(
     "batch_size", batch_sizes, "samples in one forward pass",
     tier=3, ordered=True, heavier=True, refuses=batch_refuses, value_type=int, least=1,
+    tier_reason="A step may average over other samples, so it is screened for what it learns from as many of them.",
 )  # fmt: skip
 GRAD_ACCUMULATION = Knob(
     "grad_accumulation", accumulations, "micro-batches in one optimizer step",
     tier=3, ordered=True, refuses=accumulation_refuses, value_type=int, least=1,
+    tier_reason="A step may average over more samples, so it is screened for what it learns from as many of them.",
 )  # fmt: skip
 LR_SCALE = Knob(
     "lr_scale", lambda known: [], "factor on the learning rate, as the effective batch asks for",
     tier=3, refuses=rate_refuses, value_type=float,
+    tier_reason="Each step goes another way, so it is screened for what it learns from as many samples.",
 )  # fmt: skip

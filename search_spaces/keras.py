@@ -60,55 +60,78 @@ SPACE = SearchSpace(
     knobs=(
         Knob(
             "run_eagerly", lambda known: [False], "Python runs every operation of a step",
-            value_type=bool,
+            tier=2, value_type=bool,
+            tier_reason="Python that runs with each step is frozen when the step is traced, so it is screened.",
         ),
         Knob(
             "strategy", _strategies, "how TensorFlow distributes a step; one that the script makes may be undone",
-            value_type=str,
+            tier=2, value_type=str,
+            tier_reason="Keras turns XLA off under a strategy and on without one, so it is screened.",
         ),
-        Knob("parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True),
+        Knob(
+            "parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True,
+            tier_reason="Order kept; left out for functions that call Python or keep a state between calls.",
+        ),
         Knob(
             "vectorized_map", lambda known: [True, False], "tf.data maps whole batches where the script maps elements",
             loader=True, value_type=bool,
+            tier_reason="Stateless functions only; the first results are compared with those of single elements.",
         ),
         Knob(
             "cache", lambda known: [True, False], "tf.data keeps prepared elements in memory",
             loader=True, heavier=True, refuses=_cache_refuses, value_type=bool,
+            tier_reason="Only what each epoch makes anew in the same way is kept: never what is drawn or shuffled.",
         ),
         Knob(
             "workers", _workers, "threads or processes that prepare the batches of a PyDataset",
             ordered=True, loader=True, value_type=int, least=1,
+            tier_reason="Batches keep their order; left out where a batch depends on the one before.",
         ),
-        Knob("deterministic", lambda known: [True, False], "tf.data keeps the order of elements",
-             loader=True, value_type=bool),
-        Knob("prefetch", lambda known: [AUTO, 1, 4], "batches that tf.data keeps ready", loader=True),
+        Knob(
+            "deterministic", lambda known: [True, False], "tf.data keeps the order of elements",
+            loader=True, value_type=bool,
+            tier_reason="Only shuffled data, and only calls below nothing that goes by the order: zip, take, window.",
+        ),
+        Knob(
+            "prefetch", lambda known: [AUTO, 1, 4], "batches that tf.data keeps ready", loader=True,
+            tier_reason="The same elements in the same order, made earlier.",
+        ),
         Knob(
             "private_threads", _private_threads, "threads of tf.data's own, 0 for the runtime's",
             ordered=True, loader=True, value_type=int, least=0,
+            tier_reason="The same functions on the same elements in the same order, in other threads.",
         ),
         Knob(
             "threads", _threads, "intra-op threads of the training process",
             ordered=True, devices=CPU, value_type=int, least=1,
+            tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
         Knob(
             "inter_op_threads", _threads, "operations that run at once",
             ordered=True, devices=CPU, value_type=int, least=1,
+            tier_reason="The same operations, of which others run at once; what depends on another one waits for it.",
         ),
-        Knob("precision", _precisions, "dtype policy of the layers", tier=2, value_type=str),
+        Knob(
+            "precision", _precisions, "dtype policy of the layers", tier=2, value_type=str,
+            tier_reason="Layers compute in another format, so it is screened.",
+        ),
         batches.BATCH_SIZE,
         batches.GRAD_ACCUMULATION,
         batches.LR_SCALE,
         Knob(
             "steps_per_execution", lambda known: [1, 4, 16, 64], "steps in one call of the training function",
             ordered=True, needs=_runs_graphs, value_type=int, least=1,
+            tier_reason="The same steps; left out where callbacks act on single batches.",
         ),
         Knob(
             "memory_growth", lambda known: [True, False], "TensorFlow takes the card's memory as it needs it",
             devices=CUDA, value_type=bool,
+            tier_reason="It decides when memory is taken from the card, and not what is computed in it.",
         ),
         Knob(
             "jit_compile", lambda known: [True, False], "XLA compiles the training step",
             tier=2, late=True, needs=_runs_graphs, value_type=bool,
+            tier_reason="Fused kernels round otherwise, so it is screened.",
         ),
     ),
 )  # fmt: skip

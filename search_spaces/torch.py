@@ -48,45 +48,55 @@ SPACE = SearchSpace(
         Knob(
             "num_workers", _workers, "DataLoader worker processes",
             ordered=True, loader=True, heavier=True, value_type=int, least=0,
+            tier_reason="The same samples in the same order; left out where workers would copy what changes.",
         ),
         Knob(
             "threads", _threads, "intra-op threads of the training process",
             ordered=True, devices=frozenset({"cpu"}), value_type=int, least=1,
+            tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
         Knob(
             "precision", _precisions, "number format of matrix products",
             tier=2, devices=CPU_AND_CUDA, value_type=str,
+            tier_reason="Products are rounded to another format, so it is screened.",
         ),
         Knob(
             "channels_last", lambda known: [True, False], "memory layout of convolutions",
             devices=CPU_AND_CUDA, value_type=bool,
+            tier_reason="The same numbers in another place, and kernels of the same precision: rounding only.",
         ),
         Knob(
             "optimizer", _optimizers, "implementation of the optimizer's update",
             tier=2, devices=CPU_AND_CUDA, value_type=str,
+            tier_reason="The same update by other kernels, which round otherwise, so it is screened.",
         ),
         batches.BATCH_SIZE,
         Knob(
             "prefetch_factor", lambda known: [2, 4, 8], "batches that each worker keeps ready",
             ordered=True, loader=True, heavier=True, needs=_has_workers, value_type=int, least=1,
+            tier_reason="The same batches in the same order, made earlier; left out where a sampler learns.",
         ),
         Knob(
             "persistent_workers", lambda known: [True, False], "workers survive the end of an epoch",
             loader=True, needs=_has_workers, value_type=bool,
+            tier_reason="Workers that live on have the data as they were: they are started anew where these change.",
         ),
         Knob(
             "pin_memory", lambda known: [True, False], "page-locked batches",
             loader=True, devices=CUDA, value_type=bool,
+            tier_reason="The same batches, copied to other memory; what can't be pinned is passed on as it is.",
         ),
         Knob(
             "cudnn_benchmark", lambda known: [True, False], "cuDNN picks its kernels by trial",
             devices=CUDA, value_type=bool,
+            tier_reason="The same convolution in the same precision; left out where the script asks for determinism.",
         ),
         batches.GRAD_ACCUMULATION,
         batches.LR_SCALE,
         Knob(
             "compile", _compile_modes, "torch.compile and its mode",
             tier=2, late=True, devices=CPU_AND_CUDA, value_type=str,
+            tier_reason="Fused kernels round otherwise, and what Python does in a step is frozen, so it is screened.",
         ),
     ),
 )  # fmt: skip

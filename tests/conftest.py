@@ -106,6 +106,8 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         probe: str = "",
         device: str = "cpu",
         max_device_bytes: int | None = None,
+        used_device_bytes: int = 0,
+        strict: bool = False,
         timeout: float = 120.0,
     ) -> ChildRun:
         folder = tmp_path / "trial"
@@ -114,7 +116,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
             "v": wire.VERSION, "mode": mode, "script": str(script), "script_as_given": str(script), "module": module,
             "argv": list(argv), "device": device, "config": dict(config or {}), "knowledge": dict(knowledge or {}),
             "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe or None,
-            "max_device_bytes": max_device_bytes,
+            "max_device_bytes": max_device_bytes, "used_device_bytes": used_device_bytes, "strict": strict,
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
         reader, writer = os.pipe()

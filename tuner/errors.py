@@ -15,6 +15,7 @@ class ExitCode(IntEnum):
     DEVICE = 4
     STUDY = 5
     STORAGE = 6
+    NOT_APPLIED = 7
     INTERRUPTED = 130
 
 
@@ -68,6 +69,12 @@ class ProfileError(UsageError):
     """A best.json that can't be read, or that holds no profile for the present device."""
 
     slug = "profile"
+
+
+class UntrustedError(UsageError):
+    """A file that others may have written would choose what is run or loaded, and nobody has vouched for it."""
+
+    slug = "untrusted"
 
 
 class DeviceError(AutotuneError):

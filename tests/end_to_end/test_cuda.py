@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tuner.devices.present import kind_of, resolve_device
+
 pytestmark = pytest.mark.cuda
 
 TRAIN = """
@@ -37,7 +39,11 @@ def trained(run_child: Callable[..., Any], write_script: Callable[..., Path]) ->
     """A trial on the GPU."""
 
     def run(config: dict[str, Any] | None = None, text: str = TRAIN, **options: Any) -> Any:
-        return run_child(write_script(text), config, device="cuda:0", knowledge=LOADER, **options)
+        card = resolve_device("cuda")
+        used = kind_of(card).used_bytes(card) or 0
+        return run_child(
+            write_script(text), config, device="cuda:0", knowledge=LOADER, used_device_bytes=used, **options
+        )
 
     return run
 
@@ -46,9 +52,9 @@ def test_memory_is_reported_and_formats_are_offered(trained: Callable[..., Any])
     ran = trained()
     memory = ran.of("memory")[-1]
     assert memory["reserved"] > 0
-    assert memory["overhead"] > 0
+    assert 0 < memory["overhead"] < 2**30
     assert memory["total"] == torch.cuda.get_device_properties(0).total_memory
-    assert {"fp32", "fp16"} <= set(ran.facts["precisions"])
+    assert "fp32" in ran.facts["precisions"]
     assert ran.facts["unit"] == "samples"
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tuner.runner.created_files import move_created_files
+
 TRAIN = """
     import sys, time
     import tensorflow as tf
@@ -127,7 +129,7 @@ def test_xla_in_a_process_of_its_own(write_script: Callable[..., Path], run_chil
     assert run.returncode == 0
 
 
-def test_checkpoints_are_diverted_by_position_and_by_name(
+def test_checkpoints_are_written_and_read_by_position_and_by_name(
     tmp_path: Path, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
     script = write_script("""
@@ -143,4 +145,5 @@ def test_checkpoints_are_diverted_by_position_and_by_name(
     """)
     run = run_child(script, timeout=120)
     assert run.output.splitlines()[-1] == "fine", run.output
+    move_created_files(run.folder)
     assert not (tmp_path / "kept").exists()

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tuner.runner.created_files import move_created_files
+
 TRAIN = """
     import argparse, json, sys, torch, torch.nn as nn, torch.nn.functional as F
     from torch.utils.data import DataLoader, TensorDataset
@@ -172,27 +174,30 @@ def test_a_script_that_catches_everything_is_still_ended(
     assert run.returncode == 0
 
 
-def test_checkpoints_are_diverted_and_old_ones_survive(
+def test_checkpoints_are_found_again_and_old_ones_survive(
     tmp_path: Path, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
-    old = tmp_path / "model.pt"
+    """What the user's have been through since they were made doesn't count."""
+    old, log = tmp_path / "model.pt", tmp_path / "log.txt"
     old.write_bytes(b"the user's own")
-    log = tmp_path / "log.txt"
     log.write_text("first line\n")
     for path in (old, log):
-        os.utime(path, (time.time() - 100, time.time() - 100))
+        os.utime(path, (time.time() + 100, time.time() + 100))
     script = write_script(
         """
-        import os, torch
+        import os, subprocess, torch
         torch.save({"a": 1}, "model.pt")
         assert torch.load("model.pt") == {"a": 1}
         torch.save({"a": 2}, "new.pt.tmp")
         os.replace("new.pt.tmp", "new.pt")
         assert os.path.exists("new.pt") and torch.load("new.pt") == {"a": 2}
+        subprocess.run(["cp", "new.pt", "copied.pt"], check=True)
+        assert torch.load("copied.pt") == {"a": 2}
         with open("log.txt", "a") as f:
             f.write("second line\\n")
         assert open("log.txt").read() == "first line\\nsecond line\\n"
         os.remove("log.txt")
+        assert not os.path.exists("log.txt")
         print("fine")
         """
     )
@@ -200,32 +205,9 @@ def test_checkpoints_are_diverted_and_old_ones_survive(
     assert run.output.strip() == "fine"
     assert old.read_bytes() == b"the user's own"
     assert log.read_text() == "first line\n"
+    move_created_files(run.folder)
     assert not (tmp_path / "new.pt").exists()
     assert any("diverted" in note["text"] for note in run.of("note"))
-
-
-def test_what_an_argument_names_is_the_users_wherever_it_lies(
-    tmp_path_factory: pytest.TempPathFactory, write_script: Callable[..., Path], run_child: Callable[..., Any]
-) -> None:
-    """The temporary folder holds caches, which may be overwritten, but also projects."""
-    results, caches = tmp_path_factory.mktemp("results"), tmp_path_factory.mktemp("caches")
-    for folder in (results, caches):
-        (folder / "loss.txt").write_text("of a training")
-        os.utime(folder / "loss.txt", (time.time() - 100, time.time() - 100))
-    script = write_script(
-        f"""
-        import torch, sys
-        for folder in (sys.argv[2], {str(caches)!r}):
-            with open(folder + "/loss.txt", "w") as f:
-                f.write("of a trial")
-            assert open(folder + "/loss.txt").read() == "of a trial"
-        print("fine")
-        """
-    )
-    run = run_child(script, argv=("--out", str(results)))
-    assert run.output.strip() == "fine"
-    assert (results / "loss.txt").read_text() == "of a training"
-    assert (caches / "loss.txt").read_text() == "of a trial"
 
 
 def test_workers_leave_nothing_behind(

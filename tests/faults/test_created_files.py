@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tuner.child.created_files import CreatedFiles
 from tuner.child.files import Overlay
 from tuner.child.recorder import Recorder
 from tuner.child.records import ChildRequest, Window
@@ -19,7 +20,13 @@ from tuner.child.session import Session
 from tuner.child.wire import FILES, MADE
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Outcome, Script
-from tuner.runner.created_files import LARGEST_RESULT_BYTES, MOST_RESULTS, move_created_files
+from tuner.runner.created_files import (
+    LARGEST_COMPANION_BYTES,
+    LARGEST_RESULT_BYTES,
+    MOST_RESULTS,
+    REMOVED,
+    move_created_files,
+)  # fmt: skip
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted, Limits, TrialRequest
 
@@ -203,7 +210,104 @@ def test_what_can_not_be_moved_stays(tmp_path: Path) -> None:
     assert left.read_text() == "x"
 
 
-def note(trial: Path, path: Path, *, folder: bool = False) -> None:
+def test_models_are_moved_with_what_lies_beside_them(tmp_path: Path) -> None:
+    """Saved and loaded again before the first step, in a folder of the user's: data would be left there."""
+    theirs, trial = tmp_path / "theirs", tmp_path / "trial"
+    for folder in (theirs, trial):
+        folder.mkdir()
+    sizes = {"model.safetensors": 3 * 2**20, "config.json": 10, "rows.bin": LARGEST_COMPANION_BYTES + 1}
+    for name, size in sizes.items():
+        (theirs / name).write_bytes(b"x" * size)
+        note(trial, theirs / name, model=name.startswith("model"))
+        with (trial / MADE).open("a") as file:
+            file.write(json.dumps({"read": str(theirs / name)}) + "\n")
+    (theirs / "last.safetensors").symlink_to("model.safetensors")
+    note(trial, theirs / "last.safetensors")
+    move_created_files(trial)
+    assert below(theirs) == {"rows.bin"} and not (theirs / "last.safetensors").is_symlink()
+
+
+def test_files_whose_names_a_library_chose(tmp_path: Path) -> None:
+    """Those of a prefix that are new are moved; a cache is removed, however it was left; those of the user's stay."""
+    trial, theirs = tmp_path / "trial", tmp_path / "theirs"
+    for folder in (trial, theirs):
+        folder.mkdir()
+    for name in ("ckpt-1.index", "cache_old", "other"):
+        (theirs / name).write_text("theirs")
+    created = CreatedFiles(str(trial), lambda path, model: True, lambda: False)
+    created.will_make_all(str(theirs / "ckpt"), model=True)
+    created.will_make_all(str(theirs / "cache"), scratch=True)
+    created.will_make_all(str(tmp_path / "saved" / ""))
+    for name in ("ckpt-2.index", "ckpt-2.data", "cache_0.lockfile", "cache.data", "by someone else"):
+        (theirs / name).write_text("new")
+    (tmp_path / "saved" / "deep").mkdir(parents=True)
+    (tmp_path / "saved" / "deep" / "file").write_text("new")
+    move_created_files(trial)
+    assert below(theirs) == {"ckpt-1.index", "cache_old", "other", "by someone else"}
+    kept = trial / FILES / str(tmp_path).lstrip(os.sep)
+    assert below(kept) == {"theirs/ckpt-2.index", "theirs/ckpt-2.data", "saved/deep/file"}
+
+
+def test_of_a_trials_files_a_bound_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.runner.created_files.MOST_KEPT_BYTES", 100)
+    theirs, trial = tmp_path / "theirs", tmp_path / "trial"
+    (trial / FILES).mkdir(parents=True)
+    theirs.mkdir()
+    (trial / FILES / "diverted").write_bytes(b"x" * 70)
+    for name, size in {"huge": 200, "large": 60, "small": 20}.items():
+        (theirs / name).write_bytes(b"x" * size)
+        note(trial, theirs / name)
+    (theirs / "before").write_bytes(b"x" * 300)
+    assert move_created_files(trial) == [str(theirs / name) for name in ("huge", "large", "small")]
+    assert below(theirs) == {"before"}
+    assert {Path(path).name for path in below(trial / FILES)} == {"large", "small"}
+    assert (trial / REMOVED).read_text().splitlines() == [f"200\t{theirs / 'huge'}", f"70\t{os.sep}diverted"]
+
+
+RESUMES = """
+    import os, shutil, sys, tempfile, time
+    import numpy, tuner
+    from safetensors.numpy import load_file, save_file
+    places = ["last.safetensors", os.path.join(tempfile.gettempdir(), sys.argv[1], "last.safetensors")]
+    for place in places:
+        if os.path.exists(place):
+            sys.exit("an earlier trial's")
+        os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
+        save_file({"step": numpy.zeros(2**19)}, place)
+        load_file(place)
+    os.symlink("last.safetensors", "latest")
+    if os.path.exists("out"):
+        shutil.rmtree("out")
+    os.makedirs("out")
+    open("out/log.txt", "w").write("log")
+    os.rename("best.txt", "best.txt.old")
+    for step in range(1, 10_000):
+        time.sleep(0.001)
+        tuner.report(step=step, samples=step)
+"""
+
+
+def test_no_trial_resumes_from_an_earlier_one(tmp_path: Path, write_script: Callable[..., Path]) -> None:
+    """It saved its model before the first step, read it again, and has files of the user's in its way."""
+    script = write_script(RESUMES, "project/train.py")
+    project = script.parent
+    (project / "out").mkdir()
+    for name in ("out/log.txt", "best.txt"):
+        (project / name).write_text("the user's")
+    os.chdir(project)
+    for number in range(2):
+        request = TrialRequest(
+            tmp_path / "study" / str(number), Script("train.py", (f"resumes-{tmp_path.name}-{os.getpid()}",)),
+            cpu_device(), BASELINE, window=WINDOW, limits=Limits(trial_timeout_s=60.0),
+        )  # fmt: skip
+        outcome = ProcessRunner().run(request, threading.Event())
+        assert outcome.complete, outcome
+        assert below(project) == {"train.py", "out/log.txt", "best.txt"} and not (project / "latest").is_symlink()
+        assert {(project / name).read_text() for name in ("out/log.txt", "best.txt")} == {"the user's"}
+
+
+def note(trial: Path, path: Path, *, folder: bool = False, model: bool = False) -> None:
     """As the child notes it."""
     with (trial / MADE).open("a") as file:
-        file.write(json.dumps({"made": str(path), "folder": folder, "after_first_step": False}) + "\n")
+        line = {"made": str(path), "folder": folder, "model": model, "after_first_step": False}
+        file.write(json.dumps(line) + "\n")

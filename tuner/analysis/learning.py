@@ -20,8 +20,8 @@ BEYOND_NOISE = 4.0
 """And so many standard errors of the difference between its first steps and its late ones."""
 SLOWEST = 0.02
 """A candidate that learns as from a smaller share of the samples is said to learn as from this one."""
-_BINS = 40
-_EFFICIENCIES = np.exp(np.linspace(math.log(SLOWEST), -math.log(SLOWEST), 801))
+_STRETCHES = 40
+_LOGS = np.linspace(math.log(SLOWEST), -math.log(SLOWEST), 801)
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,22 @@ def sample_efficiency(baseline: Curve, candidate: Curve) -> float:
     equal stretches of samples; a stretch weighs by its noise from step to step. The faster of both is the one that is
     stretched, so that nothing is extrapolated. Between ``SLOWEST`` and its inverse.
     """
-    end = min(baseline.samples[-1], candidate.samples[-1])
-    before, after = _Binned(baseline, float(end)), _Binned(candidate, float(end))
-    misfits = [
-        after.misfit(before, factor) if factor <= 1 else before.misfit(after, 1 / factor) for factor in _EFFICIENCIES
-    ]
-    return float(_EFFICIENCIES[int(np.argmin(misfits))])
+    before, after = _Stretches(baseline), _Stretches(candidate)
+    count = max(2, min(_STRETCHES, len(baseline.losses) // 2, len(candidate.losses) // 2))
+    edges = np.linspace(0.0, min(before.end, after.end), count + 1)
+    floor = (1e-6 * max(before.scale, after.scale)) ** 2 + 1e-300
+    # The same whatever the factor: else it would be sought where curves are noisy.
+    weights = 1 / np.maximum(before.variances(edges) + after.variances(edges), floor)
+    slower = [_misfit(after, before, math.exp(log), edges, weights) for log in _LOGS if log <= 0]
+    misfits = slower + [_misfit(before, after, math.exp(-log), edges, weights) for log in _LOGS if log > 0]
+    best = int(np.argmin(misfits))
+    if not 0 < best < len(misfits) - 1:
+        return float(math.exp(_LOGS[best]))
+    left, least, right = misfits[best - 1 : best + 2]
+    bend = left - 2 * least + right
+    # The lowest point of the parabola through the three.
+    offset = (left - right) / (2 * bend) if least > 0 and bend > 0 else 0.0
+    return float(math.exp(_LOGS[best] + offset * (_LOGS[1] - _LOGS[0])))
 
 
 def least_efficiency(baseline: Outcome, candidate: Outcome) -> float | None:
@@ -147,30 +157,34 @@ def _log_ratio(high: float, low: float) -> float:
     return math.log(high / low) if low > 0 and high < math.inf else math.inf
 
 
-class _Binned:
-    """A curve in the mean over equal stretches of samples, up to ``end``."""
+class _Stretches:
+    """A curve as its means over stretches of samples."""
 
-    def __init__(self, curve: Curve, end: float) -> None:
-        kept = curve.samples <= end
-        samples, losses = curve.samples[kept], curve.losses[kept]
-        count = max(2, min(_BINS, len(losses) // 2))
-        places = np.minimum((samples / max(end, 1e-12) * count).astype(int), count - 1)
-        sizes = np.bincount(places, minlength=count)
-        some = sizes > 0
-        self.samples = np.bincount(places, samples, count)[some] / sizes[some]
-        self.losses = np.bincount(places, losses, count)[some] / sizes[some]
-        steps = np.diff(losses, prepend=losses[0]) ** 2 / 2
-        noise = np.bincount(places, steps, count)[some] / sizes[some]
-        # Neighbours tell of each other's noise: that of one stretch alone is known badly.
-        self.variances = _smoothed(noise) / sizes[some]
+    def __init__(self, curve: Curve) -> None:
+        widths = np.diff(curve.samples, append=2 * curve.samples[-1] - curve.samples[-2])
+        self._bounds = np.append(curve.samples, curve.samples[-1] + widths[-1])
+        self._integral = np.concatenate([[0.0], np.cumsum(curve.losses * widths)])
+        self._noise = np.concatenate([[0.0], np.diff(curve.losses) ** 2 / 2])
+        self._starts = curve.samples
+        self.end = float(self._bounds[-1])
+        self.scale = float(np.abs(curve.losses).max())
 
-    def misfit(self, faster: _Binned, factor: float) -> float:
-        """How far this curve lies from the faster one's, whose samples are stretched by 1 / ``factor``."""
-        there = np.interp(self.samples * factor, faster.samples, faster.losses)
-        # The same whatever the factor: else it would be sought where curves are noisy.
-        variances = self.variances + np.interp(self.samples, faster.samples, faster.variances)
-        floor = (1e-6 * float(np.abs(self.losses).max())) ** 2 + 1e-300
-        return float(((self.losses - there) ** 2 / np.maximum(variances, floor)).sum())
+    def means(self, edges: Floats) -> Floats:
+        """Over the stretches between these edges."""
+        integral = np.interp(edges, self._bounds, self._integral)
+        means: Floats = np.diff(integral) / np.diff(edges)
+        return means
+
+    def variances(self, edges: Floats) -> Floats:
+        """Of these means, by the noise from step to step; a stretch tells of its neighbours' noise as well."""
+        places = np.clip(np.searchsorted(edges, self._starts, side="right") - 1, 0, len(edges) - 2)
+        sizes = np.maximum(np.bincount(places, minlength=len(edges) - 1), 1)
+        return _smoothed(np.bincount(places, self._noise, len(edges) - 1) / sizes) / sizes
+
+
+def _misfit(slower: _Stretches, faster: _Stretches, factor: float, edges: Floats, weights: Floats) -> float:
+    """How far the slower curve lies from the faster one, whose samples are stretched by 1 / ``factor``."""
+    return float(((slower.means(edges) - faster.means(edges * factor)) ** 2 * weights).sum())
 
 
 def _smoothed(values: Floats) -> Floats:

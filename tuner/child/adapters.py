@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .adapter import Adapter
+from .formats.adapter import FormatsAdapter
 from .keras.adapter import KerasAdapter
 from .numpy.adapter import NumpyAdapter
 from .session import Session
 from .torch.adapter import TorchAdapter
 
-ADAPTERS: list[Callable[[Session], Adapter]] = [NumpyAdapter, TorchAdapter, KerasAdapter]
+ADAPTERS: list[Callable[[Session], Adapter]] = [NumpyAdapter, FormatsAdapter, TorchAdapter, KerasAdapter]

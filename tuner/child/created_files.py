@@ -1,15 +1,16 @@
 """Writes down which files and folders the trial makes among the user's: the parent puts them aside once it is over.
 
-A script that wants an empty folder, or one that isn't there yet, would otherwise run once and never again. What is
+What is new is written where the script says, for whoever reads it again. A script that wants an empty folder, or one
+that isn't there yet, or that resumes from what it finds, would otherwise run once and never again the same. What is
 written down lies on disk before the file does, so that it is known even if trial and study are killed together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
-from typing import Any
 
 from .wire import MADE
 
@@ -20,32 +21,81 @@ _MOST = 10_000
 class CreatedFiles:
     """Notes each path once, before anything is written there, in ``MADE`` in the trial's folder.
 
-    ``is_watched``: whether a path lies among the user's files, and not where trials may write what they like.
-    ``has_stepped``: whether a step was taken; what comes later may be a result, what comes earlier prepared data.
+    ``is_watched``: whether a path lies among the user's files, and not where trials may write what they like; the
+    second argument says whether a model is saved there. ``has_stepped``: whether a step was taken; what comes later may
+    be a result, what comes earlier prepared data.
     """
 
-    def __init__(self, folder: str, is_watched: Callable[[str], bool], has_stepped: Callable[[], bool]) -> None:
+    def __init__(
+        self, folder: str, is_watched: Callable[[str, bool], bool], has_stepped: Callable[[], bool]
+    ) -> None:
         self._path = os.path.join(folder, MADE)
         self._is_watched = is_watched
         self._has_stepped = has_stepped
         self._made: set[str] = set()
+        self._models: set[str] = set()
+        self._read: set[str] = set()
         self._descriptor: int | None = None
 
-    def will_make(self, path: str | None, *, folder: bool = False) -> None:
-        """A file (or a folder) is about to be written at the path; one that is there already is the user's."""
-        if path is None or len(self._made) >= _MOST or os.path.lexists(path) or not self._is_watched(path):
+    def will_make(self, path: str | None, *, folder: bool = False, model: bool = False) -> None:
+        """A file (or a folder) is about to be written at the path; one that is there already is the user's.
+
+        ``model``: it holds what was trained, or what training begins with. It is never taken for data.
+        """
+        if path is None or os.path.lexists(path) or not self._may_note(path, model):
             return
         self._made.add(path)
-        self._note(made=os.path.realpath(path), folder=folder, after_first_step=self._has_stepped())
+        if model:
+            self._models.add(path)
+        self._note(
+            made=os.path.realpath(path), folder=folder, model=model, after_first_step=self._has_stepped()
+        )  # fmt: skip
 
-    def read(self, path: Any) -> None:
+    def will_make_all(self, prefix: str, *, model: bool = False, scratch: bool = False) -> None:
+        """Files whose names a library chooses are about to be written; their paths begin with ``prefix``.
+
+        A prefix that ends in a slash means whatever is new in that folder. ``scratch``: nobody wants them once the
+        trial is over, however large they are.
+        """
+        if prefix in self._made or not self._may_note(prefix, model):
+            return
+        self._made.add(prefix)
+        folder, begin = os.path.split(prefix)
+        folder = os.path.realpath(folder)
+        had = []
+        with contextlib.suppress(OSError):
+            had = [name for name in os.listdir(folder) if name.startswith(begin)]
+        self._note(
+            made=os.path.join(folder, begin), had=had, folder=False, model=model, scratch=scratch,
+            after_first_step=self._has_stepped(),
+        )  # fmt: skip
+
+    def will_rename(self, source: str, destination: str) -> None:
+        """What the trial made gets another name, and whatever lies in it."""
+        self.will_make(destination, folder=os.path.isdir(source), model=source in self._models)
+        for below in [path for path in self._made if path.startswith(source + os.sep)]:
+            to = destination + below.removeprefix(source)
+            self.will_make(to, folder=os.path.isdir(below), model=below in self._models)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether this process has noted anything."""
+        return bool(self._made)
+
+    def has_made(self, path: str) -> bool:
+        """Whether this process has noted the path as the trial's."""
+        return path in self._made
+
+    def read(self, path: str | None) -> None:
         """What the script reads again is data, and not what came out of it."""
-        if self._made and isinstance(path, (str, os.PathLike)):
-            name = os.path.abspath(os.fsdecode(path))
-            if name in self._made:
-                self._note(read=os.path.realpath(name))
+        if path is not None and path in self._made and path not in self._read:
+            self._read.add(path)
+            self._note(read=os.path.realpath(path))
 
-    def _note(self, **fields: Any) -> None:
+    def _may_note(self, path: str, model: bool) -> bool:
+        return len(self._made) < _MOST and self._is_watched(path, model)
+
+    def _note(self, **fields: object) -> None:
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from . import arguments, files, hooks, session, wire
+from . import arguments, files, hooks, python_files, session, wire
 from .recorder import Recorder
 from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
@@ -39,13 +39,15 @@ def main() -> None:
     hooks.install(current, overlay)
     arguments.install(current)
     if overlay is not None:
-        files.install(overlay)
+        python_files.install(overlay)
     code = _run(current)
     current.ended_badly = code != 0
     if code == 0 and not current.stopped:
         for listener in current.exit_listeners:
             listener.script_ended()
     current.finish(complete=False)
+    if current.applied is not None:
+        code = current.applied.ended(code)
     recorder.emit(Exit(code))
     if current.stopped:
         # The window is complete; the script's own exit handlers must not hold the device any longer.

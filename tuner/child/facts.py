@@ -46,6 +46,7 @@ class ScriptFacts:
     wait_is_unseen: bool = False
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    module_hashes: dict[str, str] = field(default_factory=dict)
 
     def remark(self, text: str) -> None:
         """What the script's author should know of it; the study says it after the baseline, and in its report."""

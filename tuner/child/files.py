@@ -1,136 +1,339 @@
-"""Keeps the user's files as they are: what a trial would overwrite, remove or save is diverted to its own folder.
+"""Keeps the user's files as they are, and lets everything else be: decides which path is meant by one of the script's.
 
-A diverted path is known from then on: reading, testing, renaming and removing it act on the trial's copy, so
-that a script which saves a checkpoint and loads it again notices nothing.
+Only what was there before the trial is protected. A trial that would overwrite, rename or remove such a file gets its
+own version of it, in the trial's folder; reading, testing, renaming and removing it act on that version from then on.
+What is new is written where the script says, so that whoever reads it finds it, and noted: the parent puts it aside
+once the trial has ended.
 """
 
 from __future__ import annotations
 
-import builtins
-import inspect
-import io
+import contextlib
+import errno
+import fcntl
 import os
 import shutil
 import stat
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from . import births
 from .created_files import CreatedFiles
-from .patches import patch
 from .records import ChildRequest
 from .session import Session
+from .stale_reads import StaleReads
 from .wire import FILES
 
-Result = TypeVar("Result")
-"""What a patched function gives back unchanged."""
 Given = TypeVar("Given")
 """A path as the script gives it, a descriptor, or an open file."""
-CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".tar", ".bin", ".keras", ".h5", ".weights")
+TEMPORARY = ("tmp", "pymp-", "torch", "triton", "jax", ".")
+"""Names in the temporary folder begin so where a library made them up: no script finds them by their name."""
+_GONE = "\0"
+_FICLONE = 0x40049409
+_MUCH_BYTES = 2**30
 
 
 class Overlay:
     """Which path the trial writes to and reads from in place of one that the script names.
 
-    Paths are as the script gives them; ``diverted`` holds those of the user's that the trial has its own version of,
-    below the trial's folder. In other processes than the trial's own nothing is diverted.
+    ``diverted``: paths of the user's → the trial's own version. ``removed``: those that the script removed; they are
+    there still. In both, the folder of a path is resolved, and the path itself where content is meant.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.root = os.path.join(session.request.folder, FILES)
+        self.folder = os.path.realpath(session.request.folder)
+        self.root = os.path.join(self.folder, FILES)
         self.diverted: dict[str, str] = {}
-        # A file that is older than the trial is the user's; one that the trial made is the trial's.
-        self.began = time.time()
-        folder = session.request.folder
-        caches = (os.path.expanduser("~/.cache"), tempfile.gettempdir(), folder, "/dev", "/proc", "/sys")
-        self.exempt = tuple(os.path.realpath(path) + os.sep for path in caches if path)
-        self.named = tuple(path for path in _folders_of(session.request) if path + os.sep not in self.exempt)
-        self.caches = tuple(os.path.realpath(path) + os.sep for path in _caches())
+        self.removed: set[str] = set()
+        self.began = births.now()
         self.home = os.path.realpath(os.path.expanduser("~"))
-        self.stat = os.stat
-        self.open = builtins.open
+        self.temporary = os.path.realpath(tempfile.gettempdir())
+        self.library_cache = os.path.join(self.home, ".cache")
+        self.named = tuple(
+            path for path in _folders_of(session.request) if path not in (self.library_cache, self.temporary)
+        )
+        self.caches = tuple(os.path.realpath(path) for path in _caches())
         self.created = CreatedFiles(session.request.folder, self.is_watched, lambda: bool(session.clock.total_steps))
+        self.stale_reads = StaleReads()
+        self._working = threading.local()
+        self._has_forks = False
+        os.register_at_fork(after_in_parent=self._forked, after_in_child=self._forked)
+        session.observers.append(self._tell_of_stale_reads)
 
-    def absolute(self, path: object) -> str | None:
-        """The path as text, or None for descriptors and other things that aren't paths."""
-        if isinstance(path, (str, os.PathLike)):
-            name = os.fspath(path)
-            return os.path.abspath(name) if isinstance(name, str) else None
-        return None
+    def _forked(self) -> None:
+        self._has_forks = True
 
-    def is_users(self, path: str) -> bool:
-        """Whether a regular file (or folder) stands there that the trial didn't make."""
-        real = os.path.realpath(path)
-        if not self._is_among_users(real):
+    # this process's own work
+
+    @property
+    def is_working(self) -> bool:
+        """Whether this thread is deciding on a path: what it does meanwhile is not the script's doing."""
+        return getattr(self._working, "now", False)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Around a decision; see ``is_working``."""
+        before = self.is_working
+        self._working.now = True
+        try:
+            yield
+        finally:
+            self._working.now = before
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any path may mean something else than it says."""
+        return bool(self.diverted or self.removed or self._has_forks)
+
+    # where a path lies
+
+    @staticmethod
+    def absolute(path: object) -> str | None:
+        """The path as text, or None for descriptors and other things that aren't local paths."""
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return None
+        name = os.fsdecode(path)
+        return None if not name or "://" in name or "\0" in name else os.path.abspath(name)
+
+    def is_users(self, path: str, *, follow: bool = True, everywhere: bool = False) -> bool:
+        """Whether a regular file or a folder stands there that is older than the trial.
+
+        ``everywhere``: also in caches. ``follow``: what a link leads to is meant, and not the link.
+        """
+        real = os.path.realpath(path) if follow else _entry(path)
+        if not self._is_protected(real, everywhere):
             return False
         try:
-            status = self.stat(real)
+            status = os.stat(real) if follow else os.lstat(real)
         except OSError:
             return False
-        ordinary = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-        return ordinary and status.st_mtime < self.began
-
-    def _is_among_users(self, real: str) -> bool:
-        """Whether the path lies where trials may not write what they like."""
-        return not real.startswith(self.exempt) or self._under_user_folder(real)
-
-    def is_watched(self, path: str) -> bool:
-        """Whether what is made there comes from the script. Libraries keep downloads elsewhere in the home folder."""
-        real = os.path.realpath(path)
-        # The folder itself, too: whatever lies in one that the trial made goes with it.
-        cached = (real + os.sep).startswith(self.caches) or f"{os.sep}__pycache__" in real
-        if cached or not (self.session.here and self._is_among_users(real)):
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)):
             return False
-        in_home = os.path.relpath(real, self.home) if real.startswith(self.home + os.sep) else ""
-        return not in_home or (self._under_user_folder(real) and not in_home.startswith("."))
+        born = births.birth(real, follow=follow)
+        if born is None:
+            return not self.created.has_made(path) and min(status.st_mtime, status.st_ctime) < self.began
+        return born < self.began
 
-    def _under_user_folder(self, real: str) -> bool:
-        """A project that lies in the temporary folder is still the user's; only the trial's own folder isn't."""
-        homes = (os.path.realpath(os.getcwd()), *self.named)
-        users = any(real == home or real.startswith(home + os.sep) for home in homes)
-        return users and not real.startswith(os.path.realpath(self.session.request.folder) + os.sep)
+    def _is_protected(self, real: str, everywhere: bool) -> bool:
+        """Whether the path lies where trials may not write what they like."""
+        of_the_kernel = real.startswith(("/dev/", "/proc/", "/sys/")) and not _is_in(real, "/dev/shm")
+        if of_the_kernel or _is_in(real, self.folder):
+            return False
+        if everywhere:
+            return True
+        if self._is_cached(real) or real.endswith(".lock"):
+            return False
+        return self._is_named(real) or not _is_in(real, self.library_cache)
 
-    def target(self, path: str) -> str:
-        """Where the trial's version of the path lies from now on."""
-        if path not in self.diverted:
-            target = os.path.join(self.root, path.lstrip(os.sep))
+    def _is_cached(self, real: str) -> bool:
+        if any(_is_in(real, cache) for cache in self.caches) or f"{os.sep}__pycache__" in real:
+            return True
+        compiled = os.path.join(self.temporary, "torchinductor_")
+        return real.startswith(compiled)
+
+    def is_watched(self, path: str, model: bool = False) -> bool:
+        """Whether what is made there is put aside. Libraries keep downloads in the home folder, and much in /tmp."""
+        real = os.path.realpath(path)
+        if not self._is_protected(real, model):
+            return False
+        if model or self._is_named(real):
+            hidden = _is_in(real, self.home) and os.path.relpath(real, self.home).startswith(".")
+            return model or not hidden
+        if _is_in(real, self.temporary):
+            return not os.path.relpath(real, self.temporary).startswith(TEMPORARY)
+        return not _is_in(real, self.home)
+
+    def _is_named(self, real: str) -> bool:
+        """Whether it is below the current folder, the script's, or one that an argument of the script names."""
+        return any(_is_in(real, home) for home in (os.path.realpath(os.getcwd()), *self.named))
+
+    def view(self, path: str, *, follow: bool = True) -> str | None:
+        """Where that lies which the script sees at the path; None where it removed it, or a folder above it."""
+        found = self._find(_entry(path))
+        if found is None and follow:
+            found = self._find(os.path.realpath(path))
+        return path if found is None else None if found == _GONE else found
+
+    def _find(self, name: str) -> str | None:
+        """The trial's version, ``_GONE``, or None for a path that is what it says."""
+        if self._has_forks and os.path.lexists(target := self._target_of(name)) and not os.path.isdir(target):
+            return target  # of this trial's other processes
+        below = ""
+        while True:
+            if name in self.diverted:
+                return self.diverted[name] + below
+            if name in self.removed:
+                return _GONE
+            above, last = os.path.split(name)
+            if above == name:
+                return None
+            name, below = above, os.sep + last + below
+
+    def _target_of(self, name: str) -> str:
+        return os.path.join(self.root, name.lstrip(os.sep))
+
+    def target(self, path: str, *, follow: bool = True) -> str:
+        """Where the trial's version of the path lies from now on; the folder for it is made."""
+        name = os.path.realpath(path) if follow else _entry(path)
+        if name not in self.diverted:
+            target = self._target_of(name)
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            self.diverted[path] = target
-            self.session.note(f"diverted {path} to the trial's folder")
-        return self.diverted[path]
+            if os.path.isfile(name):
+                self.stale_reads.watch(name)
+            self.diverted[name] = target
+            self.note(f"diverted {path} to the trial's folder")
+        return self.diverted[name]
 
-    def for_writing(self, path: Given, *, always: bool = False, keep_content: bool = False) -> Given | str:
-        """The path to write to instead; the path itself where nothing of the user's is in danger."""
+    def note(self, text: str) -> None:
+        """A line for people, of the trial's own process only."""
+        if self.session.here:
+            self.session.note(text)
+
+    # what the script does with it
+
+    def for_writing(
+        self,
+        path: Given,
+        *,
+        keep_content: bool = False,
+        exclusive: bool = False,
+        everywhere: bool = False,
+        copy: Callable[[str, str], None] | None = None,
+    ) -> Given | str:
+        """The path to write a file to instead; the path itself where nothing of the user's is in danger.
+
+        ``keep_content``: what is there stays, and is copied first, by ``copy`` where that is given (source, target).
+        ``exclusive``: fails where something is there.
+        Raises ``FileNotFoundError`` in a folder that the script removed.
+        """
         name = self.absolute(path)
-        if name is None or not self.session.here:
+        if name is None or self.is_working:
             return path
-        if name in self.diverted:
-            return self.diverted[name]
-        if os.path.realpath(name).startswith(os.path.realpath(self.session.request.folder) + os.sep):
-            return path
-        users = self.is_users(name)
-        if not (users or always):
-            return path
-        content = self._content(name) if users and keep_content else None
-        target = self.target(name)
-        if content is not None:
-            with self.open(target, "wb") as file:
-                file.write(content)
-        return target
+        with self.working():
+            place = self.view(name) if self.is_active else name
+            if place is None:
+                return self._write_where_removed(name)
+            if place != name:
+                return place
+            if exclusive or os.path.isdir(name) or not self.is_users(name, everywhere=everywhere):
+                return path
+            if not os.access(name, os.W_OK):
+                return path  # fails, as it would without us
+            if keep_content:
+                copied = self._target_of(os.path.realpath(name))
+                os.makedirs(os.path.dirname(copied), exist_ok=True)
+                (copy or self._copy)(name, copied)
+            return self.target(name)
 
-    def _content(self, path: str) -> bytes:
-        with self.open(path, "rb") as file:
-            content: bytes = file.read()
-            return content
+    def _write_where_removed(self, name: str) -> str:
+        key = _entry(name)
+        if key not in self.removed and os.path.realpath(name) not in self.removed:
+            raise missing(name)
+        return self.target(name, follow=key not in self.removed)
 
-    def for_reading(self, path: Given) -> Given | str:
-        """The trial's version of the path, if it has one."""
-        if not self.diverted:
+    def for_reading(self, path: Given, *, follow: bool = True) -> Given | str:
+        """The trial's version of the path, if it has one. Raises ``FileNotFoundError`` where the script removed it."""
+        if not self.is_active or self.is_working:
             return path
         name = self.absolute(path)
-        return path if name is None else self.diverted.get(name, path)
+        if name is None:
+            return path
+        with self.working():
+            place = self.view(name, follow=follow)
+        if place is None:
+            raise missing(path)
+        return path if place == name else place
+
+    def will_make(self, path: object, *, folder: bool = False, model: bool = False) -> None:
+        """The script is about to write to the path, which ``for_writing`` gave."""
+        if not self.is_working:
+            with self.working():
+                self.created.will_make(self.absolute(path), folder=folder, model=model)
+
+    def saving(
+        self, path: Given, *, model: bool = True, keep_content: bool = False, exclusive: bool = False
+    ) -> Given | str:
+        """For libraries that write a file past ``open``: the path to write to, noted. See ``for_writing``."""
+        place = self.for_writing(path, keep_content=keep_content, exclusive=exclusive, everywhere=model)
+        self.will_make(place, model=model)
+        return place
+
+    def loading(self, path: Given) -> Given | str:
+        """For libraries that read a file past ``open``."""
+        place = self.for_reading(path)
+        if self.created.has_any and not self.is_working:
+            self.created.read(self.absolute(place))
+        return place
+
+    def listed(self, folder: str, names: Iterable[str]) -> list[str]:
+        """Those of a folder's names that the script hasn't removed."""
+        real = os.path.realpath(folder)
+        keys = ((name, os.path.join(real, name)) for name in names)
+        return [name for name, key in keys if key in self.diverted or key not in self.removed]
+
+    def remove(self, path: str) -> None:
+        """The script sees nothing at the path of the user's from now on."""
+        name = _entry(path)
+        self.removed = {key for key in self.removed if not _is_in(key, name)} | {name}
+        # What the trial had made of it, or in it, is gone indeed.
+        for below in [key for key in self.diverted if _is_in(key, name)]:
+            del self.diverted[below]
+        target = self._target_of(name)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(target) if os.path.isdir(target) else os.unlink(target)
+        self.note(f"kept {path}, which the script would remove")
+
+    def forget(self, path: str) -> None:
+        """The trial's version of the path was renamed or removed: nothing is there, though the user's may be."""
+        name = _entry(path)
+        if self.diverted.pop(name, None) is not None and os.path.lexists(path):
+            self.removed.add(name)
+
+    def make_folders(self, path: str) -> None:
+        """A library is about to make the folder, and those above it, past Python: what is missing of them is noted."""
+        missing = []
+        while not os.path.lexists(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            self.created.will_make(folder, folder=True)
+
+    def _copy(self, source: str, target: str) -> None:
+        """The file, by reference where the file system can do that."""
+        size = os.path.getsize(source)
+        if size > _MUCH_BYTES:
+            self.note(f"copied {source} ({size / 2**30:.1f} GiB) to the trial's folder: it is opened for writing")
+        with contextlib.suppress(OSError), open(source, "rb") as old, open(target, "wb") as new:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+            return
+        shutil.copyfile(source, target)
+        shutil.copymode(source, target)
+
+    def _tell_of_stale_reads(self) -> None:
+        for path in self.stale_reads.seen():
+            self.note(
+                f"{path} was diverted, and its old version read past Python, by the script's libraries or by another "
+                "program: what came of it isn't what the script wrote; have it write to a new file"
+            )
+
+
+def missing(path: object) -> FileNotFoundError:
+    """What is raised where nothing is at the path."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    """Whether it is the folder, or below it."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _entry(path: str) -> str:
+    """The path with the links in its folder resolved, and itself as it is."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _caches() -> Iterator[str]:
@@ -148,120 +351,3 @@ def _folders_of(request: ChildRequest) -> Iterator[str]:
         value = argument.rpartition("=")[2]
         if os.sep in value:
             yield os.path.realpath(value)
-
-
-def install(overlay: Overlay) -> None:
-    """Patches the ways in which Python scripts write, rename and remove files."""
-    patch(builtins, "open", lambda original: _open(overlay, original))
-    io.open = builtins.open
-    for name in ("replace", "rename"):
-        patch(os, name, lambda original: _rename(overlay, original))
-    for name in ("remove", "unlink"):
-        patch(os, name, lambda original: _remove(overlay, original))
-    patch(os, "mkdir", lambda original: _mkdir(overlay, original))
-    patch(os, "stat", lambda original: reading_first(overlay, original))
-    patch(shutil, "rmtree", lambda original: _rmtree(overlay, original))
-
-
-def _open(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    def open(file: object, mode: object = "r", *args: object, **kwargs: object) -> Result:
-        if isinstance(mode, str) and any(letter in mode for letter in "wax+"):
-            checkpoint = isinstance(file, (str, os.PathLike)) and str(file).endswith(CHECKPOINTS)
-            keeps = "w" not in mode
-            file = overlay.for_writing(file, always=checkpoint and "w" in mode, keep_content=keeps)
-            overlay.created.will_make(overlay.absolute(file))
-        else:
-            file = overlay.for_reading(file)
-            overlay.created.read(file)
-        return original(file, mode, *args, **kwargs)
-
-    return open
-
-
-def reading_first(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    """``original``, which reads the path that is its first argument, given the trial's version of it."""
-
-    def call(*args: object, **kwargs: object) -> Result:
-        if overlay.diverted:
-            args, kwargs = _with_path(original, 0, overlay.for_reading, args, kwargs)
-        return original(*args, **kwargs)
-
-    return call
-
-
-def writing_second(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    """``original``, which saves to the path that is its second argument, given one in the trial's folder."""
-
-    def call(*args: object, **kwargs: object) -> Result:
-        args, kwargs = _with_path(original, 1, lambda path: overlay.for_writing(path, always=True), args, kwargs)
-        return original(*args, **kwargs)
-
-    return call
-
-
-def _with_path(
-    function: Callable[..., object],
-    place: int,
-    change: Callable[[object], object],
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The arguments of a call, one of them changed: it may be given by its place, or by the function's name for it."""
-    if len(args) > place:
-        return (*args[:place], change(args[place]), *args[place + 1 :]), kwargs
-    name = list(inspect.signature(function).parameters)[place]
-    return args, {**kwargs, name: change(kwargs[name])} if name in kwargs else kwargs
-
-
-def _rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
-    def rename(src: object, dst: object, *args: object, **kwargs: object) -> object:
-        source, destination = overlay.absolute(src), overlay.absolute(dst)
-        if source is None or destination is None or not overlay.session.here:
-            return original(src, dst, *args, **kwargs)
-        if source in overlay.diverted:
-            return original(overlay.diverted.pop(source), overlay.target(destination))
-        if overlay.is_users(source) or overlay.is_users(destination):
-            # The user's own file is copied, not moved: both names stay as they were.
-            target = overlay.target(destination)
-            if overlay.is_users(source):
-                shutil.copy2(source, target)
-                return None
-            return shutil.move(source, target)
-        overlay.created.will_make(destination, folder=os.path.isdir(source))
-        return original(src, dst, *args, **kwargs)
-
-    return rename
-
-
-def _mkdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    def mkdir(path: object, *args: object, **kwargs: object) -> Result:
-        overlay.created.will_make(None if kwargs.get("dir_fd") is not None else overlay.absolute(path), folder=True)
-        return original(path, *args, **kwargs)
-
-    return mkdir
-
-
-def _remove(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
-    def remove(path: object, *args: object, **kwargs: object) -> object:
-        name = overlay.absolute(path)
-        if name is None or kwargs or not overlay.session.here:
-            return original(path, *args, **kwargs)
-        if name in overlay.diverted:
-            return original(overlay.diverted.pop(name))
-        if overlay.is_users(name):
-            overlay.session.note(f"kept {name}, which the script would remove")
-            return None
-        return original(path, *args)
-
-    return remove
-
-
-def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
-    def rmtree(path: object, *args: object, **kwargs: object) -> object:
-        name = overlay.absolute(path)
-        if name is not None and overlay.session.here and overlay.is_users(name):
-            overlay.session.note(f"kept {name}, which the script would remove")
-            return None
-        return original(path, *args, **kwargs)
-
-    return rmtree

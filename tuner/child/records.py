@@ -7,7 +7,8 @@ later requests give it back with what the study adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Integral, Real
@@ -79,6 +80,11 @@ class LoaderUse:
     made: int | None = None
 
 
+def hold_lines(keys: Collection[str]) -> bool:
+    """Whether some of these keys of sources name lines, as earlier versions wrote them; see ``call_sites``."""
+    return any(re.match(r"[^<~]+:\d+(?:<|#|$)", key) for key in keys)
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """What is known of a script. Empty and None mean unknown; every field may be absent in JSON.
@@ -91,6 +97,7 @@ class Knowledge:
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
     ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
@@ -130,6 +137,7 @@ class Knowledge:
     wait_is_unseen: bool = False
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    module_hashes: Mapping[str, str] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
@@ -162,7 +170,8 @@ class ChildRequest:
 
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
-    child shares. ``used_device_bytes`` is what others hold of the device.
+    child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
+    doesn't take effect ends the script.
     """
 
     mode: Mode = Mode.TRIAL
@@ -182,6 +191,7 @@ class ChildRequest:
     used_device_bytes: int = 0
     parent_pid: int | None = None
     spawned_monotonic: float | None = None
+    strict: bool = False
 
 
 # Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, SupportsFloat
 
-from . import devices
+from . import devices, user_modules
+from .applied import AppliedRun
 from .clock import StepClock
 from .facts import ScriptFacts
 from .knobs import Knobs
@@ -83,6 +84,8 @@ class Session:
         # Data that are fetched once and trained on again and again were no measure of the baseline.
         self.clock.counts_samples = request.knowledge.unit != "steps"
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
+        self.applied = None if self.measuring else AppliedRun(request, self.knobs)
+        """Watches an applied run; None in a trial."""
         self.facts = ScriptFacts()
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
@@ -199,7 +202,12 @@ class Session:
     # messages
 
     def fail(self, reason: str, detail: str) -> None:
-        """Records once that this config can't work. ``reason`` is a slug, ``detail`` a line for people."""
+        """Records once that this config can't work. ``reason`` is a slug, ``detail`` a line for people.
+
+        An applied run says it, and goes on without what can't be had.
+        """
+        if self.applied is not None:
+            self.applied.say(detail)
         if self.measuring and self._says_first(reason):
             self.recorder.emit(Failure(reason, detail))
 
@@ -216,8 +224,10 @@ class Session:
             self.stop("the loss is not finite", complete=False)
 
     def note(self, text: str) -> None:
-        """A line for people, recorded once."""
-        if self._says_first(text):
+        """A line for people, recorded once; an applied run says it, since nobody reads its records."""
+        if self.applied is not None:
+            self.applied.say(text)
+        elif self._says_first(text):
             self.recorder.emit(Note(text))
 
     def _says_first(self, text: str) -> bool:
@@ -259,8 +269,11 @@ class Session:
             raise StopTrial
 
     def stop(self, why: str, *, complete: bool = True) -> None:
-        """Writes what was seen, then unwinds the script; a watchdog ends a process that won't unwind."""
-        if self.finished:
+        """Writes what was seen, then unwinds the script; a watchdog ends a process that won't unwind.
+
+        Does nothing in an applied run: that is the user's own training, and ends where the script ends.
+        """
+        if self.finished or self.applied is not None:
             return  # what is being written down says it already
         self.finish(complete=complete, why=why)
         self.stopped = True
@@ -277,6 +290,8 @@ class Session:
         for observe in self.observers:
             observe()
         self.metrics.send_logged()
+        if not self.request.config:
+            self.facts.module_hashes = user_modules.hashes()
         if self._own_steps:
             self.facts.unit = "samples" if self._own_samples else "steps"
         self.facts.left_out.update(self.knobs.kept_by_script)

@@ -16,7 +16,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NoReturn, TypeVar
 
+from .call_sites import line_stack
 from .clock import StepClock
+from .records import hold_lines
 
 TRAINING_SHARE = 0.5
 """A source trains if it is fetched in so many of the gaps between gradients."""
@@ -82,6 +84,7 @@ class TrainingSources(Generic[Source]):
         on_counted: Callable[[Source, int], None] = lambda source, samples: None,
     ) -> None:
         self.known = frozenset(known)
+        self._known_by_lines = hold_lines(known)
         self.primary: Source | None = None
         self.changes_of_primary = 0
         self.gaps = 0
@@ -104,7 +107,9 @@ class TrainingSources(Generic[Source]):
         return self._sources[key]
 
     def add(self, source: Source) -> Source:
-        """Takes a source in, by its key."""
+        """Takes a source in, by its key; called where the user's call has led to it."""
+        if self._known_by_lines and f"{line_stack()}#{len(self.at(source.stack))}" in self.known:
+            self.known |= {source.key}  # a profile or a study of an earlier version knows it so
         self._sources[source.key] = source
         return source
 

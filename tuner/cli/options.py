@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from tuner.cli.trust import declare_trust
 from tuner.devices.present import AUTO, spellings
 
 
@@ -23,3 +24,4 @@ def declare_script(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--space", metavar="NAME|FILE", help="search space (default: that of the framework that trains)"
     )
+    declare_trust(parser, "load the Python files that study.toml names without asking")

@@ -30,7 +30,10 @@ DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices of a study, typed but not yet held against the machine. ``source`` is the study.toml."""
+    """The choices of a study, typed but not yet held against the machine.
+
+    ``source`` is the study.toml, ``loads`` the Python files that it names: whoever wrote it has them run in here.
+    """
 
     script: str
     module: str
@@ -51,6 +54,7 @@ class Settings:
     planned_samples: int | None
     probe: bool
     source: Path | None
+    loads: tuple[Path, ...] = ()
 
 
 def gather(arguments: argparse.Namespace) -> Settings:
@@ -66,6 +70,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         source, declared = None, {}
     if command.get("script") or command.get("module"):
         declared = {key: value for key, value in declared.items() if key not in ("script", "module")}
+    loads = [declared[key] for key in ("space", "objective") if key not in command and _is_file(declared.get(key, ""))]
     tables = {key: {**declared.get(key, {}), **command.get(key, {})} for key in _TABLES}
     merged = {**DEFAULTS, **declared, **command, **tables}
     return Settings(
@@ -74,7 +79,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         folder=merged["study"], knobs=merged["knobs"], pinned=Config(merged["set"]), max_memory=merged["max_memory"],
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
         effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
-        accuracy=_accuracy(merged), probe=merged["probe"],
+        accuracy=_accuracy(merged), probe=merged["probe"], loads=tuple(map(Path, loads)),
     )  # fmt: skip
 
 
@@ -181,6 +186,11 @@ def _speaks_of(declared: Mapping[str, Any], command: Mapping[str, Any]) -> bool:
         return declared.get("module", command["module"]) == command["module"] and not declared.get("script")
     named = declared.get("script")
     return not declared.get("module") and (not named or Path(named).resolve() == Path(command["script"]).resolve())
+
+
+def _is_file(name: str) -> bool:
+    """Whether a space or an objective is named by its file, as ``registry`` tells it."""
+    return name.endswith(".py") or "/" in name
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,8 @@
-"""NVIDIA's cards, as NVML and CUDA_VISIBLE_DEVICES show them."""
+"""NVIDIA's cards, as NVML and CUDA_VISIBLE_DEVICES show them, numbered by PCI bus.
+
+CUDA numbers cards by speed unless CUDA_DEVICE_ORDER says PCI_BUS_ID: where a machine has cards of several kinds, a
+number in CUDA_VISIBLE_DEVICES is read here as under that order, and a trial is shown its card under it.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ from typing import Any
 
 from tuner.devices.base import DeviceKind, DeviceReader, NoReader
 from tuner.devices.cuda_reader import CardReader
-from tuner.devices.nvml import nvml_handle, nvml_session, text_of
+from tuner.devices.nvml import card_number, nvml_handle, nvml_session, slices, text_of, used_bytes
 from tuner.model import Device
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
 class CudaKind(DeviceKind):
-    """CUDA cards, each a device of its own."""
+    """CUDA cards, each a device of its own; of a card that is divided (MIG), each instance."""
 
     name = "cuda"
     numbered = True
@@ -52,9 +56,16 @@ class CudaKind(DeviceKind):
             return {} if nvml is None else {"driver": text_of(nvml.nvmlSystemGetDriverVersion())}
 
     def environment(self, device: Device, *, alone: bool) -> Mapping[str, str]:
-        """Shows this card alone. A rank of several chooses among all cards by its own number."""
+        """Shows this card alone. A rank of several chooses among all cards by its own number.
+
+        By its number where it has one: scripts read the variable, and a UUID is no number. An instance of MIG has none.
+        """
         if not alone:
             return {}
+        with nvml_session() as nvml:
+            number = None if nvml is None or device.uuid.startswith("MIG-") else card_number(nvml, device)
+        if number is not None:
+            return {_VISIBLE: str(number), _ORDER: "PCI_BUS_ID"}
         return {_VISIBLE: device.uuid if device.uuid.startswith(("GPU-", "MIG-")) else str(device.index)}
 
     def label_in_child(self, device: Device) -> str:
@@ -69,7 +80,7 @@ class CudaKind(DeviceKind):
         """The card's memory in use; None without a driver, or where the card is gone."""
         with nvml_session() as nvml:
             handle = nvml_handle(nvml, device)
-            return None if nvml is None or handle is None else int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+            return None if nvml is None or handle is None else used_bytes(nvml, handle)
 
     @contextmanager
     def reader(self, device: Device) -> Iterator[DeviceReader]:
@@ -82,13 +93,15 @@ class CudaKind(DeviceKind):
 def _visible_handles(nvml: ModuleType) -> list[Any]:
     visible = os.environ.get(_VISIBLE)
     if visible is None:
-        return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        cards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        return [handle for card in cards for handle in slices(nvml, card) or [card]]
     handles: list[Any] = []
     for entry in visible.split(","):
         try:
-            handles.append(_visible_handle(nvml, entry.strip()))
+            handle = _visible_handle(nvml, entry.strip())
         except (nvml.NVMLError, ValueError):
             break  # CUDA too ignores everything from the first invalid entry on
+        handles += slices(nvml, handle) or [handle]
     return handles
 
 

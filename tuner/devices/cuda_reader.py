@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tuner.analysis.resources import CardReading
+from tuner.devices.nvml import used_bytes
 
 PERIOD_S = 1.0
 # As for every reading beside what is measured: at most 1% of the time.
@@ -39,7 +40,7 @@ class CardReader:
             sm_mhz=None if clock_mhz is None else float(clock_mhz),
             celsius=None if celsius is None else float(celsius),
             reasons=self._reasons(),
-            used=getattr(self._ask("nvmlDeviceGetMemoryInfo"), "used", None),
+            used=self._used_bytes(),
             tells_shares=shares is not None,
             processes=tuple((pid, memory.get(pid), (shares or {}).get(pid), other) for pid, other in foreign),
         )
@@ -51,6 +52,12 @@ class CardReader:
         """The bits of what limits the clocks now. Drivers before 535 know them by their old name."""
         now = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         return now if now is not None else self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+
+    def _used_bytes(self) -> int | None:
+        try:
+            return used_bytes(self._nvml, self._handle)
+        except self._nvml.NVMLError:
+            return None
 
     def _memory(self) -> dict[int, int | None]:
         """Bytes of each process that computes on the card."""

@@ -23,6 +23,7 @@ from tuner.formatting import (
     shift_text,
     value_text,
 )
+from tuner.masking import masked
 from tuner.model import (
     KnobReport,
     LeftOut,
@@ -254,9 +255,9 @@ def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[s
 
 
 def run_command(script: Script, profile: str) -> str:
-    """The command that applies a profile."""
+    """The command that applies a profile; it is printed, and so without the secrets among the arguments."""
     target = ["--module", script.module] if script.module else [script.path]
-    arguments = ["--", *script.argv] if script.argv else []
+    arguments = ["--", *masked(script.argv)] if script.argv else []
     return shlex.join(["autotune", "run", "--config", profile, *target, *arguments])
 
 

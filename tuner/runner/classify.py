@@ -179,6 +179,8 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"\bOutOfMemoryError\b|(?:CUDA|HIP|MPS backend|XPU|GPU) out of memory"
             r"|(?:CUDA|HIP) (?:driver )?error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory"
             r"|CUDA_ERROR_OUT_OF_MEMORY|C[UR]BLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+            # What cuBLAS says when there is no memory left for its handle.
+            r"|CUBLAS_STATUS_NOT_INITIALIZED"
             r"|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED|CUSOLVER_STATUS_ALLOC_FAILED"
             r"|CUFFT_ALLOC_FAILED|hipblas\w*_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR"
             r"|[Uu]nable to find (?:a valid|an) (?:cuDNN algorithm|engine)"

@@ -1,7 +1,7 @@
 """Moves the files that a trial created among the user's into the trial's folder: the next one starts as the first did.
 
-Results of the training are moved. Data that the script prepared for itself stay where they are: a download isn't
-repeated with each trial.
+Results of the training are moved, models above all: a script that finds one would resume from it. Data that the script
+prepared for itself stay where they are: a download isn't repeated with each trial.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,20 +24,45 @@ from tuner.storage.records import read_records
 LARGEST_RESULT_BYTES = 2**20
 MOST_RESULTS = 20
 """A folder with more than that before the first step, or with files that are read again, holds data and not logs."""
+LARGEST_COMPANION_BYTES = 2**25
+"""A file beside a model belongs to it, such as a configuration or a tokenizer; a larger one may be data."""
+MOST_KEPT_BYTES = 2**30
+"""Of the files of one trial so much is kept. A study would otherwise keep a large model once a trial."""
+REMOVED = "removed.txt"
+"""In the trial's folder: paths of what was too large to be kept."""
 
 
 @dataclass
 class _Created:
-    """What the trial created. ``files``: path → whether it was after the first step. ``read``: files read again."""
+    """What the trial created. ``files``: path → whether it was after the first step. ``read``: files read again.
+
+    ``models``: those that hold what is trained. ``scratch``: those that nobody wants any more.
+    """
 
     files: dict[str, bool] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
+    scratch: set[str] = field(default_factory=set)
 
     def are_data(self, paths: Collection[str]) -> bool:
         """Whether files that were created together before the first step are what the script trains on."""
         read = any(path in self.read for path in paths)
         return read or len(paths) > MOST_RESULTS or sum(map(_size, paths)) > LARGEST_RESULT_BYTES
+
+    def add(self, path: str, note: dict[str, object]) -> None:
+        """A file that was noted, by itself or with others."""
+        if note.get("scratch"):
+            self.scratch.add(path)
+        else:
+            self.files[path] = bool(note["after_first_step"])
+        if note.get("model"):
+            self.models.add(path)
+
+    def is_of_a_model(self, path: str) -> bool:
+        """Whether it is one, or was saved beside one."""
+        folders = {os.path.dirname(model) for model in self.models}
+        return path in self.models or (os.path.dirname(path) in folders and _size(path) <= LARGEST_COMPANION_BYTES)
 
 
 def move_created_files(trial: Path) -> list[str]:
@@ -49,22 +74,30 @@ def move_created_files(trial: Path) -> list[str]:
     if not (trial / MADE).exists():
         return []
     created, first_step_at = _read(trial / MADE), _first_step_at(trial)
-    results = {path for path, after_first_step in created.files.items() if after_first_step}
+    results = {
+        path for path, after_first_step in created.files.items()
+        if after_first_step or _changed_at(path) > first_step_at or created.is_of_a_model(path)
+    }  # fmt: skip
     early = created.files.keys() - results
     for top in (path for path in created.folders if os.path.dirname(path) not in created.folders):
-        inside = set(_files_below(top))
+        inside = set(_files_below(top)) - created.scratch
         # Created by other programs, or past Python's own open: their age decides.
-        prepared = {path for path in inside - created.files.keys() if _changed_at(path) < first_step_at}
+        others = inside - created.files.keys()
+        prepared = {p for p in others if _changed_at(p) < first_step_at and not created.is_of_a_model(p)}
         # A script that finds some of its data won't prepare the others again: all or nothing.
         if not prepared and not created.are_data(inside & early):
             results |= inside & early
-        results |= inside - created.files.keys() - prepared
+        results |= others - prepared
         early -= inside
     results |= {path for path in early if not created.are_data([path])}
-    moved = [path for path in sorted(results) if _move(path, trial / FILES)]
+    for path in created.scratch:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    moved = [path for path in sorted(results) if _move(path, trial)]
     for path in sorted(created.folders, key=len, reverse=True):
         with contextlib.suppress(OSError):
             os.rmdir(path)
+    _keep_within_bounds(trial)
     # A file at one of these paths from now on isn't this trial's.
     with contextlib.suppress(OSError):
         (trial / MADE).unlink()
@@ -87,20 +120,40 @@ def _read(path: Path) -> _Created:
     except OSError:
         return created
     for line in lines:
-        with contextlib.suppress(ValueError, KeyError):  # torn by whatever ended the trial
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # torn by whatever ended the trial
             note = json.loads(line)
             if "read" in note:
                 created.read.add(note["read"])
             elif note["folder"]:
                 created.folders.add(note["made"])
+            elif "had" in note:
+                for made in _made_since(note["made"], note["had"], created.folders):
+                    created.add(made, note)
             else:
-                created.files[note["made"]] = note["after_first_step"]
+                created.add(note["made"], note)
     return created
 
 
+def _made_since(prefix: str, had: Collection[str], folders: set[str]) -> Iterator[str]:
+    """Files whose paths begin so, but for the names that were there; ``folders`` gets the folders among them."""
+    folder, begin = os.path.split(prefix)
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if not name.startswith(begin) or name in had:
+                continue
+            if os.path.isdir(path) and not os.path.islink(path):
+                for here, _, names in os.walk(path):
+                    folders.add(here)
+                    yield from (os.path.join(here, below) for below in names)
+            else:
+                yield path
+
+
 def _files_below(folder: str) -> Iterable[str]:
-    for here, _, names in os.walk(folder):
+    for here, folders, names in os.walk(folder):
         yield from (os.path.join(here, name) for name in names)
+        yield from (path for name in folders if os.path.islink(path := os.path.join(here, name)))
 
 
 def _status(path: str) -> os.stat_result | None:
@@ -121,14 +174,37 @@ def _changed_at(path: str) -> float:
     return status.st_mtime if status is not None else 0.0
 
 
-def _move(path: str, folder: Path) -> bool:
-    """Whether the file existed and was moved to the folder."""
-    target, status = folder / path.lstrip(os.sep), _status(path)
-    if status is None or not stat.S_ISREG(status.st_mode):
+def _move(path: str, trial: Path) -> bool:
+    """Whether the file or link existed and is gone from there: in the trial's folder, unless it is too large."""
+    target, status = trial / FILES / path.lstrip(os.sep), _status(path)
+    if status is None or not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
         return False
     try:
+        if status.st_size > MOST_KEPT_BYTES:
+            _remove(Path(path), path, trial)
+            return True
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, target)
     except OSError:
         return False
     return True
+
+
+def _keep_within_bounds(trial: Path) -> None:
+    """Removes the largest of the trial's files until the others are no more than are kept."""
+    kept = sorted(((_size(path), path) for path in _files_below(str(trial / FILES))), reverse=True)
+    too_much = sum(size for size, _ in kept) - MOST_KEPT_BYTES
+    for size, path in kept:
+        if too_much <= 0:
+            break
+        with contextlib.suppress(OSError):
+            _remove(Path(path), os.sep + os.path.relpath(path, trial / FILES), trial)
+            too_much -= size
+
+
+def _remove(file: Path, meant: str, trial: Path) -> None:
+    """``meant``: the path at which the script has it."""
+    size = _size(str(file))
+    file.unlink()
+    with (trial / REMOVED).open("a", encoding="utf-8") as listed:
+        listed.write(f"{size}\t{meant}\n")

@@ -16,10 +16,12 @@ from tuner.child import wire
 from tuner.child.records import ChildRequest, Mode
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
+from tuner.masking import masked
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
 from tuner.runner.request import TrialRequest
-from tuner.storage.folder import LOG, REQUEST
+from tuner.storage import compile_cache
+from tuner.storage.folder import LOG, REQUEST, make_private
 
 CHILD = Path(wire.__file__).resolve().parent / "__main__.py"
 _GUARD = Path(guard.__file__).resolve()
@@ -33,7 +35,8 @@ class Launched:
     ``exit STATUS``. ``close`` ends every process of the trial.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], records: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], records: int, request: Path) -> None:
+        self._request = request
         assert process.stdin is not None and process.stdout is not None
         self.process = process
         self.records = records
@@ -65,6 +68,17 @@ class Launched:
         assert self.process.stdout is not None
         self.process.stdout.close()
         os.close(self.records)
+        self._mask_request()
+
+    def _mask_request(self) -> None:
+        """The child has read its arguments; what is kept of them holds no secrets."""
+        try:
+            request = wire.decode_request(self._request.read_text(encoding="utf-8"))
+            argv = masked(request.argv)
+            if argv != tuple(request.argv):
+                _write_request(self._request, replace(request, argv=argv))
+        except (OSError, ValueError):
+            pass  # never written, or the disk is gone: the trial has ended with an error of its own
 
 
 def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: int | None = None) -> Launched:
@@ -72,13 +86,13 @@ def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: i
 
     ``used_device_bytes`` is what others hold of the device: the child must not count it as its own.
     """
-    request.folder.mkdir(parents=True, exist_ok=True)
+    make_private(request.folder)
     path = request.folder.absolute() / REQUEST
     started = time.monotonic()
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     try:
-        log = os.open(request.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        log = os.open(request.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
             environment = child_environment(request, path, writer)
             process = _start_guard([python, str(child)], writer, log, environment)
@@ -89,17 +103,25 @@ def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: i
         raise
     finally:
         os.close(writer)
-    launched = Launched(process, reader)
+    launched = Launched(process, reader, path)
     try:
         for_child = child_request(
             request, parent_pid=process.pid, started=started, used_device_bytes=used_device_bytes
         )  # fmt: skip
-        path.write_text(wire.encode_request(for_child), encoding="utf-8")
+        _write_request(path, for_child)
         launched.begin()
     except BaseException:
         launched.close()
         raise
     return launched
+
+
+def _write_request(path: Path, request: ChildRequest) -> None:
+    """Readable by this user alone: it holds the script's arguments. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(wire.encode_request(request))
 
 
 def _start_guard(command: list[str], records: int, log: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -163,15 +185,18 @@ def child_environment(request: TrialRequest, request_path: Path, records: int) -
     }
 
 
-def device_environment(device: Device, config: Config, *, alone: bool = True) -> dict[str, str]:
-    """What shows a process its device, and the threads that the config sets. See ``DeviceKind.environment``."""
+def device_environment(device: Device, config: Config, *, alone: bool = True, shown: bool = True) -> dict[str, str]:
+    """What shows a process its device, and the threads that the config sets. See ``DeviceKind.environment``.
+
+    Unless it is ``shown`` this device, the process sees whichever the user's environment shows.
+    """
     threads = {"OMP_NUM_THREADS": str(config["threads"])} if "threads" in config else {}
-    return {**kind_of(device).environment(device, alone=alone), **threads}
+    return {**(kind_of(device).environment(device, alone=alone) if shown else {}), **threads}
 
 
 def _compile_cache(folder: Path | None) -> dict[str, str]:
-    """A study's figures must not hang on what another process compiled before it."""
-    return {} if folder is None else {"TORCHINDUCTOR_CACHE_DIR": str(folder.absolute())}
+    """A study's figures must not hang on what another process compiled before it; nor may that be run."""
+    return {} if folder is None else {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache.own(folder.absolute()))}
 
 
 def _silent_trackers(folder: Path) -> dict[str, str]:
@@ -194,19 +219,22 @@ def exec_applied(
     knowledge: Knowledge,
     *,
     alone: bool = True,
+    shown: bool = True,
+    strict: bool = False,
     python: str = sys.executable,
     child: Path = CHILD,
 ) -> NoReturn:
     """Replaces this process by the script with the config applied: nothing of ours stays beside it.
 
-    Unless it is ``alone`` it is one of several ranks, each of which takes its own card of all that are visible.
+    Unless it is ``alone`` it is one of several ranks, each of which takes its own card of all that are visible; unless
+    it is ``shown`` the device alone, it sees all that it would under plain Python. ``strict``: see ``ChildRequest``.
     Its exit status, signals and standard streams are then the caller's own, as under plain Python.
     """
-    request = applied_request(script, device, config, knowledge)
+    request = replace(applied_request(script, device, config, knowledge), strict=strict)
     descriptor, path = tempfile.mkstemp(prefix="autotune-", suffix=".json")
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(wire.encode_request(request))
-    environment = {**os.environ, **device_environment(device, config, alone=alone), wire.REQUEST_ENV: path}
+    environment = {**os.environ, **device_environment(device, config, alone=alone, shown=shown), wire.REQUEST_ENV: path}
     environment.pop(wire.RECORDS_ENV, None)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -30,7 +30,8 @@ class Knob:
     """One thing that can be turned.
 
     ``choices`` gives the values worth trying; the script's own need not be among them. ``meaning`` is a few words for
-    people. ``tier`` is what the knob may change: 1 nothing but speed, 2 numerics, 3 the optimisation.
+    people. ``tier`` is what the knob may change: 1 nothing but speed, 2 numerics, 3 the optimisation. Tier 1 isn't
+    screened: ``tier_reason`` says in a sentence why it is right, and so why the training can't be another one.
     ``ordered``: neighbouring values act alike, so that the search may climb. ``devices``: the kinds of device that it
     exists on, None for all. ``needs`` receives a complete config (every knob has a value) and says whether the knob
     means anything beside the others (prefetching needs workers); where it doesn't, it is dropped.
@@ -47,6 +48,7 @@ class Knob:
     choices: Callable[[Known], Sequence[Value]]
     meaning: str
     tier: int = 1
+    tier_reason: str = ""
     ordered: bool = False
     devices: frozenset[str] | None = None
     needs: Callable[[Mapping[str, Value]], bool] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -98,7 +99,7 @@ def _seed(shift: int, module: ModuleType) -> None:
 
 
 def _divert(overlay: Overlay, module: ModuleType) -> None:
-    patch(module, "save", lambda original: lambda path: original(overlay.for_writing(path, always=True)))
+    patch(module, "save", lambda original: lambda path: original(overlay.for_writing(path)))
 
 
 @pytest.fixture
@@ -123,6 +124,8 @@ def _begin(config: Mapping[str, object], *, divert_to: Path | None = None, **req
 
 
 def test_its_steps_are_counted_and_its_knob_is_reported(library: Path) -> None:
+    (library / "out.pt").write_text("the user's")
+    time.sleep(0.02)  # file systems stamp to a few milliseconds
     session, log = _begin({"momentum": 0.75}, divert_to=library / "trial", seed=7)
     tinyflow = importlib.import_module("tinyflow")
     importlib.import_module("tinyflow_extras")

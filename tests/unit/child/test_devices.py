@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,7 +103,63 @@ def test_a_card_is_waited_for_only_once_the_script_uses_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "offered"), [(9, ["fp32", "tf32", "bf16", "fp16"]), (7, ["fp32", "fp16"])], ids=["Hopper", "Volta"]
+    ("capability", "offered"), [(9, ["fp32", "tf32", "bf16"]), (7, ["fp32", "fp16"])], ids=["Hopper", "Volta"]
 )
 def test_formats_are_offered_by_what_the_card_computes_in(capability: int, offered: list[str]) -> None:
     assert devices.named("cuda:0").torch_precisions(_torch(capability=capability)) == offered
+
+
+TF32, IEEE, UNSET = (SimpleNamespace(fp32_precision=word) for word in ("tf32", "ieee", "none"))
+
+
+class _Raising:
+    """The older settings, once a script has used the newer ones."""
+
+    @property
+    def allow_tf32(self) -> bool:
+        raise RuntimeError("mix of the legacy and new APIs")
+
+
+class _NewMatmul(_Raising):
+    def __init__(self, word: str) -> None:
+        self.fp32_precision = word
+
+
+@pytest.mark.parametrize(
+    ("matmul", "cudnn", "rounding"),
+    [
+        (_NewMatmul("tf32"), SimpleNamespace(conv=IEEE), (True, False)),
+        (_NewMatmul("none"), SimpleNamespace(conv=TF32), (False, True)),
+        (_NewMatmul("ieee"), SimpleNamespace(conv=UNSET), (False, False)),
+        (SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=False), (True, False)),
+        (SimpleNamespace(allow_tf32=False), SimpleNamespace(allow_tf32=True), (False, True)),
+    ],
+    ids=["new matmul", "new convolution", "new off", "old matmul", "old convolution"],
+)
+def test_rounding_is_read_in_the_words_of_the_version_at_hand(
+    matmul: Any, cudnn: Any, rounding: tuple[bool, bool]
+) -> None:
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul), cudnn=cudnn)
+    assert devices.named("cuda:0").torch_rounding(SimpleNamespace(backends=backends)) == rounding  # type: ignore[arg-type]  # likewise
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounding"),
+    [
+        ("", (False, False)),
+        ("b.cuda.matmul.fp32_precision = 'tf32'", (True, False)),
+        ("b.fp32_precision = 'tf32'; b.cuda.matmul.fp32_precision = 'ieee'", (False, True)),
+        ("torch.set_float32_matmul_precision('high')", (True, False)),
+        ("b.cuda.matmul.allow_tf32 = True; b.cudnn.allow_tf32 = True", (True, True)),
+        ("torch.set_float32_matmul_precision('high'); b.cudnn.conv.fp32_precision = 'tf32'", (True, True)),
+    ],
+)
+def test_rounding_is_read_from_pytorch_itself(settings: str, rounding: tuple[bool, bool]) -> None:
+    """Settings last as long as the process, and mixed ones make its own getters raise: each has its own process."""
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        f"import torch; b = torch.backends; b.cudnn.allow_tf32 = False\n{settings}\n"
+        "from tuner.child import devices; print(tuple(devices.named('cuda:0').torch_rounding(torch)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(rounding)

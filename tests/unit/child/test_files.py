@@ -1,76 +1,160 @@
-"""What libraries write by themselves goes to the trial's folder, however the script passes the path."""
+"""Which path is meant by one of the script's, what is a model, and when a file came to be."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.file_attacks import state
 from support.in_process import Log, session_of
 
+from tuner.child import births, python_files
 from tuner.child.files import Overlay
 from tuner.child.patches import unpatch_all
-from tuner.child.torch.files import divert_safetensors, divert_torch
+from tuner.child.stale_reads import StaleReads
+from tuner.child.torch.files import is_model
 
 
 @pytest.fixture
-def overlay(tmp_path: Path) -> Iterator[Overlay]:
-    """Of a trial whose folder lies beside the user's."""
-    (tmp_path / "project").mkdir()
+def overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Overlay]:
+    """Of a trial whose folder lies beside the user's, where a file and a folder were before."""
+    project = tmp_path / "project"
+    (project / "folder").mkdir(parents=True)
+    for name in ("theirs", "folder/inner"):
+        (project / name).write_text(name)
+    time.sleep(0.02)  # file systems stamp to a few milliseconds
+    (tmp_path / "trial").mkdir()
+    monkeypatch.chdir(project)
     yield Overlay(session_of({"folder": str(tmp_path / "trial")}, Log()))
     unpatch_all()
 
 
-def _torch() -> ModuleType:
-    """A module whose functions have the parameters of PyTorch's."""
-    module = ModuleType("torch")
-
-    def save(obj: str, f: str, pickle_protocol: int = 2) -> None:
-        Path(f).write_text(f"{obj} {pickle_protocol}")
-
-    def load(f: str, map_location: str = "") -> str:
-        return Path(f).read_text() + map_location
-
-    vars(module).update(save=save, load=load)
-    return module
-
-
-def _safetensors() -> ModuleType:
-    """A module whose functions have the parameters of safetensors'."""
-    module = ModuleType("safetensors.torch")
-
-    def save_file(tensors: str, filename: str, metadata: int = 2) -> None:
-        Path(filename).write_text(f"{tensors} {metadata}")
-
-    def load_file(filename: str, device: str = "") -> str:
-        return Path(filename).read_text() + device
-
-    vars(module).update(save_file=save_file, load_file=load_file)
-    return module
+def test_a_file_is_as_old_as_the_file_system_says(tmp_path: Path) -> None:
+    before = births.now()
+    path = tmp_path / "file"
+    path.write_text("x")
+    os.utime(path, (1, 1))
+    time.sleep(0.02)
+    born = births.birth(str(path))
+    assert born is not None and before <= born < births.now()
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert births.birth(str(link)) == born
+    assert (births.birth(str(link), follow=False) or 0) > born
+    assert births.birth(str(tmp_path / "none")) is None
 
 
-def _check(overlay: Overlay, path: Path, save: Callable[..., None], load: Callable[..., str]) -> None:
-    """By position and by name; the names are those of the functions' first two parameters."""
-    content, place = list(inspect.signature(save).parameters)[:2]
-    name = str(path)
-    save("a", name, 3)
-    assert (load(name), load(**{place: name})) == ("a 3", "a 3")
-    save("b", **{place: name})
-    assert load(name) == "b 2"
-    save(**{place: name, content: "c"})
-    assert load(name) == "c 2"
-    assert not path.exists() and str(path) in overlay.diverted
+def test_new_files_are_written_where_the_script_says(overlay: Overlay) -> None:
+    assert overlay.for_writing("new") == "new"
+    assert overlay.saving("new.pt") == "new.pt"
+    assert overlay.loading("new.pt") == "new.pt"
+    assert not overlay.is_active
 
 
-def test_pytorchs_checkpoints_are_diverted(tmp_path: Path, overlay: Overlay) -> None:
-    module = _torch()
-    divert_torch(overlay, module)
-    _check(overlay, tmp_path / "project" / "model.pt", module.save, module.load)
+def test_the_users_are_diverted_by_any_name(overlay: Overlay, tmp_path: Path) -> None:
+    target = overlay.for_writing("theirs", keep_content=True)
+    assert str(target).startswith(str(tmp_path / "trial")) and Path(target).read_text() == "theirs"
+    assert overlay.for_reading(b"theirs") == overlay.for_reading(Path("folder/../theirs")) == target
+    os.symlink("theirs", "link")
+    assert overlay.for_reading("link") == overlay.for_writing("link") == target
+    assert overlay.for_reading(3) == 3 and overlay.for_reading("gs://bucket/theirs") == "gs://bucket/theirs"
 
 
-def test_checkpoints_of_safetensors_are_diverted(tmp_path: Path, overlay: Overlay) -> None:
-    module = _safetensors()
-    divert_safetensors(overlay, module)
-    _check(overlay, tmp_path / "project" / "model.safetensors", module.save_file, module.load_file)
+@pytest.mark.parametrize(
+    ("saved", "model"),
+    [
+        (OrderedDict({"layer.weight": 1}), True),
+        ({"epoch": 3, "net": {"layer.weight": 1, "layer.bias": 2}}, True),
+        ({"state": {}, "param_groups": []}, True),
+        ({"inputs": [1], "labels": [2]}, False),
+        (([1, 2], {"slices": 1}), False),
+        ([1.0, 2.0], False),
+    ],
+)
+def test_models_are_told_from_data(saved: object, model: bool) -> None:
+    assert is_model(saved) is model
+
+
+def test_reads_of_the_old_version_are_seen(tmp_path: Path) -> None:
+    reads, paths = StaleReads(), [tmp_path / name for name in "ab"]
+    assert reads.seen() == []
+    for path in paths:
+        path.write_text("x")
+        reads.watch(str(path))
+    assert reads.seen() == []
+    for _ in range(2):
+        paths[1].read_text()
+    assert reads.seen() == [str(paths[1])]
+
+
+NAMES = ("theirs", "folder", "folder/inner", "new", "new/deep", "folder/new")
+CALLS = ("write", "append", "read", "remove", "rename", "mkdir", "rmdir", "rmtree", "list", "exists", "replace_all")
+STEPS = st.lists(st.tuples(st.sampled_from(CALLS), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=12)
+
+
+def _do(call: str, name: str, other: str) -> object:
+    import shutil
+
+    try:
+        if call in ("write", "append"):
+            with open(name, call[0]) as file:
+                file.write(other)
+        elif call == "read":
+            with open(name) as file:
+                return file.read()
+        elif call == "rename":
+            os.rename(name, other)
+        elif call == "replace_all":
+            with open("t", "w") as file:
+                file.write(other)
+            os.replace("t", name)
+        elif call == "rmtree":
+            shutil.rmtree(name)
+        elif call == "list":
+            return sorted(os.listdir(name))
+        elif call == "exists":
+            return os.path.exists(name), os.path.isdir(name), sorted(entry.name for entry in os.scandir("."))
+        else:
+            getattr(os, call)(name)
+    except OSError as error:
+        return type(error).__name__
+    finally:
+        if os.path.exists("t"):
+            os.remove("t")
+    return None
+
+
+def _fill(folder: Path) -> None:
+    (folder / "folder").mkdir(parents=True)
+    for name in ("theirs", "folder/inner"):
+        (folder / name).write_text(name)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_any_sequence_of_calls_gives_what_plain_python_gives(
+    steps: list[tuple[str, str, str]], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path_factory.mktemp("sequence")
+    for name in ("plain", "trial"):
+        _fill(base / name)
+    monkeypatch.chdir(base / "plain")
+    expected = [_do(*step) for step in steps]
+    time.sleep(0.02)
+    before = state(base / "trial")
+    (base / "study").mkdir()
+    monkeypatch.chdir(base / "trial")
+    overlay = Overlay(session_of({"folder": str(base / "study")}, Log()))
+    python_files.install(overlay)
+    try:
+        assert [_do(*step) for step in steps] == expected
+    finally:
+        unpatch_all()
+    after = state(base / "trial")
+    assert {name: after.get(name) for name in before} == before

@@ -80,7 +80,7 @@ def test_a_file_says_everything(here: Path, declare: Callable[..., Path]) -> Non
         pinned=Config(num_workers=4, pin_memory=True, precision="bf16", lr=0.5), max_memory="0.5",
         space="job/spaces/mine.py", objective="latency", seed=9, effective_batch="free",
         source=path.relative_to(here), accuracy=AccuracyLimits(max_loss_increase=0.02), planned_samples=1000,
-        probe=False,
+        probe=False, loads=(Path("job/spaces/mine.py"),),
     )  # fmt: skip
     assert _gather("job") == expected
     shutil.copy("train.py", "job/train.py")

@@ -150,3 +150,57 @@ def test_a_limit_is_of_the_memory_that_the_device_computes_in(
 def test_a_host_that_computes_keeps_some_of_its_memory(no_cards: None) -> None:
     assert kind_of(resolve_device("cpu")).memory_limits(1000, 1000) == (900, None)
     assert TpuKind().memory_limits(600, 1000) == (900, None)
+
+
+def test_memory_in_use_leaves_out_what_the_driver_reserves(two_cards: SimpleNamespace) -> None:
+    """Two versions of one query: the first counts the driver's own 600 MiB as used."""
+
+    def memory(handle: str, version: int = 1) -> SimpleNamespace:
+        return SimpleNamespace(total=80 * 2**30, used=3 * 2**30 + (600 * 2**20 if version == 1 else 0))
+
+    card = resolve_device("cuda:0")
+    two_cards.nvmlDeviceGetMemoryInfo = memory
+    assert kind_of(card).used_bytes(card) == 3 * 2**30 + 600 * 2**20
+    two_cards.nvmlMemory_v2 = 2
+    assert kind_of(card).used_bytes(card) == 3 * 2**30
+
+
+def test_a_trial_is_shown_its_card_by_number_whatever_the_order(
+    two_cards: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scripts read CUDA_VISIBLE_DEVICES as a number; it counts among all cards, not among those that are visible."""
+    two_cards.nvmlDeviceGetIndex = CARDS.index
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    card = resolve_device("cuda:0")
+    assert card.uuid == CARDS[1]
+    shown = kind_of(card).environment(card, alone=True)
+    assert shown == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert kind_of(card).environment(card, alone=False) == {}
+    del two_cards.nvmlDeviceGetIndex
+    assert kind_of(card).environment(card, alone=True) == {"CUDA_VISIBLE_DEVICES": CARDS[1]}
+
+
+def test_a_divided_card_is_its_instances_with_their_own_memory(
+    two_cards: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instances = {0: "MIG-1", 2: "MIG-2"}  # the numbers have a gap
+
+    def instance(handle: str, number: int) -> str:
+        if number not in instances:
+            raise NVMLError
+        return instances[number]
+
+    two_cards.NVML_DEVICE_MIG_ENABLE = 1
+    two_cards.nvmlDeviceGetMigMode = lambda handle: [int(handle == CARDS[1])] * 2
+    two_cards.nvmlDeviceGetMaxMigDeviceCount = lambda handle: 7
+    two_cards.nvmlDeviceGetMigDeviceHandleByIndex = instance
+    two_cards.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(
+        total=(10 if handle.startswith("MIG") else 80) * 2**30, used=2**30
+    )
+    cards = [device for device in devices() if device.kind == "cuda"]
+    assert [(card.label, card.uuid, card.memory_bytes // 2**30) for card in cards] == [
+        ("cuda:0", CARDS[0], 80), ("cuda:1", "MIG-1", 10), ("cuda:2", "MIG-2", 10),
+    ]  # fmt: skip
+    assert kind_of(cards[1]).environment(cards[1], alone=True) == {"CUDA_VISIBLE_DEVICES": "MIG-1"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [device.uuid for device in devices() if device.kind == "cuda"] == ["MIG-1", "MIG-2"]

@@ -59,6 +59,7 @@ DEVICE_OOM = [
     "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
     "torch.AcceleratorError: CUDA error: out of memory",
     "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
     "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
     "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
     "RuntimeError: GET was unable to find an engine to execute this computation",

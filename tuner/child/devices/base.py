@@ -6,20 +6,30 @@ What the base class does is right for a device that works at once, and whose mem
 from __future__ import annotations
 
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ..records import Memory
+
+
+class Rounding(NamedTuple):
+    """Whether products of float32 are rounded to a shorter format, such as tf32, in each kind of product."""
+
+    matmul: bool
+    convolution: bool
 
 
 class Device:
     """``label``: as the parent names it, ``cuda:0``. ``torch_type``: PyTorch's word for the kind, as autocast takes it.
 
-    ``tensorflow_place``: where TensorFlow puts what is to run on it. ``xla_runs_in_threads``: whether what XLA has
-    compiled for it runs in threads of this process, so that their time shows that it ran.
+    ``torch_optimizer_default``: the implementation of an optimizer's update that PyTorch takes there by itself; ""
+    where that is the plain loop. ``tensorflow_place``: where TensorFlow puts what is to run on it.
+    ``xla_runs_in_threads``: whether what XLA has compiled for it runs in threads of this process, so that their time
+    shows that it ran.
     """
 
     kind: ClassVar[str]
     torch_type: ClassVar[str]
+    torch_optimizer_default: ClassVar[str] = ""
     tensorflow_place: ClassVar[str] = "/CPU:0"
     xla_runs_in_threads: ClassVar[bool] = False
 
@@ -45,13 +55,9 @@ class Device:
     def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
         """Whether products of float32 may be rounded to tf32 on the way, where the device can."""
 
-    def torch_asks_for_rounding(self, torch: ModuleType) -> bool:
-        """Whether products of float32 matrices were asked to be rounded, and would be."""
-        return False
-
-    def torch_rounds(self, torch: ModuleType) -> bool:
-        """Whether any product of float32 is rounded, in a matrix product or in a convolution."""
-        return False
+    def torch_rounding(self, torch: ModuleType) -> Rounding:
+        """Which products of float32 are rounded on the way, as PyTorch is set now. Never raises for its settings."""
+        return Rounding(matmul=False, convolution=False)
 
     # TensorFlow
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import ModuleType
 
 from ..records import Memory
-from .base import Device
+from . import settings
+from .base import Device, Rounding
 
-TF32_CAPABILITY = 8
-"""Compute capability of the first cards that round to tf32 (Ampere)."""
+AMPERE = 8
+"""Major compute capability of the first cards that compute in tf32 and bf16; PyTorch emulates bf16 on older ones."""
 
 
 class CudaDevice(Device):
@@ -17,6 +18,7 @@ class CudaDevice(Device):
     kind = "cuda"
     torch_type = "cuda"
     tensorflow_place = "/GPU:0"
+    torch_optimizer_default = "foreach"
 
     def torch_synchronize(self, torch: ModuleType) -> None:
         if torch.cuda.is_initialized():
@@ -45,19 +47,21 @@ class CudaDevice(Device):
         )  # fmt: skip
 
     def torch_precisions(self, torch: ModuleType) -> list[str]:
-        bf16 = ["bf16"] if torch.cuda.is_bf16_supported() else []
-        tf32 = ["tf32"] if torch.cuda.get_device_capability()[0] >= TF32_CAPABILITY else []
-        return ["fp32", *tf32, *bf16, "fp16"]
+        """Without bf16 where it is emulated, before Ampere. Where it isn't, fp16 has no more to give."""
+        if torch.cuda.get_device_capability()[0] >= AMPERE:
+            return ["fp32", "tf32", "bf16"]
+        return ["fp32", "fp16"]
 
     def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
         torch.set_float32_matmul_precision("high" if rounds else "highest")
         torch.backends.cudnn.allow_tf32 = rounds
 
-    def torch_asks_for_rounding(self, torch: ModuleType) -> bool:
-        return bool(torch.get_float32_matmul_precision() != "highest")
-
-    def torch_rounds(self, torch: ModuleType) -> bool:
-        return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+    def torch_rounding(self, torch: ModuleType) -> Rounding:
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        return Rounding(
+            matmul=settings.rounds(matmul, lambda: matmul.allow_tf32),
+            convolution=settings.rounds(getattr(cudnn, "conv", None), lambda: cudnn.allow_tf32),
+        )
 
     def tensorflow_cards(self, tf: ModuleType) -> list[object]:
         return list(tf.config.list_physical_devices("GPU"))

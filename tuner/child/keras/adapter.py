@@ -9,6 +9,7 @@ from ..adapter import Adapter, Library
 from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
+from .applied import AppliedKnobs
 from .evidence import Observation
 from .losses import LossReader
 from .watches import Watches
@@ -26,13 +27,15 @@ class KerasAdapter(Adapter):
         self.losses = LossReader()
         self.watches = Watches(session, self.losses.epoch_begins)
         self._loss_at = 0.0
+        if session.applied is not None:
+            session.applied.attend(AppliedKnobs(self.watches).effects)
 
     @property
     def libraries(self) -> Mapping[str, Library]:
         """TensorFlow, Keras, and what writes past ``open``."""
         return {
             "tensorflow": Library(
-                self.watches.watch_tensorflow, is_framework=True, seed=seed, divert=files.divert,
+                self.watches.watch_tensorflow, is_framework=True, seed=seed,
                 configure=self._configure,
             ),
             "keras": Library(self.watches.watch_keras, is_framework=True, oldest=OLDEST),

@@ -113,6 +113,8 @@ class FitWatch:
             self._apply(call, arguments)
             if self.session.measuring:
                 self._watch(call, arguments)
+            elif self.session.applied is not None:
+                self.session.applied.training_begins()
         except Exception as error:
             self.session.note(f"Model.fit could not be prepared: {type(error).__name__}: {error}")
 

@@ -1,4 +1,4 @@
-"""NumPy trains nothing here: its seeds are shifted, and that is all."""
+"""NumPy trains nothing here: its seeds are shifted, and what it maps into memory is led."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from ..adapter import Adapter, Library
 from ..patches import patch
 from ..seeds import shifted
 from ..session import Session
+from .files import divert
 
 
 class NumpyAdapter(Adapter):
-    """Seeds only."""
+    """Seeds and files."""
 
     framework = "numpy"
 
@@ -22,7 +23,7 @@ class NumpyAdapter(Adapter):
     @property
     def libraries(self) -> Mapping[str, Library]:
         """NumPy itself."""
-        return {"numpy": Library(seed=seed)}
+        return {"numpy": Library(seed=seed, divert=divert)}
 
 
 def seed(shift: int, numpy: ModuleType) -> None:

@@ -227,6 +227,8 @@ class FunctionWatch:
             entry.updates = entry.updates or (entry.optimizer is None and any(map(updates_variables, entry.graphs)))
             entry.example = self._specs(args, kwargs)
         self.calls[entry.code] += 1
+        if self.session.applied is not None:
+            self.session.applied.stepped()
         if not self.session.measuring:
             return
         if entry.is_steady:

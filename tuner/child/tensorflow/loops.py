@@ -95,6 +95,8 @@ class LoopWatch:
 
     def _eager_gradient(self, target: object) -> None:
         self.session.check_stop()
+        if self.session.applied is not None:
+            self.session.applied.stepped()
         if not self.session.measuring:
             return
         self.iterations.gradient_ran()

@@ -8,13 +8,14 @@ from types import ModuleType
 
 from ..adapter import Adapter, Library
 from ..session import Session
-from . import compiler, trackers, trainers
+from . import applied, compiler, trackers, trainers
 from .evidence import Observation
-from .files import divert_safetensors, divert_torch
+from .files import divert_torch
 from .seeds import seed
 from .watches import FRAMEWORK, TorchWatches
 
 OLDEST = (2, 4)
+STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 
 class TorchAdapter(Adapter):
@@ -32,7 +33,7 @@ class TorchAdapter(Adapter):
         wrapping = {**trainers.TRAINERS, **trackers.TRACKERS}
         return {
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
-            "safetensors.torch": Library(divert=divert_safetensors),
+            STATEFUL: Library(self._install_stateful),
             **{name: Library(partial(install, self.session)) for name, install in wrapping.items()},
         }
 
@@ -41,6 +42,10 @@ class TorchAdapter(Adapter):
         self.watches = TorchWatches(self.session, torch)
         self._set(torch)
         self.watches.install()
+        applied.watch(self.watches)
+
+    def _install_stateful(self, module: ModuleType) -> None:
+        self.watches.loaders.install_stateful(module)
 
     def _set(self, torch: ModuleType) -> None:
         session, config = self.session, self.session.request.config

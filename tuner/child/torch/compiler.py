@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class CompilerCounts:
-    """``graphs`` that were compiled, the ``seconds`` that took, ``breaks`` between graphs."""
+    """``graphs`` that were compiled, the ``seconds`` that took, ``breaks`` between graphs.
+
+    ``without_cuda_graph``: graphs that can't be replayed as CUDA graphs. ``given_up``: code that runs as it was written
+    after it had been compiled as often as the compiler is willing to.
+    """
 
     graphs: int = 0
     seconds: float = 0.0
     breaks: int = 0
+    without_cuda_graph: int = 0
+    given_up: int = 0
 
 
 def counts() -> CompilerCounts:
@@ -23,7 +30,16 @@ def counts() -> CompilerCounts:
     stats = dynamo.counters
     times = getattr(dynamo, "compilation_time_metrics", {})
     seconds = sum(times.get("_compile.compile_inner", ())) if times else 0.0
-    return CompilerCounts(int(stats["stats"]["unique_graphs"]), float(seconds), sum(stats["graph_break"].values()))
+    return CompilerCounts(
+        int(stats["stats"]["unique_graphs"]), float(seconds), sum(stats["graph_break"].values()),
+        int(stats["inductor"].get("cudagraph_skips", 0)), _given_up(stats),
+    )  # fmt: skip
+
+
+def _given_up(stats: Mapping[str, Mapping[str, int]]) -> int:
+    """How often the limit of recompilations was hit: it is counted under the words of its message only."""
+    reasons = [*stats.get("graph_break", {}).items(), *stats.get("unimplemented", {}).items()]
+    return sum(count for reason, count in reasons if "recompile limit exceeded" in str(reason))
 
 
 def cache_counts() -> tuple[int, int]:

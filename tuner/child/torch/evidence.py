@@ -6,10 +6,11 @@ from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
 from .loader import LOADER_KNOBS, Loader
-from .modules import NOT_COMPILED
+from .modules import CUDA_GRAPHS, NOT_COMPILED
 from .watches import FRAMEWORK, TorchWatches
 
 NO_LOADER = "no DataLoader feeds the training steps"
+ROUNDINGS = ("fp32", "tf32")
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
 
@@ -26,11 +27,25 @@ class Observation:
 
     def observe(self) -> None:
         """Facts and evidence. What goes wrong here is noted: the figures stand all the same."""
+        if self._trained_elsewhere():
+            return
         for part in (self._device, self._script, self._knobs):
             try:
                 part()
             except Exception as error:
                 self.session.note(f"observation failed: {type(error).__name__}: {error}")
+
+    def _trained_elsewhere(self) -> bool:
+        """Whether no parameter was on the study's device: its figures would tell of another one."""
+        device, places = self.session.device, self.modules.parameter_devices
+        if not places or device.torch_type in places:
+            return False
+        where, wanted = ", ".join(sorted(places)), device.torch_type
+        self.session.fail(
+            "unsupported", f"the script trains on {where}, not on {self.session.device.label}: move its model and its "
+            f"batches to {wanted!r}, or study it with --device {where}",
+        )  # fmt: skip
+        return True
 
     def _device(self) -> None:
         session, counts = self.session, compiler.counts()
@@ -40,6 +55,10 @@ class Observation:
         memory = session.device.torch_memory(self.torch, session.request.used_device_bytes)
         if memory is not None:
             session.recorder.emit(memory)
+            if memory.retries:
+                full = f"the device's memory is nearly full: it had to be cleared {memory.retries} times to go on"
+                session.note(full)
+                session.facts.remark(full)
 
     # facts
 
@@ -68,6 +87,8 @@ class Observation:
             facts.left_out.update(dict.fromkeys(LOADER_KNOBS, reason))
             return
         facts.left_out.update(primary.refused)
+        if primary.live.get("on_device"):
+            facts.left_out["pin_memory"] = "the loader gives batches that are on the device already"
         for knob in LOADER_KNOBS:
             if primary.written[knob] is not None:
                 facts.as_written[knob] = primary.written[knob]
@@ -90,7 +111,7 @@ class Observation:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
         written["threads"] = torch.get_num_threads()
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
-        if self.session.device.torch_asks_for_rounding(torch):
+        if self.session.device.torch_rounding(torch).matmul and "tf32" in self.session.facts.precisions:
             written["precision"] = "tf32"
 
     def _written_steps(self) -> None:
@@ -114,6 +135,7 @@ class Observation:
         if reason:
             facts.left_out["grad_accumulation"] = reason
         offered = frozenset.intersection(*(x.offered for x in steps.stepped)) if steps.stepped else frozenset()
+        offered -= {self.session.device.torch_optimizer_default}
         if not offered:
             facts.left_out["optimizer"] = "no optimizer of the script has a fused or foreach implementation"
         else:
@@ -170,26 +192,42 @@ class Observation:
 
     def _precision_evidence(self, reached: bool) -> None:
         knobs, seen = self.session.knobs, self.modules.observed_dtype
-        wanted = number_format(knobs.requested["precision"])
+        requested = knobs.requested["precision"]
+        wanted = number_format(requested)
         if not reached and knobs.wants("precision"):
             knobs.report("precision", Finding(Evidence.CONTRADICTED, UNREACHED))
         elif not seen or not wanted:
             reason = f"{seen or 'no linear or convolutional layer'} was seen"
             knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason, seen))
+        elif requested in ROUNDINGS and seen == "float32":
+            knobs.compare("precision", self._rounding())
         elif seen == wanted:
             knobs.report("precision", Finding(Evidence.VERIFIED, "", seen))
         else:
             knobs.compare("precision", seen, why=f"the first layer gave {seen}")
 
+    def _rounding(self) -> str:
+        """How products of float32 are taken, in the words of the knob; of convolutions only where there are any."""
+        rounding = self.session.device.torch_rounding(self.torch)
+        kinds = {rounding.matmul, rounding.convolution} if self.modules.has_conv2d else {rounding.matmul}
+        return "fp32 and tf32" if len(kinds) > 1 else ROUNDINGS[kinds.pop()]
+
     def _compile_evidence(self, reached: bool) -> None:
         counts, sites = compiler.counts(), self.modules.compiled_roots
-        if counts.graphs and reached:
-            reason = f"{counts.graphs} graphs, {counts.breaks} breaks"
+        if counts.graphs and reached and counts.without_cuda_graph and self._asks_for_cuda_graphs():
+            reason = f"{counts.without_cuda_graph} graphs can't be run as CUDA graphs, which is all that this mode adds"
+            finding = Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
+        elif counts.graphs and reached:
+            given_up = ", and some code given up after too many compilations" if counts.given_up else ""
+            reason = f"{counts.graphs} graphs, {counts.breaks} breaks{given_up}"
             finding = Finding(Evidence.VERIFIED, reason, counts.graphs, sites)
         else:
             reason = UNREACHED if counts.graphs else compiler.why_not_compiled()
             finding = Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
         self.session.knobs.report("compile", finding)
+
+    def _asks_for_cuda_graphs(self) -> bool:
+        return bool(self.session.knobs.requested["compile"] == CUDA_GRAPHS)
 
     def _step_evidence(self) -> None:
         knobs, steps = self.session.knobs, self.steps

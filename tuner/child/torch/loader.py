@@ -69,6 +69,13 @@ class LoaderWatch:
             patch(base, "__next__", self._next)
             patch(base, "_next_index", self._next_index)
 
+    def install_stateful(self, module: ModuleType) -> None:
+        """Patches torchdata's loader, which makes itself without PyTorch's constructor; its iterators are PyTorch's."""
+        wanted = [k for k in LOADER_KNOBS if self.session.knobs.wants(k)]
+        if self.session.measuring or wanted:
+            patch(module.StatefulDataLoader, "__init__", self._init)
+            patch(module.StatefulDataLoader, "__iter__", self._iter)
+
     @property
     def prefetch_capacity(self) -> int:
         """Batches that can lie ready: a window shorter than this measures a queue that was filled before."""
@@ -103,7 +110,7 @@ class LoaderWatch:
         entry = self._known_entry(stack, dataset, given)
         if entry is None:
             key = f"{stack}#{len(self.sources.at(stack))}"
-            entry = self.sources.add(Loader(key, stack, written=_written(given), refused=self._refusals(given)))
+            entry = self.sources.add(Loader(key, stack, written=_written(given), refused=self._refusals(loader, given)))
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
             entry.dataset_len = _length(dataset) if entry.map_style else None
         entry.dataset = _reference(dataset)
@@ -132,9 +139,12 @@ class LoaderWatch:
         sampler = type(given.get("sampler")).__name__
         return bool(given.get("shuffle")) or "Random" in sampler or "Distributed" in sampler
 
-    def _refusals(self, given: Arguments) -> dict[str, str]:
+    def _refusals(self, loader: DataLoader, given: Arguments) -> dict[str, str]:
         data = self.torch.utils.data
         refused: dict[str, str] = {}
+        if hasattr(loader, "load_state_dict"):
+            reason = "the loader's checkpoints hang on it: one with another value can't be loaded"
+            refused["num_workers"] = refused["batch_size"] = reason
         batch_sampler = given.get("batch_sampler")
         if batch_sampler is not None and type(batch_sampler) is not data.BatchSampler:
             refused["batch_size"] = f"the script batches by its own {type(batch_sampler).__name__}"
@@ -251,6 +261,7 @@ class LoaderWatch:
         count = self._samples_of(entry, iterator, batch)
         if entry.fetches < 3 or entry.fetches % 64 == 63:
             entry.live["pinned"] = _is_pinned(self.torch, batch)
+            entry.live["on_device"] = _is_on_device(self.torch, batch)
         self._on_batch(entry.key, batch, count)
         return batch, count, wait_s
 
@@ -306,11 +317,15 @@ def _length(dataset: object) -> int | None:
 
 
 def _shards_itself(dataset: object) -> bool:
-    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands."""
+    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands.
+
+    A chain of datasets shards itself where each of them does. PyTorch's own pipes do so only with a filter among them,
+    which the loader's process can't see: they count as such that don't.
+    """
+    if type(dataset).__module__.startswith("torch.") and type(dataset).__name__ == "ChainDataset":
+        return all(_shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
     code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
-    if code is None:
-        return False
-    return "get_worker_info" in code.co_names or type(dataset).__module__.startswith("torch.")
+    return code is not None and "get_worker_info" in code.co_names
 
 
 def _cannot_fork(given: Arguments) -> str:
@@ -338,6 +353,12 @@ def tensors_of(torch: ModuleType, batch: object, depth: int = 0) -> list[Tensor]
 def _leading_dimension(torch: ModuleType, batch: object) -> int:
     sizes = [t.shape[0] for t in tensors_of(torch, batch) if t.dim() > 0]
     return max(set(sizes), key=sizes.count) if sizes else 0
+
+
+def _is_on_device(torch: ModuleType, batch: object) -> bool:
+    """Whether the loader gives batches that an accelerator holds already: there is nothing to copy from the host."""
+    tensors = tensors_of(torch, batch)
+    return bool(tensors) and all(t.device.type != "cpu" for t in tensors)
 
 
 def _is_pinned(torch: ModuleType, batch: object) -> bool:

@@ -10,10 +10,13 @@ from types import ModuleType
 from typing import Any
 
 from ..patches import patch
+from ..records import Phase
 from ..session import Session
 from .types import Handle, Layer, Module, Result, Tensor
 
 NOT_COMPILED = ("off", False)
+CUDA_GRAPHS = "reduce-overhead"
+"""The mode of torch.compile that replays CUDA graphs."""
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -25,6 +28,7 @@ class _Root:
     has_conv2d: bool
     calls: int = 0
     compiled: Callable[..., Any] | None = None
+    seen_in_window: bool = False
 
 
 class ModuleWatch:
@@ -48,8 +52,9 @@ class ModuleWatch:
         self.script_autocast = False
         self.script_compiled = False
         self.observed_dtype = ""
-        self.observed_layout: bool | None = None
+        self.layouts = {True: 0, False: 0}
         self.parameter_dtypes: set[str] = set()
+        self.parameter_devices: set[str] = set()
         self.has_conv2d = False
         self.weights_channels_last = False
         self.has_batch_norm = False
@@ -96,6 +101,8 @@ class ModuleWatch:
         ours = self.session.here and self.session.may_be_of("torch")
         if not ours or torch.jit.is_scripting() or torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
+        if _in_backward(torch):
+            return self._recompute(original, module, args, kwargs)
         if not torch.is_grad_enabled():
             clock = self.session.clock
             # Without ``eval()`` it is still no training when a batch of the training loader goes in.
@@ -116,22 +123,67 @@ class ModuleWatch:
         finally:
             self.inside = False
 
+    def _recompute(
+        self, original: Callable[..., Result], module: Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Result:
+        """Within a backward a checkpoint runs its part again: as it ran the first time, or its tensors don't match.
+
+        The checkpoint brings back the autocast that it was called in. Where that is ours, or where the module was never
+        called to train by itself, the module was within another that we had prepared: nothing is done to it here.
+        """
+        root = self.roots.get(module)
+        if root is None or not root.trains or self._is_in_precision():
+            return original(module, *args, **kwargs)
+        self.inside = True
+        try:
+            return self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
+        finally:
+            self.inside = False
+
+    def _is_in_precision(self) -> bool:
+        if self.precision not in DTYPES or not self.torch.is_autocast_enabled(self.device_type):
+            return False
+        return bool(self.torch.get_autocast_dtype(self.device_type) == getattr(self.torch, DTYPES[str(self.precision)]))
+
     def _forward(
         self, original: Callable[..., Result], module: Module, root: _Root, args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> Result:  # fmt: skip
+        # The first call is eager, so that hooks on single layers can see what really happens in them.
+        if self.compile_mode and root.calls >= 1:
+            root.compiled = root.compiled or self._compiled(module)
+        with self._observing(module) if self._is_worth_a_look(root) else nullcontext():
+            result = self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
+        root.calls += 1
+        return result
+
+    def _is_worth_a_look(self, root: _Root) -> bool:
+        """The first call, and one in the window: what is seen there is what was measured.
+
+        Not where anything is compiled: hooks would compile it anew.
+        """
+        if not self.session.measuring:
+            return False
+        if root.calls == 0:
+            return True
+        if root.seen_in_window or root.compiled or self.script_compiled or self.session.clock.phase is not Phase.WINDOW:
+            return False
+        root.seen_in_window = True
+        return True
+
+    def _prepared(
+        self, original: Callable[..., Result], module: Module, root: _Root, args: tuple[object, ...],
+        kwargs: dict[str, object], *, compiled: Callable[..., Any] | None,
+    ) -> Result:  # fmt: skip
+        """The module's own call, or what it was compiled to, in the layout and the precision of the config."""
         if self.channels_last and root.has_conv2d:
             args = tuple(self._to_channels_last(a) for a in args)
             kwargs = {k: self._to_channels_last(v) for k, v in kwargs.items()}
-        if self.compile_mode and root.calls >= 1:
-            compiled = root.compiled = root.compiled or self._compiled(module)
+        if compiled is not None:
             result: Result = self._in_precision(lambda: compiled(*args, **kwargs))
-        else:
-            # The first call is eager, so that hooks on single layers can see what really happens in them.
-            with self._observing(module) if root.calls == 0 and self.session.measuring else nullcontext():
-                result = self._in_precision(lambda: original(module, *args, **kwargs))
-        root.calls += 1
-        return result
+            # A CUDA graph writes its next outputs over these, which the script may still hold.
+            return self._cloned(result) if self.compile_mode == CUDA_GRAPHS else result
+        return self._in_precision(lambda: original(module, *args, **kwargs))
 
     def _in_precision(self, run: Callable[[], Result]) -> Result:
         if self.precision not in DTYPES:
@@ -144,15 +196,21 @@ class ModuleWatch:
 
     def _to_float(self, value: Any, dtype: object) -> Any:
         """Outputs go back as float32: the script's own loss and metrics were written for that."""
+        return self._map_tensors(lambda tensor: tensor.float() if tensor.dtype == dtype else tensor, value)
+
+    def _cloned(self, value: Any) -> Any:
+        return self._map_tensors(lambda tensor: tensor.clone(), value)
+
+    def _map_tensors(self, change: Callable[[Tensor], Tensor], value: Any) -> Any:
         if isinstance(value, self.torch.Tensor):
-            return value.float() if value.dtype == dtype else value
+            return change(value)
         if isinstance(value, tuple) and type(value) is tuple:
-            return tuple(self._to_float(item, dtype) for item in value)
+            return tuple(self._map_tensors(change, item) for item in value)
         if isinstance(value, list):
-            return [self._to_float(item, dtype) for item in value]
+            return [self._map_tensors(change, item) for item in value]
         if isinstance(value, dict):
             for key, item in value.items():
-                value[key] = self._to_float(item, dtype)
+                value[key] = self._map_tensors(change, item)
         return value
 
     def _to_channels_last(self, value: Any) -> Any:
@@ -178,16 +236,25 @@ class ModuleWatch:
         self.roots[module] = root
         if trains:
             self.parameter_dtypes |= {str(p.dtype).removeprefix("torch.") for p in parameters}
+            self.parameter_devices |= {p.device.type for p in parameters if p.requires_grad}
             self.has_conv2d |= bool(convolutions)
             self.has_batch_norm |= any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules())
             self.script_autocast |= torch.is_autocast_enabled(self.device_type)
-            self.weights_channels_last |= any(_is_channels_last(torch, c.weight) for c in convolutions)
+            self.weights_channels_last |= any(_layout(torch, c.weight) for c in convolutions)
             if self.channels_last and convolutions:
                 module.to(memory_format=torch.channels_last)
         return root
 
     def _observing(self, module: Module) -> AbstractContextManager[None]:
         return _Observation(self, module)
+
+    @property
+    def observed_layout(self) -> bool | None:
+        """Whether most convolutions were given channels-last batches; None where none showed it.
+
+        A model that makes its batch of a list of images, as for detection, gets its first one in the script's layout.
+        """
+        return self.layouts[True] >= self.layouts[False] if any(self.layouts.values()) else None
 
     def backward_ran(self) -> None:
         """Counts the backwards that a training call of ours preceded: the share that the knobs reach."""
@@ -202,6 +269,7 @@ class _Observation(AbstractContextManager[None]):
         self.watch = watch
         self.module = module
         self.handles: list[Handle] = []
+        self.dtype_seen = False
 
     def __enter__(self) -> None:
         nn = self.watch.torch.nn
@@ -214,22 +282,31 @@ class _Observation(AbstractContextManager[None]):
 
     def _saw_output(self, layer: Layer, args: object, output: object) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
-        if not self.watch.observed_dtype and hasattr(tensor, "dtype"):
+        if not self.dtype_seen and hasattr(tensor, "dtype"):
+            self.dtype_seen = True
             self.watch.observed_dtype = str(tensor.dtype).removeprefix("torch.")
         device_type = self.watch.device_type
         if self.watch.precision not in DTYPES:
             self.watch.script_autocast |= self.watch.torch.is_autocast_enabled(device_type)
 
     def _saw_input(self, layer: Layer, args: Sequence[Tensor]) -> None:
-        if self.watch.observed_layout is None and args:
-            self.watch.observed_layout = _is_channels_last(self.watch.torch, args[0])
+        layout = _layout(self.watch.torch, args[0]) if args else None
+        if layout is not None:
+            self.watch.layouts[layout] += 1
 
     def __exit__(self, *exc: object) -> None:
         for handle in self.handles:
             handle.remove()
 
 
-def _is_channels_last(torch: ModuleType, tensor: Tensor) -> bool:
-    if tensor.dim() != 4 or tensor.shape[1] == 1:
-        return False
-    return bool(tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous())
+def _layout(torch: ModuleType, tensor: Tensor) -> bool | None:
+    """Whether the channels of a batch of images lie last; None where its sizes leave both layouts the same."""
+    if tensor.dim() != 4:
+        return None
+    last, first = tensor.is_contiguous(memory_format=torch.channels_last), tensor.is_contiguous()
+    return None if last == first else bool(last)
+
+
+def _in_backward(torch: ModuleType) -> bool:
+    """Whether this thread runs a backward at present."""
+    return bool(torch._C._current_graph_task_id() != -1)

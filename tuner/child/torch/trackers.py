@@ -1,8 +1,10 @@
-"""Experiment trackers that write beside the script: their logs go to the trial's folder, their scalars are metrics."""
+"""Experiment trackers that write beside the script: their scalars are metrics.
+
+Their logs are new files, which are put aside like others once the trial has ended.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
@@ -10,21 +12,11 @@ from ..patches import patch
 from ..session import Session
 from .types import Result
 
-FOLDER = "tensorboard"
-
 
 def install_summary_writer(session: Session, module: ModuleType) -> None:
-    """For ``torch.utils.tensorboard`` and tensorboardX: a study's trials aren't runs of the user's."""
+    """For ``torch.utils.tensorboard`` and tensorboardX."""
     if not session.measuring or not session.request.folder:
         return
-
-    def init(original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(writer: object, log_dir: object = None, *args: object, **kwargs: object) -> None:
-            for name in ("logdir", "log_dir"):
-                kwargs.pop(name, None)
-            original(writer, os.path.join(session.request.folder, FOLDER), *args, **kwargs)
-
-        return __init__
 
     def one(original: Callable[..., Result]) -> Callable[..., Result]:
         def add_scalar(writer: object, tag: object, scalar_value: object, *args: object, **kwargs: object) -> Result:
@@ -44,7 +36,6 @@ def install_summary_writer(session: Session, module: ModuleType) -> None:
 
         return add_scalars
 
-    patch(module.SummaryWriter, "__init__", init)
     patch(module.SummaryWriter, "add_scalar", one)
     patch(module.SummaryWriter, "add_scalars", several)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from ..session import Session
+from .checkpoints import ResumeWatch
 from .gradients import GradientWatch
 from .loader import LoaderWatch
 from .modules import ModuleWatch
@@ -25,12 +26,14 @@ class TorchWatches:
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
         self.steps = StepWatch(session, torch, self._backward_ran, self.gradients)
+        self.resumes = ResumeWatch(session, torch, self.steps.rates)
 
     def install(self) -> None:
         """Patches what the mode needs; nothing of the script's has run yet."""
         self.loaders.install()
         self.modules.install()
         self.steps.install()
+        self.resumes.install()
         if self.session.measuring:
             ProcessWatch(self.session, self.torch).install()
 
@@ -50,4 +53,4 @@ class TorchWatches:
     def _is_exact(self) -> bool:
         """Whether matrix products are seen to be taken in full float32."""
         full = self.modules.observed_dtype in ("float32", "float64")
-        return full and not self.session.device.torch_rounds(self.torch)
+        return full and not any(self.session.device.torch_rounding(self.torch))

@@ -1,0 +1,202 @@
+"""Everything that only a CUDA card can show, in ten minutes, on a machine with a card and PyTorch and no network.
+
+    python tests/benchmarks/check_cuda.py --out check-cuda.json [--wheels FOLDER] [--minutes 10]
+
+Makes a virtual environment that sees the machine's own packages, and adds to it what they lack, from ``--wheels``; what
+is missing there is named, with the command that fetches it elsewhere. Runs every test marked ``cuda``, then two studies
+with a known answer: one bound by computing in float32, one by its loader. Writes one file with the machine, each
+test's outcome, each study's verdict and its measurements. Exits with 0 where every test passed and both studies gave a
+verdict, with 1 where one didn't, with 2 where nothing could be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+TESTS_SHARE = 0.5
+"""Of the time, for the tests; the studies share the rest."""
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self): return 100_000
+    def __getitem__(self, index):
+        x = torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+        for _ in range(PREPARATIONS):
+            x = (x * 1.001).sin()
+        return x, x[:8].sum()
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.ReLU(),
+    torch.nn.Linear(HIDDEN, 1),
+).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for epoch in range(1000):
+    for x, y in DataLoader(Data(), batch_size=BATCH, shuffle=True, num_workers=WORKERS):
+        loss = torch.nn.functional.mse_loss(model(x.cuda()).squeeze(1), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+STUDIES = {
+    "compute-bound": (
+        {"WIDTH": "64", "HIDDEN": "8192", "PREPARATIONS": "0", "BATCH": "2048", "WORKERS": "4"},
+        ("precision", "optimizer"),
+    ),
+    "loader-bound": (
+        {"WIDTH": "256", "HIDDEN": "64", "PREPARATIONS": "200", "BATCH": "64", "WORKERS": "0"},
+        ("num_workers", "prefetch_factor", "pin_memory"),
+    ),
+}  # fmt: skip
+"""Name → what its script is made with, and the knobs that are tuned."""
+
+
+def main() -> int:
+    """Runs the check, writes the result, and returns the exit status."""
+    arguments = _arguments()
+    ends = time.monotonic() + 60 * arguments.minutes
+    with tempfile.TemporaryDirectory() as folder:
+        python = _environment(Path(folder), arguments.wheels)
+        if python is None:
+            return 2
+        result: dict[str, Any] = {"machine": _machine(python)}
+        if not result["machine"]["cards"]:
+            print("PyTorch sees no CUDA card here: nothing was checked", file=sys.stderr)
+            return 2
+        result["tests"] = _tests(python, Path(folder), TESTS_SHARE * 60 * arguments.minutes)
+        result["studies"] = {}
+        for left, (name, (planted, knobs)) in zip(range(len(STUDIES), 0, -1), STUDIES.items(), strict=True):
+            seconds = max(60.0, (ends - time.monotonic()) / left)
+            result["studies"][name] = _study(python, Path(folder) / name, planted, knobs, seconds)
+            arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    passed = result["tests"]["failed"] == 0 and all(study["profile"] for study in result["studies"].values())
+    print(f"{'passed' if passed else 'FAILED'}: {arguments.out}")
+    return 0 if passed else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("check-cuda.json"), help="the result file")
+    parser.add_argument("--wheels", type=Path, help="a folder with the wheels that this machine lacks")
+    parser.add_argument("--minutes", type=float, default=10.0, help="what it may take in all")
+    return parser.parse_args()
+
+
+def _requirements() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    of_tests = project["project"]["optional-dependencies"]["test"]
+    needed = ("pytest>", "pytest-timeout")
+    return [
+        *project["build-system"]["requires"], *project["project"]["dependencies"],
+        *(each for each in of_tests if each.startswith(needed)),
+    ]  # fmt: skip
+
+
+def _environment(folder: Path, wheels: Path | None) -> Path | None:
+    """Python of an environment with this project in it; None, with the reason told, where packages are missing."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    python = folder / "venv" / "bin" / "python"
+    inside = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
+    # Whether this Python is the machine's or an environment's own: its packages are seen, and not touched.
+    (inside / "machine.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")) + "\n")
+    source = ["--no-index", *(["--find-links", str(wheels)] if wheels else [])]
+    install = [str(python), "-m", "pip", "install", "-q", *source]
+    for packages in (_requirements(), ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]):
+        done = subprocess.run([*install, *packages], capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(done.stderr.strip(), file=sys.stderr)
+            needed = " ".join(f"'{each}'" for each in _requirements())
+            print("\nthis machine lacks packages; where there is a network:", file=sys.stderr)
+            print(f"  python -m pip download -d wheels {needed}", file=sys.stderr)
+            print("then here, with that folder beside: --wheels wheels", file=sys.stderr)
+            return None
+    return python
+
+
+def _machine(python: Path) -> dict[str, Any]:
+    """Versions, and the cards that PyTorch sees: none where there is no PyTorch."""
+    code = (
+        "import json, platform, torch\n"
+        "cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]\n"
+        "print(json.dumps({'cards': cards, 'torch': torch.__version__, 'cuda': torch.version.cuda,"
+        " 'python': platform.python_version(), 'platform': platform.platform()}))"
+    )
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"cards": [], "error": done.stderr.strip().splitlines()[-1]}
+    machine: dict[str, Any] = json.loads(done.stdout)
+    machine["devices"] = _listed([str(python), "-m", "tuner", "devices", "--json"], ROOT)
+    return machine
+
+
+def _listed(command: list[str], folder: Path) -> Any:
+    """What a verb prints as JSON; its message where it fails."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+
+def _tests(python: Path, folder: Path, seconds: float) -> dict[str, Any]:
+    """Outcome of each test marked "cuda"; ``failed`` counts those that didn't pass, the whole run if it didn't end."""
+    report = folder / "tests.xml"
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    marked = [str(path) for path in tests if "mark.cuda" in path.read_text("utf-8")]
+    command = [str(python), "-m", "pytest", "-q", "-m", "cuda", f"--junitxml={report}", *marked]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+        tail = done.stdout[-4000:]
+    except subprocess.TimeoutExpired as late:
+        tail = f"didn't end within {seconds:.0f} s: {str(late.stdout or '')[-4000:]}"
+    print(tail)
+    if not report.exists():
+        return {"failed": 1, "outcomes": {}, "output": tail}
+    outcomes = {}
+    for case in ET.parse(report).getroot().iter("testcase"):
+        problems = [child for child in case if child.tag in ("failure", "error", "skipped")]
+        name = f"{case.get('classname')}::{case.get('name')}"
+        outcomes[name] = f"{problems[0].tag}: {str(problems[0].get('message'))[:500]}" if problems else "passed"
+    failed = sum(outcome != "passed" for outcome in outcomes.values())
+    return {"failed": failed or int(not outcomes), "outcomes": outcomes, "output": tail if failed else ""}
+
+
+def _study(
+    python: Path, folder: Path, planted: dict[str, str], knobs: tuple[str, ...], seconds: float
+) -> dict[str, Any]:
+    """A study of the script: its profile, None where it has none, its trials, and what it printed."""
+    folder.mkdir()
+    text = TRAIN
+    for name, value in planted.items():
+        text = text.replace(name, value)
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    tune = [str(python), "-m", "tuner"]
+    command = [
+        *tune, "study", "train.py", "--device", "cuda", "--study", "study", "--budget", f"{seconds * 0.9:.0f}s",
+        "--knobs", ",".join(knobs),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False)
+        output = done.stdout + done.stderr
+    except subprocess.TimeoutExpired as late:
+        output = f"didn't end within {seconds:.0f} s: {late.stdout!r}"
+    print(output[-3000:])
+    best = folder / "study" / "best.json"
+    return {
+        "profile": json.loads(best.read_text("utf-8"))["profiles"][0] if best.exists() else None,
+        "trials": _listed([*tune, "trials", "study", "--json"], folder),
+        "output": output,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Loaders other than PyTorch's own on a plain dataset: torchdata's, chains of streams, batches made on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAIN = """
+    import torch
+    from torch.utils.data import ChainDataset, DataLoader, IterableDataset, TensorDataset, get_worker_info
+    torch.manual_seed(0)
+
+    class Sharded(IterableDataset):
+        def __iter__(self):
+            worker = get_worker_info()
+            first, apart = (worker.id, worker.num_workers) if worker else (0, 1)
+            return iter([(torch.randn(8), torch.randn(1)) for _ in range(first, 256, apart)])
+
+    class Repeated(IterableDataset):
+        def __iter__(self):
+            return iter([(torch.randn(8), torch.randn(1)) for _ in range(256)])
+
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = MAKE
+    for epoch in range(1000):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+"""
+STATEFUL = TRAIN.replace(
+    "MAKE", "StatefulDataLoader(TensorDataset(torch.randn(512, 8), torch.randn(512, 1)), batch_size=16, shuffle=True)"
+).replace("torch.manual_seed(0)", "from torchdata.stateful_dataloader import StatefulDataLoader")
+
+
+@pytest.fixture
+def trained(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> Callable[..., Any]:
+    """A trial of a script's text."""
+
+    def run(text: str, config: dict[str, Any] | None = None, **options: Any) -> Any:
+        return run_child(write_script(text), config, **options)
+
+    return run
+
+
+def test_a_stateful_loader_is_counted_and_its_state_is_left_alone(trained: Callable[..., Any]) -> None:
+    """What it saves hangs on its workers and its batch: a checkpoint of the script's must still load."""
+    ran = trained(STATEFUL)
+    facts = ran.facts
+    assert facts["unit"] == "samples"
+    assert facts["as_written"]["batch_size"] == 16
+    assert {"num_workers", "batch_size"} <= facts["left_out"].keys()
+    assert not {"prefetch_factor", "persistent_workers"} & facts["left_out"].keys()
+    window = [block for block in ran.of("block") if block["phase"] == "window" and not block["flagged"]]
+    assert all(block["samples"] == 16 * block["steps"] for block in window)
+
+
+@pytest.mark.parametrize(("parts", "refused"), [("Sharded(), Sharded()", False), ("Sharded(), Repeated()", True)])
+def test_a_chain_is_given_workers_only_where_all_its_parts_share_them_out(
+    trained: Callable[..., Any], parts: str, refused: bool
+) -> None:
+    facts = trained(TRAIN.replace("MAKE", f"DataLoader(ChainDataset([{parts}]), batch_size=16)")).facts
+    assert ("num_workers" in facts["left_out"]) is refused
+
+
+def test_batches_that_are_on_a_device_are_not_pinned(trained: Callable[..., Any]) -> None:
+    """A device that any machine has: tensors without data."""
+    text = TRAIN.replace("MAKE", "[]") + (
+        "    on_device = DataLoader(TensorDataset(torch.randn(64, 8, device='meta')), batch_size=16)\n"
+        "    for epoch in range(100_000):\n"
+        "        for (x,) in on_device:\n"
+        "            optimizer.zero_grad()\n"
+        "            model(torch.randn(16, 8)).sum().backward()\n"
+        "            optimizer.step()\n"
+    )
+    assert "on the device already" in trained(text).facts["left_out"]["pin_memory"]

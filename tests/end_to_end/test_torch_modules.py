@@ -1,0 +1,154 @@
+"""What is done to modules, and what is seen of them: checkpoints, number formats, layouts, the device that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.torch_trials import begin
+
+__all__ = ["begin"]
+
+CHECKPOINTED = """
+    import torch
+    from torch.utils.checkpoint import checkpoint
+    from torch.utils.data import DataLoader, TensorDataset
+    torch.manual_seed(0)
+
+    class Part(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        def forward(self, x):
+            return self.two(torch.relu(self.one(x)))
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part, self.head = Part(), torch.nn.Linear(8, 1)
+        def forward(self, x):
+            return self.head(INSIDE)
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(512, 8), torch.randn(512, 1))
+    for epoch in range(1000):
+        for x, y in DataLoader(data, batch_size=16):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(OUTSIDE, y).backward()
+            optimizer.step()
+"""
+PLACES = {
+    "part of the model": ("checkpoint(lambda z: self.part(z) * 2, x, use_reentrant=REENTRANT)", "model(x)"),
+    "the whole model": ("self.part(x)", "checkpoint(lambda z: model(z) * 1, x, use_reentrant=REENTRANT)"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("config", [{"precision": "bf16"}, {"precision": "bf16", "compile": "default"}], ids=str)
+def test_what_a_checkpoint_runs_again_runs_as_it_did(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], place: str, config: dict[str, Any]
+) -> None:
+    """PyTorch raises ``CheckpointError`` where what is computed again in the backward has another format."""
+    inside, outside = PLACES[place]
+    text = CHECKPOINTED.replace("INSIDE", inside).replace("OUTSIDE", outside).replace("REENTRANT", "False")
+    ran = run_child(write_script(text), config)
+    assert not ran.of("exception"), ran.of("exception")
+    assert ran.evidence("precision") == "verified"
+
+
+def test_a_reentrant_checkpoint_within_a_model_trains_in_the_format(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    inside, outside = PLACES["part of the model"]
+    text = CHECKPOINTED.replace("INSIDE", inside).replace("OUTSIDE", outside).replace("REENTRANT", "True")
+    ran = run_child(write_script(text), {"precision": "bf16"})
+    assert not ran.of("exception"), ran.of("exception")
+    assert ran.evidence("precision") == "verified"
+
+
+def test_gradients_through_a_checkpoint_are_those_without_one(begin: Callable[..., Any]) -> None:
+    """In bf16, with the same weights: the part that is computed again gives what it gave."""
+    from torch.utils.checkpoint import checkpoint
+
+    begin({"precision": "bf16"})
+    torch.manual_seed(0)
+    part, head = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()), torch.nn.Linear(8, 1)
+    x = torch.randn(16, 8)
+    gradients = []
+    for again in (False, True):
+        part.zero_grad()
+        head(checkpoint(part, x, use_reentrant=False) if again else part(x)).sum().backward()
+        gradients.append([parameter.grad.clone() for parameter in part.parameters() if parameter.grad is not None])
+    assert len(gradients[0]) == 2
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+def test_a_script_that_trains_elsewhere_is_refused_by_name(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    """Its figures would be those of another device."""
+    script = CHECKPOINTED.replace("INSIDE", "self.part(x)").replace("OUTSIDE", "model(x)")
+    ran = run_child(write_script(script), device="cuda:0")
+    failure = ran.of("failure")[0]
+    assert failure["reason"] == "unsupported"
+    assert failure["detail"].startswith("the script trains on cpu, not on cuda:0")
+    assert not ran.of("knob")
+
+
+DETECTOR = """
+    import torch
+    from torch.utils.data import DataLoader
+    torch.manual_seed(0)
+
+    class Detector(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Conv2d(n, m, 3) for n, m in ((3, 8), (8, 8), (8, 1)))
+        def forward(self, images):
+            x = torch.stack([image * 1 for image in images["images"]])
+            for layer in self.layers:
+                x = layer(x)
+            return x.mean((1, 2, 3))
+
+    model = Detector()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = [(torch.randn(3, 12, 12), torch.randn(())) for _ in range(256)]
+    for epoch in range(1000):
+        for x, y in DataLoader(data, batch_size=8):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model({"images": list(x)}), y).backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_layout_of_a_model_that_stacks_its_own_batch_is_that_of_most_convolutions(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], asked: bool
+) -> None:
+    """A detector is given a list of images: only what its own layers hand on shows the layout of the weights."""
+    ran = run_child(write_script(DETECTOR), {"channels_last": asked})
+    assert ran.evidence("channels_last") == "verified"
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "evidence"),
+    [
+        ("pass", "fp32", "verified"),
+        ("torch.set_float32_matmul_precision('medium')", "fp32", "contradicted"),
+        ("torch.backends.mkldnn.matmul.fp32_precision = 'bf16'", "fp32", "contradicted"),
+        ("pass", "tf32", "contradicted"),
+    ],
+)
+def test_float32_products_are_told_by_how_they_are_rounded(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], settings: str, asked: str, evidence: str
+) -> None:
+    """A layer's output is float32 either way: what PyTorch is set to tells, in the old words and in the new ones."""
+    text = CHECKPOINTED.replace("INSIDE", "self.part(x)").replace("OUTSIDE", "model(x)")
+    text = text.replace("torch.manual_seed(0)", f"torch.manual_seed(0); {settings}")
+    ran = run_child(write_script(text), {"precision": asked})
+    assert not [note for note in ran.of("note") if "observation failed" in note["text"]]
+    assert ran.evidence("precision") == evidence

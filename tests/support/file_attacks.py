@@ -1,0 +1,168 @@
+"""Ways in which a script harms what was there before it, each in a folder of its own, and what it sees afterwards.
+
+The same script runs under plain Python and as a trial: it has to see the same, and in the trial nothing of the user's
+may be changed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+State = dict[str, tuple[int, int, bytes]]
+"""Path below a folder → mode, time of modification in nanoseconds, content (or where a link leads)."""
+
+HARNESS = """
+import os, pathlib, sys
+def seen(folder):
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.islink(path):
+            yield f"{path} -> {os.readlink(path)}"
+        elif os.path.isdir(path):
+            yield path + "/"
+            yield from seen(path)
+        else:
+            with open(path, "rb") as file:
+                yield f"{path} {file.read()[:80]!r}"
+def walked(folder):
+    return sorted(os.path.join(a, c) for a, b, cs in os.walk(folder) for c in (*b, *cs))
+base = os.getcwd()
+for name, code in ATTACKS.items():
+    os.chdir(os.path.join(base, name))
+    try:
+        exec(code, {"os": os, "pathlib": pathlib, "say": lambda *what: print(name, *what)})
+    except OSError as error:
+        print(name, type(error).__name__, error.errno)
+    print(name, *seen("."), sep="\\n  ")
+    assert walked(".") == sorted(line.split(" ")[0].rstrip("/") for line in seen(".")), walked(".")
+    by_scan, by_path = [entry.name for entry in os.scandir(".")], [path.name for path in pathlib.Path(".").iterdir()]
+    assert sorted(os.listdir(".")) == sorted(by_scan) == sorted(by_path)
+print("through")
+"""
+
+PYTHON = {
+    "open_w": "open('old.txt', 'w').write('new')",
+    "open_a": "open('old.txt', 'a').write('new')",
+    "open_x": "open('old.txt', 'x').write('new')",
+    "open_rplus": "open('old.txt', 'r+').write('N')",
+    "open_w_twice": "open('old.txt', 'w').write('1'); open('old.txt', 'a').write('2')",
+    "open_bytes": "open(b'old.txt', 'w').write('new')",
+    "open_folder": "open('sub', 'w').write('new')",
+    "open_new": "open('new.txt', 'w').write('new'); say(open('new.txt').read())",
+    "os_open": "fd = os.open('old.txt', os.O_WRONLY | os.O_TRUNC); os.write(fd, b'new'); os.close(fd)",
+    "os_open_append": "fd = os.open('old.txt', os.O_WRONLY | os.O_APPEND); os.write(fd, b'new'); os.close(fd)",
+    "os_open_exclusive": "os.open('old.txt', os.O_WRONLY | os.O_CREAT | os.O_EXCL)",
+    "truncate": "os.truncate('old.txt', 1)",
+    "path_write": "pathlib.Path('old.txt').write_text('new')",
+    "path_touch": "pathlib.Path('old.txt').touch()",
+    "path_unlink": "pathlib.Path('old.txt').unlink(); say(pathlib.Path('old.txt').exists())",
+    "path_rename": "pathlib.Path('old.txt').rename('sub/renamed.txt')",
+    "path_replace": "pathlib.Path('old.txt').replace('other.txt')",
+    "remove": "os.remove('old.txt'); say(os.path.exists('old.txt'), os.access('old.txt', os.R_OK))",
+    "remove_twice": "os.remove('old.txt'); os.remove('old.txt')",
+    "remove_and_read": "os.remove('old.txt'); open('old.txt')",
+    "remove_and_write": "os.remove('old.txt'); open('old.txt', 'x').write('new')",
+    "remove_new": "open('new.txt', 'w').write('n'); os.remove('new.txt')",
+    "rename": "os.rename('old.txt', 'new.txt')",
+    "rename_over": "os.rename('old.txt', 'other.txt')",
+    "rename_gone": "os.remove('old.txt'); os.rename('old.txt', 'new.txt')",
+    "rename_folder": "os.rename('sub', 'sub.backup'); os.makedirs('sub')",
+    "rename_over_full_folder": "os.mkdir('new'); os.rename('new', 'sub')",
+    "rename_over_empty_folder": "os.mkdir('new'); open('new/a', 'w').write('a'); os.rename('new', 'empty')",
+    "rotate": "open('old.txt', 'w').write('1'); os.rename('old.txt', 'old.txt.1'); open('old.txt', 'w').write('2')",
+    "atomic": "open('old.txt.tmp', 'w').write('new'); os.replace('old.txt.tmp', 'old.txt')",
+    "atomic_twice": "for i in range(2): open('t', 'w').write(str(i)); os.replace('t', 'old.txt')",
+    "replace_link": "open('t', 'w').write('new'); os.replace('t', 'link.txt')",
+    "write_link": "open('link.txt', 'w').write('new'); say(open('old.txt').read())",
+    "remove_link": "os.remove('link.txt'); say(os.path.lexists('link.txt'))",
+    "new_link": "os.symlink('old.txt', 'l'); open('l', 'w').write('new'); say(open('old.txt').read())",
+    "hard_link": "os.link('old.txt', 'h'); say(open('h').read()); os.remove('old.txt')",
+    "mkdir": "os.mkdir('sub')",
+    "rmdir_full": "os.rmdir('sub')",
+    "rmdir": "os.rmdir('empty'); say(os.path.isdir('empty'))",
+    "rmdir_emptied": "os.remove('sub/inner.txt'); os.rmdir('sub'); say(os.path.exists('sub'))",
+    "rmtree": "import shutil; shutil.rmtree('sub'); say(os.path.exists('sub'), os.path.exists('sub/inner.txt'))",
+    "rmtree_and_make": (
+        "import shutil; open('sub/inner.txt', 'w').write('x'); shutil.rmtree('sub'); os.makedirs('sub/a/b'); "
+        "open('sub/a/b/c.txt', 'w').write('new'); open('sub/inner.txt', 'x').write('new'); say(os.listdir('sub/a'))"
+    ),
+    "rmtree_and_write": "import shutil; shutil.rmtree('sub'); open('sub/inner.txt', 'w')",
+    "rmtree_twice": "import shutil; shutil.rmtree('sub'); os.mkdir('sub'); shutil.rmtree('sub'); shutil.rmtree('sub')",
+    "rmtree_by_hand": (
+        "for top, folders, files in os.walk('sub', topdown=False):\n"
+        "    for name in files: os.remove(os.path.join(top, name))\n"
+        "    os.rmdir(top)\n"
+    ),
+    "copy_over": "import shutil; shutil.copy2('other.txt', 'old.txt')",
+    "copytree": "import shutil; shutil.copytree('sub', 'copy'); shutil.copytree('copy', 'sub', dirs_exist_ok=True)",
+    "move": "import shutil; shutil.move('old.txt', 'empty')",
+    "move_folder": "import shutil; shutil.move('sub', 'moved')",
+    "move_over": "import shutil; open('n', 'w').write('new'); shutil.move('n', 'old.txt')",
+    "chmod": "os.chmod('old.txt', 0o600)",
+    "utime": "os.utime('old.txt', (1, 1))",
+    "zip": "import zipfile; zipfile.ZipFile('old.txt', 'w').close()",
+    "unpack": (
+        "import tarfile\n"
+        "with tarfile.open('t.tar', 'w') as tar: tar.add('other.txt', 'old.txt')\n"
+        "with tarfile.open('t.tar') as tar: tar.extractall('.', filter='data')\n"
+        "os.remove('t.tar')\n"
+    ),
+    "in_place": "import fileinput\nfor line in fileinput.input('old.txt', inplace=True): print(line.upper())",
+    "log": "import logging; h = logging.FileHandler('old.txt'); h.emit(logging.makeLogRecord({'msg': 'x'})); h.close()",
+    "temporary": (
+        "import tempfile\n"
+        "with tempfile.NamedTemporaryFile('w', dir='.', delete=False) as file: file.write('new')\n"
+        "os.replace(file.name, 'old.txt')\n"
+    ),
+    "by_descriptor": "f = os.open('sub', os.O_RDONLY); say(os.listdir(f), os.stat('inner.txt', dir_fd=f).st_size)",
+    "sqlite": (
+        "import sqlite3\n"
+        "for i in range(2):\n"
+        "    base = sqlite3.connect('data.db'); base.execute('insert into t values (7)'); base.commit()\n"
+        "    say(base.execute('select count(*) from t').fetchall()); base.close()\n"
+        "base = sqlite3.connect('file:data.db?mode=ro', uri=True); say(base.execute('select * from t').fetchall())\n"
+        "os.remove('data.db')\n"
+    ),
+    "sqlite_new": (
+        "import sqlite3; base = sqlite3.connect('n.db'); base.execute('create table t (x)'); base.close(); "
+        "os.remove('n.db')"
+    ),
+    "fork": (
+        "pid = os.fork()\n"
+        "if pid == 0:\n    open('old.txt', 'w').write('of a child'); os._exit(0)\n"
+        "os.waitpid(pid, 0); say(open('old.txt').read())\n"
+    ),
+}
+"""Python's own calls. Each is exec'ed in a folder that ``prepare`` made."""
+
+
+def prepare(base: Path, names: list[str]) -> None:
+    """For each attack a folder of what a user may have."""
+    import sqlite3
+
+    for name in names:
+        folder = base / name
+        (folder / "sub").mkdir(parents=True)
+        (folder / "empty").mkdir()
+        for path, text in (("old.txt", "old"), ("other.txt", "other"), ("sub/inner.txt", "inner")):
+            (folder / path).write_text(text)
+        (folder / "link.txt").symlink_to("old.txt")
+        if name == "sqlite":
+            database = sqlite3.connect(folder / "data.db")
+            database.execute("create table t (x)")
+            database.execute("insert into t values (1)")
+            database.commit()
+            database.close()
+
+
+def state(base: Path) -> State:
+    """Everything below the folder, as it is: any change of content, mode, time or name shows."""
+    found: State = {}
+    for here, folders, names in os.walk(base):
+        for name in (*folders, *names):
+            path = Path(here, name)
+            status = path.lstat()
+            content = os.readlink(path).encode() if path.is_symlink() else b"" if path.is_dir() else path.read_bytes()
+            found[str(path.relative_to(base))] = (status.st_mode, 0 if path.is_dir() else status.st_mtime_ns, content)
+    return found

@@ -1,0 +1,28 @@
+"""Leads safetensors, tokenizers, HDF5 and SQLite where the overlay says. It trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..adapter import Adapter, Library
+from ..session import Session
+from . import databases, models
+
+
+class FormatsAdapter(Adapter):
+    """One trial's libraries of file formats."""
+
+    framework = "formats"
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @property
+    def libraries(self) -> Mapping[str, Library]:
+        """Each by itself: a script imports few of them."""
+        return {
+            "h5py": Library(divert=models.divert_h5py),
+            "safetensors": Library(divert=models.divert_safetensors),
+            "tokenizers": Library(divert=models.divert_tokenizers),
+            "sqlite3": Library(divert=databases.divert_sqlite),
+        }

@@ -1,0 +1,290 @@
+"""Python's own calls on files, led to where the overlay says: ``open``, ``os`` and ``shutil``.
+
+A call fails as it would without us: with the same error where the file is there already, or isn't, or isn't anymore.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import inspect
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import renames
+from .files import Overlay, missing
+from .patches import patch
+
+Result = TypeVar("Result")
+"""What a patched function gives back unchanged."""
+Make = Callable[[Overlay, Callable[..., Any]], Callable[..., object]]
+"""Wraps a function of ``os``, each of which gives something else."""
+Scan = AbstractContextManager[Iterator[os.DirEntry[str]]]
+"""What ``os.scandir`` gives."""
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
+
+
+def install(overlay: Overlay) -> None:
+    """Patches the ways in which Python scripts write, rename, remove and look for files."""
+    patch(builtins, "open", lambda original: _open(overlay, original))
+    patch(io, "open", lambda _: builtins.open)
+    patches: dict[str, Make] = {
+        "open": _os_open, "replace": renames.rename, "rename": renames.rename, "link": renames.link,
+        "symlink": renames.symlink, "remove": _remove, "unlink": _remove, "rmdir": _rmdir, "mkdir": _mkdir,
+        "truncate": _truncate, "chmod": _on_own, "utime": _on_own,
+        "stat": reading_first, "lstat": _lstat, "access": _access, "listdir": _listdir, "scandir": _scandir,
+    }  # fmt: skip
+    for name, make in patches.items():
+        _patch_os(overlay, name, make)
+    patch(shutil, "rmtree", lambda original: _rmtree(overlay, original))
+
+
+def _patch_os(overlay: Overlay, name: str, make: Make) -> None:
+    """What ``os`` says of a function's abilities holds for what replaces it."""
+    original = getattr(os, name)
+    patch(os, name, lambda function: make(overlay, function))
+    for abilities in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+        if original in abilities:
+            abilities.add(getattr(os, name))
+
+
+def _open(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def open(file: object, mode: object = "r", *args: object, **kwargs: object) -> Result:
+        if overlay.is_working or not isinstance(mode, str):
+            return original(file, mode, *args, **kwargs)
+        if any(letter in mode for letter in "wax+"):
+            keeps, exclusive = "a" in mode or "r" in mode, "x" in mode
+            file = overlay.for_writing(file, keep_content=keeps, exclusive=exclusive)
+            overlay.will_make(file, model=is_model_name(file))
+        else:
+            file = overlay.loading(file)
+        return original(file, mode, *args, **kwargs)
+
+    return open
+
+
+def is_model_name(file: object) -> bool:
+    """Whether the name is one that only models have; others may be prepared data."""
+    name = os.fspath(file) if isinstance(file, (str, os.PathLike)) else ""
+    return isinstance(name, str) and name.endswith((".keras", ".weights.h5", ".safetensors", ".ckpt", ".pth"))
+
+
+def _os_open(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def open(path: object, flags: int, *args: object, **kwargs: object) -> Result:
+        if overlay.is_working or kwargs.get("dir_fd") is not None or flags & os.O_DIRECTORY:
+            return original(path, flags, *args, **kwargs)
+        if not flags & _WRITING:
+            return original(overlay.loading(path), flags, *args, **kwargs)
+        exclusive = bool(flags & os.O_EXCL and flags & os.O_CREAT)
+        anew = bool(flags & os.O_TRUNC and flags & os.O_CREAT)
+        path = overlay.for_writing(path, keep_content=not anew, exclusive=exclusive)
+        if flags & os.O_CREAT:
+            overlay.will_make(path)
+        return original(path, flags, *args, **kwargs)
+
+    return open
+
+
+def reading_first(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    """``original``, which reads the path that is its first argument, given the trial's version of it."""
+
+    def call(*args: object, **kwargs: object) -> Result:
+        if overlay.is_active and kwargs.get("dir_fd") is None:
+            args, kwargs = with_path(original, 0, overlay.for_reading, args, kwargs)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def with_path(
+    function: Callable[..., object],
+    place: int,
+    change: Callable[[object], object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The arguments of a call, one of them changed: it may be given by its place, or by the function's name for it."""
+    if len(args) > place:
+        return (*args[:place], change(args[place]), *args[place + 1 :]), kwargs
+    name = list(inspect.signature(function).parameters)[place]
+    return args, {**kwargs, name: change(kwargs[name])} if name in kwargs else kwargs
+
+
+def _lstat(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def lstat(path: object, *args: object, **kwargs: object) -> Result:
+        if kwargs.get("dir_fd") is None:
+            path = overlay.for_reading(path, follow=False)
+        return original(path, *args, **kwargs)
+
+    return lstat
+
+
+def _access(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+    def access(path: object, mode: int, *args: object, **kwargs: object) -> object:
+        try:
+            path = path if kwargs.get("dir_fd") is not None else overlay.for_reading(path)
+        except FileNotFoundError:
+            return False
+        return original(path, mode, *args, **kwargs)
+
+    return access
+
+
+def _truncate(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def truncate(path: object, length: int) -> Result:
+        return original(overlay.for_writing(path, keep_content=True), length)
+
+    return truncate
+
+
+def _on_own(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result | None]:
+    """Permissions and times of the trial's own files; those of the user's stay."""
+
+    def call(path: object, *args: object, **kwargs: object) -> Result | None:
+        name = overlay.absolute(path)
+        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+            return original(path, *args, **kwargs)
+        with overlay.working():
+            place = overlay.view(name)
+            if place == name and overlay.is_users(name):
+                return None
+        if place is None:
+            raise missing(path)
+        return original(path if place == name else place, *args, **kwargs)
+
+    return call
+
+
+def _mkdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def mkdir(path: object, *args: object, **kwargs: object) -> Result:
+        name = overlay.absolute(path)
+        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+            return original(path, *args, **kwargs)
+        with overlay.working():
+            place = overlay.view(name, follow=False)
+            if place is None:
+                if overlay.view(os.path.dirname(name)) is None:
+                    raise missing(path)
+                # A folder of the user's that the script removed: a new one takes its place.
+                return original(overlay.target(name, follow=False), *args, **kwargs)
+            overlay.created.will_make(place, folder=True)
+        return original(path if place == name else place, *args, **kwargs)
+
+    return mkdir
+
+
+def _remove(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+    def remove(path: object, *args: object, **kwargs: object) -> object:
+        name = overlay.absolute(path)
+        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+            return original(path, *args, **kwargs)
+        with overlay.working():
+            place = overlay.view(name, follow=False)
+            if place is None:
+                raise missing(path)
+            is_users = place == name and overlay.is_users(name, follow=False)
+            if is_users and (os.path.islink(name) or not os.path.isdir(name)):
+                overlay.remove(name)
+                return None
+            done = original(path if place == name else place, *args)
+            overlay.forget(name)
+            return done
+
+    return remove
+
+
+def _rmdir(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+    def rmdir(path: object, *args: object, **kwargs: object) -> object:
+        name = overlay.absolute(path)
+        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+            return original(path, *args, **kwargs)
+        with overlay.working():
+            place = overlay.view(name, follow=False)
+            if place is None:
+                raise missing(path)
+            if place == name and overlay.is_users(name, follow=False) and os.path.isdir(name):
+                if overlay.listed(name, os.listdir(name)):
+                    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+                overlay.remove(name)
+                return None
+            done = original(path if place == name else place, *args)
+            overlay.forget(name)
+            return done
+
+    return rmdir
+
+
+def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+    def rmtree(path: object, *args: object, **kwargs: object) -> object:
+        name = overlay.absolute(path)
+        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None or os.path.islink(name):
+            return original(path, *args, **kwargs)
+        with overlay.working():
+            place = overlay.view(name, follow=False)
+            if place == name and overlay.is_users(name, follow=False) and os.path.isdir(name):
+                overlay.remove(name)
+                return None
+            if place is not None:
+                done = original(path if place == name else place, *args, **kwargs)
+                overlay.forget(name)
+                return done
+        return original(path, *args, **kwargs)  # not there: it finds out, and tells whom it is to tell
+
+    return rmtree
+
+
+def _listdir(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+    def listdir(path: object = None) -> object:
+        name = overlay.absolute("." if path is None else path) if overlay.is_active else None
+        if name is None or overlay.is_working:
+            return original(path)
+        place = overlay.for_reading(path)
+        with overlay.working():
+            names = original(place)
+            return overlay.listed(name, names) if isinstance(names, list) else names
+
+    return listdir
+
+
+class _Entries:
+    """What ``os.scandir`` gives, without the entries that the script removed."""
+
+    def __init__(self, overlay: Overlay, folder: str, found: list[os.DirEntry[str]]) -> None:
+        kept = set(overlay.listed(folder, [entry.name for entry in found]))
+        self._entries = iter([entry for entry in found if entry.name in kept])
+
+    def __iter__(self) -> _Entries:
+        return self
+
+    def __next__(self) -> os.DirEntry[str]:
+        return next(self._entries)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _scandir(overlay: Overlay, original: Callable[..., Scan]) -> Callable[..., object]:
+    def scandir(path: object = None) -> object:
+        name = overlay.absolute("." if path is None else path) if overlay.is_active else None
+        if name is None or overlay.is_working:
+            return original(path)
+        place = overlay.for_reading(path)
+        if not overlay.removed:
+            return original(place)
+        with overlay.working(), original(place) as scan:
+            return _Entries(overlay, name, list(scan))
+
+    return scandir

@@ -1,0 +1,98 @@
+"""What tf.data keeps on disk, written and read through C++: caches, snapshots, saved datasets, TFRecord files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TypeVar
+
+from ..files import Overlay
+from ..patches import patch
+from ..python_files import with_path
+from .gfile import local, seen
+
+Result = TypeVar("Result")
+
+
+def divert_cache(overlay: Overlay, module: ModuleType) -> None:
+    """``cache(filename)``: it leaves a lock behind where a trial ends in the middle of a pass.
+
+    A cache of the user's is read; one that the trial makes is as large as the data, and is gone with it.
+    """
+    patch(module, "_cache", lambda original: _scratch(overlay, original, 1))
+
+
+def divert_snapshot(overlay: Overlay, module: ModuleType) -> None:
+    """``snapshot(path)``, likewise."""
+    patch(module, "_snapshot", lambda original: _scratch(overlay, original, 1))
+
+
+def divert_save(overlay: Overlay, module: ModuleType) -> None:
+    """``Dataset.save(path)``."""
+
+    def writing(path: object) -> object:
+        name = local(overlay, path)
+        if name is None:
+            return path
+        with overlay.working():
+            place = overlay.view(name)
+            if place == name and overlay.is_users(name) and os.listdir(name):
+                overlay.remove(name)
+                place = None
+            if place is None:
+                return overlay.target(name, follow=False)
+            overlay.make_folders(place)
+            overlay.created.will_make_all(os.path.join(place, ""))
+        return path if place == name else place
+
+    patch(module, "_save", lambda original: _with(original, 1, writing))
+
+
+def divert_load(overlay: Overlay, module: ModuleType) -> None:
+    """``Dataset.load(path)``."""
+    patch(module, "_load", lambda original: _with(original, 0, lambda path: seen(overlay, path)))
+
+
+def divert_readers(overlay: Overlay, module: ModuleType) -> None:
+    """Names of files that the datasets of TFRecord, text and rows of bytes are given."""
+
+    def change(names: object) -> object:
+        if not overlay.is_active:
+            return names
+        if isinstance(names, (str, bytes, os.PathLike)):
+            return seen(overlay, names)
+        if isinstance(names, Sequence):
+            return [seen(overlay, name) for name in names]
+        return names
+
+    patch(module, "_create_or_validate_filenames_dataset", lambda original: _with(original, 0, change))
+
+
+def _with(original: Callable[..., Result], place: int, change: Callable[[object], object]) -> Callable[..., Result]:
+    def call(*args: object, **kwargs: object) -> Result:
+        args, kwargs = with_path(original, place, change, args, kwargs)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _scratch(overlay: Overlay, original: Callable[..., Result], place: int) -> Callable[..., Result]:
+    def note(prefix: object) -> object:
+        name = local(overlay, prefix) if prefix else None
+        if name is not None:
+            with overlay.working():
+                overlay.make_folders(os.path.dirname(name))
+                overlay.created.will_make_all(name, scratch=True)
+        return prefix
+
+    return _with(original, place, note)
+
+
+DIVERTED = {
+    "tensorflow.python.data.ops.cache_op": divert_cache,
+    "tensorflow.python.data.ops.snapshot_op": divert_snapshot,
+    "tensorflow.python.data.ops.save_op": divert_save,
+    "tensorflow.python.data.ops.load_op": divert_load,
+    "tensorflow.python.data.ops.readers": divert_readers,
+}
