@@ -40,6 +40,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "shape patches call_sites births stale_reads option_names",
+        "counts learned",
         "records",
         "wire evidence",
         "seeds created_files",
@@ -68,7 +69,7 @@ VALUES = frozenset({
     "errors", "model", "masking", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
 })  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
-PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.", "tuner.child.option_names.")
+PROTOCOL = tuple(f"tuner.child.{name}." for name in ("wire", "records", "counts", "learned", "shape", "option_names"))
 SOLE_IMPORTERS = {
     "optuna": ("tuner/search/",),
     "sqlalchemy": ("tuner/storage/database.py", "tuner/storage/schema.py"),

@@ -135,8 +135,11 @@ class Measurement:
     and so are the ends of its interval, ``low`` and ``high``.
 
     ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
-    ``data_wait_share`` is None where nothing shows when the loop waits. ``losses`` has the script's first one first.
-    ``metrics`` are the last values that the script gave, ``first_metrics`` the first of those that it gave again.
+    ``data_wait_share`` is None where nothing shows when the loop waits. ``queue_share`` is the part of what the window
+    took that lay ready before it: the rate, which is what the loop can keep up, is without it. ``tokens_per_s`` is
+    None where sequences don't vary in length, ``validation_share`` of the time where no validation was seen; rates are
+    without validation. ``losses`` has the script's first one first. ``metrics`` are the last values that the script
+    gave, ``first_metrics`` the first of those that it gave again.
     ``scaled_steps`` are optimizer steps under a gradient scaler after its first ones, in which it finds its scale;
     ``skipped_steps`` those of them that it skipped, since gradients overflowed.
     ``compile_cache`` says what the compiler's cache on disk gave: nothing ("cold"), all ("warm"), or a part ("mixed");
@@ -170,6 +173,9 @@ class Measurement:
     weights: tuple[WeightChange, ...] = ()
     first_metrics: Mapping[str, float] = field(default_factory=dict)
     compile_cache: str = ""
+    tokens_per_s: float | None = None
+    queue_share: float = 0.0
+    validation_share: float | None = None
     cold_first_step_s: float | None = None
 
     @property

@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.knowledge import Knowledge
-from tuner.model import Device, LeftOut, Measurement, Script, Shift, TierBest, Trial, Verdict, Winner, baseline_of
+from tuner.model import (
+    Device,
+    LeftOut,
+    Measurement,
+    Phase,
+    Script,
+    Shift,
+    TierBest,
+    Trial,
+    Verdict,
+    Winner,
+    baseline_of,
+)
 
 
 @dataclass(frozen=True)
@@ -82,3 +94,13 @@ class StudyResult:
         """What the baseline measured before the search; None where it has no figure."""
         baseline = baseline_of(self.trials)
         return baseline.outcome.measurement if baseline is not None and baseline.outcome is not None else None
+
+    @property
+    def validation_share(self) -> float | None:
+        """The share of its time in which the script as written validates; None where no run of it was seen to.
+
+        Rates are without it. The baseline's own run says it, which is the longest one, else the first that can.
+        """
+        runs = [trial.measurement for trial in self.trials if not trial.config and trial.phase is not Phase.PROBE]
+        shares = (run.validation_share for run in runs if run is not None)
+        return next((share for share in shares if share is not None), None)

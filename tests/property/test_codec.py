@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.child.records import LoaderUse, ScalerCounts
+from tuner.child.counts import EpochUse, ScalerCounts
+from tuner.child.records import LoaderUse
 from tuner.knowledge import Knowledge
 from tuner.model import (
     Block,
@@ -73,6 +74,8 @@ MEASUREMENTS = st.builds(
     weights=st.lists(CHANGES, max_size=2).map(tuple),
     first_metrics=st.dictionaries(KEYS, FLOATS, max_size=2),
     compile_cache=st.sampled_from(["", "cold", "warm", "mixed"]),
+    queue_share=FLOATS,
+    **dict.fromkeys(("tokens_per_s", "validation_share"), st.none() | FLOATS),
 )
 WHOLE = st.integers(0, 2**63)
 KNOWLEDGE = st.builds(
@@ -87,6 +90,7 @@ KNOWLEDGE = st.builds(
     loaders=st.lists(st.builds(LoaderUse, TEXT, WHOLE, st.none() | WHOLE), max_size=2).map(tuple),
     products=st.dictionaries(KEYS, WHOLE, max_size=2),
     gradient_scaler=st.none() | st.builds(ScalerCounts, WHOLE, WHOLE, WHOLE, WHOLE),
+    epoch=st.none() | st.builds(EpochUse, WHOLE, FLOATS, WHOLE, FLOATS, WHOLE, FLOATS, st.booleans()),
     arguments=st.dictionaries(KEYS, VALUES, max_size=2),
     input_plan=st.none() | st.lists(PLAN_LINES, max_size=2).map(tuple),
     beside=st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=2), max_size=2),

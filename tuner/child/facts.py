@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .records import Facts, LoaderUse, PlanLine, ScalerCounts, Value, plain_value
+from .counts import EpochUse, ScalerCounts
+from .records import Facts, LoaderUse, PlanLine, Value, plain_value
 
 
 @dataclass
@@ -44,6 +45,10 @@ class ScriptFacts:
     arguments: dict[str, Value] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     wait_is_unseen: bool = False
+    epoch: EpochUse | None = None
+    tokens_per_sample: float = 0.0
+    lengths_vary: bool = False
+    written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
     module_hashes: dict[str, str] = field(default_factory=dict)

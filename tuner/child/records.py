@@ -14,6 +14,11 @@ from enum import StrEnum
 from numbers import Integral, Real
 from typing import ClassVar
 
+from .counts import EpochUse, ScalerCounts
+from .learned import FirstGradient as FirstGradient
+from .learned import Loss as Loss
+from .learned import WeightChange as WeightChange
+
 Value = bool | int | float | str
 """What a knob may be set to."""
 
@@ -62,16 +67,6 @@ class ProbeSide(StrEnum):
 
 
 @dataclass(frozen=True)
-class ScalerCounts:
-    """Optimizer steps under a gradient scaler, and those that it skipped; late ones come after its first ones."""
-
-    steps: int = 0
-    skipped: int = 0
-    late_steps: int = 0
-    late_skipped: int = 0
-
-
-@dataclass(frozen=True)
 class LoaderUse:
     """A place in the script where loaders (or datasets) are iterated. ``made`` is None where that isn't counted."""
 
@@ -95,7 +90,9 @@ class Knowledge:
     "unknown". ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
-    ``wait_is_unseen``: nothing shows when the loop waits for its data.
+    ``wait_is_unseen``: nothing shows when the loop waits for its data. ``epoch``: what an epoch begins with.
+    ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
+    batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
 
@@ -135,6 +132,10 @@ class Knowledge:
     arguments: Mapping[str, Value] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     wait_is_unseen: bool = False
+    epoch: EpochUse | None = None
+    tokens_per_sample: float = 0.0
+    lengths_vary: bool = False
+    written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
     module_hashes: Mapping[str, str] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class Window:
     """When a trial's steady window starts and ends. Seconds; half-widths are relative.
 
     With ``until_samples`` it ends there, and not for the sake of precision; it ends early where the rate is sure to
-    stay below ``hopeless_below`` samples per second.
+    stay below ``hopeless_below`` samples per second (``StepClock`` says how sure).
     """
 
     warmup_steps: int = 10
@@ -227,7 +228,12 @@ class FirstStep:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps, timed together; ``flagged`` blocks hold validation."""
+    """Consecutive steps, timed together; ``flagged`` blocks hold validation.
+
+    ``ready_before``, ``ready_after``: samples that lay ready for the loop when it began and ended; None where that
+    can't be seen, or an epoch's last batches had been asked for. ``tokens``: of the samples, padding left out.
+    ``starts``: iterations that began; ``start_s``: what they took to their first batch, a part of ``wait_s``.
+    """
 
     kind: ClassVar[str] = "block"
     phase: Phase
@@ -236,21 +242,11 @@ class Block:
     seconds: float
     wait_s: float
     flagged: bool = False
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A training loss, and the samples trained on by then.
-
-    ``site`` is where the script calls backward on it, "" where that isn't seen. ``objective`` is the site of the first
-    loss that goes into the same optimizer steps, "" where that is this one: gradients add up, and so do such losses.
-    """
-
-    kind: ClassVar[str] = "loss"
-    samples: float
-    value: float
-    site: str = ""
-    objective: str = ""
+    ready_before: float | None = None
+    ready_after: float | None = None
+    tokens: float = 0.0
+    starts: int = 0
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -261,34 +257,6 @@ class Metric:
     name: str
     value: float
     samples: float = 0.0
-
-
-@dataclass(frozen=True)
-class FirstGradient:
-    """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
-
-    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
-    """
-
-    kind: ClassVar[str] = "gradient"
-    norm: float
-    samples: float
-    exact: bool
-    random: bool
-    inputs: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class WeightChange:
-    """How far an optimizer moved a sample of its weights in a screen, in the order in which optimizers first stepped.
-
-    ``path`` is the sum over its ``steps`` of the norms of what each of the watched tensors changed by.
-    """
-
-    kind: ClassVar[str] = "weights"
-    optimizer: str
-    steps: int
-    path: float
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,10 @@ class ClockHooks(Protocol):
     def on_block(self) -> None:
         """Called after each block: the place to read what makes the device wait, such as the loss."""
 
+    def ready(self) -> float | None:
+        """Samples that lie ready for the loop: made, and not fetched yet. None where that can't be seen."""
+        return None
+
 
 class ScriptOptions(Protocol):
     """The options that the script itself has for knobs."""
@@ -148,6 +152,7 @@ class Session:
             self.clock.synchronize = hooks.synchronize
             self.clock.activity = hooks.activity
             self.clock.on_block = hooks.on_block
+            self.clock.ready = hooks.ready
 
     def may_be_of(self, framework: str) -> bool:
         """Whether no other framework trains here: what this one's adapter sees is worth something."""

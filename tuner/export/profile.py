@@ -237,10 +237,14 @@ def _best_of_tier(best: TierBest) -> dict[str, Any]:
 
 
 def _baseline(result: StudyResult) -> dict[str, Any] | None:
-    """From the finals; without them from the one trial that the search began with."""
+    """From the finals; without them from the one trial that the search began with. Validation is told from any run."""
     if result.winner is not None:
-        return _measured(result.winner.baseline, FINALS)
-    return _measured(result.baseline, SINGLE_TRIAL) if result.baseline is not None else None
+        document = _measured(result.winner.baseline, FINALS)
+    elif result.baseline is not None:
+        document = _measured(result.baseline, SINGLE_TRIAL)
+    else:
+        return None
+    return {**document, "validation_share": result.validation_share}
 
 
 def _measured(measurement: Measurement, based_on: str) -> dict[str, Any]:

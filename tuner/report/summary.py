@@ -58,6 +58,9 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     parts = [_verdict(result)]
     if result.bottleneck is not None:
         parts[0].append(f"as written it is {bottleneck_text(result.bottleneck)}")
+    if result.validation_share is not None:
+        validation = share_text(result.validation_share)
+        parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
     parts.append(_remarks(remarks_of(result.trials)))
     if winner is not None:
         parts.append(_comparison(winner, "winner" if result.improved else "candidate"))
@@ -143,6 +146,8 @@ def _comparison(winner: Winner, title: str) -> list[str]:
         ("data wait", share_text(before.data_wait_share), share_text(after.data_wait_share)),
         ("host memory", bytes_text(before.peak_host_bytes), bytes_text(after.peak_host_bytes)),
     ]
+    if before.tokens_per_s is not None and after.tokens_per_s is not None:
+        rows.insert(2, ("tokens/s", number_text(before.tokens_per_s), number_text(after.tokens_per_s)))
     if before.peak_device_bytes or after.peak_device_bytes:
         rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
     rows.append(("time to first step", _start(before), _start(after)))

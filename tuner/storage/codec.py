@@ -143,6 +143,9 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "weights": [asdict(change) for change in measurement.weights],
         "first_metrics": dict(measurement.first_metrics),
         "compile_cache": measurement.compile_cache,
+        "tokens_per_s": measurement.tokens_per_s,
+        "queue_share": measurement.queue_share,
+        "validation_share": measurement.validation_share,
     }
 
 
@@ -165,6 +168,9 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         weights=tuple(WeightChange(**change) for change in fields.get("weights", ())),
         first_metrics=dict(fields.get("first_metrics", {})),
         compile_cache=str(fields.get("compile_cache", "")),
+        tokens_per_s=fields.get("tokens_per_s"),
+        queue_share=fields.get("queue_share", 0.0),
+        validation_share=fields.get("validation_share"),
     )
 
 

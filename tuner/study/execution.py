@@ -113,8 +113,10 @@ class TrialExecutor:
         raise _fault(outcome, self._plan.folder)
 
 
-def window_of(trial: Trial, plan: StudyPlan, best: Trial | None) -> Window:
+def window_of(trial: Trial, plan: StudyPlan, best: Trial | None, slowest: float = 1.0) -> Window:
     """How long the trial is measured; ``best`` is the best one of the search so far.
+
+    ``slowest``: the baseline's slowest stretch as a share of its rate. The best one may have met a faster machine.
 
     Baseline and anchors get all the time, a probe a quarter; a screen ends by its samples. Others get half of it: a
     search trial only ranks, and may end once it is hopeless, and in the finals what differs from run to run is more
@@ -130,7 +132,7 @@ def window_of(trial: Trial, plan: StudyPlan, best: Trial | None) -> Window:
     measurement = best.measurement if best is not None else None
     if trial.phase is Phase.FINALS or measurement is None or not plan.objective.is_rate:
         return window
-    return replace(window, hopeless_below=HOPELESS * measurement.rate)
+    return replace(window, hopeless_below=HOPELESS * measurement.rate * slowest)
 
 
 def swap_folders(one: Path, other: Path) -> None:

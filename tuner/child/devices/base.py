@@ -41,6 +41,14 @@ class Device:
     def torch_synchronize(self, torch: ModuleType) -> None:
         """Waits for what was given to the device; never makes the script's first use of it."""
 
+    def torch_mark(self, torch: ModuleType) -> object | None:
+        """A mark that the device passes after all that it was given by now; None where it works at once."""
+        return None
+
+    def torch_seconds(self, before: object, after: object) -> float:
+        """Seconds between two marks that the device has passed."""
+        return 0.0
+
     def torch_cap_memory(self, torch: ModuleType, most_bytes: int) -> None:
         """Has the allocator refuse more than so many bytes: a config that takes too much fails, and no neighbour."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from ..records import Memory
 from . import settings
@@ -23,6 +24,16 @@ class CudaDevice(Device):
     def torch_synchronize(self, torch: ModuleType) -> None:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
+
+    def torch_mark(self, torch: ModuleType) -> object | None:
+        if not torch.cuda.is_initialized():
+            return None
+        event: object = torch.cuda.Event(enable_timing=True)
+        torch.cuda.current_stream().record_event(event)
+        return event
+
+    def torch_seconds(self, before: Any, after: Any) -> float:
+        return max(0.0, float(before.elapsed_time(after))) / 1000
 
     def torch_cap_memory(self, torch: ModuleType, most_bytes: int) -> None:
         """Set when the script first touches the card: to do so now would fix what it may still choose."""

@@ -61,8 +61,13 @@ class TorchAdapter(Adapter):
     # the clock
 
     def synchronize(self) -> None:
-        """Waits for the device."""
+        """Waits for the device, and counts how long it had waited for data."""
         self.session.device.torch_synchronize(self.watches.torch)
+        self.session.clock.settle(0.0, self.watches.loaders.take_waits())
+
+    def ready(self) -> float | None:
+        """What the training loader's workers have made and the loop hasn't fetched."""
+        return self.watches.loaders.ready_samples()
 
     def activity(self) -> int:
         """Changes with every graph that is compiled, every fp16 step that is skipped, every change of the loader."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, SupportsFloat, TypeVar
+from typing import Any, Protocol, SupportsFloat, TypeVar, runtime_checkable
 
 Result = TypeVar("Result")
 """What a patched function gives back unchanged."""
@@ -142,6 +142,25 @@ class LoaderIterator(Protocol):
     """What a DataLoader is iterated by: one that works in this process, or by workers."""
 
     def __next__(self) -> object: ...
+
+
+class Queue(Protocol):
+    """A queue between processes or threads."""
+
+    def qsize(self) -> int: ...
+
+
+@runtime_checkable
+class WorkersIterator(LoaderIterator, Protocol):
+    """What a DataLoader with workers is iterated by: its own bookkeeping of batches that were asked for."""
+
+    _send_idx: int
+    _rcvd_idx: int
+    _num_workers: int
+    _prefetch_factor: int
+    _task_info: Mapping[int, Sequence[object]]
+    _worker_result_queue: Queue
+    _data_queue: Queue
 
 
 class BatchSampler(Protocol):
