@@ -83,6 +83,8 @@ KNOWLEDGE = st.builds(
     as_written=st.dictionaries(KEYS, VALUES, max_size=3),
     **dict.fromkeys(("left_out", "options", "option_flags"), st.dictionaries(KEYS, TEXT, max_size=2)),
     **dict.fromkeys(("suggested", "optimizers", "precisions", "remarks"), st.lists(TEXT, max_size=2).map(tuple)),
+    counted_steps=st.lists(WHOLE, max_size=2).map(tuple),
+    acts_by_batch=TEXT,
     **dict.fromkeys(("steps", "retraces"), WHOLE),
     **dict.fromkeys(("dataset_len", "cardinality", "cache_bytes", "free_host_bytes"), st.none() | st.integers()),
     samples=FLOATS.map(lambda count: count + 0.0),  # no negative zero: that is not told apart from nothing

@@ -37,6 +37,8 @@ class ScriptFacts:
     retraces: int = 0
     loss_reduction: str = ""
     batch_norm: bool = False
+    acts_by_batch: str = ""
+    counted_steps: list[int] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)
     products: dict[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None

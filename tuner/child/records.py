@@ -87,7 +87,9 @@ class Knowledge:
     ``as_written``: knob → the script's own value. ``left_out``: knob → why it can't be turned here.
     ``framework``: the one that trains. ``unit``: what rates count, "samples" or "steps".
     ``training_loaders``: keys of the loaders that feed the training. ``loss_reduction``: "mean", "sum", "count" or
-    "unknown". ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
+    "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer. ``counted_steps``: the
+    batches of an epoch and of a validation, where the script gives its trainer a number of them.
+    ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data. ``epoch``: what an epoch begins with.
@@ -124,6 +126,8 @@ class Knowledge:
     retraces: int = 0
     loss_reduction: str = ""
     batch_norm: bool = False
+    acts_by_batch: str = ""
+    counted_steps: tuple[int, ...] = ()
     precisions: tuple[str, ...] = ()
     products: Mapping[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None

@@ -14,7 +14,7 @@ from .evidence import Observation
 from .losses import LossReader
 from .watches import Watches
 
-OLDEST = (3, 3)
+OLDEST = (3, 8)
 
 
 class KerasAdapter(Adapter):
@@ -67,10 +67,10 @@ class KerasAdapter(Adapter):
     def synchronize(self) -> None:
         """Waits for the device, and takes what graphs have counted."""
         watches = self.watches
-        if watches.tf is not None:
+        if watches.tf is not None and watches.backend == "tensorflow":
             self.session.device.tensorflow_synchronize(watches.tf)
-        if watches.fits is not None and watches.fits.steps.graph is not None:
-            watches.fits.steps.graph.settle()
+        if watches.fits is not None:
+            watches.fits.steps.synchronize()
         if watches.loops is not None:
             watches.loops.synchronize()
 

@@ -29,7 +29,9 @@ class LossReader:
         """
         fits, loops = watches.fits, watches.loops
         if fits is None or fits.call is None or not fits.steps.logs:
-            loss = loops.take_loss() if loops is not None else None
+            loss = fits.on_batch.take_loss() if fits is not None else None
+            if loss is None and loops is not None:
+                loss = loops.take_loss()
             return {} if loss is None else {"": loss}
         # jax holds the metrics' state elsewhere while it trains.
         totals = self._totals(watches, fits.call.model) if fits.backend != "jax" else {}

@@ -47,7 +47,7 @@ class Watches:
     def watch_keras(self, keras: ModuleType) -> None:
         """Right after ``import keras``, before a layer is made."""
         self.keras = keras
-        self.policy.install()
+        self.policy.install(keras)
         self.optimizers = OptimizerWatch(self.session, keras)
         self.policy.on_first = self.optimizers.on_first = self._model_begins
         self.optimizers.install()
@@ -59,7 +59,7 @@ class Watches:
         """Makes the watches known to each other. TensorFlow imports Keras while it is imported: Keras comes first."""
         if self.fits is None or self.loops is None or self.keras is None:
             return
-        self.fits.datasets, self.fits.loops = self.datasets, self.loops
+        self.fits.datasets, self.fits.loops, self.fits.on_batch.loops = self.datasets, self.loops, self.loops
         if self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
 

@@ -152,6 +152,8 @@ class ConcreteFunction(Protocol):
     graph: Graph
     function_def: FunctionDef
 
+    @property
+    def structured_input_signature(self) -> tuple[Arguments, Keywords]: ...
     def __call__(self, *args: object) -> Sequence[Tensor]: ...
 
 
