@@ -194,6 +194,7 @@ class Outcome:
     """What a trial ended as, why (``reason`` is a slug, ``detail`` a line for people), and what it showed.
 
     ``knowledge`` is what the child saw of the script in this trial. ``seconds`` is from the launch to the end.
+    ``traceback_text`` is as plain Python prints it; ``with_ours`` has autotune's own frames, "" where none are in it.
     """
 
     kind: OutcomeKind
@@ -203,6 +204,7 @@ class Outcome:
     measurement: Measurement | None = None
     knowledge: Knowledge = field(default_factory=Knowledge)
     seconds: float = 0.0
+    with_ours: str = ""
 
     @property
     def complete(self) -> bool:

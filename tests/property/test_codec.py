@@ -178,7 +178,7 @@ def test_a_measurement_of_an_earlier_version_is_read(measurement: Measurement) -
 @given(OUTCOMES, st.data())
 def test_an_outcome_that_lacks_a_field_is_told(outcome: Outcome, data: st.DataObject) -> None:
     fields = json.loads(codec.encode_outcome(outcome))
-    del fields[data.draw(st.sampled_from(sorted(fields)))]
+    del fields[data.draw(st.sampled_from(sorted(fields.keys() - {"with_ours"})))]  # earlier versions had none
     with pytest.raises(ValueError):
         codec.decode_outcome(json.dumps(fields))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from .counts import EpochUse, ScalerCounts
 from .records import Facts, LoaderUse, PlanLine, Value, plain_value
+from .watch import Watch
 
 
 @dataclass
@@ -53,6 +54,8 @@ class ScriptFacts:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    watches: list[Watch] = field(default_factory=list)
+    without: list[Watch] = field(default_factory=list)
     module_hashes: dict[str, str] = field(default_factory=dict)
 
     def remark(self, text: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from numbers import Integral, Real
 from typing import ClassVar
 
@@ -18,6 +17,11 @@ from .counts import EpochUse, ScalerCounts
 from .learned import FirstGradient as FirstGradient
 from .learned import Loss as Loss
 from .learned import WeightChange as WeightChange
+from .watch import Pause, Silences, Watch
+from .words import Evidence as Evidence
+from .words import Mode as Mode
+from .words import Phase as Phase
+from .words import ProbeSide as ProbeSide
 
 Value = bool | int | float | str
 """What a knob may be set to."""
@@ -34,36 +38,6 @@ def plain_value(value: object) -> Value:
 
 PlanLine = tuple[int, str, int | str | None, int | None]
 """A node of the plan that tf.data executes: depth, name, what it is turned to, the limit of its threads."""
-
-
-class Evidence(StrEnum):
-    """What observation says of a knob that was asked for."""
-
-    VERIFIED = "verified"
-    CONTRADICTED = "contradicted"
-    UNVERIFIABLE = "unverifiable"
-    NOT_APPLICABLE = "not applicable"
-
-
-class Mode(StrEnum):
-    """Whether a run is measured, or only has its config applied."""
-
-    TRIAL = "trial"
-    APPLY = "apply"
-
-
-class Phase(StrEnum):
-    """What a block is of: the warm-up, or the steady window."""
-
-    WARMUP = "warmup"
-    WINDOW = "window"
-
-
-class ProbeSide(StrEnum):
-    """The part of the training loop that a probe runs by itself."""
-
-    COMPUTE = "compute"
-    LOADER = "loader"
 
 
 @dataclass(frozen=True)
@@ -97,10 +71,11 @@ class Knowledge:
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
+    ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
     ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
-    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards).
+    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards), ``silences``.
     """
 
     as_written: Mapping[str, Value] = field(default_factory=dict)
@@ -148,6 +123,9 @@ class Knowledge:
     free_host_bytes: int | None = None
     beside: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     device_clean: bool = True
+    watches: tuple[Watch, ...] = ()
+    without: tuple[Watch, ...] = ()
+    silences: Silences = field(default_factory=Silences)
 
 
 @dataclass(frozen=True)
@@ -176,7 +154,7 @@ class ChildRequest:
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
     child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
-    doesn't take effect ends the script.
+    doesn't take effect ends the script. ``without`` are the watches to leave out.
     """
 
     mode: Mode = Mode.TRIAL
@@ -197,6 +175,7 @@ class ChildRequest:
     parent_pid: int | None = None
     spawned_monotonic: float | None = None
     strict: bool = False
+    without: tuple[Watch, ...] = ()
 
 
 # Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.
@@ -251,6 +230,15 @@ class Block:
     tokens: float = 0.0
     starts: int = 0
     start_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainingPause:
+    """Training pauses for what may take long without a step: that ``begins``, or else has ended."""
+
+    kind: ClassVar[str] = "pause"
+    pause: Pause
+    begins: bool
 
 
 @dataclass(frozen=True)
@@ -337,13 +325,17 @@ class WindowEnd:
 
 @dataclass(frozen=True)
 class ScriptException:
-    """An exception left the user's script."""
+    """An exception left the user's script.
+
+    ``traceback`` is as plain Python prints it; ``with_ours`` has our own frames as well, "" where none are in it.
+    """
 
     kind: ClassVar[str] = "exception"
     type: str
     text: str = ""
     traceback: str = ""
     origin: str = "script"
+    with_ours: str = ""
 
 
 @dataclass(frozen=True)
@@ -355,14 +347,14 @@ class Exit:
 
 
 Record = (
-    Hello | FrameworkSeen | FirstStep | Block | Loss | Metric | FirstGradient | WeightChange | Memory | Compile
-    | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
+    Hello | FrameworkSeen | FirstStep | Block | TrainingPause | Loss | Metric | FirstGradient | WeightChange | Memory
+    | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {
     record.kind: record
     for record in (
-        Hello, FrameworkSeen, FirstStep, Block, Loss, Metric, FirstGradient, WeightChange, Memory, Compile, KnobReport,
-        Note, Failure, Facts, WindowEnd, ScriptException, Exit,
+        Hello, FrameworkSeen, FirstStep, Block, TrainingPause, Loss, Metric, FirstGradient, WeightChange, Memory,
+        Compile, KnobReport, Note, Failure, Facts, WindowEnd, ScriptException, Exit,
     )
 }  # fmt: skip
 """By their names on the wire."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.analysis.accuracy import AccuracyLimits
+from tuner.child.watch import Watch
 from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.knowledge import typed_value
@@ -25,6 +26,7 @@ DEFAULTS: Mapping[str, Any] = {
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
     "effective_batch": "keep", "max_loss_increase": 0.01, "min_sample_efficiency": 0.9, "max_metric_drop": {},
     "max_metric_rise": {}, "metric": {}, "screen_samples": None, "planned_samples": None, "probe": True,
+    "without": frozenset(),
 }  # fmt: skip
 
 
@@ -55,6 +57,7 @@ class Settings:
     probe: bool
     source: Path | None
     loads: tuple[Path, ...] = ()
+    without: frozenset[Watch] = frozenset()
 
 
 def gather(arguments: argparse.Namespace) -> Settings:
@@ -80,6 +83,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
         effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
         accuracy=_accuracy(merged), probe=merged["probe"], loads=tuple(map(Path, loads)),
+        without=merged["without"],
     )  # fmt: skip
 
 
@@ -244,6 +248,16 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in entries)
 
 
+def _watches(value: Any) -> frozenset[Watch]:
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise ValueError("expected names of watches, as in loader,files")
+    for name in names:
+        if name not in list(Watch):
+            raise UsageError(f"there is no watch {name!r}", hint=f"the watches are: {', '.join(Watch)}")
+    return frozenset(Watch(name) for name in names)
+
+
 def _values(value: Any) -> dict[str, Value]:
     if not isinstance(value, dict) or not all(isinstance(v, (bool, int, float, str)) for v in value.values()):
         raise ValueError("expected a table of knob = value")
@@ -302,4 +316,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "max_loss_increase": _fraction_or_off, "min_sample_efficiency": _efficiency_or_off, "max_metric_drop": _fractions,
     "max_metric_rise": _fractions,
     "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1), "probe": _yes_or_no,
+    "without": _watches,
 }  # fmt: skip

@@ -101,7 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
         result = run_study(plan, ProcessRunner(), Chain(StructuredSampler(), TpeSampler(plan.seed)), view, stop)
     files = write_files(result, EXPORTERS)
     print(summary(result, files, files.get(PROFILE.name, "")), end="")
-    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.OK
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.INTERNAL if result.broke_it else ExitCode.OK
 
 
 def check_targets(folder: Path, exporters: Iterable[Exporter]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.learning import time_to_loss
 from tuner.analysis.stats import Noninferiority
+from tuner.child.watch import KNOBS_OF, Watch
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -61,7 +62,7 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     if result.validation_share is not None:
         validation = share_text(result.validation_share)
         parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
-    parts.append(_remarks(remarks_of(result.trials)))
+    parts += [_fault(result), _remarks(remarks_of(result.trials))]
     if winner is not None:
         parts.append(_comparison(winner, "winner" if result.improved else "candidate"))
     if winner is not None and result.improved:
@@ -131,6 +132,20 @@ def _unproven(result: StudyResult) -> list[str]:
     return [
         f"not proven: {ended}",
         f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the script as written",
+    ]
+
+
+def _fault(result: StudyResult) -> list[str]:
+    """That autotune broke the script, and what that took from the study."""
+    if not result.broke_it:
+        return []
+    turned_by_them = {knob for watch in result.broke_it for knob in KNOBS_OF.get(Watch(watch), ())}
+    lost = [knob for knob, left in result.left_out.items() if knob in turned_by_them and not left.unselected]
+    return [
+        "a fault of autotune: it broke this script, which is in order",
+        f"  studied without what broke it: {', '.join(result.broke_it)}",
+        *([f"  so these knobs could not be tried: {', '.join(lost)}"] if lost else []),
+        f"  please report it, with {result.fault}",
     ]
 
 

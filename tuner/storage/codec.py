@@ -104,6 +104,7 @@ def encode_outcome(outcome: Outcome) -> str:
             "measurement": None if measurement is None else measurement_fields(measurement),
             "facts": as_document(outcome.knowledge),
             "seconds": outcome.seconds,
+            "with_ours": outcome.with_ours,
         }
     )
 
@@ -121,6 +122,7 @@ def decode_outcome(text: str | bytes) -> Outcome:
             measurement=None if measurement is None else measurement_of_fields(measurement),
             knowledge=read(fields["facts"], "facts"),
             seconds=fields["seconds"],
+            with_ours=str(fields.get("with_ours", "")),  # earlier versions stored none
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an outcome: {type(error).__name__}: {error}") from error

@@ -9,6 +9,7 @@ from ..adapter import Adapter, Library
 from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
+from ..watch import Watch
 from .applied import AppliedKnobs
 from .evidence import Observation
 from .losses import LossReader
@@ -27,6 +28,7 @@ class KerasAdapter(Adapter):
         self.losses = LossReader()
         self.watches = Watches(session, self.losses.epoch_begins)
         self._loss_at = 0.0
+        self._reads_loss = session.uses(Watch.LOSSES)
         if session.applied is not None:
             session.applied.attend(AppliedKnobs(self.watches).effects)
 
@@ -83,7 +85,7 @@ class KerasAdapter(Adapter):
         """Reads the losses."""
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
-        losses = self.losses.read(self.watches) if self._loss_at > progress else {}
+        losses = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else {}
         for name, loss in losses.items():
             self.session.loss(loss, name)
 

@@ -93,15 +93,14 @@ class Observation:
     def _data(self) -> None:
         """The datasets first: a loop may know better what reached its step."""
         datasets, loops, call = self.watches.datasets, self.watches.loops, self.call
-        if datasets is None:
-            return
         if call is None or self.steps is None:
             if loops is not None:
                 loops.iterations.meet_training()
-            datasets.observe()
+            if datasets is not None:
+                datasets.observe()
             if loops is not None:
                 loops.observe()
-        elif call.fed_by == "dataset":
+        elif call.fed_by == "dataset" and datasets is not None:
             if self._largest_part(self.steps):
                 datasets.saw_batch(self._largest_part(self.steps))
             datasets.observe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -168,7 +169,7 @@ class FitWatch:
             call.workers = call.written["workers"] = int(x.workers)
 
     def _kind_of(self, x: object) -> str:
-        if self.datasets is not None and self.datasets.is_dataset(x):
+        if _is_dataset(x):
             return "dataset"
         if isinstance(x, self.keras.utils.PyDataset):
             return "pydataset"
@@ -283,6 +284,12 @@ class FitWatch:
                 batches.counting = counting
 
         return evaluate
+
+
+def _is_dataset(x: object) -> bool:
+    """Whether it is one of tf.data, also where nothing watches those."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(x, tf.data.Dataset)
 
 
 def _as_float(value: object) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..call_sites import frames, user_stack
 from ..session import Session
+from ..watch import Watch
 from .types import Tensor
 
 _PLAIN = "_autotune_plain"
@@ -63,7 +64,8 @@ class LossWatch:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.reduction = ""
+        self._looks = session.uses(Watch.LOSSES)
+        self.reduction = "" if self._looks else "unknown"
         self._first_site = ""
         self._newest: Tensor | None = None
         self._screens = session.request.seed is not None
@@ -74,6 +76,8 @@ class LossWatch:
 
         ``alone`` is whether nothing but one loss is differentiated, from ones.
         """
+        if not self._looks:
+            return True
         first = losses[0]
         plain = getattr(first, _PLAIN, first)
         if not self.reduction:
