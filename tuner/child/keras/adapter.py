@@ -56,12 +56,13 @@ class KerasAdapter(Adapter):
     def _cap_memory(self, tf: ModuleType) -> None:
         """A config that takes too much fails here, and no neighbour on the card does.
 
-        A card whose memory is taken as it is needed can't be capped as well: there the limit is only held against.
+        A card whose memory is taken as it is needed can't be capped as well, and a script that asks for that would be
+        refused it: only where the baseline is known not to. Elsewhere the limit is only held against.
         """
         request, device = self.session.request, self.session.device
         if self.session.knobs.wants("memory_growth"):
             device.tensorflow_set_growth(tf, bool(request.config["memory_growth"]))
-        elif request.max_device_bytes and request.config:
+        elif request.max_device_bytes and request.config and request.knowledge.as_written.get("memory_growth") is False:
             device.tensorflow_cap_memory(tf, request.max_device_bytes)
 
     # the clock's hooks

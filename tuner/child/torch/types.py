@@ -134,6 +134,9 @@ class DataLoader(Protocol):
     prefetch_factor: int | None
     persistent_workers: bool
     pin_memory: bool
+    dataset: object
+    collate_fn: object
+    _iterator: LoaderIterator | None
 
     def __iter__(self) -> LoaderIterator: ...
 
@@ -142,6 +145,7 @@ class LoaderIterator(Protocol):
     """What a DataLoader is iterated by: one that works in this process, or by workers."""
 
     def __next__(self) -> object: ...
+    def _shutdown_workers(self) -> None: ...
 
 
 class Queue(Protocol):
