@@ -28,6 +28,7 @@ from .types import (
     Tensors,
     Wrap,
 )
+from .weights import WeightWatch
 
 BackwardListener = Callable[[bool], None]
 """Is told whether it is the first loss of a step: a GAN has several."""
@@ -56,6 +57,7 @@ class StepWatch:
         self.losses = LossWatch(session)
         self.rates = RateWatch(session)
         self.trajectory = TrajectoryWatch(session, torch)
+        self.weights = WeightWatch(session, torch)
         self.in_optimizer = False
         self.in_backward = False
         self.scaler: GradScaler | None = None
@@ -100,7 +102,7 @@ class StepWatch:
             self.in_backward = True
             try:
                 losses = _as_list(self.torch, tensors)
-                leads = self.losses.see(losses[0], alone=len(losses) == 1 and _all_none(grad_tensors))
+                leads = self.losses.see(losses, alone=len(losses) == 1 and _all_none(grad_tensors))
                 scaled = self._scale(losses, grad_tensors)
                 result = original(tensors, scaled, *args, **kwargs)
             finally:
@@ -166,6 +168,7 @@ class StepWatch:
             kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
         if not callable(closure):
             self._look_at_gradients(optimizer)
+        self.weights.step_begins(optimizer)
         self.in_optimizer = True
         try:
             if self.scaler is None:
@@ -177,6 +180,7 @@ class StepWatch:
         finally:
             self.in_optimizer = False
         self.steps += 1
+        self.weights.stepped(optimizer)
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)
