@@ -42,7 +42,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "shape patches call_sites births stale_reads",
         "records",
         "wire evidence",
-        "seeds created_files",
+        "seeds created_files places",
         "recorder",
         "clock devices",
         "sources knobs facts metrics",
