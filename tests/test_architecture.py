@@ -22,7 +22,7 @@ LONGEST_FUNCTION = 60
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "errors model",
+        "errors model masking",
         "knowledge objective",
         "space",
         "analysis",
@@ -39,13 +39,15 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches call_sites births stale_reads",
+        "shape patches call_sites births stale_reads option_names watch words data_state",
+        "counts",
         "records",
         "wire evidence",
         "seeds created_files places",
         "recorder",
         "clock devices",
-        "sources knobs facts metrics",
+        "sources knobs facts metrics user_modules",
+        "applied",
         "session",
         "arguments files",
         "renames",
@@ -64,10 +66,11 @@ ISLANDS = frozenset({"__init__", "child"})
 # Receive data and never fetch it: values, and the words for them, are all that they may know.
 RECEIVERS = frozenset({"progress", "report", "export"})
 VALUES = frozenset({
-    "errors", "model", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
+    "errors", "model", "masking", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
 })  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
-PROTOCOL = ("tuner.child.wire.", "tuner.child.records.", "tuner.child.shape.")
+_OF_THE_PROTOCOL = ("wire", "records", "counts", "shape", "option_names", "watch", "words")
+PROTOCOL = tuple(f"tuner.child.{name}." for name in _OF_THE_PROTOCOL)
 SOLE_IMPORTERS = {
     "optuna": ("tuner/search/",),
     "sqlalchemy": ("tuner/storage/database.py", "tuner/storage/schema.py"),

@@ -15,6 +15,7 @@ class ExitCode(IntEnum):
     DEVICE = 4
     STUDY = 5
     STORAGE = 6
+    NOT_APPLIED = 7
     INTERRUPTED = 130
 
 
@@ -70,6 +71,12 @@ class ProfileError(UsageError):
     slug = "profile"
 
 
+class UntrustedError(UsageError):
+    """A file that others may have written would choose what is run or loaded, and nobody has vouched for it."""
+
+    slug = "untrusted"
+
+
 class DeviceError(AutotuneError):
     """The device that was asked for isn't there, or something else uses it."""
 
@@ -88,6 +95,16 @@ class UserScriptError(AutotuneError):
 
     slug = "script-failed"
     exit_code = ExitCode.USER_SCRIPT
+
+    def __init__(self, message: str, hint: str = "", traceback_text: str = "") -> None:
+        super().__init__(message, hint)
+        self.traceback_text = traceback_text
+
+
+class OwnFaultError(AutotuneError):
+    """The script runs, and autotune's instruments break it; ``traceback_text`` says where."""
+
+    slug = "own-fault"
 
     def __init__(self, message: str, hint: str = "", traceback_text: str = "") -> None:
         super().__init__(message, hint)

@@ -121,7 +121,10 @@ class Measurement:
     and so are the ends of its interval, ``low`` and ``high``.
 
     ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
-    ``data_wait_share`` is None where nothing shows when the loop waits.
+    ``data_wait_share`` is None where nothing shows when the loop waits. ``queue_share`` is the part of what the window
+    took that lay ready before it: the rate, which is what the loop can keep up, is without it. ``tokens_per_s`` is
+    None where sequences don't vary in length, ``validation_share`` of the time where no validation was seen; rates are
+    without validation.
     ``scaled_steps`` are optimizer steps under a gradient scaler after its first ones, in which it finds its scale;
     ``skipped_steps`` those of them that it skipped, since gradients overflowed.
     ``compile_cache`` says what the compiler's cache on disk gave: nothing ("cold"), all ("warm"), or a part ("mixed");
@@ -153,6 +156,9 @@ class Measurement:
     skipped_steps: int = 0
     gradient: FirstGradient | None = None
     compile_cache: str = ""
+    tokens_per_s: float | None = None
+    queue_share: float = 0.0
+    validation_share: float | None = None
     cold_first_step_s: float | None = None
 
     @property
@@ -171,6 +177,7 @@ class Outcome:
     """What a trial ended as, why (``reason`` is a slug, ``detail`` a line for people), and what it showed.
 
     ``knowledge`` is what the child saw of the script in this trial. ``seconds`` is from the launch to the end.
+    ``traceback_text`` is as plain Python prints it; ``with_ours`` has autotune's own frames, "" where none are in it.
     """
 
     kind: OutcomeKind
@@ -180,6 +187,7 @@ class Outcome:
     measurement: Measurement | None = None
     knowledge: Knowledge = field(default_factory=Knowledge)
     seconds: float = 0.0
+    with_ours: str = ""
 
     @property
     def complete(self) -> bool:

@@ -95,7 +95,7 @@ FASTER = measured(
     1711.0, data_wait_share=0.02, peak_host_bytes=988 * MIB, first_step_s=2.75,
     knobs=(REPORT, KnobReport("precision", "bf16", 1, 1, Evidence.VERIFIED, "", "bf16")),
 )  # fmt: skip
-BASELINE = complete(0, Phase.BASELINE, {}, 1204.0, "")
+BASELINE = complete(0, Phase.BASELINE, {}, 1204.0, "", validation_share=0.12)
 SEARCHED = (
     complete(1, Phase.SEARCH, {"num_workers": 2}, 1498.2, "DataLoader worker processes", data_wait_share=0.02),
     failed(2, {"batch_size": 512}, OutcomeKind.INFEASIBLE, "host-oom", "the process tree took 15,032,385,536 bytes"),

@@ -6,17 +6,13 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
+from .applied import Effect
 from .evidence import Finding
+from .option_names import OPTION_NAMES, is_named, is_option_of
 from .patches import patch
 from .records import Evidence, Value
 from .session import ScriptOptions, Session
-
-# The names that public training scripts give to these knobs.
-NAMES = {
-    "batch_size": ("batch_size", "batch", "bs", "b", "batchsize", "train_batch_size", "per_device_train_batch_size"),
-    "num_workers": ("num_workers", "workers", "nworkers", "n_workers", "dataloader_num_workers", "j"),
-    "grad_accumulation": ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum", "accum_iter"),
-}
+from .watch import Watch
 
 
 @dataclass(frozen=True)
@@ -29,10 +25,14 @@ class _Option:
 
 def install(session: Session) -> None:
     """Watches argparse; sets the options that the baseline found to be a knob's own."""
+    if not session.uses(Watch.ARGUMENTS):
+        return
     options = ArgparseOptions(session)
     session.options = options
     for knob in options.bound:
         session.knobs.delegate(knob)
+    if session.applied is not None and options.bound:
+        session.applied.attend(options.effects)
     if session.measuring or options.bound:
         patch(argparse.ArgumentParser, "parse_known_args", options.parsing)
 
@@ -42,7 +42,11 @@ class ArgparseOptions(ScriptOptions):
 
     def __init__(self, session: Session) -> None:
         request = session.request
-        self.bound = {knob: dest for knob, dest in request.knowledge.options.items() if knob in request.config}
+        self.bound = {
+            knob: dest for knob, dest in request.knowledge.options.items()
+            if knob in request.config and is_option_of(knob, dest)
+        }  # fmt: skip
+        self._applied: set[str] = set()
         self._session = session
         self._seen: dict[str, _Option] = {}
 
@@ -53,8 +57,9 @@ class ArgparseOptions(ScriptOptions):
             parsed, rest = original(parser, args, namespace)
             destinations = {action.dest for action in parser._actions}
             for knob, dest in self.bound.items():
-                if dest in destinations and hasattr(parsed, dest):
+                if dest in destinations and type(getattr(parsed, dest, None)) is int:
                     setattr(parsed, dest, self._session.request.config[knob])
+                    self._applied.add(knob)
             for action in parser._actions:
                 value = getattr(parsed, action.dest, None)
                 if action.option_strings and isinstance(value, (bool, int, float, str)):
@@ -65,16 +70,24 @@ class ArgparseOptions(ScriptOptions):
 
     def value(self, knob: str) -> Value | None:
         """What argparse holds for the option of the knob's name, None where it knows of none."""
-        return next((option.value for dest, option in self._seen.items() if _is_named(dest, knob)), None)
+        return next((option.value for dest, option in self._seen.items() if is_named(dest, knob)), None)
+
+    def effects(self) -> dict[str, Effect]:
+        """For ``autotune run``: of each bound knob, whether the parser set its option."""
+        missing = "the script's parser has no option --{} that holds a whole number"
+        return {
+            knob: Effect(1) if knob in self._applied else Effect(0, missing.format(dest.replace("_", "-")))
+            for knob, dest in self.bound.items()
+        }
 
     def observe(self) -> None:
         """A knob has an option where one of its usual names holds the value that was observed in the loader."""
         facts, knobs = self._session.facts, self._session.knobs
         destinations: dict[str, str] = {}
-        for knob in NAMES:
+        for knob in OPTION_NAMES:
             written = facts.as_written.get(knob)
             for dest, option in self._seen.items():
-                if _is_named(dest, knob) and type(option.value) is int and option.value == written:
+                if is_named(dest, knob) and type(option.value) is int and option.value == written:
                     destinations[knob] = dest
         for knob in {"batch_size", "grad_accumulation"} & destinations.keys():
             facts.left_out.pop(knob, None)  # what the patches can't do the script can
@@ -92,8 +105,3 @@ class ArgparseOptions(ScriptOptions):
         if str(parsed).lower() == str(requested).lower():
             return Finding(Evidence.VERIFIED, "", parsed)
         return Finding(Evidence.UNVERIFIABLE, "the script's argument parser doesn't show it", changed=0)
-
-
-def _is_named(dest: str, knob: str) -> bool:
-    plain, names = dest.lower().replace("-", "_"), (knob, *NAMES.get(knob, ()))
-    return plain in names or plain.replace("_", "") in {name.replace("_", "") for name in names}

@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, SupportsFloat
 
-from . import devices
+from . import devices, user_modules
+from .applied import AppliedRun
 from .clock import StepClock
 from .facts import ScriptFacts
 from .knobs import Knobs
 from .metrics import Metrics
 from .recorder import Recorder
-from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, Value, WindowEnd
+from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, TrainingPause, Value, WindowEnd
+from .watch import KNOBS_OF, Pause, Watch
 
 STOP_GRACE_S = 6.0
 LEAVING_S = 5.0
@@ -43,6 +45,10 @@ class ClockHooks(Protocol):
 
     def on_block(self) -> None:
         """Called after each block: the place to read what makes the device wait, such as the loss."""
+
+    def ready(self) -> float | None:
+        """Samples that lie ready for the loop: made, and not fetched yet. None where that can't be seen."""
+        return None
 
 
 class ScriptOptions(Protocol):
@@ -83,7 +89,9 @@ class Session:
         # Data that are fetched once and trained on again and again were no measure of the baseline.
         self.clock.counts_samples = request.knowledge.unit != "steps"
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
-        self.facts = ScriptFacts()
+        self.applied = None if self.measuring else AppliedRun(request, self.knobs)
+        """Watches an applied run; None in a trial."""
+        self.facts = ScriptFacts(without=list(request.without))
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
         self.exit_listeners: list[ExitListener] = []
@@ -118,6 +126,14 @@ class Session:
         """Whether this is the process that the trial measures."""
         return os.getpid() == self._pid
 
+    def uses(self, watch: Watch) -> bool:
+        """Whether the watch is to be put in place; called when that is about to be done."""
+        if watch in self.request.without:
+            return False
+        if watch not in self.facts.watches:
+            self.facts.watches.append(watch)
+        return True
+
     # which framework trains
 
     def attend(self, framework: str, hooks: ClockHooks, observe: Callable[[], None]) -> None:
@@ -144,6 +160,7 @@ class Session:
             self.clock.synchronize = hooks.synchronize
             self.clock.activity = hooks.activity
             self.clock.on_block = hooks.on_block
+            self.clock.ready = hooks.ready
 
     def may_be_of(self, framework: str) -> bool:
         """Whether no other framework trains here: what this one's adapter sees is worth something."""
@@ -198,7 +215,12 @@ class Session:
     # messages
 
     def fail(self, reason: str, detail: str) -> None:
-        """Records once that this config can't work. ``reason`` is a slug, ``detail`` a line for people."""
+        """Records once that this config can't work. ``reason`` is a slug, ``detail`` a line for people.
+
+        An applied run says it, and goes on without what can't be had.
+        """
+        if self.applied is not None:
+            self.applied.say(detail)
         if self.measuring and self._says_first(reason):
             self.recorder.emit(Failure(reason, detail))
 
@@ -209,9 +231,16 @@ class Session:
             self.fail("nan", f"the training loss became {value}")
             self.stop("the loss is not finite", complete=False)
 
+    def pause(self, pause: Pause, *, begins: bool) -> None:
+        """Tells that training pauses for what may take long, or goes on: the parent waits by what it knows of it."""
+        if self.measuring and self.here:
+            self.recorder.emit(TrainingPause(pause, begins))
+
     def note(self, text: str) -> None:
-        """A line for people, recorded once."""
-        if self._says_first(text):
+        """A line for people, recorded once; an applied run says it, since nobody reads its records."""
+        if self.applied is not None:
+            self.applied.say(text)
+        elif self._says_first(text):
             self.recorder.emit(Note(text))
 
     def _says_first(self, text: str) -> bool:
@@ -253,8 +282,11 @@ class Session:
             raise StopTrial
 
     def stop(self, why: str, *, complete: bool = True) -> None:
-        """Writes what was seen, then unwinds the script; a watchdog ends a process that won't unwind."""
-        if self.finished:
+        """Writes what was seen, then unwinds the script; a watchdog ends a process that won't unwind.
+
+        Does nothing in an applied run: that is the user's own training, and ends where the script ends.
+        """
+        if self.finished or self.applied is not None:
             return  # what is being written down says it already
         self.finish(complete=complete, why=why)
         self.stopped = True
@@ -271,14 +303,26 @@ class Session:
         for observe in self.observers:
             observe()
         self.metrics.send_logged()
+        if not self.request.config:
+            self.facts.module_hashes = user_modules.hashes()
         if self._own_steps:
             self.facts.unit = "samples" if self._own_samples else "steps"
+        self._leave_out_unwatched()
         self.facts.left_out.update(self.knobs.kept_by_script)
         self.options.observe()
         self.facts.as_written.update(self.knobs.trainer_options)
         steps, samples = self.clock.total_steps, self.clock.total_samples
         self.recorder.emit(self.facts.record(steps=steps, samples=samples, suggestions=self._suggestions))
         self.recorder.emit(WindowEnd(complete, why))
+
+
+    def _leave_out_unwatched(self) -> None:
+        """Knobs that nobody can turn here, since the watch that they belong to was switched off."""
+        facts = self.facts
+        for watch in self.request.without:
+            for knob in KNOBS_OF.get(watch, ()):
+                if knob not in facts.as_written or knob in facts.left_out:
+                    facts.left_out[knob] = f"the watch {watch!s} is off"
 
 
 def _watchdog() -> None:

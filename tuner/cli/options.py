@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from tuner.child.watch import Watch
+from tuner.cli.trust import declare_trust
 from tuner.devices.present import AUTO, spellings
 
 
@@ -21,5 +23,9 @@ def declare_script(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trial-timeout", metavar="TIME", help="time limit for one run of the script (default 2m)")
     parser.add_argument(
+        "--without", metavar="A,B", help=f"leave these watches out: {', '.join(Watch)} (see tuner/child/README.md)"
+    )
+    parser.add_argument(
         "--space", metavar="NAME|FILE", help="search space (default: that of the framework that trains)"
     )
+    declare_trust(parser, "load the Python files that study.toml names without asking")

@@ -10,8 +10,10 @@ import threading
 from tuner.analysis.bottleneck import worth_turning
 from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, make_plan
+from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
+from tuner.cli.trust import vouch_for_python
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode
 from tuner.formatting import rate_text
@@ -43,7 +45,11 @@ def add_parser(verbs: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Probes the script."""
-    plan = make_plan(gather(arguments))
+    settings = gather(arguments)
+    if settings.source is not None:
+        vouch_for_python(settings.source, settings.loads, trusted=arguments.trust)
+    plan = make_plan(settings)
+    warn_of_secrets(plan.script)
     check_writable(plan.folder)
     stop = threading.Event()
     runs: dict[str, Measurement | None] = {}

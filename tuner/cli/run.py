@@ -6,21 +6,29 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.cli.script import find_script, ranks
+from tuner.cli.script import find_script, ranks, source_of
+from tuner.cli.trust import declare_trust, vouch
 from tuner.cli.verb import Subparsers
-from tuner.devices.present import AUTO, resolve_device, spellings
+from tuner.devices.host import usable_cores
+from tuner.devices.present import AUTO, devices, kind_of, resolve_device, spellings
 from tuner.devices.software import software
 from tuner.errors import ProfileError, UsageError
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
-from tuner.formatting import config_text, device_text, gain_text
-from tuner.knowledge import Knowledge
+from tuner.formatting import config_text, count_text, device_text, gain_text
+from tuner.knowledge import Knowledge, hold_lines
+from tuner.masking import is_masked, masked
 from tuner.model import Device, Script, Verdict
 from tuner.runner.launch import exec_applied
+from tuner.space.applicable import check_applicable
 from tuner.space.arguments import parse, render
+from tuner.space.declare import Known
+from tuner.space.registry import load_spaces
+from tuner.study.identity import hashes_of_modules
 
 _NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
 """What a rate hardly depends on: not worth a warning in every production log."""
@@ -42,7 +50,11 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
     parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
     parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
-    parser.add_argument("--strict", action="store_true", help="refuse to run if the script or the software has changed")
+    parser.add_argument(
+        "--strict", action="store_true",
+        help="refuse to run if the script or the software has changed; end, with status 7, if a knob takes no effect",
+    )  # fmt: skip
+    declare_trust(parser, "let the file choose the script and its arguments without asking")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,28 +62,90 @@ def run(arguments: argparse.Namespace) -> int:
     place = _file(arguments.config)
     device = _device(arguments.device)
     profile = profiles.choose(profiles.read(_content(Path(place)), place), device, place)
-    path, module = arguments.script or "", arguments.module or ""
-    if not path and not module:
-        path, module = profile.script.path, profile.script.module
-    script_args = profile.script.argv if arguments.script_args is None else arguments.script_args
-    script = find_script(path, module, script_args, "run")
+    script = _script(arguments, profile, place)
     knowledge = knowledge_of(profile, script, place)
-    drift = profiles.drift(profile, script, software())
+    _check_config(profile, device, script, place)
+    modules = hashes_of_modules(source_of(script), profile.knowledge.module_hashes)
+    drift = profiles.drift(profile, script, software(), modules)
     changes = [_change_text(change) for change in drift if change.name not in _NO_MATTER]
     if changes and arguments.strict:
         raise ProfileError(
             f"{place} was proven under other conditions: {'; '.join(changes)}",
             hint="run the study again, or leave out --strict",
         )
+    # A card that is named is shown alone; otherwise the script sees what it sees under plain Python.
+    shown = arguments.device != AUTO and (kind_of(device).is_host or ":" in arguments.device)
     if os.environ.get("RANK", "0") == "0":
-        for change in changes:
-            print(f"autotune: {change}: the config may no longer be the best", file=sys.stderr)
-        if ranks() > 1 and profile.config:
-            together = f"proven in one process, and applied in each of {ranks()}: batch sizes, workers, threads"
-            print(f"autotune: {together}", file=sys.stderr)
-        print(f"autotune: {_says(profile)} on {device_text(device)}", file=sys.stderr)
+        lines = [f"{change}: the config may no longer be the best" for change in changes]
+        lines += _remarks(profile, knowledge, device, shown=shown)
+        for line in [*lines, f"{_says(profile)} on {device_text(device)}"]:
+            print(f"autotune: {_printable(line)}", file=sys.stderr)
     rendered = replace(script, argv=render(script.argv, profile.config))
-    exec_applied(rendered, device, profile.config, knowledge, alone=ranks() == 1)
+    exec_applied(
+        rendered, device, profile.config, knowledge, alone=ranks() == 1, shown=shown, strict=arguments.strict
+    )  # fmt: skip
+
+
+def _script(arguments: argparse.Namespace, profile: profiles.Profile, place: str) -> Script:
+    """What is run. Raises ``UntrustedError`` where the file would choose it and nobody vouches for that.
+
+    A best.json comes from wherever it was copied from; what it may do unasked is to set knobs.
+    """
+    path, module = arguments.script or "", arguments.module or ""
+    argv, chosen = arguments.script_args, profile.script
+    target = ["--module", chosen.module] if chosen.module else [chosen.path]
+    named = ["--module", module] if module else [path] if path else target
+    if argv is None and is_masked(chosen.argv):
+        raise ProfileError(
+            f"{place} doesn't hold the secrets among the arguments of its study: {_shown(chosen.argv)}",
+            hint=f"give the arguments, as in: {shlex.join(['autotune', 'run', '--config', place, *named])} -- ...",
+        )
+    is_named = bool(path or module)
+    if not is_named or (argv is None and chosen.argv):
+        what = "the script's arguments" if is_named else "what is run"
+        full = [*named, "--", *(chosen.argv if argv is None else argv)]
+        vouch(
+            f"{place} would choose {what}: {_shown(full)}", trusted=arguments.trust,
+            hint=f"name them: {_shown(['autotune', 'run', '--config', place, *full])}; or add --trust",
+        )  # fmt: skip
+        if not is_named:
+            path, module = chosen.path, chosen.module
+    return find_script(path, module, chosen.argv if argv is None else argv, "run")
+
+
+def _check_config(profile: profiles.Profile, device: Device, script: Script, place: str) -> None:
+    """Raises ``ProfileError`` where the config would set anything but knobs, or one to a value that it can't have."""
+    known = Known(device, usable_cores(), knowledge=profile.knowledge)
+    try:
+        check_applicable(profile.config, known, load_spaces(AUTO), parse(script.argv))
+    except UsageError as error:
+        raise ProfileError(
+            _printable(f"{place}: {error.message}"), hint=error.hint or "run the study again to rewrite it"
+        ) from error
+
+
+def _remarks(profile: profiles.Profile, knowledge: Knowledge, device: Device, *, shown: bool) -> list[str]:
+    """What else the user should know before the script starts."""
+    remarks = []
+    if ranks() > 1 and profile.config:
+        remarks.append(f"proven in one process, and applied in each of {ranks()}: batch sizes, workers, threads")
+    accelerators = [other for other in devices() if not kind_of(other).is_host]
+    alike = [other for other in accelerators if other.kind == device.kind]
+    if shown and accelerators and kind_of(device).is_host:
+        remarks.append(f"the script sees none of {count_text(len(accelerators), 'accelerator')}, as --device asks")
+    elif shown and len(alike) > 1:
+        remarks.append(f"the script sees {device.label} alone, of {len(alike)}, as --device asks")
+    elif not shown and len(alike) > 1 and ranks() == 1:
+        remarks.append(
+            f"the script sees all {len(alike)} {device.kind} devices, and the config was proven on one:"
+            f" --device {device.label} shows it that one alone"
+        )
+    if hold_lines(profile.knowledge.training_loaders) and not knowledge.training_loaders:
+        remarks.append(
+            "the profile, of an earlier version, knows the script's loaders by their lines, and the script has changed:"
+            " run the study again if a knob isn't in effect"
+        )
+    return remarks
 
 
 def _device(text: str) -> Device:
@@ -98,8 +172,8 @@ def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Knowl
             hint=f"write {{{lost[0]}}} where its value belongs, as in: {shlex.join(profile.script.argv)}",
         )
     knowledge = replace(profile.knowledge, placeholders=tuple(bound))
-    if script.sha256 != profile.script.sha256:
-        # Loaders are known by the lines that make them; in a script that has changed those mean others, or nothing.
+    if script.sha256 != profile.script.sha256 and hold_lines(knowledge.training_loaders):
+        # Profiles of earlier versions know loaders by their lines, which now mean others, or nothing.
         return replace(knowledge, training_loaders=())
     return knowledge
 
@@ -121,6 +195,8 @@ def _content(path: Path) -> bytes:
 def _change_text(change: profiles.Change) -> str:
     if change.part is profiles.ProvenPart.SCRIPT:
         return "the script has changed"
+    if change.part is profiles.ProvenPart.MODULE:
+        return f"{change.name}, which the script imports, {'has changed' if change.now else 'is gone'}"
     if change.part is profiles.ProvenPart.ARGUMENTS:
         return f"its arguments were {change.before}, now {change.now}"
     return f"{change.name} was {change.before}, now {change.now}"
@@ -130,3 +206,13 @@ def _says(profile: profiles.Profile) -> str:
     if profile.verdict is Verdict.KEEP_BASELINE or not profile.config:
         return "running the script as written: nothing was proven faster"
     return f"applying {config_text(profile.config)} ({gain_text(profile.speedup or 1.0)} when it was proven)"
+
+
+def _shown(words: Sequence[str]) -> str:
+    """A command line to be printed."""
+    return _printable(shlex.join(masked(words)))
+
+
+def _printable(text: str) -> str:
+    """The text without what would do something to a terminal: a profile may hold anything."""
+    return "".join(character if character.isprintable() else "?" for character in text)

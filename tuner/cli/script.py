@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.errors import ScriptNotFoundError, UsageError
+from tuner.masking import secret_options
 from tuner.model import Script
 
 _LAUNCHERS = frozenset(
@@ -39,6 +40,22 @@ def find_script(path: str, module: str, arguments: Sequence[str], verb: str = "s
             f"{path} is the interpreter, not a script", hint=f"leave it out: autotune {verb} train.py -- its arguments"
         )
     return Script(path=path, argv=tuple(arguments), sha256=_sha256(_script_file(path)))
+
+
+def source_of(script: Script) -> Path:
+    """The file that is run. Raises ``ScriptNotFoundError``."""
+    return _module_source(script.module) if script.module else _script_file(script.path)
+
+
+def warn_of_secrets(script: Script) -> None:
+    """Says which arguments are taken for secrets, and where their values are to be found all the same."""
+    options = secret_options(script.argv)
+    if options:
+        print(
+            f"autotune: {', '.join(options)} looks like a secret: its value is left out of what the study keeps, but"
+            " stands on the command line and in what the script prints; an environment variable is safer",
+            file=sys.stderr,
+        )
 
 
 def stem(script: Script) -> str:

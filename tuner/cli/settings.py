@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.analysis.accuracy import AccuracyLimits
+from tuner.child.watch import Watch
 from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.knowledge import typed_value
@@ -24,13 +25,16 @@ DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
     "effective_batch": "keep", "max_loss_increase": 0.01, "max_metric_drop": {}, "max_metric_rise": {}, "metric": {},
-    "screen_samples": None, "planned_samples": None, "probe": True,
+    "screen_samples": None, "planned_samples": None, "probe": True, "without": frozenset(),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices of a study, typed but not yet held against the machine. ``source`` is the study.toml."""
+    """The choices of a study, typed but not yet held against the machine.
+
+    ``source`` is the study.toml, ``loads`` the Python files that it names: whoever wrote it has them run in here.
+    """
 
     script: str
     module: str
@@ -51,6 +55,8 @@ class Settings:
     planned_samples: int | None
     probe: bool
     source: Path | None
+    loads: tuple[Path, ...] = ()
+    without: frozenset[Watch] = frozenset()
 
 
 def gather(arguments: argparse.Namespace) -> Settings:
@@ -66,6 +72,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         source, declared = None, {}
     if command.get("script") or command.get("module"):
         declared = {key: value for key, value in declared.items() if key not in ("script", "module")}
+    loads = [declared[key] for key in ("space", "objective") if key not in command and _is_file(declared.get(key, ""))]
     tables = {key: {**declared.get(key, {}), **command.get(key, {})} for key in _TABLES}
     merged = {**DEFAULTS, **declared, **command, **tables}
     return Settings(
@@ -74,7 +81,8 @@ def gather(arguments: argparse.Namespace) -> Settings:
         folder=merged["study"], knobs=merged["knobs"], pinned=Config(merged["set"]), max_memory=merged["max_memory"],
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
         effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
-        accuracy=_accuracy(merged), probe=merged["probe"],
+        accuracy=_accuracy(merged), probe=merged["probe"], loads=tuple(map(Path, loads)),
+        without=merged["without"],
     )  # fmt: skip
 
 
@@ -183,6 +191,11 @@ def _speaks_of(declared: Mapping[str, Any], command: Mapping[str, Any]) -> bool:
     return not declared.get("module") and (not named or Path(named).resolve() == Path(command["script"]).resolve())
 
 
+def _is_file(name: str) -> bool:
+    """Whether a space or an objective is named by its file, as ``registry`` tells it."""
+    return name.endswith(".py") or "/" in name
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("expected a string that is not empty")
@@ -232,6 +245,16 @@ def _names(value: Any) -> tuple[str, ...]:
     if not isinstance(entries, list) or not all(isinstance(entry, str) and entry.strip(" -") for entry in entries):
         raise ValueError("expected names of knobs, as in batch_size,-compile")
     return tuple(entry.strip() for entry in entries)
+
+
+def _watches(value: Any) -> frozenset[Watch]:
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise ValueError("expected names of watches, as in loader,files")
+    for name in names:
+        if name not in list(Watch):
+            raise UsageError(f"there is no watch {name!r}", hint=f"the watches are: {', '.join(Watch)}")
+    return frozenset(Watch(name) for name in names)
 
 
 def _values(value: Any) -> dict[str, Value]:
@@ -284,4 +307,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "objective": _text, "seed": _whole(0), "effective_batch": _keep_or_free,
     "max_loss_increase": _fraction_or_off, "max_metric_drop": _fractions, "max_metric_rise": _fractions,
     "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1), "probe": _yes_or_no,
+    "without": _watches,
 }  # fmt: skip

@@ -11,8 +11,10 @@ from rich.console import Console
 
 from tuner.cli.options import declare_script
 from tuner.cli.planning import check_writable, described, make_plan, set_aside
+from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
+from tuner.cli.trust import vouch_for_python
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode
 from tuner.export import EXPORTERS, PROFILE
@@ -78,7 +80,10 @@ def add_parser(verbs: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Studies the script and writes best.json. Everything that can be refused is refused before a file is made."""
     settings = gather(arguments)
+    if settings.source is not None:
+        vouch_for_python(settings.source, settings.loads, trusted=arguments.trust)
     plan = make_plan(settings)
+    warn_of_secrets(plan.script)
     if arguments.dry_run:
         print("\n".join(described(plan, settings, anew=arguments.new)))
         return ExitCode.OK
@@ -91,7 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
         result = run_study(plan, ProcessRunner(), Chain(StructuredSampler(), TpeSampler(plan.seed)), view, stop)
     files = write_files(result, EXPORTERS)
     print(summary(result, files, files.get(PROFILE.name, "")), end="")
-    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.OK
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.INTERNAL if result.broke_it else ExitCode.OK
 
 
 def check_targets(folder: Path, exporters: Iterable[Exporter]) -> None:

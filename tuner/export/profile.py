@@ -11,10 +11,12 @@ from typing import Any
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.tiers import tier_of
+from tuner.child.option_names import is_option_of
 from tuner.documents import knob_document, measurement_document, plain
 from tuner.errors import ProfileError
 from tuner.knowledge import Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
+from tuner.masking import masked
 from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict
 from tuner.result import StudyResult
 
@@ -83,7 +85,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "environment": dict(study.software),
         "script": {
             "path": study.script.path, "module": study.script.module, "sha256": study.script.sha256,
-            "argv": list(study.script.argv),
+            "argv": list(masked(study.script.argv)),
         },
         "study": {
             "name": study.name, "folder": study.folder, "trials": len(result.trials), "seconds": result.seconds,
@@ -147,6 +149,7 @@ class ProvenPart(StrEnum):
     """What a config was proven with."""
 
     SCRIPT = "script"
+    MODULE = "module"
     ARGUMENTS = "arguments"
     SOFTWARE = "software"
 
@@ -155,7 +158,8 @@ class ProvenPart(StrEnum):
 class Change:
     """Something that is not as it was when the config was proven. ``part`` is what changed; software has a ``name``.
 
-    For the script, ``before`` and ``now`` are hashes; for its arguments, command lines.
+    For the script and its modules, whose ``name`` is their path, ``before`` and ``now`` are hashes, of a module that is
+    gone ""; for the arguments, command lines without their secrets.
     """
 
     part: ProvenPart
@@ -164,13 +168,19 @@ class Change:
     name: str = ""
 
 
-def drift(profile: Profile, script: Script, environment: Mapping[str, str]) -> list[Change]:
-    """What is not as it was when the config was proven."""
+def drift(
+    profile: Profile, script: Script, environment: Mapping[str, str], modules: Mapping[str, str]
+) -> list[Change]:
+    """What is not as it was when the config was proven. ``modules``: those of the profile's, as they are now."""
     changes = []
     if profile.script.sha256 and script.sha256 != profile.script.sha256:
         changes.append(Change(ProvenPart.SCRIPT, profile.script.sha256, script.sha256))
-    if tuple(script.argv) != tuple(profile.script.argv):
-        changes.append(Change(ProvenPart.ARGUMENTS, _shell(profile.script.argv), _shell(script.argv)))
+    for name, before in profile.knowledge.module_hashes.items():
+        if modules.get(name, before) != before:
+            changes.append(Change(ProvenPart.MODULE, before, modules[name], name))
+    argv_before, argv_now = masked(profile.script.argv), masked(script.argv)
+    if argv_now != argv_before:
+        changes.append(Change(ProvenPart.ARGUMENTS, _shell(argv_before), _shell(argv_now)))
     for name in sorted({*profile.environment, *environment}):
         before, now = profile.environment.get(name, "absent"), environment.get(name, "absent")
         if before != now:
@@ -215,10 +225,14 @@ def _best_of_tier(best: TierBest) -> dict[str, Any]:
 
 
 def _baseline(result: StudyResult) -> dict[str, Any] | None:
-    """From the finals; without them from the one trial that the search began with."""
+    """From the finals; without them from the one trial that the search began with. Validation is told from any run."""
     if result.winner is not None:
-        return _measured(result.winner.baseline, FINALS)
-    return _measured(result.baseline, SINGLE_TRIAL) if result.baseline is not None else None
+        document = _measured(result.winner.baseline, FINALS)
+    elif result.baseline is not None:
+        document = _measured(result.baseline, SINGLE_TRIAL)
+    else:
+        return None
+    return {**document, "validation_share": result.validation_share}
 
 
 def _measured(measurement: Measurement, based_on: str) -> dict[str, Any]:
@@ -250,16 +264,33 @@ def _key(profile: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _profile(document: Mapping[str, Any]) -> Profile:
     device, script = dict(document["device"]), document["script"]
-    config = document["config"]
+    config, verdict = document["config"], Verdict(document["verdict"])
     if not isinstance(config, dict) or not all(isinstance(v, (bool, int, float, str)) for v in config.values()):
         raise ValueError("config must map knobs to values")
+    if config and verdict is not Verdict.IMPROVED:
+        raise ValueError(f"its verdict is {verdict}, and its config isn't empty")
+    argv, texts = script["argv"], [script["path"], script.get("module", ""), script["sha256"]]
+    if not isinstance(argv, list) or not all(isinstance(text, str) for text in [*argv, *texts]):
+        raise ValueError("script must be texts, and its argv a list of them")
+    environment = dict(document["environment"])
+    if not all(isinstance(text, str) for text in environment.values()):
+        raise ValueError("environment must map names to versions")
     speedup = document.get("speedup")
     return Profile(
         device=Device(**device),
         config=Config(config),
-        verdict=Verdict(document["verdict"]),
-        script=Script(script["path"], tuple(script["argv"]), script.get("module", ""), script["sha256"]),
-        environment=dict(document["environment"]),
-        knowledge=read_knowledge(document.get("knowledge", {})),
+        verdict=verdict,
+        script=Script(script["path"], tuple(argv), script.get("module", ""), script["sha256"]),
+        environment=environment,
+        knowledge=_knowledge(document.get("knowledge", {})),
         speedup=float(speedup["ratio"]) if speedup else None,
     )
+
+
+def _knowledge(document: object) -> Knowledge:
+    """Raises ``ValueError`` where it would set an option of the script that isn't a knob's."""
+    knowledge = read_knowledge(document)
+    for knob, destination in knowledge.options.items():
+        if not is_option_of(knob, destination):
+            raise ValueError(f"{knob} can't be set by the script's option {destination}: that isn't called so")
+    return knowledge

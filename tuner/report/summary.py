@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.stats import Noninferiority
+from tuner.child.watch import KNOBS_OF, Watch
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -22,6 +23,7 @@ from tuner.formatting import (
     shift_text,
     value_text,
 )
+from tuner.masking import masked
 from tuner.model import (
     KnobReport,
     LeftOut,
@@ -56,7 +58,10 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     parts = [_verdict(result)]
     if result.bottleneck is not None:
         parts[0].append(f"as written it is {bottleneck_text(result.bottleneck)}")
-    parts.append(_remarks(remarks_of(result.trials)))
+    if result.validation_share is not None:
+        validation = share_text(result.validation_share)
+        parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
+    parts += [_fault(result), _remarks(remarks_of(result.trials))]
     if winner is not None:
         parts.append(_comparison(winner, "winner" if result.improved else "candidate"))
     if winner is not None and result.improved:
@@ -114,6 +119,20 @@ def _unproven(result: StudyResult) -> list[str]:
     ]
 
 
+def _fault(result: StudyResult) -> list[str]:
+    """That autotune broke the script, and what that took from the study."""
+    if not result.broke_it:
+        return []
+    turned_by_them = {knob for watch in result.broke_it for knob in KNOBS_OF.get(Watch(watch), ())}
+    lost = [knob for knob, left in result.left_out.items() if knob in turned_by_them and not left.unselected]
+    return [
+        "a fault of autotune: it broke this script, which is in order",
+        f"  studied without what broke it: {', '.join(result.broke_it)}",
+        *([f"  so these knobs could not be tried: {', '.join(lost)}"] if lost else []),
+        f"  please report it, with {result.fault}",
+    ]
+
+
 def _remarks(remarks: Sequence[str]) -> list[str]:
     return ["remarks on the script as written", *(f"  {remark}" for remark in remarks)] if remarks else []
 
@@ -126,6 +145,8 @@ def _comparison(winner: Winner, title: str) -> list[str]:
         ("data wait", share_text(before.data_wait_share), share_text(after.data_wait_share)),
         ("host memory", bytes_text(before.peak_host_bytes), bytes_text(after.peak_host_bytes)),
     ]
+    if before.tokens_per_s is not None and after.tokens_per_s is not None:
+        rows.insert(2, ("tokens/s", number_text(before.tokens_per_s), number_text(after.tokens_per_s)))
     if before.peak_device_bytes or after.peak_device_bytes:
         rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
     rows.append(("time to first step", _start(before), _start(after)))
@@ -238,9 +259,9 @@ def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[s
 
 
 def run_command(script: Script, profile: str) -> str:
-    """The command that applies a profile."""
+    """The command that applies a profile; it is printed, and so without the secrets among the arguments."""
     target = ["--module", script.module] if script.module else [script.path]
-    arguments = ["--", *script.argv] if script.argv else []
+    arguments = ["--", *masked(script.argv)] if script.argv else []
     return shlex.join(["autotune", "run", "--config", profile, *target, *arguments])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,12 +17,16 @@ from tuner.child import wire
 from tuner.child.records import ChildRequest, Mode
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
+from tuner.masking import masked
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
+from tuner.runner.plain import sitecustomize
 from tuner.runner.request import TrialRequest
-from tuner.storage.folder import LOG, REQUEST
+from tuner.storage import compile_cache
+from tuner.storage.folder import LOG, REQUEST, make_private
 
 CHILD = Path(wire.__file__).resolve().parent / "__main__.py"
+PLAIN = Path(sitecustomize.__file__).resolve().parent
 _GUARD = Path(guard.__file__).resolve()
 _GUARD_PATIENCE_S = guard.KILL_PATIENCE_S + 5.0
 
@@ -33,7 +38,8 @@ class Launched:
     ``exit STATUS``. ``close`` ends every process of the trial.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], records: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], records: int, request: Path) -> None:
+        self._request = request
         assert process.stdin is not None and process.stdout is not None
         self.process = process
         self.records = records
@@ -65,6 +71,17 @@ class Launched:
         assert self.process.stdout is not None
         self.process.stdout.close()
         os.close(self.records)
+        self._mask_request()
+
+    def _mask_request(self) -> None:
+        """The child has read its arguments; what is kept of them holds no secrets."""
+        try:
+            request = wire.decode_request(self._request.read_text(encoding="utf-8"))
+            argv = masked(request.argv)
+            if argv != tuple(request.argv):
+                _write_request(self._request, replace(request, argv=argv))
+        except (OSError, ValueError):
+            pass  # never written, or the disk is gone: the trial has ended with an error of its own
 
 
 def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: int | None = None) -> Launched:
@@ -72,16 +89,19 @@ def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: i
 
     ``used_device_bytes`` is what others hold of the device: the child must not count it as its own.
     """
-    request.folder.mkdir(parents=True, exist_ok=True)
+    make_private(request.folder)
     path = request.folder.absolute() / REQUEST
     started = time.monotonic()
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     try:
-        log = os.open(request.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        log = os.open(request.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
-            environment = child_environment(request, path, writer)
-            process = _start_guard([python, str(child)], writer, log, environment)
+            if request.plain:
+                command, environment = plain_command(request.script, python), plain_environment(request)
+            else:
+                command, environment = [python, str(child)], child_environment(request, path, writer)
+            process = _start_guard(command, writer, log, environment)
         finally:
             os.close(log)
     except BaseException:
@@ -89,17 +109,25 @@ def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: i
         raise
     finally:
         os.close(writer)
-    launched = Launched(process, reader)
+    launched = Launched(process, reader, path)
     try:
         for_child = child_request(
             request, parent_pid=process.pid, started=started, used_device_bytes=used_device_bytes
         )  # fmt: skip
-        path.write_text(wire.encode_request(for_child), encoding="utf-8")
+        _write_request(path, for_child)
         launched.begin()
     except BaseException:
         launched.close()
         raise
     return launched
+
+
+def _write_request(path: Path, request: ChildRequest) -> None:
+    """Readable by this user alone: it holds the script's arguments. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(wire.encode_request(request))
 
 
 def _start_guard(command: list[str], records: int, log: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -132,6 +160,7 @@ def child_request(
         used_device_bytes=used_device_bytes or 0,
         parent_pid=parent_pid,
         spawned_monotonic=started,
+        without=tuple(sorted(request.without)),
     )
 
 
@@ -146,32 +175,54 @@ def applied_request(script: Script, device: Device, config: Config, knowledge: K
         device=kind_of(device).label_in_child(device),
         config=config,
         knowledge=knowledge,
+        without=knowledge.without,
     )
 
 
 def child_environment(request: TrialRequest, request_path: Path, records: int) -> dict[str, str]:
-    """The user's environment with the device, the threads and the protocol set, and trackers off."""
-    folder = request.folder.absolute()
+    """The environment of a trial, with the protocol set."""
+    return {**_environment(request), wire.REQUEST_ENV: str(request_path), wire.RECORDS_ENV: str(records)}
+
+
+def _environment(request: TrialRequest) -> dict[str, str]:
+    """The user's environment with the device and the threads set, and trackers off."""
     return {
         **_compile_cache(request.compile_cache),
         **os.environ,
         **device_environment(request.device, request.config),
-        **_silent_trackers(folder),
+        **_silent_trackers(request.folder.absolute()),
         "PYTHONUNBUFFERED": "1",
-        wire.REQUEST_ENV: str(request_path),
-        wire.RECORDS_ENV: str(records),
     }
 
 
-def device_environment(device: Device, config: Config, *, alone: bool = True) -> dict[str, str]:
-    """What shows a process its device, and the threads that the config sets. See ``DeviceKind.environment``."""
+def plain_command(script: Script, python: str) -> list[str]:
+    """The script under plain Python."""
+    return [python, *(["-m", script.module] if script.module else [script.path]), *script.argv]
+
+
+def plain_environment(request: TrialRequest) -> dict[str, str]:
+    """The environment of a trial, with what keeps plain Python from writing over the user's files."""
+    script = request.script
+    named = [value for argument in script.argv if os.sep in (value := argument.rpartition("=")[2])]
+    homes = [os.getcwd(), *([os.path.dirname(os.path.abspath(script.path))] if script.path else []), *named]
+    own = os.environ.get("PYTHONPATH")
+    given = {"folder": str(request.folder.absolute()), "homes": homes, "path": own}
+    search_path = str(PLAIN) if not own else f"{PLAIN}{os.pathsep}{own}"
+    return {**_environment(request), "PYTHONPATH": search_path, sitecustomize.ENV: json.dumps(given)}
+
+
+def device_environment(device: Device, config: Config, *, alone: bool = True, shown: bool = True) -> dict[str, str]:
+    """What shows a process its device, and the threads that the config sets. See ``DeviceKind.environment``.
+
+    Unless it is ``shown`` this device, the process sees whichever the user's environment shows.
+    """
     threads = {"OMP_NUM_THREADS": str(config["threads"])} if "threads" in config else {}
-    return {**kind_of(device).environment(device, alone=alone), **threads}
+    return {**(kind_of(device).environment(device, alone=alone) if shown else {}), **threads}
 
 
 def _compile_cache(folder: Path | None) -> dict[str, str]:
-    """A study's figures must not hang on what another process compiled before it."""
-    return {} if folder is None else {"TORCHINDUCTOR_CACHE_DIR": str(folder.absolute())}
+    """A study's figures must not hang on what another process compiled before it; nor may that be run."""
+    return {} if folder is None else {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache.own(folder.absolute()))}
 
 
 def _silent_trackers(folder: Path) -> dict[str, str]:
@@ -194,19 +245,22 @@ def exec_applied(
     knowledge: Knowledge,
     *,
     alone: bool = True,
+    shown: bool = True,
+    strict: bool = False,
     python: str = sys.executable,
     child: Path = CHILD,
 ) -> NoReturn:
     """Replaces this process by the script with the config applied: nothing of ours stays beside it.
 
-    Unless it is ``alone`` it is one of several ranks, each of which takes its own card of all that are visible.
+    Unless it is ``alone`` it is one of several ranks, each of which takes its own card of all that are visible; unless
+    it is ``shown`` the device alone, it sees all that it would under plain Python. ``strict``: see ``ChildRequest``.
     Its exit status, signals and standard streams are then the caller's own, as under plain Python.
     """
-    request = applied_request(script, device, config, knowledge)
+    request = replace(applied_request(script, device, config, knowledge), strict=strict)
     descriptor, path = tempfile.mkstemp(prefix="autotune-", suffix=".json")
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(wire.encode_request(request))
-    environment = {**os.environ, **device_environment(device, config, alone=alone), wire.REQUEST_ENV: path}
+    environment = {**os.environ, **device_environment(device, config, alone=alone, shown=shown), wire.REQUEST_ENV: path}
     environment.pop(wire.RECORDS_ENV, None)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -102,6 +102,7 @@ def encode_outcome(outcome: Outcome) -> str:
             "measurement": None if measurement is None else measurement_fields(measurement),
             "facts": as_document(outcome.knowledge),
             "seconds": outcome.seconds,
+            "with_ours": outcome.with_ours,
         }
     )
 
@@ -119,6 +120,7 @@ def decode_outcome(text: str | bytes) -> Outcome:
             measurement=None if measurement is None else measurement_of_fields(measurement),
             knowledge=read(fields["facts"], "facts"),
             seconds=fields["seconds"],
+            with_ours=str(fields.get("with_ours", "")),  # earlier versions stored none
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an outcome: {type(error).__name__}: {error}") from error
@@ -139,6 +141,9 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "skipped_steps": measurement.skipped_steps,
         "gradient": None if measurement.gradient is None else asdict(measurement.gradient),
         "compile_cache": measurement.compile_cache,
+        "tokens_per_s": measurement.tokens_per_s,
+        "queue_share": measurement.queue_share,
+        "validation_share": measurement.validation_share,
     }
 
 
@@ -159,6 +164,9 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         skipped_steps=fields.get("skipped_steps", 0),
         gradient=None if fields.get("gradient") is None else _gradient_of(fields["gradient"]),
         compile_cache=str(fields.get("compile_cache", "")),
+        tokens_per_s=fields.get("tokens_per_s"),
+        queue_share=fields.get("queue_share", 0.0),
+        validation_share=fields.get("validation_share"),
     )
 
 

@@ -10,6 +10,8 @@ LOCK = ".lock"
 TRIALS = "trials"
 PROBE = "probe"
 COMPILE_CACHE = "compile-cache"
+CHECKS = "checks"
+FAULT = "fault.txt"
 
 # In a trial's folder; what the child keeps there besides is named in ``tuner.child.wire``.
 REQUEST = "request.json"
@@ -22,3 +24,14 @@ OUTCOME = "outcome.json"
 def trial_folder(study: Path, number: int) -> Path:
     """Where the trial of that number keeps its files, in the study's folder."""
     return study / TRIALS / f"{number:04d}"
+
+
+def make_private(folder: Path) -> None:
+    """Makes the folder, and the one that it lies in, for this user alone; one that exists is closed to others.
+
+    What a trial leaves holds the script's arguments and all that it prints. Raises ``OSError``.
+    """
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)

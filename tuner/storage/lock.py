@@ -12,6 +12,7 @@ import json
 import os
 import re
 import socket
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -32,8 +33,15 @@ class _FileLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> str | None:
-        """Takes the lock; None when that worked, else who holds it. Raises ``OSError``."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        """Takes the lock; None when that worked, else who holds it. Raises ``OSError``.
+
+        Never through a link: the file is emptied, and somebody else might have chosen which one that is.
+        """
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            os.close(descriptor)
+            raise OSError(errno.EPERM, "it is a link, or no plain file")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -141,7 +149,7 @@ def _device_key(device: Device) -> str:
 
 
 def _lock_folder() -> Path:
-    """The first folder that can be written.
+    """The first folder that can be written; the one in the shared temporary folder only where nobody else can.
 
     XDG_RUNTIME_DIR comes after the cache: a login shell has it and cron or ssh may not, and two studies
     that look in two places exclude nothing.
@@ -149,15 +157,28 @@ def _lock_folder() -> Path:
     cache, runtime = os.environ.get("XDG_CACHE_HOME"), os.environ.get("XDG_RUNTIME_DIR")
     candidates = [Path(cache) if cache else Path.home() / ".cache"]
     candidates += [Path(runtime)] if runtime else []
-    candidates += [Path(tempfile.gettempdir()) / f"user-{os.getuid()}"]
-    for candidate in candidates:
+    shared = Path(tempfile.gettempdir()) / f"user-{os.getuid()}"
+    for candidate in [*candidates, shared]:
         folder = candidate / "autotune"
         try:
+            if candidate == shared:
+                shared.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _make_private(shared)
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
+    candidates.append(shared)
     raise InfrastructureError(
         "no folder to keep locks in", hint=f"make one of these writable: {', '.join(map(str, candidates))}"
     )
+
+
+def _make_private(folder: Path) -> None:
+    """Closes the folder to others. Raises ``OSError`` for a link, or another user's: its name can be guessed."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "it isn't this user's")
+    if status.st_mode & 0o077:
+        folder.chmod(0o700)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tuner.devices.present import kind_of
 from tuner.errors import ObjectiveError, StudyMismatchError
+from tuner.masking import masked
 from tuner.objective import Objective, amortised
 from tuner.space.registry import OBJECTIVES, load_objective, names
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage import codec
 from tuner.study.plan import StudyPlan
 
+LARGEST_MODULE_BYTES = 16 * 2**20
 UNCOMPARED = frozenset({"objective.source", "objective.planned_samples"})
 """How to load the study's objective again; whether it is the same one, ``objective`` says."""
 
@@ -29,10 +32,12 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "script.sha256": plan.script.sha256,
         "script.path": plan.script.path,
         "script.module": plan.script.module,
-        "script.argv": list(plan.script.argv),
+        "script.argv": list(masked(plan.script.argv)),
         "space.selection": sorted(plan.selection),
         "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
         "effective_batch": plan.effective_batch,
+        # Earlier studies had every watch, and say nothing of it.
+        **({"without": [str(watch) for watch in sorted(plan.without)]} if plan.without else {}),
         "objective": plan.objective.text,
         "objective.source": plan.objective.source,
         "objective.planned_samples": plan.objective.planned_samples,
@@ -46,6 +51,9 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
 
 def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder: str) -> None:
     """Raises ``StudyMismatchError`` listing each difference, old → new."""
+    if isinstance(stored.get("script.argv"), (list, tuple)):
+        # Studies of earlier versions hold secrets as they were given.
+        stored = {**stored, "script.argv": list(masked([str(argument) for argument in stored["script.argv"]]))}
     differences = [
         f"{name}: {_shown(stored, name)} → {_shown(present, name)}"
         for name in dict.fromkeys([*stored, *present])
@@ -56,6 +64,37 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
         raise StudyMismatchError(
             f"the study in {folder} belongs to something else:\n  " + "\n  ".join(differences),
             hint="its figures don't hold for this one: start over with --new, or choose another folder",
+        )
+
+
+def hashes_of_modules(source: Path, names: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the modules at these paths from the script's folder; "" for one that is gone.
+
+    Those that lay outside of the folder may lie elsewhere on this machine, and are left out where they aren't there.
+    """
+    hashes: dict[str, str] = {}
+    folder = source.resolve().parent
+    for name in names:
+        file = folder / name
+        try:
+            fits = file.suffix == ".py" and file.is_file() and file.stat().st_size <= LARGEST_MODULE_BYTES
+            if fits:
+                hashes[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+            elif not name.startswith(".."):
+                hashes[name] = ""
+        except (OSError, ValueError):
+            continue  # not to be read, or no path at all
+    return hashes
+
+
+def check_modules(stored: Mapping[str, str], source: Path, folder: str) -> None:
+    """Raises ``StudyMismatchError`` naming the script's own modules that were edited since the baseline ran."""
+    now = hashes_of_modules(source, stored)
+    edited = [name for name, before in stored.items() if now.get(name, before) != before]
+    if edited:
+        raise StudyMismatchError(
+            f"modules of the script have changed since the study in {folder} began: {', '.join(edited)}",
+            hint="its figures don't hold for them: start over with --new, or choose another folder",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
@@ -13,7 +14,9 @@ from tuner.result import StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import Sampler
 from tuner.space.arguments import bound_knobs, parse
+from tuner.storage.compile_cache import is_own
 from tuner.storage.database import Repository, StudyRecord
+from tuner.storage.folder import COMPILE_CACHE
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study.baseline import measure_baseline
 from tuner.study.budget import Budget
@@ -21,7 +24,7 @@ from tuner.study.closing import result_of
 from tuner.study.context import StudyContext
 from tuner.study.execution import TrialExecutor
 from tuner.study.finals import note_lack_of_time, run_finals, verdict_so_far
-from tuner.study.identity import check_identity, identity_of
+from tuner.study.identity import check_identity, check_modules, identity_of
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import probe_study
 from tuner.study.screens import screen_candidates
@@ -66,6 +69,8 @@ def run_study(
                     study.budget.finals_share, not is_new, _earlier(study),
                 )
             )  # fmt: skip
+            if not is_own(plan.folder / COMPILE_CACHE):
+                study.note("the folder's compile cache was made elsewhere or by others: compiled anew, it isn't run")
             return _run_phases(study, sampler)
         finally:
             repository.close()
@@ -77,6 +82,8 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
     interrupted = False
     try:
         measure_baseline(study)
+        if study.resumed and study.plan.script.path:
+            check_modules(study.knowledge.module_hashes, Path(study.plan.script.path), str(study.plan.folder))
         resolve_space(study)
         probe_study(study)
         why = search(study, sampler)

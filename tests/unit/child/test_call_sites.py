@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def called_from(*names: str, ask: Callable[[], Any] = call_sites.user_stack) -> 
 
 def is_users(name: str) -> bool:
     """Whether a file of this name is taken for one of the user's."""
-    assert called_from(name, ask=call_sites.inside_library) == (f"{os.path.basename(name)}:2" not in called_from(name))
+    lines = called_from(name, ask=call_sites.line_stack)
+    assert called_from(name, ask=call_sites.inside_library) == (f"{os.path.basename(name)}:2" not in lines)
     return not called_from(name, ask=call_sites.inside_library)
 
 
@@ -60,9 +62,65 @@ def test_installed_packages_are_libraries(name: str) -> None:
 
 
 def test_sources_of_one_script_are_told_apart_wherever_it_lies() -> None:
-    first, second = (called_from(name, "/home/me/lib/python/train.py") for name in ("/home/me/lib/python/a.py", "b.py"))
+    names = ("/home/me/lib/python/a.py", "b.py")
+    first, second = (called_from(name, "/home/me/lib/python/train.py", ask=call_sites.line_stack) for name in names)
     assert first.startswith("a.py:2<train.py:2")
     assert second.startswith("b.py:2<train.py:2")
+    first, second = (called_from(name, "/home/me/lib/python/train.py") for name in names)
+    assert first.startswith("a.py.call~line2<train.py.call~line2"), "there is no source"
+    assert second.startswith("b.py.call~line2<train.py.call~line2")
+
+
+SOURCE = """
+def make(what, size=0):
+    return ask()
+
+def main(data):
+    first = make(data, size=8)
+    second = make(data[0])
+    return [first, second, make(data, size=9), [make(x) for x in data][0], (lambda: make(data))()]
+
+places = main([1])
+"""
+
+
+def places(source: str, file: Path) -> list[str]:
+    """What the calls in a file are named."""
+    file.write_text(source)
+    linecache.checkcache(str(file))
+    namespace: dict[str, Any] = {"ask": call_sites.user_stack, "__name__": "helper"}
+    exec(compile(source, str(file), "exec"), namespace)
+    return [place.partition("<test_call_sites")[0] for place in namespace["places"]]
+
+
+def test_calls_of_one_file_are_told_apart(tmp_path: Path) -> None:
+    found = places(SOURCE, tmp_path / "data.py")
+    assert len(set(found)) == 5
+    assert all(place.startswith("data.py.make~") for place in found)
+    assert found[2].split("<")[1] == found[0].split("<")[1] + ".1", "the same but for a number: the second such call"
+    assert "<data.py.main.locals.lambda~" in found[4]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("def main", "# a line\n\nx = 1\n\ndef main"),
+        ("size=8", "size=16"),
+        ("make(data, size=8)", "make(\n        data,  # what\n        size = 8,\n    )"),
+        ("def make(what, size=0):", "def other():\n    make(1)\n\ndef make(what, size=1):"),
+        ("    second", "    extra = make(0)\n    second"),
+    ],
+)
+def test_places_stay_while_lines_move_and_numbers_change(tmp_path: Path, before: str, after: str) -> None:
+    assert before in SOURCE
+    assert places(SOURCE.replace(before, after, 1), tmp_path / "data.py") == places(SOURCE, tmp_path / "data.py")
+
+
+def test_a_call_that_says_something_else_is_another_place(tmp_path: Path) -> None:
+    now = places(SOURCE.replace("make(data, size=8)", "make(data, *(), size=8)"), tmp_path / "data.py")
+    was = places(SOURCE, tmp_path / "data.py")
+    assert now[0] not in was, "nothing that is known of another call goes to it"
+    assert now[1] == was[1]
 
 
 def test_packages_that_lie_elsewhere_on_the_path_are_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

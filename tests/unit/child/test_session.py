@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support.in_process import Log, session_of
 
 from tuner.child import wire
+from tuner.child.applied import Effect
 from tuner.child.recorder import Recorder
 from tuner.child.records import Facts
 
@@ -58,3 +60,43 @@ def test_whatever_a_script_writes_can_be_read_by_the_parent() -> None:
     }  # fmt: skip
     (entry,) = wire.decode([wire.encode(session.facts.record(steps=0, samples=0.0, suggestions={}), 0.0)])
     assert isinstance(entry.record, Facts)
+
+
+def test_an_applied_run_is_never_ended_by_us(capfd: pytest.CaptureFixture[str]) -> None:
+    """A trial ends itself by an exception that the script doesn't see; the user's own training must not."""
+    session = session_of({"mode": "apply", "config": {"strategy": "tpu"}}, Recorder(None))
+    session.fail("unsupported", "strategy tpu: there is none")
+    session.stop("the strategy can't be had", complete=False)
+    session.check_stop()
+    session.step("keras")
+    assert not session.stopped
+    assert capfd.readouterr().err == "autotune: strategy tpu: there is none\n"
+
+
+def test_what_goes_wrong_in_us_is_said_under_run(capfd: pytest.CaptureFixture[str]) -> None:
+    session = session_of({"mode": "apply", "config": {"batch_size": 4}}, Recorder(None))
+    for _ in range(2):
+        session.note("torch could not be instrumented: RuntimeError: torch 1.9 is older than 2.4")
+    assert capfd.readouterr().err.count("autotune: torch could not be instrumented: ") == 1
+
+
+def test_one_rank_speaks_for_all(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    session = session_of({"mode": "apply", "config": {"batch_size": 4}, "strict": True}, Recorder(None))
+    assert session.applied is not None
+    assert session.applied.ended(0) == 7, "each of them has its own status"
+    assert capfd.readouterr().err == ""
+
+
+def test_a_fault_of_ours_does_not_take_the_training_down(capfd: pytest.CaptureFixture[str]) -> None:
+    session = session_of({"mode": "apply", "config": {"batch_size": 4}}, Recorder(None))
+    assert session.applied is not None
+
+    def broken() -> dict[str, Effect]:
+        raise KeyError("x")
+
+    session.applied.attend(broken)
+    assert session.applied.ended(0) == 0
+    said = capfd.readouterr().err.splitlines()
+    assert said[0] == "autotune: a fault of its own: what was applied can't be told: KeyError: 'x'"
+    assert said[1] == "autotune: at the script's end NOT in effect: batch_size (nothing that it could turn was reached)"

@@ -14,7 +14,7 @@ from tuner.knowledge import Knowledge
 from tuner.model import Config, Script, Verdict
 
 SCRIPT = Script("train.py", ("--size={batch_size}", "--epochs", "3"), sha256="a" * 64)
-KNOWLEDGE = Knowledge(placeholders=("batch_size",), training_loaders=("train.py:7#0",), unit="samples")
+KNOWLEDGE = Knowledge(placeholders=("batch_size",), training_loaders=("__main__.main~0123abcd#0",), unit="samples")
 CONFIG = Config(batch_size=128, workers=2)
 PROFILE = Profile(worlds.DEVICE, CONFIG, Verdict.IMPROVED, SCRIPT, {}, KNOWLEDGE, 2.0)
 
@@ -40,6 +40,10 @@ def test_a_knob_that_is_bound_now_is_not_applied_twice() -> None:
         knowledge_of(PROFILE, replace(SCRIPT, argv=(*SCRIPT.argv, "{workers}")), "best.json")
 
 
-def test_the_loaders_of_a_script_that_has_changed_are_found_anew() -> None:
-    changed = knowledge_of(PROFILE, replace(SCRIPT, sha256="b" * 64), "best.json")
-    assert changed == replace(KNOWLEDGE, training_loaders=())
+def test_the_loaders_of_a_script_that_has_changed_are_known_unless_it_is_by_their_lines() -> None:
+    edited = replace(SCRIPT, sha256="b" * 64)
+    assert knowledge_of(PROFILE, edited, "best.json") == KNOWLEDGE
+    of_lines = replace(KNOWLEDGE, training_loaders=("train.py:7#0",))
+    of_an_earlier_version = replace(PROFILE, knowledge=of_lines)
+    assert knowledge_of(of_an_earlier_version, SCRIPT, "best.json") == of_lines
+    assert knowledge_of(of_an_earlier_version, edited, "best.json").training_loaders == ()

@@ -38,4 +38,19 @@ PROVEN = Profile(made_up.DEVICE, made_up.CONFIG, Verdict.IMPROVED, made_up.SCRIP
     ],
 )  # fmt: skip
 def test_each_change_names_what_changed(script: Script, software: dict[str, str], changes: list[Change]) -> None:
-    assert drift(PROVEN, script, software) == changes
+    assert drift(PROVEN, script, software, {}) == changes
+
+
+def test_modules_of_the_users_are_told_by_their_path() -> None:
+    known = replace(PROVEN, knowledge=Knowledge(module_hashes={"a.py": "1", "b.py": "2", "c.py": "3", "../d.py": "4"}))
+    now = {"a.py": "1", "b.py": "5", "c.py": ""}
+    assert drift(known, made_up.SCRIPT, SOFTWARE, now) == [
+        Change(ProvenPart.MODULE, "2", "5", "b.py"), Change(ProvenPart.MODULE, "3", "", "c.py")
+    ]
+
+
+def test_another_secret_is_no_other_argument() -> None:
+    proven = replace(PROVEN, script=replace(made_up.SCRIPT, argv=("--token", "(hidden)", "--lr", "1")))
+    assert drift(proven, replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "1")), SOFTWARE, {}) == []
+    [change] = drift(proven, replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "2")), SOFTWARE, {})
+    assert "new" not in change.now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,14 @@ import pytest
 
 from tuner.child import wire
 from tuner.child.records import ChildRequest, Mode, ProbeSide, Window
+from tuner.devices.cpu import cpu_device
 from tuner.knowledge import Knowledge
+from tuner.masking import MASK
 from tuner.model import BASELINE, Config, Device, Script
 from tuner.runner.launch import applied_request, child_environment, child_request, device_environment
+from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
+from tuner.storage.folder import make_private
 
 CARD = Device("cuda", 3, "NVIDIA H100", "GPU-1234", 80 * 2**30)
 
@@ -38,6 +43,12 @@ def test_a_card_without_a_uuid_is_named_by_number(tmp_path: Path) -> None:
 def test_a_rank_of_several_chooses_its_card_itself() -> None:
     assert device_environment(CARD, BASELINE, alone=True) == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
     assert device_environment(CARD, Config(threads=2), alone=False) == {"OMP_NUM_THREADS": "2"}
+
+
+def test_a_run_sees_what_plain_python_would_unless_a_device_is_asked_for() -> None:
+    assert device_environment(CARD, Config(threads=2), shown=False) == {"OMP_NUM_THREADS": "2"}
+    assert device_environment(cpu_device(), BASELINE, shown=False) == {}
+    assert device_environment(cpu_device(), BASELINE) == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_threads_are_set_only_where_the_config_turns_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,3 +84,26 @@ def test_the_request_holds_everything_that_the_child_may_know(tmp_path: Path) ->
 def test_an_applied_run_is_not_measured() -> None:
     applied = applied_request(Script("", (), module="package.train"), CARD, Config(workers=2), Knowledge())
     assert applied == ChildRequest(Mode.APPLY, module="package.train", device="cuda:0", config={"workers": 2})
+
+
+def test_what_a_trial_leaves_is_closed_to_others_and_holds_no_secret(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint('got', sys.argv[1:])\n")
+    folder = tmp_path / "study" / "trials" / "0000"
+    asked = TrialRequest(folder, Script(str(script), ("--token", "s3cret", "--lr", "1")), cpu_device(), BASELINE)
+    ProcessRunner().run(asked, threading.Event())
+    assert "got ['--token', 's3cret', '--lr', '1']" in (folder / "log.txt").read_text(), "the script has all of it"
+    kept = (folder / "request.json").read_text()
+    assert "s3cret" not in kept and MASK in kept
+    assert wire.decode_request(kept).argv == ("--token", MASK, "--lr", "1")
+    for closed, mode in ((folder.parent, 0o700), (folder, 0o700), (folder / "request.json", 0o600),
+                         (folder / "log.txt", 0o600)):  # fmt: skip
+        assert closed.stat().st_mode & 0o777 == mode, closed
+
+
+def test_a_trials_folder_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "trials" / "0001"
+    folder.mkdir(parents=True, mode=0o755)
+    make_private(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.parent.stat().st_mode & 0o777 != 0o700, "what was there before isn't ours to close"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -113,3 +114,57 @@ def test_a_study_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "study").write_text("")
     with pytest.raises(StorageError), FolderLock(tmp_path / "study"):
         pass
+
+
+# The folder of last resort lies where anybody may write.
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of the folder in the shared temporary folder, which alone can be written; it isn't made yet."""
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir(mode=0o777)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary))
+    return temporary / f"user-{os.getuid()}"
+
+
+def test_the_shared_place_is_made_for_its_user_alone(shared: Path) -> None:
+    with DeviceLock(CARD, "a"):
+        assert shared.stat().st_mode & 0o777 == 0o700
+    shared.chmod(0o755)  # as earlier versions made it
+    with DeviceLock(CARD, "a"):
+        assert shared.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_in_the_shared_place_is_not_followed(shared: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    shared.symlink_to(theirs)
+    with pytest.raises(InfrastructureError, match="no folder to keep locks in"), DeviceLock(CARD, "a"):
+        pass
+    assert list(theirs.iterdir()) == []
+
+
+def test_another_users_folder_in_the_shared_place_is_not_used(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared.mkdir(mode=0o700)
+    user = os.geteuid()
+    monkeypatch.setattr("tuner.storage.lock.os.geteuid", lambda: user + 1)
+    with pytest.raises(InfrastructureError, match="no folder to keep locks in"), DeviceLock(CARD, "a"):
+        pass
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_lock_file_that_is_a_link_empties_nobodys_file(
+    tmp_path: Path, link: Callable[[Path, Path], None]
+) -> None:
+    precious, folder = tmp_path / "precious.txt", tmp_path / "study"
+    precious.write_text("kept")
+    folder.mkdir()
+    link(precious, folder / ".lock")
+    with pytest.raises(StorageError, match="can't lock"), FolderLock(folder):
+        pass
+    assert precious.read_text() == "kept"

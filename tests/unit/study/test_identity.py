@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tuner.child.watch import Watch
 from tuner.errors import StudyMismatchError
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script, Value
@@ -18,7 +20,7 @@ from tuner.space.choose import Spaces
 from tuner.space.declare import Knob, SearchSpace
 from tuner.space.resolve import Axis, ResolvedSpace
 from tuner.storage import codec
-from tuner.study.identity import check_identity, identity_of, space_hash
+from tuner.study.identity import check_identity, check_modules, hashes_of_modules, identity_of, space_hash
 from tuner.study.plan import StudyPlan
 
 WORKERS = Knob("num_workers", lambda known: [0, 2], "workers", ordered=True)
@@ -67,6 +69,7 @@ def test_what_no_figure_depends_on_may_change(change: Callable[[StudyPlan], Stud
         (lambda p: replace(p, script=replace(p.script, path="other.py")), "script.path: train.py → other.py"),
         (lambda p: replace(p, script=replace(p.script, module="pkg.train")), "script.module: (none) → pkg.train"),
         (lambda p: replace(p, script=replace(p.script, argv=())), "script.argv: --lr 0.1 → (none)"),
+        (lambda p: replace(p, without=frozenset({Watch.LOADER})), "without: (absent) → ['loader']"),
         (lambda p: replace(p, selection=("compile",)), "space.selection: [] → ['compile']"),
         (
             lambda p: replace(p, pinned=Config(p.pinned, compile=1)),
@@ -115,3 +118,39 @@ def test_a_space_is_known_by_its_axes_and_pins() -> None:
     ]  # fmt: skip
     assert len({space_hash(space) for space in spaces}) == len(spaces)
     assert space_hash(_resolved([0, 1], a=1, b=2)) == space_hash(_resolved([0, 1], b=2, a=1))
+
+
+def test_secrets_are_not_stored_and_another_one_is_no_other_study() -> None:
+    def with_token(token: str) -> StudyPlan:
+        return replace(PLAN, script=replace(PLAN.script, argv=("--token", token, "--lr", "0.1")))
+
+    stored = _stored(with_token("s3cret"))
+    assert "s3cret" not in str(stored)
+    check_identity(stored, identity_of(with_token("renewed")), "autotune-train")
+    of_an_earlier_version = {**stored, "script.argv": ["--token", "s3cret", "--lr", "0.1"]}
+    check_identity(of_an_earlier_version, identity_of(with_token("renewed")), "autotune-train")
+    with pytest.raises(StudyMismatchError) as raised:
+        check_identity({**of_an_earlier_version, "seed": 1}, identity_of(PLAN), "autotune-train")
+    assert "s3cret" not in raised.value.message
+
+
+def test_a_study_whose_modules_were_edited_is_refused_by_their_names(tmp_path: Path) -> None:
+    script, helper = tmp_path / "train.py", tmp_path / "parts" / "data.py"
+    helper.parent.mkdir()
+    helper.write_text("x = 1\n")
+    known = hashes_of_modules(script, ["parts/data.py"])
+    check_modules({**known, "../elsewhere.py": "0"}, script, "autotune-train")
+    helper.write_text("x = 2\n")
+    with pytest.raises(StudyMismatchError, match=r"parts/data\.py"):
+        check_modules(known, script, "autotune-train")
+    helper.unlink()
+    with pytest.raises(StudyMismatchError, match=r"parts/data\.py"):
+        check_modules(known, script, "autotune-train")
+
+
+@pytest.mark.parametrize("name", ["../../../../dev/zero", "pipe.py", "\0.py", "data.txt"])
+def test_what_is_no_source_of_a_module_is_not_read(tmp_path: Path, name: str) -> None:
+    """The names come from a best.json, too, and reading some files never ends."""
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "data.txt").write_text("x")
+    assert hashes_of_modules(tmp_path / "train.py", [name]).get(name, "") == ""

@@ -22,7 +22,8 @@ class LossReader:
         """The mean since the last time, else what the step has returned; None where there is neither."""
         fits, loops = watches.fits, watches.loops
         if fits is None or fits.call is None or not fits.steps.logs:
-            return loops.take_loss() if loops is not None else None
+            by_batch = fits.on_batch.take_loss() if fits is not None else None
+            return loops.take_loss() if by_batch is None and loops is not None else by_batch
         # jax holds the metrics' state elsewhere while it trains.
         totals = self._totals(watches, fits.call.model) if fits.backend != "jax" else None
         if totals is not None:

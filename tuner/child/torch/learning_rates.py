@@ -33,6 +33,10 @@ class RateWatch:
         self.groups += 1
         self._given.setdefault(optimizer, []).append(float(group["lr"]))
 
+    def given(self, optimizer: Optimizer) -> list[float]:
+        """The rates of its groups as they were made, scaled."""
+        return self._given.get(optimizer, [])
+
     def stepped(self, optimizer: Optimizer) -> None:
         """Looks whether the rates are still those given. A scheduler keeps them as ``initial_lr``."""
         given = self._given.get(optimizer)

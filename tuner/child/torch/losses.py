@@ -7,6 +7,7 @@ import sys
 
 from ..call_sites import frames
 from ..session import Session
+from ..watch import Watch
 from .types import Tensor
 
 _PLAIN = "_autotune_plain"
@@ -18,7 +19,8 @@ class LossWatch:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.reduction = ""
+        self._looks = session.uses(Watch.LOSSES)
+        self.reduction = "" if self._looks else "unknown"
         self._sites: list[str] = []
         self._newest: Tensor | None = None
         self._of_step: list[tuple[Tensor, Tensor | None]] = []
@@ -30,6 +32,8 @@ class LossWatch:
 
         ``alone`` is whether nothing but this loss is differentiated.
         """
+        if not self._looks:
+            return True
         plain = getattr(loss, _PLAIN, loss)
         if not self.reduction:
             self.reduction = loss_reduction(plain) if alone and loss.numel() == 1 else "unknown"

@@ -1,0 +1,44 @@
+"""What ``autotune run`` says of the devices that the script sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import worlds
+
+from tuner.cli import run
+from tuner.devices.cpu import cpu_device
+from tuner.export.profile import Profile
+from tuner.knowledge import Knowledge
+from tuner.model import Config, Device, Script, Verdict
+
+CARDS = [Device("cuda", number, "NVIDIA H100", f"GPU-{number}", 80 * 2**30, f"cuda:{number}") for number in range(8)]
+PROFILE = Profile(worlds.DEVICE, Config(batch_size=8), Verdict.IMPROVED, Script("a.py", ()), {}, Knowledge(), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("here", "device", "shown", "says"),
+    [
+        ([*CARDS, cpu_device()], CARDS[0], False, ["sees all 8 cuda devices, and the config was proven on one"]),
+        ([*CARDS, cpu_device()], CARDS[1], True, ["sees cuda:1 alone, of 8, as --device asks"]),
+        ([*CARDS, cpu_device()], cpu_device(), True, ["sees none of 8 accelerators, as --device asks"]),
+        ([CARDS[0], cpu_device()], CARDS[0], False, []),
+        ([CARDS[0], cpu_device()], CARDS[0], True, []),
+        ([cpu_device()], cpu_device(), True, []),
+    ],
+)
+def test_devices_are_never_hidden_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, here: list[Device], device: Device, shown: bool, says: list[str]
+) -> None:
+    monkeypatch.setattr(run, "devices", lambda: here)
+    said = run._remarks(PROFILE, PROFILE.knowledge, device, shown=shown)
+    assert len(said) == len(says)
+    assert all(text in line for text, line in zip(says, said, strict=True))
+
+
+def test_a_profile_of_an_earlier_version_is_told_where_its_lines_mean_others() -> None:
+    old = replace(PROFILE, knowledge=Knowledge(training_loaders=("train.py:7#0",)))
+    [said] = run._remarks(old, Knowledge(), cpu_device(), shown=False)
+    assert "of an earlier version" in said
+    assert run._remarks(old, old.knowledge, cpu_device(), shown=False) == []

@@ -1,0 +1,125 @@
+"""What ``autotune run`` says of the profile: which knobs took effect, told once within the script's first steps.
+
+Adapters apply knobs as in a trial; nothing is measured here. Each adds a ``Look``, which counts the places where a knob
+was applied by now.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .evidence import SetBy
+from .knobs import Knobs
+from .records import ChildRequest
+
+STEPS = 20
+"""Steps after which it is told what took effect: whatever a script does once is done by then."""
+SECONDS = 30.0
+"""The same, from the first sign of training, where steps aren't seen."""
+NOT_APPLIED = 7
+"""Exit status under ``--strict`` where a knob took no effect; the parent's ``ExitCode.NOT_APPLIED``."""
+UNREACHED = "nothing that it could turn was reached"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What became of a knob by now: at how many places it was applied; ``reason``: why at none, or not at all."""
+
+    sites: int = 0
+    reason: str = ""
+
+
+Look = Callable[[], Mapping[str, Effect]]
+"""Knob of the config → what became of it, for those that the adapter knows of."""
+
+
+class AppliedRun:
+    """Watches one applied run. ``failed``: under ``strict``, whether a knob was found to have no effect."""
+
+    def __init__(self, request: ChildRequest, knobs: Knobs) -> None:
+        self.failed = False
+        self.steps = 0
+        self._request = request
+        self._knobs = knobs
+        self._looks: list[Look] = []
+        self._said: set[str] = set()
+        self._begun = False
+        self._told = not request.config
+        self._pid = os.getpid()
+
+    def attend(self, look: Look) -> None:
+        """Has an adapter asked when the time has come to tell."""
+        self._looks.append(look)
+
+    def stepped(self) -> None:
+        """A training step has ended. Raises ``SystemExit`` under ``strict`` where a knob is found to have no effect."""
+        if self._told or os.getpid() != self._pid:
+            return
+        self.steps += 1
+        if self.steps >= STEPS:
+            self._tell(f"after {self.steps} steps")
+            if self.failed and threading.current_thread() is threading.main_thread():
+                raise SystemExit(NOT_APPLIED)
+
+    def training_begins(self) -> None:
+        """Training was seen to begin where single steps aren't: it is told some seconds later."""
+        if self._told or self._begun or os.getpid() != self._pid:
+            return
+        self._begun = True
+        timer = threading.Timer(SECONDS, self._tell, [f"after {SECONDS:.0f} s of training"])
+        timer.daemon = True
+        timer.start()
+
+    def ended(self, code: int) -> int:
+        """The script has ended with this exit status, maybe before anything was told; gives the one to end with."""
+        seen = f"after {self.steps} steps" if self.steps else "at the script's end"
+        self._tell(seen)
+        return NOT_APPLIED if self.failed and code == 0 else code
+
+    def say(self, text: str) -> None:
+        """Prints a line for people, once; of several ranks the first one speaks."""
+        if text in self._said or os.environ.get("RANK", "0") != "0" or os.getpid() != self._pid:
+            return
+        self._said.add(text)
+        try:
+            # In one write, past the script's own stream: it may be closed, or be written to in this very moment.
+            os.write(2, f"autotune: {text}\n".encode(errors="replace"))
+        except OSError:
+            pass  # nobody reads it any more
+
+    def _tell(self, when: str) -> None:
+        if self._told:
+            return
+        self._told = True
+        effects = {knob: self._effect(knob) for knob in self._request.config}
+        working = [knob + (f" ({e.sites} places)" if e.sites > 1 else "") for knob, e in effects.items() if e.sites]
+        idle = [f"{knob} ({effect.reason or UNREACHED})" for knob, effect in effects.items() if not effect.sites]
+        parts = [f"in effect: {', '.join(working)}"] if working else []
+        parts += [f"NOT in effect: {', '.join(idle)}"] if idle else []
+        self.failed = bool(idle) and self._request.strict
+        self.say(f"{when} {'; '.join(parts)}")
+
+    def _effect(self, knob: str) -> Effect:
+        """What became of one knob, by all that know of it."""
+        kept = self._knobs.kept_by_script.get(knob)
+        if kept is not None:
+            return Effect(0, kept)
+        set_by = self._knobs.set_by(knob)
+        if set_by is SetBy.ARGUMENT:
+            return Effect(1)  # it stands in the script's arguments
+        found = [effect for look in self._looks if (effect := self._asked(look).get(knob)) is not None]
+        if not found and set_by is SetBy.OPTION:
+            return Effect(1)  # an option of a trainer, which was set when it was delegated
+        reasons = (effect.reason for effect in found if effect.reason)
+        return Effect(sum(effect.sites for effect in found), next(reasons, ""))
+
+    def _asked(self, look: Look) -> Mapping[str, Effect]:
+        try:
+            return look()
+        except Exception as error:
+            # A fault of ours must not take the training down; what isn't known is told as not in effect.
+            self.say(f"a fault of its own: what was applied can't be told: {type(error).__name__}: {error}")
+            return {}

@@ -1,0 +1,23 @@
+"""Which options of a script are known to be a knob's: the only ones that ``Knowledge.options`` may have set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+OPTION_NAMES: Mapping[str, tuple[str, ...]] = {
+    "batch_size": ("batch_size", "batch", "bs", "b", "batchsize", "train_batch_size", "per_device_train_batch_size"),
+    "num_workers": ("num_workers", "workers", "nworkers", "n_workers", "dataloader_num_workers", "j"),
+    "grad_accumulation": ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum", "accum_iter"),
+}
+"""The names that public training scripts give to options for these knobs."""
+
+
+def is_named(destination: str, knob: str) -> bool:
+    """Whether an option of this destination is called as the knob is."""
+    plain, names = destination.lower().replace("-", "_"), (knob, *OPTION_NAMES.get(knob, ()))
+    return plain in names or plain.replace("_", "") in {name.replace("_", "") for name in names}
+
+
+def is_option_of(knob: str, destination: str) -> bool:
+    """Whether a profile may set the option for the knob. A profile may come from anywhere: it sets knobs only."""
+    return knob in OPTION_NAMES and is_named(destination, knob)

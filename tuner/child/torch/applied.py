@@ -1,0 +1,110 @@
+"""For ``autotune run``: at how many places the knobs of the profile were applied in PyTorch, and its steps counted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from ..applied import Effect
+from .checkpoints import NEITHER
+from .loader import LOADER_KNOBS, Loader
+from .modules import NOT_COMPILED
+from .optimizers import implementations
+from .types import Optimizer
+from .watches import TorchWatches
+
+NO_LOADER = "no DataLoader was made"
+OTHER_LOADERS = "the DataLoader that trained in the study isn't made any more"
+
+
+def watch(watches: TorchWatches) -> None:
+    """Has the applied run told of these watches' knobs, and of every step of an optimizer."""
+    applied, torch = watches.session.applied, watches.torch
+    if applied is None or not watches.session.request.config:
+        return
+    applied.attend(AppliedKnobs(watches).effects)
+
+    def step_ended(optimizer: Optimizer, args: object, kwargs: object) -> None:
+        # Counting in a graph would have the graph compiled anew with each step.
+        if not torch.compiler.is_compiling() and watches.session.may_be_of("torch"):
+            applied.stepped()
+
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_ended)
+
+
+class AppliedKnobs:
+    """Reads the watches; nothing is patched for it."""
+
+    def __init__(self, watches: TorchWatches) -> None:
+        self.torch = watches.torch
+        self.watches = watches
+        self.knobs = watches.session.knobs
+        self.loaders: Iterable[Loader] = watches.loaders.sources
+
+    def effects(self) -> dict[str, Effect]:
+        """Of each knob of the config that a patch of PyTorch applies."""
+        looks: dict[str, Callable[[], Effect]] = {
+            **{knob: partial(self._loader, knob) for knob in LOADER_KNOBS},
+            "precision": self._precision,
+            "compile": self._compile,
+            "channels_last": self._channels_last,
+            "optimizer": self._optimizer,
+            "grad_accumulation": self._accumulation,
+            "lr_scale": self._rate,
+            "threads": lambda: self._setting("threads", self.torch.get_num_threads()),
+            "cudnn_benchmark": lambda: self._setting("cudnn_benchmark", self.torch.backends.cudnn.benchmark),
+        }
+        return {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
+
+    def _setting(self, knob: str, observed: object) -> Effect:
+        wanted = self.knobs.wanted(knob)
+        return Effect(1) if observed == wanted else Effect(0, f"the script set {observed}")
+
+    def _loader(self, knob: str) -> Effect:
+        loaders = list(self.loaders)
+        changed = sum(knob in loader.changed for loader in loaders)
+        refused = [loader.refused[knob] for loader in loaders if knob in loader.refused]
+        if changed or refused:
+            return Effect(changed, refused[0] if refused else "")
+        return Effect(0, OTHER_LOADERS if loaders and self.watches.loaders.sources.known else NO_LOADER)
+
+    def _precision(self) -> Effect:
+        if self.knobs.wanted("precision") in ("tf32", "fp32"):
+            return Effect(1)
+        return self._roots(lambda has_conv2d: True, "no module with parameters was called in training")
+
+    def _channels_last(self) -> Effect:
+        if not self.knobs.wanted("channels_last"):
+            return Effect(1)
+        return self._roots(lambda has_conv2d: has_conv2d, "no module with convolutions was called in training")
+
+    def _roots(self, counts: Callable[[bool], bool], otherwise: str) -> Effect:
+        roots = [root for root in self.watches.modules.roots.values() if root.trains and root.calls]
+        return Effect(sum(counts(root.has_conv2d) for root in roots), otherwise)
+
+    def _compile(self) -> Effect:
+        if self.knobs.wanted("compile") in NOT_COMPILED:
+            return Effect(1)
+        return Effect(self.watches.modules.compiled_roots, "no module with parameters was called twice in training")
+
+    def _optimizer(self) -> Effect:
+        chosen = str(self.knobs.wanted("optimizer"))
+        optimizers = list(self.watches.steps.optimizers)
+        using = sum(all(group.get(chosen) for group in each.param_groups) for each in optimizers)
+        lacking = sorted(
+            {type(each).__name__ for each in optimizers if chosen not in implementations(self.torch, each)}
+        )
+        if lacking:
+            return Effect(using, f"{', '.join(lacking)} has no {chosen} implementation")
+        return Effect(using, "something in the script set it back" if optimizers else "no torch optimizer was made")
+
+    def _accumulation(self) -> Effect:
+        steps = self.watches.steps
+        return Effect(int(steps.factor == 1 or steps.micro > 0), "no torch optimizer has stepped")
+
+    def _rate(self) -> Effect:
+        rates = self.watches.steps.rates
+        if self.watches.resumes.unknown_rates:
+            return Effect(0, NEITHER)
+        return Effect(rates.groups, "no optimizer has a learning rate")

@@ -1,0 +1,56 @@
+"""The modules of the user's own that the script has imported, by what their sources hold."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+
+from .call_sites import is_library
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # tuner, which a script may import
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "HF_MODULES_CACHE")
+
+
+def hashes() -> dict[str, str]:
+    """Path of a module's source, from the script's folder → SHA-256 of it. The script itself isn't among them.
+
+    What a compiler or a download left is no source of the user's, and is another one next time.
+    """
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not main:
+        return {}
+    script = os.path.realpath(main)
+    made = tuple(folder for folder in _made_by_programs() if not script.startswith(folder))
+    found: dict[str, str] = {}
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__dict__", {}).get("__file__")  # asking a lazy module itself may import it
+        if not isinstance(name, str) or not name.endswith(".py") or is_library(name):
+            continue
+        path = os.path.realpath(name)
+        if path == script or path.startswith((_OURS, *made)) or is_library(path):
+            continue
+        try:
+            with open(path, "rb") as file:
+                digest = hashlib.sha256(file.read()).hexdigest()
+        except OSError:
+            continue  # of an archive, or gone since
+        found[os.path.relpath(path, os.path.dirname(script))] = digest
+    return dict(sorted(found.items()))
+
+
+def _made_by_programs() -> tuple[str, ...]:
+    """Folders in which programs keep what they make."""
+    named = [folder for name in _CACHES if (folder := os.environ.get(name))]
+    inductor = [os.path.join(tempfile.gettempdir(), entry) for entry in _entries(tempfile.gettempdir())]
+    places = [*named, *inductor, tempfile.gettempdir(), os.path.join(os.path.expanduser("~"), ".cache")]
+    return tuple(os.path.realpath(place) + os.sep for place in places)
+
+
+def _entries(folder: str) -> list[str]:
+    """Inductor's own folders in the temporary one, which the script may lie in as well."""
+    try:
+        return [entry for entry in os.listdir(folder) if entry.startswith("torchinductor_")]
+    except OSError:
+        return []

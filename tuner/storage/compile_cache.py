@@ -1,0 +1,59 @@
+"""The compilers' cache of a study. It holds code that trials run, so only what this user made in this place is used.
+
+The folder keeps the number of its own inode: one that was copied, cloned or unpacked has another.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from tuner.errors import StorageError
+
+_MARK = ".made-here"
+
+
+def own(folder: Path) -> Path:
+    """The folder, made where it isn't there; one that isn't this user's own is thrown away first.
+
+    Raises ``StorageError`` where that can't be done.
+    """
+    try:
+        if not is_own(folder):
+            _remove(folder)
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+            (folder / _MARK).write_text(_inode(folder), encoding="ascii")
+    except OSError as error:
+        raise StorageError(
+            f"the compile cache {folder} isn't this user's own, and can't be removed: {error.strerror or error}",
+            hint="what lies in it would be run: remove it, or choose another folder for the study",
+        ) from error
+    return folder
+
+
+def is_own(folder: Path) -> bool:
+    """Whether this user made the folder where it lies, and nobody else can write to it; True where there is none."""
+    try:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            return False
+        return (folder / _MARK).read_text(encoding="ascii") == str(status.st_ino)
+    except FileNotFoundError:
+        return not os.path.lexists(folder)
+    except (OSError, ValueError):
+        return False
+
+
+def _inode(folder: Path) -> str:
+    return str(folder.lstat().st_ino)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink() or not folder.is_dir():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
