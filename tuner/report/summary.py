@@ -124,7 +124,8 @@ def _fault(result: StudyResult) -> list[str]:
         return []
     return [
         "a fault of autotune: it broke this script, which is in order",
-        f"  studied without what broke it: {', '.join(result.broke_it)}; the knobs that this cost are among those left out",
+        f"  studied without what broke it: {', '.join(result.broke_it)}",
+        "  the knobs that this cost are among those left out",
         f"  please report it, with {result.fault}",
     ]
 
