@@ -40,7 +40,8 @@ def as_document(knowledge: Knowledge) -> dict[str, Any]:
 _UNKNOWN = asdict(Knowledge())
 _SENT_WHERE_SEEN = frozenset({
     "trainer", "loop", "fed_by", "cardinality", "optimizer_choices", "products", "gradient_scaler", "remarks",
-    "wait_is_unseen", "input_plan", "cache_bytes", "module_hashes",
+    "wait_is_unseen", "epoch", "tokens_per_sample", "lengths_vary", "written_tokens_per_sample", "input_plan",
+    "cache_bytes", "module_hashes",
 })  # fmt: skip
 """What a framework's adapter sends only where there is something to tell; of the rest, empty means that there is none.
 

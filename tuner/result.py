@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.knowledge import Knowledge
-from tuner.model import Device, LeftOut, Measurement, Script, Shift, TierBest, Trial, Verdict, Winner, baseline_of
+from tuner.model import (
+    Device,
+    LeftOut,
+    Measurement,
+    Phase,
+    Script,
+    Shift,
+    TierBest,
+    Trial,
+    Verdict,
+    Winner,
+    baseline_of,
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,7 @@ class StudyLimits:
     trial_timeout_s: float
     effective_batch: str
     max_loss_increase: float | None = None
+    min_sample_efficiency: float | None = None
     max_metric_drop: Mapping[str, float] = field(default_factory=dict)
     max_metric_rise: Mapping[str, float] = field(default_factory=dict)
 
@@ -52,6 +65,7 @@ class StudyResult:
     ``space`` is the name of the search space, "" where none was chosen; ``left_out`` says why knobs of it were not
     searched; ``tiers`` what each knob may change: 1 nothing but speed, 2 the numerics, 3 the optimisation.
     ``bests`` are the best configs of each tier. ``knowledge`` is what applying a config needs in the child.
+    ``broke_it`` are the watches that broke the script, and were left out; ``fault`` is the file that tells of it.
     """
 
     study: StudyFacts
@@ -70,6 +84,8 @@ class StudyResult:
     tiers: Mapping[str, int] = field(default_factory=dict)
     bests: tuple[TierBest, ...] = ()
     knowledge: Knowledge = field(default_factory=Knowledge)
+    broke_it: tuple[str, ...] = ()
+    fault: str = ""
 
     @property
     def improved(self) -> bool:
@@ -81,3 +97,13 @@ class StudyResult:
         """What the baseline measured before the search; None where it has no figure."""
         baseline = baseline_of(self.trials)
         return baseline.outcome.measurement if baseline is not None and baseline.outcome is not None else None
+
+    @property
+    def validation_share(self) -> float | None:
+        """The share of its time in which the script as written validates; None where no run of it was seen to.
+
+        Rates are without it. The baseline's own run says it, which is the longest one, else the first that can.
+        """
+        runs = [trial.measurement for trial in self.trials if not trial.config and trial.phase is not Phase.PROBE]
+        shares = (run.validation_share for run in runs if run is not None)
+        return next((share for share in shares if share is not None), None)

@@ -77,3 +77,37 @@ def test_the_cap_is_the_allocators_own(trained: Callable[..., Any]) -> None:
     ran = trained({"precision": "fp32"}, hungry, max_device_bytes=256 * 2**20)
     text = ran.of("exception")[-1]["text"] if ran.of("exception") else str(ran.of("failure"))
     assert "out of memory" in text.lower() or "device-oom" in text
+
+
+WAITS = """
+    import sys, time, torch
+    from torch.utils.data import DataLoader, TensorDataset
+    def collate(rows):
+        time.sleep(0.005)
+        return torch.utils.data.default_collate(rows)
+    data = TensorDataset(torch.ones(4000, 4), torch.ones(4000, 1))
+    loader = DataLoader(data, batch_size=4, collate_fn=collate)
+    model = torch.nn.Linear(4, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    begun = time.perf_counter()
+    torch.cuda._sleep(10**8)
+    torch.cuda.synchronize()
+    cycles_per_s = 10**8 / (time.perf_counter() - begun)
+    for epoch in range(1000):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+            torch.cuda._sleep(int(float(sys.argv[1]) * cycles_per_s))
+"""
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(("work_s", "least", "most"), [("0.02", 0.0, 0.1), ("0.0001", 0.6, 1.0)])
+def test_a_fetch_that_the_card_does_not_notice_is_no_wait(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], work_s: str, least: float, most: float
+) -> None:
+    """The loop fetches for 5 ms, of which the card notices nothing where it is given 20 ms of work with each step."""
+    ran = run_child(write_script(WAITS), argv=(work_s,), device="cuda:0")
+    window = [block for block in ran.of("block") if block["phase"] == "window"]
+    assert least <= sum(b["wait_s"] for b in window) / sum(b["seconds"] for b in window) <= most

@@ -290,6 +290,9 @@ def test_adapted_are_the_training_datasets_alone(begin: Begin) -> None:
             self.adapted.append(dataset)
             return dataset.unbatch().batch(25)
 
+        def made_by(self, dataset: Any) -> str:
+            return type(dataset).__name__
+
         def meet(self, dataset: Any) -> None:
             self.met.append(dataset)
 

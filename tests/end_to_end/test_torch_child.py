@@ -188,11 +188,11 @@ def test_checkpoints_are_found_again_and_old_ones_survive(
         import os, subprocess, torch
         torch.save({"a": 1}, "model.pt")
         assert torch.load("model.pt") == {"a": 1}
-        torch.save({"a": 2}, "new.pt.tmp")
+        torch.save({"net.weight": 2}, "new.pt.tmp")
         os.replace("new.pt.tmp", "new.pt")
-        assert os.path.exists("new.pt") and torch.load("new.pt") == {"a": 2}
+        assert os.path.exists("new.pt") and torch.load("new.pt") == {"net.weight": 2}
         subprocess.run(["cp", "new.pt", "copied.pt"], check=True)
-        assert torch.load("copied.pt") == {"a": 2}
+        assert torch.load("copied.pt") == {"net.weight": 2}
         with open("log.txt", "a") as f:
             f.write("second line\\n")
         assert open("log.txt").read() == "first line\\nsecond line\\n"

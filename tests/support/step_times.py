@@ -76,3 +76,56 @@ def trials(weather: Weather, count: int, window: Window | None = None) -> Iterat
     random = np.random.default_rng([WEATHERS.index(weather), count])
     for _ in range(count):
         yield measured(weather, random, window or Window())
+
+
+QUEUE = 64
+"""Batches that lie ready when the first step ends: a compilation took so long."""
+
+
+class Loader:
+    """Workers that make a batch about every ``gap_s``, and stand still while ``QUEUE`` batches lie ready."""
+
+    def __init__(self, gap_s: float, random: np.random.Generator) -> None:
+        self.ready = QUEUE
+        self._gap_s, self._random = gap_s, random
+        self._made_at = 0.0
+
+    def work(self, until: float) -> None:
+        """What is made by then."""
+        while self.ready < QUEUE and self._made_at <= until:
+            self.ready += 1
+            self._made_at += self._gap()
+
+    def fetch(self, now: float) -> float:
+        """Takes a batch; the time at which it was there."""
+        self.work(now)
+        if not self.ready:
+            now = self._made_at
+            self.work(now)
+        if self.ready == QUEUE:
+            self._made_at = now + self._gap()
+        self.ready -= 1
+        return now
+
+    def _gap(self) -> float:
+        return self._gap_s * max(0.05, 1 + 0.3 * float(self._random.standard_normal()))
+
+
+def queued(share: float, random: np.random.Generator, window: Window) -> tuple[Measurement, float]:
+    """One trial that begins with a full queue, its loader as fast as so many of the steps, and the rate it can keep up.
+
+    Without data to wait for, a step takes ``STEP_S``, give or take a tenth.
+    """
+    now, log = [0.0], Log()
+    clock = StepClock(log, window, clock=lambda: now[0])
+    loader = Loader(STEP_S / share, random)
+    clock.ready = lambda: loader.ready * BATCH
+    while not clock.complete:
+        there = loader.fetch(now[0])
+        clock.add_samples(BATCH, there - now[0])
+        now[0] = there + STEP_S * max(0.05, 1 + 0.1 * float(random.standard_normal()))
+        loader.work(now[0])
+        clock.step()
+    found = measurement_of(entries_of([*log.records, {"kind": "window", "complete": True}]), [])
+    assert found is not None
+    return found, BATCH / STEP_S * min(1.0, share)

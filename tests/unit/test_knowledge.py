@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from support import worlds
 
-from tuner.child.records import LoaderUse, ScalerCounts
+from tuner.child.counts import ScalerCounts
+from tuner.child.records import LoaderUse
 from tuner.errors import UsageError
 from tuner.knowledge import Knowledge, as_document, first_knowledge, read, widened, with_arguments
 from tuner.model import BASELINE, Config, Phase, Trial, Value

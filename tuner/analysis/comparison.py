@@ -24,7 +24,9 @@ class Schedule:
     """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed.
 
     A round in which a run lost more than ``most_foreign_cpus`` cores to others, or its card was disturbed, is no
-    evidence. Where the time was up they have ``ended``: no rounds are added any more.
+    evidence. Where the time was up they have ``ended``: no rounds are added any more. ``opening``: 1 for the first
+    finals of the study, and one more each time that others are held after more was searched. ``dropped`` candidates,
+    by number, get no more runs.
     """
 
     candidates: tuple[Trial, ...]
@@ -33,15 +35,18 @@ class Schedule:
     looks: int = 1
     most_foreign_cpus: float = math.inf
     ended: bool = False
+    opening: int = 1
+    dropped: tuple[int, ...] = ()
 
     @property
     def confidence(self) -> float:
         """Of each interval, so that all of them hold at 95% together.
 
-        The best of several candidates is a lucky one too (Bonferroni), and so is an interval that is looked at
-        until it suits (Pocock).
+        The best of several candidates is a lucky one too (Bonferroni), and so is an interval that is looked at until
+        it suits (Pocock), and a study that is resumed until its finals prove something (``opening_share``).
         """
-        return 1 - stats.pocock_level((1 - CONFIDENCE) / max(1, len(self.candidates)), self.looks)
+        alpha = (1 - CONFIDENCE) * opening_share(self.opening)
+        return 1 - stats.pocock_level(alpha / max(1, len(self.candidates)), self.looks)
 
     @property
     def group(self) -> tuple[int, ...]:
@@ -55,7 +60,7 @@ class Schedule:
     def runs_left(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> list[tuple[int, Config]]:
         """The round and the config of each run that isn't among the trials, in the order to run them."""
         done = {(trial.round, trial.config) for trial in trials if self.holds(trial)}
-        out = set(dropped)
+        out = {*dropped, *(trial.config for trial in self.candidates if trial.number in self.dropped)}
         contenders = [t.config for t in self.candidates if t.config not in out]
         if not contenders:
             return []
@@ -71,10 +76,30 @@ class Schedule:
         return range(1, self.rounds + 1)
 
     def _order(self, round_number: int) -> list[Config]:
-        """Random, so that whatever drifts over a round favours nobody."""
+        """Balanced: in as many rounds as there are configs (twice as many where their number is odd) each config runs
+        at each place equally often, and right after each other one equally often (Williams, 1949). Who begins, and
+        which round of these comes when, is drawn.
+        """
         configs: list[Config] = [BASELINE, *(trial.config for trial in self.candidates)]
-        random.Random(f"{self.seed}:{self.group}:{round_number}").shuffle(configs)
-        return configs
+        random.Random(f"{self.seed}:{self.group}").shuffle(configs)
+        size = len(configs)
+        square, place = divmod(round_number - 1, size)
+        rows = list(range(size))
+        random.Random(f"{self.seed}:{self.group}:{square}").shuffle(rows)
+        steps = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(size)]
+        order = [configs[(rows[place] + step) % size] for step in steps]
+        return order[::-1] if size % 2 and square % 2 else order
+
+
+def opening_share(opening: int) -> float:
+    """The share of the permitted error that the finals of this opening may spend; of all openings together at most 1.
+
+    The first gets three quarters: most studies have no other. The k-th after it gets a quarter of 1 / (k (k + 1)).
+    Opening 0 is that of an earlier version, which knew of no other and let it spend all.
+    """
+    if opening < 2:
+        return 0.75 if opening else 1.0
+    return 0.25 / ((opening - 1) * opening)
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,18 @@ Pure. A score is what the objective gives for a measurement, in the objective's 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from tuner.errors import ObjectiveError
-from tuner.model import Outcome, Phase, Shift, Trial
+from tuner.model import Block, Outcome, Phase, Shift, Trial
 from tuner.objective import Objective
 
 _ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
 WORTH_HAVING = 1.01
 """A gain below this isn't worth a change of config, nor more search."""
+_STRETCH_S = 3.0
+"""As long as a trial is measured at least before it may be called hopeless."""
 
 
 def score_of(outcome: Outcome | None, objective: Objective) -> float | None:
@@ -36,6 +38,37 @@ def score_of(outcome: Outcome | None, objective: Objective) -> float | None:
     return score if math.isfinite(score) and score > 0 else None
 
 
+def slowest_share(runs: Iterable[Sequence[Block]]) -> float:
+    """How slow the machine was at its slowest: the rate of the slowest stretch of ``_STRETCH_S`` in any run of one
+    config, as a share of its fastest run's rate. 1 where there is nothing to tell it by.
+
+    ``runs``: the blocks of each run's window.
+    """
+    rates, slowest = [], []
+    for blocks in runs:
+        for first in range(len(blocks)):
+            stretch = _stretch(blocks[first:])
+            if stretch:
+                slowest.append(_rate(stretch))
+        if blocks:
+            rates.append(_rate(blocks))
+    return min(1.0, min(slowest) / max(rates)) if slowest and max(rates) > 0 else 1.0
+
+
+def _stretch(blocks: Sequence[Block]) -> Sequence[Block]:
+    """The first blocks that take a stretch together; empty where all of them take less."""
+    seconds = 0.0
+    for number, block in enumerate(blocks, 1):
+        seconds += block.seconds
+        if seconds >= _STRETCH_S:
+            return blocks[:number]
+    return ()
+
+
+def _rate(blocks: Sequence[Block]) -> float:
+    return sum(block.samples for block in blocks) / sum(block.seconds for block in blocks)
+
+
 def gain(score: float, reference: float, objective: Objective) -> float:
     """How many times better a score (> 0) is than a reference (> 0)."""
     return score / reference if objective.maximize else reference / score
@@ -50,6 +83,9 @@ class BaselineTrack:
 
     def __init__(self, trials: Iterable[Trial], objective: Objective) -> None:
         self._objective = objective
+        trials = list(trials)
+        runs = [t.measurement for t in trials if t.phase in _ANCHORS]
+        self._blocks = [run.blocks for run in runs if run is not None]
         scores = ((t.number, score_of(t.outcome, objective)) for t in trials if t.phase in _ANCHORS)
         self._anchors = sorted((number, score) for number, score in scores if score is not None)
 
@@ -76,6 +112,10 @@ class BaselineTrack:
             return before[1]
         share = (number - before[0]) / (after[0] - before[0])
         return before[1] + share * (after[1] - before[1])
+
+    def slowest_share(self) -> float:
+        """See ``slowest_share``, by the runs of the baseline so far."""
+        return slowest_share(self._blocks)
 
     def drift(self, number: int) -> float:
         """The ratio (>= 1) between the baseline's runs before and after trial ``number``; 1 where one is lacking."""

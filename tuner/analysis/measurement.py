@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from tuner.analysis.resources import ResourceSample, card_use, cpu_use, peak_host_bytes
-from tuner.analysis.stats import is_steady, rate_interval
+from tuner.analysis.stats import Interval, is_steady, rate_interval
+from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
 from tuner.child import records as child
 from tuner.child import shape
+from tuner.child.counts import ScalerCounts
 from tuner.child.records import Knowledge, Record
 from tuner.child.wire import Entry
-from tuner.model import Block, FirstGradient, KnobReport, Measurement
+from tuner.model import Block, FirstGradient, KnobReport, LossSeries, Measurement, WeightChange
 
 MIN_BLOCKS = 3
+SAME_LENGTH = 0.01
+"""Sequences are as long as in the script as written where their tokens differ by no more than this share."""
 # Of a script that ended during its warm-up, the first part is left out: start-up effects are largest there.
 _EARLY_SHARE = 0.2
 
@@ -35,14 +40,13 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
     seconds = sum(block.seconds for block in blocks)
     if seconds <= 0 or not any(block.samples for block in blocks):
         return None
-    amounts, times = [block.samples for block in blocks], [block.seconds for block in blocks]
-    interval = rate_interval(amounts, times)
+    window = _sustained([block for _, block in chosen], knowledge, counted=counted)
+    interval = window.rate
     began, ended = chosen[0][0] - chosen[0][1].seconds, chosen[-1][0]
     cpus = cpu_use(samples, began, ended)
-    first_step, window = last_of(records, child.FirstStep), last_of(records, child.WindowEnd)
-    complete = window is not None and window.complete
-    scaler = knowledge.gradient_scaler or child.ScalerCounts()
-    waited = min(1.0, sum(block.wait_s for block in blocks) / seconds)
+    first_step, ended_as = last_of(records, child.FirstStep), last_of(records, child.WindowEnd)
+    complete = ended_as is not None and ended_as.complete
+    scaler = knowledge.gradient_scaler or ScalerCounts()
     return Measurement(
         rate=interval.estimate,
         low=interval.low,
@@ -50,13 +54,13 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
         steps_per_s=sum(block.steps for block in blocks) / seconds,
         unit=(knowledge.unit or "samples") if counted else "steps",
         blocks=blocks,
-        data_wait_share=None if knowledge.wait_is_unseen else waited,
+        data_wait_share=None if knowledge.wait_is_unseen else window.wait_share,
         peak_host_bytes=peak_host_bytes(samples),
         peak_device_bytes=_peak_device_bytes(records),
         first_step_s=0.0 if first_step is None else first_step.seconds,
         compile_s=sum((record.seconds for record in all_of(records, child.Compile)), 0.0),
-        losses=tuple((loss.samples, loss.value) for loss in all_of(records, child.Loss)),
-        steady=complete and in_window and is_steady([a / t for a, t in zip(amounts, times, strict=True)]),
+        losses=_loss_series(records),
+        steady=complete and in_window and is_steady(window.rates),
         cpu_s_per_sample=cpus.own / interval.estimate if interval.estimate > 0 else 0.0,
         foreign_cpus=cpus.foreign,
         knobs=knob_reports(records),
@@ -67,8 +71,71 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
         scaled_steps=scaler.late_steps,
         skipped_steps=scaler.late_skipped,
         gradient=last_of(records, FirstGradient),
+        weights=tuple(all_of(records, WeightChange)),
+        first_metrics=_first_metrics(records),
         compile_cache=_compile_cache(records),
+        tokens_per_s=window.tokens_per_s,
+        queue_share=window.queue_share,
+        validation_share=None if any(block.flagged for _, block in chosen) else validation_share(_blocks_of(records)),
     )
+
+
+@dataclass(frozen=True)
+class _Sustained:
+    """What a window's loop can keep up: its rate, that of each block, and the shares that go with them.
+
+    ``queue_share``: of what the loop took, the part that lay ready before. ``tokens_per_s`` is None where every batch
+    has as many tokens a sample as those of the script as written.
+    """
+
+    rate: Interval
+    rates: Sequence[float]
+    wait_share: float
+    queue_share: float
+    tokens_per_s: float | None
+
+
+def _sustained(blocks: Sequence[child.Block], knowledge: Knowledge, *, counted: bool) -> _Sustained:
+    """In samples where they are ``counted``, else in steps.
+
+    Samples count by their tokens, where those are known of the script as written, too: shorter sequences are no gain.
+    """
+    seconds = [block.seconds for block in blocks]
+    taken = [block.samples if counted else float(block.steps) for block in blocks]
+    amounts = sustained_amounts(blocks) if counted else taken
+    kept = sum(amounts) / sum(taken)
+    starts_s = 0.0 if knowledge.wait_is_unseen or not counted else epoch_starts_s(blocks, knowledge.epoch)
+    total_s = sum(seconds)
+    waited = min(1.0, max(0.0, sum(block.wait_s for block in blocks) + starts_s) / (total_s + starts_s))
+    length = sum(block.tokens for block in blocks) / sum(taken) if counted else 0.0
+    written = knowledge.written_tokens_per_sample
+    ratio = length / written if length and written else 1.0
+    interval = rate_interval(amounts, seconds)
+    slower = total_s / (total_s + starts_s)
+    tells_tokens = length > 0 and (knowledge.lengths_vary or abs(ratio - 1) > SAME_LENGTH)
+    return _Sustained(
+        Interval(*(figure * slower * ratio for figure in (interval.estimate, interval.low, interval.high))),
+        [amount / each_s for amount, each_s in zip(amounts, seconds, strict=True)],
+        waited + (1 - kept) * (1 - waited),
+        1 - kept,
+        interval.estimate * slower * length if tells_tokens else None,
+    )
+
+
+def _loss_series(records: Iterable[Record]) -> tuple[LossSeries, ...]:
+    """The losses, a series for each place in the script, in the order in which they were first seen."""
+    points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for loss in all_of(records, child.Loss):
+        points.setdefault((loss.site, loss.objective or loss.site), []).append((loss.samples, loss.value))
+    return tuple(LossSeries(site, objective, tuple(values)) for (site, objective), values in points.items())
+
+
+def _first_metrics(records: Iterable[Record]) -> dict[str, float]:
+    """The first value of each metric that was given more than once."""
+    given: dict[str, list[float]] = {}
+    for metric in all_of(records, child.Metric):
+        given.setdefault(metric.name, []).append(metric.value)
+    return {name: values[0] for name, values in given.items() if len(values) > 1}
 
 
 def all_of(records: Iterable[Record], kind: type[Kind]) -> list[Kind]:
@@ -119,6 +186,10 @@ def _chosen_blocks(entries: Iterable[Entry]) -> tuple[list[TimedBlock], bool]:
         return window, True
     early = _without_validation(blocks)
     return early[max(1, round(len(early) * _EARLY_SHARE)) :], False
+
+
+def _blocks_of(records: Iterable[Record]) -> list[child.Block]:
+    return [block for block in all_of(records, child.Block) if _is_sound(block)]
 
 
 def _is_sound(block: child.Block) -> bool:

@@ -41,8 +41,9 @@ class Adapter(ClockHooks, Protocol):
     """One trial's instrumentation of one framework.
 
     ``framework`` is what ``Knowledge.framework`` says where it trains, and the name under which it counts steps:
-    ``session.step(adapter.framework)``. The clock's hooks (``synchronize``, ``activity``, ``on_block``) are asked once
-    this framework is the one that trains, and only after one of its libraries that are frameworks was imported.
+    ``session.step(adapter.framework)``. The clock's hooks (``synchronize``, ``activity``, ``on_block``, ``ready``) are
+    asked once this framework is the one that trains, and only after one of its libraries that are frameworks was
+    imported.
     """
 
     framework: str

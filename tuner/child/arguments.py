@@ -12,6 +12,7 @@ from .option_names import OPTION_NAMES, is_named, is_option_of
 from .patches import patch
 from .records import Evidence, Value
 from .session import ScriptOptions, Session
+from .watch import Watch
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class _Option:
 
 def install(session: Session) -> None:
     """Watches argparse; sets the options that the baseline found to be a knob's own."""
+    if not session.uses(Watch.ARGUMENTS):
+        return
     options = ArgparseOptions(session)
     session.options = options
     for knob in options.bound:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from .recorder import Recorder
-from .records import Block, Phase, Window
+from .records import Block, Phase, TrainingPause, Window
+from .watch import Pause
 
 # Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom, from standard tables.
 _T975 = (
@@ -25,11 +28,42 @@ MIN_STEPS_BETWEEN_VALIDATIONS = 3
 MOST_RESTARTS = {Phase.WARMUP: 20, Phase.WINDOW: 5}
 
 
+HOPELESS_LOOKS = (12, 24, 48)
+"""Blocks after which a window is looked at for being hopeless: each look more is a chance more to be wrong."""
+_HOPELESS_PARTS = 6
+_T_HOPELESS = 4.773
+"""The one-sided 99.75% quantile of Student's t with five degrees of freedom."""
+
+
+@dataclass
+class _Count:
+    """What is counted of steps: samples, their tokens, seconds waited for data, iterations begun, seconds of those."""
+
+    samples: float = 0.0
+    tokens: float = 0.0
+    wait_s: float = 0.0
+    starts: int = 0
+    start_s: float = 0.0
+
+    def add(self, other: _Count) -> None:
+        self.samples += other.samples
+        self.tokens += other.tokens
+        self.wait_s += other.wait_s
+        self.starts += other.starts
+        self.start_s += other.start_s
+
+
 class StepClock:
     """Groups steps into blocks: warm-up first, then the window, until it is precise enough or capped.
 
     ``synchronize`` waits for the device and is called once a block. ``activity`` is a number that changes
     whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
+    ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
+
+    Batches may be added by another thread than the one that steps; all else is for that one.
+
+    A window ends early where its rate is hopeless: at each of three looks its blocks are six parts, all of which are
+    slower than the bound, and so is the upper end of their t interval (how sure that is: tests/benchmarks/hopeless.py).
     """
 
     def __init__(
@@ -53,6 +87,7 @@ class StepClock:
         self.min_window_steps = 0
         self.counts_samples = True
         self.on_block: Callable[[], None] = lambda: None
+        self.ready: Callable[[], float | None] = lambda: None
         self._validating = False
         self._last_seen: dict[object, int] = {}
         self._set_apart: set[object] = set()
@@ -61,11 +96,12 @@ class StepClock:
         self._phase_started = self._block_started = clock()
         self._phase_steps = 0
         self._steps = 0
-        self._samples = 0.0
-        self._wait_s = 0.0
+        self._counted = _Count()
+        self._fetched = _Count()
+        self._fetched_lock = threading.Lock()
         self._carried_s = 0.0
-        self._fetched_samples = 0.0
-        self._fetched_wait_s = 0.0
+        self._ready_at_start: float | None = None
+        self._ready_at_resumption: float | None = None
         self._was_validated_on = False
         self._last_activity = 0
         self._restarts = dict.fromkeys(MOST_RESTARTS, 0)
@@ -75,41 +111,47 @@ class StepClock:
         """Called at the first step's end: what came before is start-up."""
         self.synchronize()
         self._phase_started = self._block_started = self._clock()
-        self._samples = self._wait_s = self._carried_s = 0.0
+        self._counted = _Count()
+        self._carried_s = 0.0
+        self._ready_at_start = self.ready()
         self._last_activity = self.activity()
 
     def fetch_begins(self) -> None:
         """The training loader is asked for a batch: whether to train on it or to validate on it is known later."""
         if self._validating and self._may_have_resumed is None:
             self._may_have_resumed = self._clock()
+            self._ready_at_resumption = self.ready()
 
-    def add_samples(self, samples: float, wait_s: float) -> None:
-        """A batch of the training loader was fetched. It counts once a step has been taken on it."""
-        if self._was_validated_on:
-            # No step followed: the script validates on its training data, too.
-            self._fetched_samples = self._fetched_wait_s = 0.0
-            self._was_validated_on = False
-        if self.counts_samples:
-            self._fetched_samples += samples
-        self._fetched_wait_s += wait_s
+    def add_samples(self, samples: float, wait_s: float, tokens: float = 0.0, start_s: float | None = None) -> None:
+        """A batch of the training loader was fetched. It counts once a step has been taken on it.
+
+        ``start_s``: an iteration began with it, which took so long until this batch had come; ``wait_s`` holds it too.
+        """
+        if not self.counts_samples:
+            samples = tokens = 0.0
+        batch = _Count(samples, tokens, wait_s, int(start_s is not None), start_s or 0.0)
+        with self._fetched_lock:
+            if self._was_validated_on:
+                # No step followed: the script validates on its training data, too.
+                self._fetched = _Count()
+                self._was_validated_on = False
+            self._fetched.add(batch)
 
     def settle(self, samples: float, wait_s: float) -> None:
         """What a graph has counted by itself since the last time; ``synchronize`` calls it before a block is closed."""
-        if not self.counts_samples:
-            samples = 0.0
+        counted = _Count(samples if self.counts_samples else 0.0, wait_s=wait_s)
         if self._validating:
             # Counted since training resumed: it belongs to the step that ends now, not to what is set apart.
-            self._fetched_samples += samples
-            self._fetched_wait_s += wait_s
+            with self._fetched_lock:
+                self._fetched.add(counted)
             return
-        self._samples += samples
-        self.total_samples += samples
-        self._wait_s += wait_s
+        self._counted.add(counted)
+        self.total_samples += counted.samples
 
     @property
     def holds_samples(self) -> bool:
         """Whether a batch was fetched that no step has been taken on yet."""
-        return self._fetched_samples > 0
+        return self._fetched.samples > 0
 
     def validation_begins(self, source: object = None) -> None:
         """Something that isn't training runs from here on: the time until training resumes is set apart.
@@ -123,6 +165,7 @@ class StepClock:
         if not self._validating:
             self._close_block(flagged=False)
             self._validating = True
+            self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=True))
         self._set_apart.add(source)
         self._was_validated_on = True
         self._may_have_resumed = None
@@ -151,11 +194,11 @@ class StepClock:
         if self._may_have_resumed is not None:
             self.training_resumes()
         validated, self._has_resumed = self._has_resumed, False
-        self._samples += self._fetched_samples
-        self._wait_s += self._fetched_wait_s
-        self.total_samples += self._fetched_samples
-        self._fetched_samples = self._fetched_wait_s = 0.0
-        self._was_validated_on = False
+        with self._fetched_lock:
+            fetched, self._fetched = self._fetched, _Count()
+            self._was_validated_on = False
+        self._counted.add(fetched)
+        self.total_samples += fetched.samples
         if is_first:
             self.start()
             return False
@@ -171,6 +214,8 @@ class StepClock:
         return self.complete
 
     def _training_again(self) -> None:
+        if self._validating:
+            self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=False))
         self._validating = False
         self._may_have_resumed = None
         self._set_apart.clear()
@@ -178,25 +223,32 @@ class StepClock:
     def _close_block(self, *, flagged: bool, at: float | None = None) -> None:
         self.synchronize()
         now = self._clock() if at is None else at
+        ready = self.ready() if at is None else self._ready_at_resumption
+        counted = self._counted
         seconds = now - self._block_started
         if not (self._steps or flagged):
             # What an epoch's end costs (the fetch that finds no more data) belongs to the steps, not to validation.
             self._carried_s += max(0.0, seconds)
-            self._block_started = now
+            self._block_started, self._ready_at_start = now, ready
             return
         if not flagged:
             seconds += self._carried_s
             self._carried_s = 0.0
         if seconds > 0:
-            wait_s = min(self._wait_s, seconds)
-            self._recorder.emit(Block(self.phase, self._steps, self._samples, seconds, wait_s, flagged))
+            wait_s = min(counted.wait_s, seconds)
+            self._recorder.emit(
+                Block(
+                    self.phase, self._steps, counted.samples, seconds, wait_s, flagged, self._ready_at_start, ready,
+                    counted.tokens, counted.starts, min(counted.start_s, wait_s),
+                )
+            )  # fmt: skip
             if flagged:
                 self._phase_started += seconds  # what was set apart is neither warm-up nor window
             elif self.phase is Phase.WINDOW:
-                amount = self._samples if self.total_samples else float(self._steps)
+                amount = counted.samples if self.total_samples else float(self._steps)
                 self._blocks.append((amount, seconds))
             self.on_block()
-        self._block_started, self._steps, self._samples, self._wait_s = now, 0, 0.0, 0.0
+        self._block_started, self._ready_at_start, self._steps, self._counted = now, ready, 0, _Count()
 
     def _advance(self) -> None:
         """Moves from warm-up to the window and from the window to its end."""
@@ -225,9 +277,13 @@ class StepClock:
     def _is_hopeless(self) -> bool:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
         below = self._window.hopeless_below
-        if not below or len(self._blocks) < 6:
+        if not below or len(self._blocks) not in HOPELESS_LOOKS:
             return False
-        return rate_of(self._blocks) * (1 + relative_half_width(self._blocks)) < below
+        size = len(self._blocks) // _HOPELESS_PARTS
+        rates = [rate_of(self._blocks[start : start + size]) for start in range(0, len(self._blocks), size)]
+        mean = sum(rates) / len(rates)
+        variance = sum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1)
+        return max(rates) < below and mean + _T_HOPELESS * math.sqrt(variance / len(rates)) < below
 
     @property
     def is_measurable(self) -> bool:

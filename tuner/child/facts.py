@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .records import Facts, LoaderUse, PlanLine, ScalerCounts, Value, plain_value
+from .counts import EpochUse, ScalerCounts
+from .records import Facts, LoaderUse, PlanLine, Value, plain_value
+from .watch import Watch
 
 
 @dataclass
@@ -36,6 +38,8 @@ class ScriptFacts:
     retraces: int = 0
     loss_reduction: str = ""
     batch_norm: bool = False
+    acts_by_batch: str = ""
+    counted_steps: list[int] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)
     products: dict[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None
@@ -44,8 +48,14 @@ class ScriptFacts:
     arguments: dict[str, Value] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     wait_is_unseen: bool = False
+    epoch: EpochUse | None = None
+    tokens_per_sample: float = 0.0
+    lengths_vary: bool = False
+    written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    watches: list[Watch] = field(default_factory=list)
+    without: list[Watch] = field(default_factory=list)
     module_hashes: dict[str, str] = field(default_factory=dict)
 
     def remark(self, text: str) -> None:

@@ -7,11 +7,13 @@ fetched last in more gaps. Its batches are the samples that the clock counts; wh
 train is validation.
 
 An adapter adds its sources (``DataSource``, or a subclass with what it wants to know besides), says what is fetched and
-when a gradient ran, and reads the answer from here.
+when a gradient ran, and reads the answer from here. What is fetched may be told from any thread: a script may have one
+that fetches ahead. How long that one waits is no wait of the loop's, and what the loop waits isn't seen then.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NoReturn, TypeVar
@@ -26,10 +28,14 @@ TRAINING_SHARE = 0.5
 
 @dataclass
 class _Held:
-    """Samples and seconds waited for of batches that may feed the first gradient, and the samples of the newest."""
+    """What came in batches that may feed the first gradient: samples, their tokens, seconds waited, of these those of
+    an iteration's start, and the samples of the newest batch.
+    """
 
     samples: int = 0
+    tokens: int = 0
     wait_s: float = 0.0
+    start_s: float | None = None
     newest: int = 0
 
 
@@ -40,7 +46,10 @@ class DataSource:
     ``key``: ``stack``, ``#`` and a number that tells several of one place apart. ``stack``: the user's frames.
     ``fetches``: batches given. ``samples``: in all of them. ``sizes``: samples of a batch → batches of that size.
     ``training_gaps``: gaps in which it was fetched. ``iterated``: whether an iteration began. ``dataset``: a weak
-    reference to the newest dataset, None once it is gone.
+    reference to the newest dataset, None once it is gone. ``first_start_s``: seconds from the beginning of the first
+    iteration to its first batch; ``later_starts``, ``later_start_s``: number and sum of those of later iterations.
+    ``thread``: the last that fetched. ``tokens``: of all its batches, padding left out; 0 where none are counted.
+    ``shortest``, ``longest``: tokens per sample, of its batches.
     """
 
     key: str
@@ -51,12 +60,46 @@ class DataSource:
     training_gaps: int = 0
     iterated: bool = False
     dataset: Callable[[], object] = lambda: None
+    first_start_s: float | None = None
+    later_starts: int = 0
+    later_start_s: float = 0.0
+    thread: int = 0
+    tokens: int = 0
+    shortest: float = 0.0
+    longest: float = 0.0
+    _begun_s: float | None = None
 
-    def count(self, samples: int) -> None:
+    def count(self, samples: int, tokens: int = 0) -> None:
         """Counts one batch."""
         self.fetches += 1
         self.samples += samples
+        if tokens:
+            length = tokens / max(1, samples)
+            self.tokens += tokens
+            self.shortest, self.longest = min(self.shortest or length, length), max(self.longest, length)
         self.sizes[samples] = self.sizes.get(samples, 0) + 1
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether an iteration has begun whose first batch has not come yet."""
+        return self._begun_s is not None
+
+    def begins(self, wait_s: float) -> None:
+        """An iteration began, which took so many seconds."""
+        self.iterated = True
+        self._begun_s = wait_s
+
+    def start_ends(self, wait_s: float) -> float | None:
+        """A batch came after so many seconds: those since the iteration began if it is its first one, else None."""
+        if self._begun_s is None:
+            return None
+        start_s, self._begun_s = self._begun_s + wait_s, None
+        if self.first_start_s is None:
+            self.first_start_s = start_s
+        else:
+            self.later_starts += 1
+            self.later_start_s += start_s
+        return start_s
 
     @property
     def usual_size(self) -> int:
@@ -90,6 +133,10 @@ class TrainingSources(Generic[Source]):
         self.gaps = 0
         self.feeds_itself = False
         """Whether training steps fetch their batches themselves, in a graph: then no source need be primary."""
+        self.wait_is_hidden = False
+        """Whether another thread than the training's fetches the primary source: what the loop waits isn't seen."""
+        self._threads = {threading.get_ident()}  # those that train: a strategy of TensorFlow's has one a replica
+        self._lock = threading.RLock()
         self._clock = clock
         self._counts = counts
         self._on_counted = on_counted
@@ -120,7 +167,12 @@ class TrainingSources(Generic[Source]):
     # what happens to them
 
     def fetch_begins(self, source: Source) -> None:
-        """A batch, or an iteration, is asked for: training may have resumed by that, or validation begun."""
+        """A batch, or an iteration, is asked for: training may have resumed by that, or validation begun.
+
+        Neither by what another thread fetches: it does so ahead of both.
+        """
+        if threading.get_ident() not in self._threads:
+            return
         if source is self.primary:
             self._clock.fetch_begins()
         elif (self.primary is not None or self.feeds_itself) and not self.is_training(source):
@@ -128,54 +180,62 @@ class TrainingSources(Generic[Source]):
 
     def iteration_began(self, source: Source, wait_s: float) -> None:
         """An iterator was made, which took so many seconds: loaders start their workers there."""
-        source.iterated = True
-        self._held.pop(source.key, None)
-        if source is self.primary:
-            self._clock.add_samples(0, wait_s)
+        with self._lock:
+            source.begins(wait_s)
+            self._held.pop(source.key, None)
 
-    def fetched(self, source: Source, samples: int, wait_s: float) -> None:
-        """A batch of so many samples came after so many seconds.
+    def fetched(self, source: Source, samples: int, wait_s: float, tokens: int = 0) -> None:
+        """A batch of so many samples and tokens came after so many seconds.
 
         Until the primary source is known those of its newest iteration are held: a trainer may fetch some ahead, but
         statistics are taken of all the data in an iteration of their own.
         """
-        source.count(samples)
-        self._put_in_gap(source)
-        if not self._counts():
-            return
-        if self.primary is None:
-            held = self._held.setdefault(source.key, _Held())
-            held.samples, held.wait_s = held.samples + samples, held.wait_s + wait_s
-            held.newest = samples or held.newest
-        elif source is self.primary:
-            self._count(source, samples, wait_s, samples)
+        with self._lock:
+            source.thread = threading.get_ident()
+            source.count(samples, tokens)
+            start_s = source.start_ends(wait_s)
+            wait_s += 0.0 if start_s is None else start_s - wait_s
+            self._put_in_gap(source)
+            if not self._counts():
+                return
+            if self.primary is None:
+                held = self._held.setdefault(source.key, _Held())
+                held.samples, held.wait_s = held.samples + samples, held.wait_s + wait_s
+                held.tokens += tokens
+                held.start_s = held.start_s if start_s is None else start_s
+                held.newest = samples or held.newest
+            elif source is self.primary:
+                self._count(source, _Held(samples, tokens, wait_s, start_s, samples))
 
     def gradient_ran(self) -> bool:
         """What was fetched since the last gradient fed it. Returns True when the primary source was found by this."""
-        if not self._gap:
+        with self._lock:
+            self._threads.add(threading.get_ident())
+            if not self._gap:
+                return False
+            self.gaps += 1
+            for source in self._gap.values():
+                source.training_gaps += 1
+            newest = next(reversed(self._gap.values()))
+            self._gap.clear()
+            if self.primary is None:
+                self.primary = newest
+                held = self._held.get(newest.key)
+                self._held.clear()
+                if held is not None:
+                    self._count(newest, held)
+                return True
+            if newest.training_gaps > self.primary.training_gaps:
+                # The first gradients came from something else: a search for a learning rate, an earlier stage.
+                self.primary = newest
+                self.changes_of_primary += 1
             return False
-        self.gaps += 1
-        for source in self._gap.values():
-            source.training_gaps += 1
-        newest = next(reversed(self._gap.values()))
-        self._gap.clear()
-        if self.primary is None:
-            self.primary = newest
-            held = self._held.get(newest.key)
-            self._held.clear()
-            if held is not None:
-                self._count(newest, held.samples, held.wait_s, held.newest)
-            return True
-        if newest.training_gaps > self.primary.training_gaps:
-            # The first gradients came from something else: a search for a learning rate, an earlier stage.
-            self.primary = newest
-            self.changes_of_primary += 1
-        return False
 
     def graph_fed_itself(self) -> None:
         """A training step fetched its batches itself: what was fetched besides didn't feed it."""
-        self.feeds_itself = True
-        self._gap.clear()
+        with self._lock:
+            self.feeds_itself = True
+            self._gap.clear()
 
     # the answer
 
@@ -199,8 +259,9 @@ class TrainingSources(Generic[Source]):
             self._kept[source.key] = fetch()
         batch, samples = self._kept[source.key]
         self._clock.add_samples(samples, 0.0)
-        source.count(samples)
-        self._put_in_gap(source)
+        with self._lock:
+            source.count(samples)
+            self._put_in_gap(source)
         return batch  # type: ignore[return-value]  # what this source's fetch gave before
 
     def drain(self, source: Source, fetch: Callable[[], tuple[int, float]], step: Callable[[], None]) -> NoReturn:
@@ -217,6 +278,9 @@ class TrainingSources(Generic[Source]):
         self._gap.pop(source.key, None)
         self._gap[source.key] = source  # the last one fetched comes last
 
-    def _count(self, source: Source, samples: int, wait_s: float, size: int) -> None:
-        self._clock.add_samples(samples, wait_s)
-        self._on_counted(source, size)
+    def _count(self, source: Source, batch: _Held) -> None:
+        if source.thread not in self._threads:
+            self.wait_is_hidden = True
+            batch.wait_s, batch.start_s = 0.0, None
+        self._clock.add_samples(batch.samples, batch.wait_s, batch.tokens, batch.start_s)
+        self._on_counted(source, batch.newest)

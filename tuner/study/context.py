@@ -115,7 +115,7 @@ class StudyContext:
                 seconds + (max(time.reserved_s(), time.proof_s(trial.config, seconds)) if kept_s is None else kept_s)
             )
 
-        window = window_of(trial, self.plan, self.best)
+        window = window_of(trial, self.plan, self.best, self.track.slowest_share())
         try:
             outcome = self.executor.execute(trial, self.knowledge, window, time_for=time_to_repeat)
         except (Interrupted, StorageError, InfrastructureError):

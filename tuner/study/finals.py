@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from tuner.analysis.comparison import Schedule, decide, failed_in, is_decided, pairs_of
 from tuner.analysis.contention import CONTAMINATING
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import config_text, count_text
-from tuner.model import BASELINE, Phase, Trial, Winner
+from tuner.model import BASELINE, Config, Phase, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
@@ -24,20 +26,21 @@ def run_finals(study: StudyContext) -> Winner | None:
     """The verdict of the finals; None where no candidate is fit or there is no time for any.
 
     As many of ``study.fit`` meet the baseline as the plan has finalists. Finals end where the time is up: what they
-    measured is kept, and three rounds are enough for a proof. Raises as ``StudyContext.execute``.
+    measured is kept, and three rounds are enough for a proof. What earlier finals of the study proved stands, unless
+    these judge the same config. Raises as ``StudyContext.execute``.
     """
     schedule = _schedule(study)
     if schedule is None:
-        return None
+        return _standing(study, None)
     study.tell(FinalsStarted(schedule.candidates, schedule.rounds))
     while True:
-        rounds_done = _run_rounds(study, schedule)
+        schedule, rounds_done = _run_rounds(study, schedule)
         if rounds_done < schedule.rounds:
-            return _out_of_time(study, schedule, rounds_done)
+            return _standing(study, _out_of_time(study, schedule, rounds_done))
         winner = decide(schedule, study.trials, study.plan.objective)
         extended = _extended(study, schedule, winner)
         if extended is None:
-            return winner
+            return _standing(study, winner)
         schedule = extended
 
 
@@ -63,8 +66,11 @@ def verdict_so_far(study: StudyContext) -> Winner | None:
     return winner if winner is not None and not winner.label else None
 
 
-def _run_rounds(study: StudyContext, schedule: Schedule) -> int:
-    """Runs what the schedule lacks; how many rounds are done then. A round begins only where there is time for it."""
+def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]:
+    """Runs what the schedule lacks; how many rounds are done then.
+
+    A round begins only where there is time for it; where there is none for all candidates, the weakest are dropped.
+    """
     begun = 0
     while True:
         trial = study.claim()
@@ -74,16 +80,42 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> int:
             continue
         left = schedule.runs_left(study.trials, failed_in(schedule, study.trials, study.plan.objective))
         if not left:
-            return schedule.rounds
+            return schedule, schedule.rounds
         number, config = left[0]
         # The first rounds prove nothing without the third.
         if number != begun and not study.time.fits(_left_s(study, schedule, max(number, FEWEST_ROUNDS))):
-            return number - 1
+            smaller = _with_fewer(study, schedule, max(number, FEWEST_ROUNDS))
+            if smaller is None:
+                return schedule, number - 1
+            schedule = smaller
+            continue
         begun = number
         ahead_s = LEEWAY * (_left_s(study, schedule, schedule.rounds) - study.time.run_s(Phase.FINALS, config))
         why = f"finals of {', '.join(map(str, schedule.group))}"
         trial = study.run(NewTrial(Phase.FINALS, config, why, number, group=schedule.group), kept_s=ahead_s)
         _report_pairs(study, schedule, trial)
+
+
+def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedule | None:
+    """The schedule without its weakest candidates, so that its first ``rounds`` rounds fit; None where none do."""
+    objective = study.plan.objective
+    failed = failed_in(schedule, study.trials, objective)
+
+    def so_far(candidate: Trial) -> float:
+        gains = pairs_of(schedule, candidate.config, study.trials, objective).gains
+        return math.prod(gains) ** (1 / len(gains)) if gains else 0.0
+
+    still = [t for t in schedule.candidates if t.number not in schedule.dropped and t.config not in failed]
+    ranked = sorted(still, key=so_far, reverse=True)  # without a round they keep their order, best first
+    for kept in range(len(ranked) - 1, 0, -1):
+        dropped = (*schedule.dropped, *(trial.number for trial in ranked[kept:]))
+        smaller = replace(schedule, dropped=dropped)
+        if study.time.fits(_left_s(study, smaller, rounds)):
+            _save(study, smaller)
+            gone = "; ".join(config_text(trial.config) for trial in ranked[kept:])
+            study.note(f"no time for all candidates: the finals go on without {gone}")
+            return smaller
+    return None
 
 
 def _left_s(study: StudyContext, schedule: Schedule, rounds: int) -> float:
@@ -120,15 +152,57 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
 
 def _begun(study: StudyContext) -> Schedule | None:
     """Finals that an earlier process began, where nothing has been searched since and all in them are still fit."""
-    plan = study.plan
     stored = study.repository.finals(study.record.id)
-    fit = {trial.number: trial for trial in study.fit}
-    if not stored or stored["after"] != len(study.searched) or not set(stored["candidates"]) <= set(fit):
+    fit = {trial.number for trial in study.fit}
+    if not stored or stored["after"] != len(study.searched) or not set(stored["candidates"]) <= fit:
         return None
-    most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
-    begun = tuple(fit[number] for number in stored["candidates"])
-    ended = stored.get("ended", False)
-    return Schedule(begun, stored["rounds"], plan.seed, stored["looks"], most_foreign_cpus, ended)
+    return _stored_schedule(study, stored)
+
+
+def _stored_schedule(study: StudyContext, stored: Mapping[str, Any]) -> Schedule | None:
+    """Finals as ``_save`` stored them, by this or an earlier version; None where a candidate isn't known any more."""
+    plan = study.plan
+    known = {trial.number: trial for trial in study.trials}
+    if not set(stored["candidates"]) <= set(known):
+        return None
+    return Schedule(
+        tuple(known[number] for number in stored["candidates"]), stored["rounds"], plan.seed, stored["looks"],
+        plan.host.allowed_foreign_cpus(CONTAMINATING), stored.get("ended", False), stored.get("opening", 0),
+        tuple(stored.get("dropped", ())),
+    )  # fmt: skip
+
+
+def _all_finals(study: StudyContext) -> list[Schedule]:
+    """Every finals of the study, oldest first, the present ones last."""
+    stored = study.repository.finals(study.record.id)
+    documents = [*stored.get("earlier", ()), stored] if stored else []
+    schedules = [_stored_schedule(study, document) for document in documents]
+    return [schedule for schedule in schedules if schedule is not None]
+
+
+def _was_judged(study: StudyContext, schedule: Schedule) -> bool:
+    """Whether these finals could have proven something by now."""
+    objective = study.plan.objective
+    pairs = (pairs_of(schedule, trial.config, study.trials, objective) for trial in schedule.candidates)
+    return any(len(found.gains) >= FEWEST_ROUNDS for found in pairs)
+
+
+def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
+    """The verdict, or what earlier finals proved where it proves nothing: each opening has its share of the error.
+
+    A proof falls where its config isn't fit any more, or where later finals judged the same config.
+    """
+    if winner is not None and winner.verdict is Verdict.IMPROVED:
+        return winner
+    fit, judged = {trial.config for trial in study.fit}, set[Config]()
+    for schedule in reversed(_all_finals(study)):
+        earlier = decide(schedule, study.trials, study.plan.objective)
+        proven = earlier is not None and earlier.verdict is Verdict.IMPROVED
+        if earlier is not None and proven and earlier.config in fit and earlier.config not in judged:
+            return earlier
+        if _was_judged(study, schedule):
+            judged |= {trial.config for trial in schedule.candidates}
+    return winner
 
 
 def _schedule(study: StudyContext) -> Schedule | None:
@@ -149,17 +223,27 @@ def _schedule(study: StudyContext) -> Schedule | None:
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
     most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
+    earlier = _all_finals(study)
     schedule = Schedule(candidates[:count], rounds, plan.seed, looks, most_foreign_cpus)
+    # The same candidates again: what was searched since brought nothing better. Their finals go on.
+    same = next((finals for finals in earlier if finals.group == schedule.group), None)
+    openings = [max(1, finals.opening) for finals in earlier if _was_judged(study, finals)]
+    schedule = same or replace(schedule, opening=1 + max(openings, default=0))
     _save(study, schedule)
     return schedule
 
 
 def _save(study: StudyContext, schedule: Schedule) -> None:
-    document = {
+    """Keeps these finals as the present ones, beside the earlier ones."""
+    stored = study.repository.finals(study.record.id)
+    present = {
         "after": len(study.searched), "candidates": [trial.number for trial in schedule.candidates],
-        "rounds": schedule.rounds, "looks": schedule.looks, "ended": schedule.ended,
+        "rounds": schedule.rounds, "looks": schedule.looks, "ended": schedule.ended, "opening": schedule.opening,
+        "dropped": list(schedule.dropped),
     }  # fmt: skip
-    study.repository.save_finals(study.record.id, document)
+    others = [*stored.get("earlier", ()), {k: v for k, v in stored.items() if k != "earlier"}] if stored else []
+    others = [finals for finals in others if finals["candidates"] != present["candidates"]]
+    study.repository.save_finals(study.record.id, {**present, "earlier": others})
 
 
 def _report_pairs(study: StudyContext, schedule: Schedule, trial: Trial) -> None:

@@ -36,6 +36,8 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "space.selection": sorted(plan.selection),
         "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
         "effective_batch": plan.effective_batch,
+        # Earlier studies had every watch, and say nothing of it.
+        **({"without": [str(watch) for watch in sorted(plan.without)]} if plan.without else {}),
         "objective": plan.objective.text,
         "objective.source": plan.objective.source,
         "objective.planned_samples": plan.objective.planned_samples,

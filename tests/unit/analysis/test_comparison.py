@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from support import worlds
 
-from tuner.analysis.comparison import Schedule, choose_candidates, decide, failed_in, is_decided, pairs_of, typical
-from tuner.model import CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
+from tuner.analysis.comparison import (
+    Schedule,
+    choose_candidates,
+    decide,
+    failed_in,
+    is_decided,
+    opening_share,
+    pairs_of,
+    typical,
+)
+from tuner.model import BASELINE, CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
 
 FAST: Config = Config(workers=2)
 ALSO_FAST: Config = Config(workers=4)
@@ -71,6 +81,40 @@ def test_each_round_runs_everyone_once_in_an_order_of_its_own() -> None:
         assert sorted(of_round) == [0, 2, 4]
         orders.add(tuple(of_round))
     assert len(orders) > 2
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 3, 4])
+def test_the_order_is_balanced(candidates: int) -> None:
+    """Nobody profits from a first run that is slower, nor from what runs before him."""
+    size = candidates + 1
+    finalists = tuple(searched(number, {"workers": number}, 150.0) for number in range(1, size))
+    rounds = size if size % 2 == 0 else 2 * size
+    for seed in range(5):
+        runs = Schedule(finalists, 2 * rounds, seed=seed).runs_left([], [])
+        order = [[config.get("workers", 0) for number, config in runs if number == each + 1] for each in range(rounds)]
+        places = Counter((place, config) for one in order for place, config in enumerate(one))
+        assert set(places.values()) == {rounds // size} and len(places) == size**2
+        followers = Counter(pair for one in order for pair in pairwise(one))
+        assert len(set(followers.values())) == 1 and len(followers) == size * (size - 1)
+
+
+def test_in_three_rounds_of_two_nobody_always_begins() -> None:
+    for seed in range(20):
+        runs = Schedule((SEARCH[1],), 3, seed=seed).runs_left([], [])
+        assert {config for _, config in runs[::2]} == {FAST, BASELINE}
+
+
+def test_all_openings_together_spend_what_one_may() -> None:
+    assert opening_share(1) == 0.75
+    assert sum(opening_share(number) for number in range(1, 10_000)) == pytest.approx(1.0, abs=1e-4)
+    first, second = Schedule((SEARCH[1],), 5, 0), Schedule((SEARCH[1],), 5, 0, opening=2)
+    assert 0.95 < first.confidence < second.confidence
+
+
+def test_dropped_candidates_get_no_more_runs() -> None:
+    schedule = Schedule((SEARCH[1], SEARCH[2]), 3, seed=0, dropped=(2,))
+    assert {config for _, config in schedule.runs_left([], [])} == {BASELINE, FAST}
+    assert schedule.group == (1, 2), "their runs still belong to these finals"
 
 
 def test_a_schedule_goes_on_where_it_stood() -> None:

@@ -109,6 +109,27 @@ def test_formats_are_offered_by_what_the_card_computes_in(capability: int, offer
     assert devices.named("cuda:0").torch_precisions(_torch(capability=capability)) == offered
 
 
+def test_what_a_card_is_idle_for_lies_between_two_marks() -> None:
+    marks = iter((3.0, 7.5))
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.at_ms = next(marks)
+
+        def elapsed_time(self, other: Event) -> float:
+            return other.at_ms - self.at_ms
+
+    torch = _torch()
+    torch.cuda.Event = Event
+    torch.cuda.current_stream = lambda: SimpleNamespace(record_event=torch.cuda.calls.append)
+    card = devices.named("cuda:0")
+    before, after = card.torch_mark(torch), card.torch_mark(torch)
+    assert torch.cuda.calls == [before, after]
+    assert card.torch_seconds(before, after) == pytest.approx(0.0045)
+    assert card.torch_mark(_torch(initialized=False)) is None
+    assert devices.named("cpu").torch_mark(torch) is None
+
+
 TF32, IEEE, UNSET = (SimpleNamespace(fp32_precision=word) for word in ("tf32", "ieee", "none"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -87,10 +89,13 @@ def test_validation_is_set_apart_with_its_time(clock: StepClock, time: Time, log
     time.now += 7.0
     clock.training_resumes()
     _train(clock, time, 5, 0.1)
-    flagged = [r for r in log.records if r["flagged"]]
+    blocks = [record for record in log.records if record["kind"] == "block"]
+    flagged = [r for r in blocks if r["flagged"]]
     assert [round(r["seconds"], 3) for r in flagged] == [7.0]
     assert flagged[0]["samples"] == 0
-    assert all(r["seconds"] < 1 for r in log.records if not r["flagged"])
+    assert all(r["seconds"] < 1 for r in blocks if not r["flagged"])
+    told = [(r["pause"], r["begins"]) for r in log.records if r["kind"] == "pause"]
+    assert told == [("validation", True), ("validation", False)]
 
 
 def test_the_end_of_an_epoch_belongs_to_training(clock: StepClock, time: Time, log: Log) -> None:
@@ -200,21 +205,79 @@ def test_a_forked_worker_records_nothing() -> None:
     os.close(reader)
 
 
-def test_a_hopeless_rate_ends_the_window_early() -> None:
-    def blocks_until_the_end(below: float) -> int:
-        recorder, now = Log(), [0.0]
-        window = Window(0, 0.0, 0.1, 12, 0.0, 60.0, target_half_width=-1.0, hopeless_below=below)
-        clock = StepClock(recorder, window, clock=lambda: now[0])
-        for number in range(400):
-            now[0] += 0.1 if number % 2 else 0.11
-            clock.add_samples(10, 0.0)
-            if clock.step():
-                return number
-        return 400
+def _blocks_until_the_end(below: float, seconds_of: Callable[[int], float]) -> int:
+    """Blocks of ten samples until the window ends; 400 where it doesn't."""
+    recorder, now = Log(), [0.0]
+    window = Window(0, 0.0, 0.1, 12, 0.0, 60.0, target_half_width=-1.0, hopeless_below=below)
+    clock = StepClock(recorder, window, clock=lambda: now[0])
+    for number in range(400):
+        now[0] += seconds_of(number)
+        clock.add_samples(10, 0.0)
+        if clock.step():
+            return number
+    return 400
 
-    assert blocks_until_the_end(below=0.0) == 400
-    assert blocks_until_the_end(below=90.0) == 400  # 95 samples/s are not below it
-    assert blocks_until_the_end(below=120.0) < 20
+
+def test_a_hopeless_rate_ends_the_window_early() -> None:
+    def alternating(number: int) -> float:
+        return 0.1 if number % 2 else 0.11
+
+    assert _blocks_until_the_end(0.0, alternating) == 400
+    assert _blocks_until_the_end(90.0, alternating) == 400  # 95 samples/s are not below it
+    assert _blocks_until_the_end(120.0, alternating) < 20
+
+
+def test_a_slow_spell_is_not_hopeless() -> None:
+    """It looks so until the machine has its speed again: a part of the window that is fast enough is doubt enough."""
+    assert _blocks_until_the_end(90.0, lambda number: 0.16 if number < 10 else 0.1) == 400
+
+
+def test_what_lies_ready_is_recorded_at_both_ends_of_a_block(clock: StepClock, time: Time, log: Log) -> None:
+    ready = [40.0]
+    clock.ready = lambda: ready[0]
+    clock.start()
+    for _ in range(3):
+        ready[0] -= 8
+        _train(clock, time, 1, 0.3)
+    clock.validation_begins("val")
+    time.now += 1.0
+    ready[0] = 64.0
+    clock.fetch_begins()
+    ready[0] = 56.0
+    _train(clock, time, 1, 0.3)
+    blocks = [(b["flagged"], b["ready_before"], b["ready_after"]) for b in log.records if b["steps"] or b["flagged"]]
+    assert blocks[-2:] == [(True, 16.0, 64.0), (False, 64.0, 56.0)], "what was made while it validated isn't training's"
+    assert [b[1:] for b in blocks[:-2]] == [(32.0, 24.0), (24.0, 16.0)]
+
+
+def test_tokens_and_the_beginning_of_an_iteration_go_with_their_batch(clock: StepClock, time: Time, log: Log) -> None:
+    _train(clock, time, 1, 0.3)
+    clock.add_samples(8, 0.1, 100.0, start_s=0.1)
+    time.now += 0.3
+    clock.step()
+    block = log.of("block")[-1]
+    assert (block["samples"], block["tokens"], block["starts"], block["start_s"]) == (8, 100.0, 1, 0.1)
+
+
+def test_batches_may_be_added_by_another_thread() -> None:
+    """None is lost, none counts twice."""
+    log = Log()
+    clock = StepClock(log, replace(WINDOW, block_s=0.001, max_s=1e9, min_blocks=10**9))
+    clock.step()
+    batches = 20_000
+
+    def fetch() -> None:
+        for _ in range(batches):
+            clock.add_samples(1, 0.0)
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    while thread.is_alive():
+        clock.step()
+    clock.step()
+    clock.flush()
+    assert clock.total_samples == batches
+    assert sum(block["samples"] for block in log.of("block")) == batches
 
 
 @pytest.mark.parametrize("shown_by", ["step", "forward"])

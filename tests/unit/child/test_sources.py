@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 from support.in_process import Log
@@ -145,3 +146,57 @@ def test_the_probes_sides(trial: Trial) -> None:
     with pytest.raises(KeyboardInterrupt):
         trial.sources.drain(trial.source("train"), lambda: (4, 0.1), step)
     assert trial.clock.total_samples == 20
+
+
+def test_what_another_thread_waits_is_not_the_loops_wait(trial: Trial) -> None:
+    for _ in range(3):
+        thread = threading.Thread(target=trial.fetch, args=("train",))
+        thread.start()
+        thread.join()
+        trial.step()
+    assert trial.sources.primary is trial.source("train")
+    assert trial.clock.total_samples == 24
+    assert trial.sources.wait_is_hidden
+
+
+def test_a_thread_that_fetches_ahead_begins_no_validation(trial: Trial) -> None:
+    for _ in range(4):
+        trial.step("train")
+    thread = threading.Thread(target=trial.fetch, args=("test",))
+    thread.start()
+    thread.join()
+    assert not trial.clock.validating
+    assert not trial.sources.wait_is_hidden
+    trial.fetch("test")
+    assert trial.clock.validating
+
+
+def test_gaps_hold_while_another_thread_fetches(trial: Trial) -> None:
+    """What gradients clear and fetches fill: without a lock it changes while it is read."""
+    through = False
+
+    def fetch() -> None:
+        number = 0
+        while not through:
+            trial.fetch(f"source {number % 50}")
+            number += 1
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    try:
+        for _ in range(3000):
+            trial.sources.gradient_ran()
+    finally:
+        through = True
+        thread.join()
+    assert sum(source.training_gaps for source in trial.sources) >= trial.sources.gaps > 0
+
+
+def test_the_beginning_of_each_iteration_is_known(trial: Trial) -> None:
+    trial.sources.iteration_began(trial.source("train"), 2.0)
+    trial.step("train")
+    for _ in range(3):
+        trial.sources.iteration_began(trial.source("train"), 1.0)
+        trial.step("train", "train")
+    source = trial.source("train")
+    assert (source.first_start_s, source.later_starts, source.later_start_s) == (2.5, 3, 4.5)

@@ -138,6 +138,22 @@ def test_finals_end_once_three_rounds_can_not_be_had_and_keep_what_they_measured
     assert any(note.text.startswith("not proven: no time left") for note in of(events, Noted))
 
 
+def test_candidates_are_dropped_before_the_finals_are_given_up(tmp_path: Path) -> None:
+    """Runs take ten seconds until the finals begin, and 25 from there on: three rounds of four don't fit."""
+    turns: list[Config] = []
+
+    def slower(config: Config) -> Outcome:
+        turns.append(config)
+        rate = 100.0 * (2.0 if "precision" in config else 1.0) * (1.0 + 0.1 * (len(config) > 0))
+        return outcome_in(10.0 if len(turns) <= 4 else 25.0, worlds.measured(rate))
+
+    result, events = study(tmp_path, slower, trials=4, finalists=3, budget_s=300.0, selection=("precision", "compile"))
+    assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
+    assert "precision" in result.winner.config
+    assert result.seconds <= 300.0
+    assert any(note.text.startswith("no time for all candidates") for note in of(events, Noted))
+
+
 def test_finals_that_were_cut_short_stay_decided(tmp_path: Path) -> None:
     turns: list[Config] = []
 

@@ -41,6 +41,14 @@ class Device:
     def torch_synchronize(self, torch: ModuleType) -> None:
         """Waits for what was given to the device; never makes the script's first use of it."""
 
+    def torch_mark(self, torch: ModuleType) -> object | None:
+        """A mark that the device passes after all that it was given by now; None where it works at once."""
+        return None
+
+    def torch_seconds(self, before: object, after: object) -> float:
+        """Seconds between two marks that the device has passed."""
+        return 0.0
+
     def torch_cap_memory(self, torch: ModuleType, most_bytes: int) -> None:
         """Has the allocator refuse more than so many bytes: a config that takes too much fails, and no neighbour."""
 
@@ -93,3 +101,17 @@ class Device:
     def tensorflow_rounds(self, tf: ModuleType) -> bool:
         """Whether products of float32 are rounded to tf32."""
         return False
+
+    # Keras' other backends
+
+    def torch_missing(self, torch: ModuleType) -> str:
+        """Why the device can't have been used; "" where it can."""
+        return ""
+
+    def jax_missing(self, jax: ModuleType) -> str:
+        """Why the device can't have been used; "" where it can."""
+        return ""
+
+    def jax_memory(self, jax: ModuleType) -> Memory | None:
+        """Peak of the device's own memory; None where it has none, or JAX doesn't count it."""
+        return None

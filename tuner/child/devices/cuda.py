@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from ..records import Memory
 from . import settings
@@ -23,6 +24,16 @@ class CudaDevice(Device):
     def torch_synchronize(self, torch: ModuleType) -> None:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
+
+    def torch_mark(self, torch: ModuleType) -> object | None:
+        if not torch.cuda.is_initialized():
+            return None
+        event: object = torch.cuda.Event(enable_timing=True)
+        torch.cuda.current_stream().record_event(event)
+        return event
+
+    def torch_seconds(self, before: Any, after: Any) -> float:
+        return max(0.0, float(before.elapsed_time(after))) / 1000
 
     def torch_cap_memory(self, torch: ModuleType, most_bytes: int) -> None:
         """Set when the script first touches the card: to do so now would fix what it may still choose."""
@@ -96,3 +107,17 @@ class CudaDevice(Device):
 
     def tensorflow_rounds(self, tf: ModuleType) -> bool:
         return bool(tf.config.experimental.tensor_float_32_execution_enabled())
+
+    def torch_missing(self, torch: ModuleType) -> str:
+        return "" if torch.cuda.is_initialized() else "PyTorch has used no GPU here: the steps ran on the CPU"
+
+    def jax_missing(self, jax: ModuleType) -> str:
+        return "" if jax.default_backend() in ("gpu", "cuda") else "JAX sees no GPU here: the steps ran on the CPU"
+
+    def jax_memory(self, jax: ModuleType) -> Memory | None:
+        stats = jax.local_devices()[0].memory_stats()
+        if not stats or "peak_bytes_in_use" not in stats:
+            return None
+        # What JAX takes at its start isn't what the training needs: the pool only says how much there is.
+        peak = int(stats["peak_bytes_in_use"])
+        return Memory(reserved=peak, allocated=peak, total=int(stats.get("bytes_limit", 0)))

@@ -10,6 +10,8 @@ from .modules import CUDA_GRAPHS, NOT_COMPILED
 from .watches import FRAMEWORK, TorchWatches
 
 NO_LOADER = "no DataLoader feeds the training steps"
+LENGTHS_ALIKE = 1.01
+"""Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
 ROUNDINGS = ("fp32", "tf32")
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
@@ -70,6 +72,7 @@ class Observation:
         facts.training_loaders = [loader.key for loader in self.sources.training()]
         facts.loaders = [LoaderUse(x.key, x.fetches, x.made) for x in self.sources]
         facts.dataset_len = primary.dataset_len if primary is not None else None
+        self._written_data(primary)
         facts.optimizers = [x.name for x in steps.stepped]
         facts.backwards, facts.optimizer_steps = steps.backwards, steps.steps
         facts.precisions = self.session.device.torch_precisions(self.torch)
@@ -79,6 +82,18 @@ class Observation:
         self._written_loader(primary)
         self._written_modules()
         self._written_steps()
+
+    def _written_data(self, primary: Loader | None) -> None:
+        facts = self.session.facts
+        if primary is None:
+            facts.hide_wait(NO_LOADER)
+        elif self.sources.wait_is_hidden:
+            facts.hide_wait("another thread fetches it from the loader")
+        facts.epoch = self.watches.loaders.epoch()
+        if primary is not None and primary.tokens:
+            facts.tokens_per_sample = primary.tokens / primary.samples
+            facts.lengths_vary = primary.longest > LENGTHS_ALIKE * primary.shortest
+            facts.written_tokens_per_sample = self.session.request.knowledge.tokens_per_sample
 
     def _written_loader(self, primary: Loader | None) -> None:
         facts = self.session.facts
@@ -111,6 +126,8 @@ class Observation:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
         written["threads"] = torch.get_num_threads()
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+        if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+            left_out["cudnn_benchmark"] = "the script asks for deterministic algorithms"
         if self.session.device.torch_rounding(torch).matmul and "tf32" in self.session.facts.precisions:
             written["precision"] = "tf32"
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from ..records import FirstGradient
 from ..session import Session
-from .loader import tensors_of
+from .batches import tensors_of
 from .types import Optimizer, Tensor
 
 _KEPT_BATCHES = 64

@@ -9,14 +9,18 @@ import weakref
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Generic, NamedTuple, cast
 
 from ..call_sites import inside_library, user_stack
+from ..counts import EpochUse
 from ..patches import patch
 from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
-from .types import Arguments, DataLoader, LoaderIterator, Result, Tensor
+from .batches import is_on_device, is_pinned, leading_dimension, tokens_of
+from .copies import CopyWatch, refusals
+from .queues import ready_batches
+from .types import Arguments, DataLoader, LoaderIterator, Result
 
 BatchListener = Callable[[str, object, int], None]
 """Is called with a loader's key, a batch that it gave, and its samples."""
@@ -30,6 +34,7 @@ class Loader(DataSource):
     ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
     were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
     samples of a map-style dataset. ``leads``: whether the samples lie along the first dimension of the batch's tensors.
+    ``newest``: a weak reference to the newest iterator.
     """
 
     written: dict[str, Value | None] = field(default_factory=dict)
@@ -40,6 +45,16 @@ class Loader(DataSource):
     dataset_len: int | None = None
     map_style: bool = True
     leads: bool = True
+    newest: Callable[[], LoaderIterator | None] = lambda: None
+
+
+class Fetched(NamedTuple, Generic[Result]):
+    """A batch, its samples, the seconds that it took, and its tokens, 0 where none are counted."""
+
+    batch: Result
+    samples: int
+    wait_s: float
+    tokens: int
 
 
 class LoaderWatch:
@@ -53,9 +68,11 @@ class LoaderWatch:
             session.clock, known, lambda: session.may_be_of("torch")
         )  # fmt: skip
         self._on_batch = on_batch
+        self._copies = CopyWatch()
         self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, DataLoader] = weakref.WeakKeyDictionary()
+        self._marks: list[tuple[object, object, float]] = []
 
     def install(self) -> None:
         """Patches what the mode needs: under "apply" only the construction, and only if a knob asks for it."""
@@ -81,6 +98,38 @@ class LoaderWatch:
         """Batches that can lie ready: a window shorter than this measures a queue that was filled before."""
         live = self.sources.primary.live if self.sources.primary is not None else {}
         return int(live.get("num_workers") or 0) * int(live.get("prefetch_factor") or 0)
+
+    def ready_samples(self) -> float | None:
+        """Samples that lie ready for the training loop; None where that can't be seen."""
+        primary = self.sources.primary
+        ready = ready_batches(primary.newest()) if primary is not None else None
+        return None if ready is None or primary is None else float(ready * primary.usual_size)
+
+    def take_waits(self) -> float:
+        """Seconds in which a device that runs behind the loop had nothing to do while the loop waited for its data.
+
+        Those since the last call, which the device has to be through with.
+        """
+        waits = [min(wait_s, self.session.device.torch_seconds(*marks)) for *marks, wait_s in self._marks]
+        self._marks.clear()
+        return sum(waits)
+
+    def epoch(self) -> EpochUse | None:
+        """What an epoch of the training data is, and begins with; None where its length isn't known."""
+        primary = self.sources.primary
+        iterator = primary.newest() if primary is not None else None
+        loader = self._loader_of.get(iterator) if iterator is not None else None
+        if primary is None or loader is None or not primary.map_style or primary.first_start_s is None:
+            return None
+        batches = _length(loader)
+        if not batches:
+            return None
+        workers = int(primary.live.get("num_workers") or 0)
+        later_s = primary.later_start_s / max(1, primary.later_starts)
+        return EpochUse(
+            batches, float(batches * primary.usual_size), workers, primary.first_start_s, primary.later_starts, later_s,
+            respawns=workers > 0 and not primary.live.get("persistent_workers"),
+        )  # fmt: skip
 
     # construction
 
@@ -154,11 +203,7 @@ class LoaderWatch:
         if isinstance(dataset, data.IterableDataset) and not _shards_itself(dataset):
             reason = "an iterable dataset that doesn't ask which worker it is in: every worker would repeat the data"
             refused["num_workers"] = refused["prefetch_factor"] = refused["persistent_workers"] = reason
-        elif given.get("num_workers", 0) == 0 and given.get("multiprocessing_context") is None:
-            unpicklable = _cannot_fork(given)
-            if unpicklable:
-                refused["num_workers"] = unpicklable
-        return refused
+        return {**refusals(given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:
         config = self.session.request.config
@@ -186,6 +231,8 @@ class LoaderWatch:
                 return original(loader)
             if entry is self.sources.primary:
                 self.sources.fetch_begins(entry)
+            if "persistent_workers" in entry.changed and loader.persistent_workers:
+                self._copies.renew(loader)
             began = time.perf_counter()
             iterator = original(loader)
             self.sources.iteration_began(entry, time.perf_counter() - began)
@@ -198,6 +245,7 @@ class LoaderWatch:
     def _look_at(self, entry: Loader, loader: DataLoader, iterator: LoaderIterator) -> None:
         self._of_object[iterator] = entry
         self._loader_of[iterator] = loader
+        entry.newest = weakref.ref(iterator)
         workers = getattr(iterator, "_workers", None) or []
         entry.live.update(
             num_workers=sum(1 for worker in workers if worker.is_alive()), prefetch_factor=loader.prefetch_factor,
@@ -223,11 +271,25 @@ class LoaderWatch:
             self.sources.fetch_begins(entry)
             if self.session.request.probe is not None and entry.key in self.sources.known:
                 return self._probe(original, iterator, entry)
-            batch, count, wait_s = self._timed(original, iterator, entry)
-            self.sources.fetched(entry, count, wait_s)
-            return batch
+            before = self._mark(entry)
+            fetched = self._timed(original, iterator, entry)
+            wait_s, after = fetched.wait_s, self._mark(entry)
+            if before is not None and after is not None:
+                self._marks.append((before, after, wait_s))
+                wait_s = 0.0
+            self.sources.fetched(entry, fetched.samples, wait_s, fetched.tokens)
+            return fetched.batch
 
         return __next__
+
+    def _mark(self, entry: Loader) -> object | None:
+        """A mark in what the device has been given, where it runs behind the loop: it may still be busy meanwhile.
+
+        An epoch's first batch is waited for in full.
+        """
+        if entry is not self.sources.primary or entry.is_beginning or self.sources.wait_is_hidden:
+            return None
+        return self.session.device.torch_mark(self.torch)
 
     def _probe(self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader) -> Result:
         """One side of the loop by itself."""
@@ -236,7 +298,7 @@ class LoaderWatch:
             def fetch() -> tuple[Result, int]:
                 batch = original(iterator)
                 queue = self._queues.get(iterator)
-                return batch, (queue.pop(0) if queue else 0) or _leading_dimension(self.torch, batch)
+                return batch, (queue.pop(0) if queue else 0) or leading_dimension(self.torch, batch)
 
             return self.sources.first_again(entry, fetch)
         newest = iterator
@@ -245,34 +307,33 @@ class LoaderWatch:
             nonlocal newest
             while True:
                 try:
-                    return self._timed(original, newest, entry)[1:]
+                    return self._timed(original, newest, entry)[1:3]
                 except StopIteration:
                     newest = iter(self._loader_of[newest])
 
         return self.sources.drain(entry, fetch_on, lambda: self.session.step("torch"))
 
-    def _timed(
-        self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader
-    ) -> tuple[Result, int, float]:
-        """A batch, its samples, and the seconds that it took."""
+    def _timed(self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader) -> Fetched[Result]:
         began = time.perf_counter()
         batch = original(iterator)
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
+        if not entry.live.get("num_workers"):
+            entry.refused.update(self._copies.changed(iterator, self._loader_of[iterator]))
         if entry.fetches < 3 or entry.fetches % 64 == 63:
-            entry.live["pinned"] = _is_pinned(self.torch, batch)
-            entry.live["on_device"] = _is_on_device(self.torch, batch)
+            entry.live["pinned"] = is_pinned(self.torch, batch)
+            entry.live["on_device"] = is_on_device(self.torch, batch)
         self._on_batch(entry.key, batch, count)
-        return batch, count, wait_s
+        return Fetched(batch, count, wait_s, tokens_of(self.torch, batch))
 
     def _samples_of(self, entry: Loader, iterator: LoaderIterator, batch: object) -> int:
         queue = self._queues.get(iterator)
         count = queue.pop(0) if queue else 0
         if count == 0 or entry.written["batch_size"] is None:
-            return _leading_dimension(self.torch, batch) or count
+            return leading_dimension(self.torch, batch) or count
         if not entry.map_style and entry.leads:
             # An iterable dataset is asked for whole batches; how many samples its last one has shows in the tensors.
-            leading = _leading_dimension(self.torch, batch)
+            leading = leading_dimension(self.torch, batch)
             entry.leads = entry.fetches > 0 or leading == count
             return leading if entry.leads else count
         return count
@@ -312,7 +373,7 @@ def _reference(dataset: object) -> Callable[[], object]:
 def _length(dataset: object) -> int | None:
     try:
         return len(cast("Sized", dataset))
-    except (TypeError, NotImplementedError):
+    except Exception:  # none, or the user's own, which may raise anything
         return None
 
 
@@ -326,41 +387,3 @@ def _shards_itself(dataset: object) -> bool:
         return all(_shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
     code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
     return code is not None and "get_worker_info" in code.co_names
-
-
-def _cannot_fork(given: Arguments) -> str:
-    """Workers are forked on Linux; only a dataset that holds a generator on a CUDA device can't follow."""
-    generator = given.get("generator")
-    if generator is not None and getattr(generator.device, "type", "cpu") == "cuda":
-        return "the loader's random generator lives on the GPU, which a worker can't reach"
-    return ""
-
-
-def tensors_of(torch: ModuleType, batch: object, depth: int = 0) -> list[Tensor]:
-    """The tensors of a batch, whatever it is made of."""
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    if depth > 3:
-        return []
-    if isinstance(batch, dict) or (hasattr(batch, "values") and hasattr(batch, "keys")):
-        batch = list(batch.values())
-    if isinstance(batch, (list, tuple)):
-        return [t for item in batch[:8] for t in tensors_of(torch, item, depth + 1)]
-    attributes = vars(batch).values() if hasattr(batch, "__dict__") else ()
-    return [value for value in attributes if isinstance(value, torch.Tensor)]
-
-
-def _leading_dimension(torch: ModuleType, batch: object) -> int:
-    sizes = [t.shape[0] for t in tensors_of(torch, batch) if t.dim() > 0]
-    return max(set(sizes), key=sizes.count) if sizes else 0
-
-
-def _is_on_device(torch: ModuleType, batch: object) -> bool:
-    """Whether the loader gives batches that an accelerator holds already: there is nothing to copy from the host."""
-    tensors = tensors_of(torch, batch)
-    return bool(tensors) and all(t.device.type != "cpu" for t in tensors)
-
-
-def _is_pinned(torch: ModuleType, batch: object) -> bool:
-    tensors = tensors_of(torch, batch)
-    return bool(tensors) and torch.cuda.is_available() and all(t.is_pinned() for t in tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..records import ScalerCounts
+from ..counts import ScalerCounts
 from .types import GradScaler, Result, Tensor
 
 FIRST_STEPS = 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, SupportsFloat, TypeVar
+from typing import Any, Protocol, SupportsFloat, TypeVar, runtime_checkable
 
 Result = TypeVar("Result")
 """What a patched function gives back unchanged."""
@@ -55,6 +55,8 @@ class Tensor(SupportsFloat, Protocol):
     def values(self) -> Tensor: ...
     def sum(self, dim: int, *, dtype: object) -> Tensor: ...
     def __matmul__(self, other: Tensor) -> Tensor: ...
+    def __sub__(self, other: Tensor) -> Tensor: ...
+    def __getitem__(self, places: Tensor) -> Tensor: ...
     def reshape(self, *shape: int) -> Tensor: ...
     def is_complex(self) -> bool: ...
     def is_floating_point(self) -> bool: ...
@@ -132,6 +134,9 @@ class DataLoader(Protocol):
     prefetch_factor: int | None
     persistent_workers: bool
     pin_memory: bool
+    dataset: object
+    collate_fn: object
+    _iterator: LoaderIterator | None
 
     def __iter__(self) -> LoaderIterator: ...
 
@@ -140,6 +145,26 @@ class LoaderIterator(Protocol):
     """What a DataLoader is iterated by: one that works in this process, or by workers."""
 
     def __next__(self) -> object: ...
+    def _shutdown_workers(self) -> None: ...
+
+
+class Queue(Protocol):
+    """A queue between processes or threads."""
+
+    def qsize(self) -> int: ...
+
+
+@runtime_checkable
+class WorkersIterator(LoaderIterator, Protocol):
+    """What a DataLoader with workers is iterated by: its own bookkeeping of batches that were asked for."""
+
+    _send_idx: int
+    _rcvd_idx: int
+    _num_workers: int
+    _prefetch_factor: int
+    _task_info: Mapping[int, Sequence[object]]
+    _worker_result_queue: Queue
+    _data_queue: Queue
 
 
 class BatchSampler(Protocol):

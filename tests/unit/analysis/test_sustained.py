@@ -1,0 +1,104 @@
+"""What a loop can keep up: without what lay ready, with what epochs begin with, and what validation takes beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
+from tuner.child.counts import EpochUse
+from tuner.child.records import Block, Phase
+
+BLOCK = Block(Phase.WINDOW, 10, 100.0, 1.0, 0.0)
+
+
+def queued(*lengths: float | None) -> list[Block]:
+    """Blocks of 100 samples between which the queue is as long as given."""
+    return [replace(BLOCK, ready_before=before, ready_after=after) for before, after in pairwise(lengths)]
+
+
+def test_what_lay_ready_is_not_what_the_loader_made() -> None:
+    assert sustained_amounts(queued(640, 620, 600, 580)) == [80, 80, 80]
+
+
+def test_a_queue_that_grows_shows_that_the_loop_is_the_slower_side() -> None:
+    assert sustained_amounts(queued(0, 40, 80, 80)) == [100, 100, 100]
+
+
+def test_a_queue_that_comes_and_goes_changes_nothing() -> None:
+    assert sustained_amounts(queued(30, 60, 10, 40, 20)) == [100] * 4
+    assert sustained_amounts(queued(80, 80, 79, 80, 80, 72)) == [100] * 5, "a hiccup when the window ended"
+
+
+def test_a_queue_that_is_used_up_early_counts_in_full() -> None:
+    assert sum(sustained_amounts(queued(90, 30, 0, 10, 0, 10, 0, 10, 0))) == 800 - 90
+
+
+def test_blocks_whose_queue_is_unknown_follow_the_others() -> None:
+    """An epoch's end, and the beginning of the next one, at which the queue is empty whatever the loader can do."""
+    blocks = [*queued(100, 80, 60, None, 0), replace(BLOCK, ready_before=0, ready_after=300, starts=1)]
+    assert sustained_amounts(blocks) == [80, 80, 80, 80, 80]
+
+
+def test_without_a_queue_samples_are_as_counted() -> None:
+    assert sustained_amounts([BLOCK] * 3) == [100] * 3
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.none() | st.floats(0, 1e6), st.integers(0, 1)), min_size=1, max_size=9))
+def test_no_queue_makes_a_loop_faster_than_what_it_took(rows: list[tuple[float, float | None, int]]) -> None:
+    lengths = [None, *(length for _, length, _ in rows)]
+    blocks = [
+        replace(BLOCK, samples=samples, ready_before=lengths[place], ready_after=length, starts=starts)
+        for place, (samples, length, starts) in enumerate(rows)
+    ]
+    amounts = sustained_amounts(blocks)
+    assert all(amount >= 0 for amount in amounts)
+    grew = [b.ready_after - b.ready_before for b in blocks
+            if b.ready_before is not None and b.ready_after is not None and not b.starts]  # fmt: skip
+    if sum(grew) >= 0:
+        assert amounts == [block.samples for block in blocks]
+    elif amounts != [block.samples for block in blocks]:
+        assert sum(amounts) <= sum(block.samples for block in blocks) + sum(change for change in grew if change > 0)
+
+
+EPOCH = EpochUse(batches=100, samples=1000.0, workers=2, first_s=2.0, respawns=True)
+
+
+def test_the_beginning_of_an_epoch_is_spread_over_it() -> None:
+    """A tenth of an epoch was measured, within it: a tenth of what its beginning takes is added."""
+    assert epoch_starts_s([BLOCK], EPOCH) == pytest.approx(0.2)
+
+
+def test_workers_that_stay_cost_nothing_again() -> None:
+    assert epoch_starts_s([BLOCK], replace(EPOCH, respawns=False)) == 0.0
+    assert epoch_starts_s([BLOCK], None) == 0.0
+
+
+def test_later_beginnings_say_more_than_the_first() -> None:
+    assert epoch_starts_s([BLOCK], replace(EPOCH, later=3, later_s=1.0)) == pytest.approx(0.1)
+
+
+def test_a_beginning_within_the_window_counts_by_the_share_of_the_epoch() -> None:
+    block = replace(BLOCK, starts=1, start_s=1.0, wait_s=1.0)
+    seen = replace(EPOCH, later=1, later_s=1.0)
+    assert epoch_starts_s([block], seen) == pytest.approx(-0.9)
+    assert epoch_starts_s([replace(block, samples=1000.0)], seen) == pytest.approx(0.0)
+
+
+def test_batches_that_came_at_once_after_it_are_set_off() -> None:
+    """Where the loop waits for its loader all the same, the first batch of each worker comes with the first of all."""
+    waiting = replace(BLOCK, wait_s=5.0)  # half a second a batch
+    assert epoch_starts_s([waiting], EPOCH) == pytest.approx(0.1 * (2.0 - 2 * 0.5))
+    assert epoch_starts_s([waiting], replace(EPOCH, workers=8)) == 0.0
+
+
+def test_validation_is_a_share_of_whole_rounds() -> None:
+    apart = replace(BLOCK, flagged=True, seconds=3.0)
+    assert validation_share([BLOCK] * 4) is None
+    assert validation_share([BLOCK] * 7 + [apart]) == pytest.approx(0.3)
+    assert validation_share([BLOCK] * 70 + [apart] + [BLOCK] * 3 + [apart, BLOCK, BLOCK]) == pytest.approx(0.5)
+    assert validation_share([apart, apart] + [BLOCK] * 6 + [apart, apart]) == pytest.approx(0.5)

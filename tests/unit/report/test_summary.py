@@ -1,0 +1,24 @@
+"""What the summary says beside the verdict, where it has something to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support import made_up
+
+from tuner.report.summary import summary
+
+
+def test_tokens_are_shown_where_sequences_vary() -> None:
+    before = replace(made_up.WINNER.baseline, tokens_per_s=43_000.0)
+    after = replace(made_up.FASTER, tokens_per_s=61_500.0)
+    result = replace(made_up.RESULT, winner=replace(made_up.WINNER, baseline=before, winner=after))
+    rows = [line.split() for line in summary(result, {}, "").splitlines() if line.startswith("tokens/s")]
+    assert rows == [["tokens/s", "43,000", "61,500"]]
+    assert "tokens/s" not in summary(made_up.RESULT, {}, "")
+
+
+def test_what_validation_costs_is_said_where_it_was_seen() -> None:
+    assert "validation takes 12% of its time, and is no part of the rates" in summary(made_up.RESULT, {}, "")
+    unseen = replace(made_up.BASELINE, outcome=replace(made_up.BASELINE.outcome, measurement=made_up.measured(1204.0)))  # type: ignore[type-var]
+    assert "validation" not in summary(replace(made_up.RESULT, trials=(unseen,)), {}, "")

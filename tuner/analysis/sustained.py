@@ -1,0 +1,78 @@
+"""What of a window's blocks a loop can keep up: without what lay ready before, with what each epoch begins with. Pure.
+
+Blocks are the child's, as they were recorded; see ``tuner.child.records.Block``. Seconds and samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tuner.child.counts import EpochUse
+from tuner.child.records import Block
+
+
+def sustained_amounts(blocks: Sequence[Block]) -> list[float]:
+    """The samples of each block that its loader made in it, where the window lived on what lay ready; else as counted.
+
+    A queue that a slow start has filled feeds the loop faster than the loader can: what the loader made is what the
+    loop took plus what the queue grew by. Where the queue grew, the loop was the slower side, and what it took counts.
+    Blocks whose queue can't be compared (an iteration began, or an epoch came to its end) follow the others.
+
+    The window lived on its queue only if that was longer at first than ever in the last third: a queue comes and goes
+    by as many batches as there are workers, and taking off what it lacks at one moment would make rates too low.
+    """
+    known = [block for block in blocks if _change(block) is not None]
+    grown, taken = sum(_change(block) or 0.0 for block in known), sum(block.samples for block in known)
+    last = [block.ready_after or 0.0 for block in known[-math.ceil(len(known) / 3) :]]
+    if not known or taken <= 0 or grown >= 0 or (known[0].ready_before or 0.0) <= max(last):
+        return [block.samples for block in blocks]
+    kept, amounts = max(0.0, 1 + grown / taken), []
+    for block in blocks:
+        change = _change(block)
+        amounts.append(block.samples * kept if change is None else max(0.0, block.samples + change))
+    return amounts
+
+
+def _change(block: Block) -> float | None:
+    """What the queue grew by in the block; None where that can't be known."""
+    if block.ready_before is None or block.ready_after is None or block.starts:
+        return None
+    return block.ready_after - block.ready_before
+
+
+def epoch_starts_s(blocks: Sequence[Block], epoch: EpochUse | None) -> float:
+    """The seconds that the window lacks, or has too much, of what its share of an epoch costs to begin.
+
+    An epoch that is longer than the window has its beginning outside of it, or by chance within. What a beginning
+    takes is known from later ones that were seen, else from the first one where each starts its workers anew. The
+    batches that came without waiting right after it are set off against it: the first of each worker.
+    """
+    if epoch is None or epoch.samples <= 0:
+        return 0.0
+    if epoch.later:
+        start_s = epoch.later_s
+    elif epoch.respawns:
+        start_s = epoch.first_s
+    else:
+        return 0.0
+    samples, seen = sum(block.samples for block in blocks), sum(block.starts for block in blocks)
+    batches = samples / epoch.samples * epoch.batches
+    waited_s = sum(block.wait_s - block.start_s for block in blocks) / batches if batches else 0.0
+    excess_s = max(0.0, start_s - max(1, epoch.workers) * max(0.0, waited_s))
+    return max((samples / epoch.samples - seen) * excess_s, -sum(block.start_s for block in blocks))
+
+
+def validation_share(blocks: Sequence[Block]) -> float | None:
+    """The share of the time that validation takes, by whole rounds of training and validation; None where none is seen.
+
+    ``blocks`` are all of the trial, in their order. The first round has the warm-up: it counts if there is no other.
+    """
+    ends = [
+        place for place, block in enumerate(blocks, 1)
+        if block.flagged and (place == len(blocks) or not blocks[place].flagged)
+    ]  # fmt: skip
+    if not ends:
+        return None
+    rounds = blocks[ends[0] if len(ends) > 1 else 0 : ends[-1]]
+    return sum(block.seconds for block in rounds if block.flagged) / sum(block.seconds for block in rounds)

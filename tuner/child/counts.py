@@ -1,0 +1,32 @@
+"""What is counted of a script, as parts of what is known of it: declared here, sent within ``records.Knowledge``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ScalerCounts:
+    """Optimizer steps under a gradient scaler, and those that it skipped; late ones come after its first ones."""
+
+    steps: int = 0
+    skipped: int = 0
+    late_steps: int = 0
+    late_skipped: int = 0
+
+
+@dataclass(frozen=True)
+class EpochUse:
+    """An epoch of the data that train: its batches, its samples, the processes that load them.
+
+    ``first_s``: seconds from the first iteration's beginning to its first batch; ``later_s``: on average, of the
+    ``later`` iterations that were seen to begin. ``respawns``: each iteration starts its workers anew.
+    """
+
+    batches: int
+    samples: float
+    workers: int = 0
+    first_s: float = 0.0
+    later: int = 0
+    later_s: float = 0.0
+    respawns: bool = False

@@ -1,0 +1,69 @@
+"""What a batch holds: its tensors, its samples, its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from .types import Tensor
+
+_MASK, _IDS = "attention_mask", "input_ids"
+
+
+def tensors_of(torch: ModuleType, batch: object, depth: int = 0) -> list[Tensor]:
+    """The tensors of a batch, whatever it is made of."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if depth > 3:
+        return []
+    if isinstance(batch, dict) or (hasattr(batch, "values") and hasattr(batch, "keys")):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        return [t for item in batch[:8] for t in tensors_of(torch, item, depth + 1)]
+    attributes = vars(batch).values() if hasattr(batch, "__dict__") else ()
+    return [value for value in attributes if isinstance(value, torch.Tensor)]
+
+
+def leading_dimension(torch: ModuleType, batch: object) -> int:
+    """The first dimension of most of its tensors; 0 where none has one."""
+    sizes = [t.shape[0] for t in tensors_of(torch, batch) if t.dim() > 0]
+    return max(set(sizes), key=sizes.count) if sizes else 0
+
+
+def is_on_device(torch: ModuleType, batch: object) -> bool:
+    """Whether an accelerator holds all its tensors already: there is nothing to copy from the host."""
+    tensors = tensors_of(torch, batch)
+    return bool(tensors) and all(t.device.type != "cpu" for t in tensors)
+
+
+def is_pinned(torch: ModuleType, batch: object) -> bool:
+    """Whether all its tensors lie in page-locked memory."""
+    tensors = tensors_of(torch, batch)
+    return bool(tensors) and torch.cuda.is_available() and all(t.is_pinned() for t in tensors)
+
+
+def tokens_of(torch: ModuleType, batch: object) -> int:
+    """Tokens of a batch that names them as the transformers library does; 0 of any other batch.
+
+    An attention mask shows which are padding. Without one, a row's last token again and again is: padding is one token
+    repeated. Tensors that lie on a device aren't counted: that would make the loop wait for it.
+    """
+    if not isinstance(batch, Mapping):
+        return 0
+    mask, ids = _rows(torch, batch.get(_MASK)), _rows(torch, batch.get(_IDS))
+    if mask is not None:
+        return int(torch.count_nonzero(mask))
+    if ids is None:
+        return 0
+    repeated = (ids == ids[:, -1:]).flip(1).long().cumprod(1).sum(1)
+    return int(ids.numel() - repeated[repeated > 1].sum())
+
+
+def _rows(torch: ModuleType, value: object) -> Any:
+    """The value if it is a tensor of rows of numbers in the host's memory; else None."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    tensor: Tensor = value
+    plain = tensor.device.type == "cpu" and not tensor.is_sparse and not getattr(tensor, "is_nested", False)
+    return tensor if plain and tensor.dim() == 2 and tensor.numel() > 0 else None
