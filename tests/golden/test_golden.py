@@ -34,6 +34,7 @@ SUMMARIES: dict[str, StudyResult] = {
     "keras": made_up_keras.RESULT,
     "screened": replace(made_up.RESULT, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.RESULT, winner=made_up.KEEP, screened=made_up.SCREENED),
+    "untold": replace(made_up.RESULT, winner=None, screened=(made_up.UNTOLD,)),
     "unproven": replace(made_up.RESULT, winner=None, why="stopped on request", interrupted=True),
     "no_time": replace(made_up.RESULT, winner=None, why="the time for searching is used up (300 s in all)"),
     "learns_worse": replace(

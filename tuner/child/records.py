@@ -14,6 +14,9 @@ from numbers import Integral, Real
 from typing import ClassVar
 
 from .counts import EpochUse, ScalerCounts
+from .learned import FirstGradient as FirstGradient
+from .learned import Loss as Loss
+from .learned import WeightChange as WeightChange
 from .watch import Pause, Silences, Watch
 from .words import Evidence as Evidence
 from .words import Mode as Mode
@@ -239,37 +242,13 @@ class TrainingPause:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A training loss, and the samples trained on by then."""
-
-    kind: ClassVar[str] = "loss"
-    samples: float
-    value: float
-
-
-@dataclass(frozen=True)
 class Metric:
-    """A figure of the script's own: from ``tuner.report``, or the last that a logger or a trainer was given."""
+    """A figure of the script's own: from ``tuner.report``, or the first and last that a logger or trainer was given."""
 
     kind: ClassVar[str] = "metric"
     name: str
     value: float
     samples: float = 0.0
-
-
-@dataclass(frozen=True)
-class FirstGradient:
-    """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
-
-    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
-    """
-
-    kind: ClassVar[str] = "gradient"
-    norm: float
-    samples: float
-    exact: bool
-    random: bool
-    inputs: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -368,14 +347,14 @@ class Exit:
 
 
 Record = (
-    Hello | FrameworkSeen | FirstStep | Block | TrainingPause | Loss | Metric | FirstGradient | Memory | Compile
-    | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
+    Hello | FrameworkSeen | FirstStep | Block | TrainingPause | Loss | Metric | FirstGradient | WeightChange | Memory
+    | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {
     record.kind: record
     for record in (
-        Hello, FrameworkSeen, FirstStep, Block, TrainingPause, Loss, Metric, FirstGradient, Memory, Compile, KnobReport,
-        Note, Failure, Facts, WindowEnd, ScriptException, Exit,
+        Hello, FrameworkSeen, FirstStep, Block, TrainingPause, Loss, Metric, FirstGradient, WeightChange, Memory,
+        Compile, KnobReport, Note, Failure, Facts, WindowEnd, ScriptException, Exit,
     )
 }  # fmt: skip
 """By their names on the wire."""

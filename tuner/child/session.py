@@ -111,6 +111,7 @@ class Session:
         self._last_step = self._started
         self._suggestions: dict[str, object] = {}
         self._said: set[str] = set()
+        self._first_loss: str | None = None
         self._clock_hooks: dict[str, ClockHooks] = {}
         self._own_steps = 0
         self._own_samples = 0.0
@@ -224,10 +225,15 @@ class Session:
         if self.measuring and self._says_first(reason):
             self.recorder.emit(Failure(reason, detail))
 
-    def loss(self, value: float) -> None:
-        """The training loss as it is now. One that isn't finite ends the trial: such a config can't train."""
-        self.recorder.emit(Loss(self.clock.progress, value))
-        if not math.isfinite(value):
+    def loss(self, value: float, site: str = "", objective: str = "") -> None:
+        """A training loss as it is now; ``site`` and ``objective`` as in ``Loss``.
+
+        A first one that isn't finite ends the trial: such a config can't train. Others may be so as written.
+        """
+        self.recorder.emit(Loss(self.clock.progress, value, site, "" if objective == site else objective))
+        if self._first_loss is None:
+            self._first_loss = site
+        if site == self._first_loss and not math.isfinite(value):
             self.fail("nan", f"the training loss became {value}")
             self.stop("the loss is not finite", complete=False)
 

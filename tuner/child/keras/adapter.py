@@ -56,12 +56,13 @@ class KerasAdapter(Adapter):
     def _cap_memory(self, tf: ModuleType) -> None:
         """A config that takes too much fails here, and no neighbour on the card does.
 
-        A card whose memory is taken as it is needed can't be capped as well: there the limit is only held against.
+        A card whose memory is taken as it is needed can't be capped as well, and a script that asks for that would be
+        refused it: only where the baseline is known not to. Elsewhere the limit is only held against.
         """
         request, device = self.session.request, self.session.device
         if self.session.knobs.wants("memory_growth"):
             device.tensorflow_set_growth(tf, bool(request.config["memory_growth"]))
-        elif request.max_device_bytes and request.config:
+        elif request.max_device_bytes and request.config and request.knowledge.as_written.get("memory_growth") is False:
             device.tensorflow_cap_memory(tf, request.max_device_bytes)
 
     # the clock's hooks
@@ -82,12 +83,12 @@ class KerasAdapter(Adapter):
         return in_loops + (self.watches.fits.steps.traces if self.watches.fits is not None else 0)
 
     def on_block(self) -> None:
-        """Reads the loss."""
+        """Reads the losses."""
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
-        loss = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else None
-        if loss is not None:
-            self.session.loss(loss)
+        losses = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else {}
+        for name, loss in losses.items():
+            self.session.loss(loss, name)
 
     def observe(self) -> None:
         """Facts and evidence, where this framework trained."""

@@ -126,6 +126,8 @@ class Observation:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
         written["threads"] = torch.get_num_threads()
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+        if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+            left_out["cudnn_benchmark"] = "the script asks for deterministic algorithms"
         if self.session.device.torch_rounding(torch).matmul and "tf32" in self.session.facts.precisions:
             written["precision"] = "tf32"
 

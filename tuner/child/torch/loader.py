@@ -18,6 +18,7 @@ from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
 from .batches import is_on_device, is_pinned, leading_dimension, tokens_of
+from .copies import CopyWatch, refusals
 from .queues import ready_batches
 from .types import Arguments, DataLoader, LoaderIterator, Result
 
@@ -67,6 +68,7 @@ class LoaderWatch:
             session.clock, known, lambda: session.may_be_of("torch")
         )  # fmt: skip
         self._on_batch = on_batch
+        self._copies = CopyWatch()
         self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, DataLoader] = weakref.WeakKeyDictionary()
@@ -201,11 +203,7 @@ class LoaderWatch:
         if isinstance(dataset, data.IterableDataset) and not _shards_itself(dataset):
             reason = "an iterable dataset that doesn't ask which worker it is in: every worker would repeat the data"
             refused["num_workers"] = refused["prefetch_factor"] = refused["persistent_workers"] = reason
-        elif given.get("num_workers", 0) == 0 and given.get("multiprocessing_context") is None:
-            unpicklable = _cannot_fork(given)
-            if unpicklable:
-                refused["num_workers"] = unpicklable
-        return refused
+        return {**refusals(given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:
         config = self.session.request.config
@@ -233,6 +231,8 @@ class LoaderWatch:
                 return original(loader)
             if entry is self.sources.primary:
                 self.sources.fetch_begins(entry)
+            if "persistent_workers" in entry.changed and loader.persistent_workers:
+                self._copies.renew(loader)
             began = time.perf_counter()
             iterator = original(loader)
             self.sources.iteration_began(entry, time.perf_counter() - began)
@@ -318,6 +318,8 @@ class LoaderWatch:
         batch = original(iterator)
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
+        if not entry.live.get("num_workers"):
+            entry.refused.update(self._copies.changed(iterator, self._loader_of[iterator]))
         if entry.fetches < 3 or entry.fetches % 64 == 63:
             entry.live["pinned"] = is_pinned(self.torch, batch)
             entry.live["on_device"] = is_on_device(self.torch, batch)
@@ -385,11 +387,3 @@ def _shards_itself(dataset: object) -> bool:
         return all(_shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
     code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
     return code is not None and "get_worker_info" in code.co_names
-
-
-def _cannot_fork(given: Arguments) -> str:
-    """Workers are forked on Linux; only a dataset that holds a generator on a CUDA device can't follow."""
-    generator = given.get("generator")
-    if generator is not None and getattr(generator.device, "type", "cpu") == "cuda":
-        return "the loader's random generator lives on the GPU, which a worker can't reach"
-    return ""

@@ -29,6 +29,7 @@ from .types import (
     Tensors,
     Wrap,
 )
+from .weights import WeightWatch
 
 BackwardListener = Callable[[bool], None]
 """Is told whether it is the first loss of a step: a GAN has several."""
@@ -55,6 +56,7 @@ class StepWatch:
         self.scaled_by_script = False
         self.losses = LossWatch(session)
         self.rates = RateWatch(session)
+        self.weights = WeightWatch(session, torch)
         self.in_optimizer = False
         self.in_backward = False
         self.factor = int(session.knobs.wanted("grad_accumulation") or 1)
@@ -111,7 +113,7 @@ class StepWatch:
             self.in_backward = True
             try:
                 losses = _as_list(self.torch, tensors)
-                leads = self.losses.see(losses[0], alone=len(losses) == 1 and _all_none(grad_tensors))
+                leads = self.losses.see(losses, alone=len(losses) == 1 and _all_none(grad_tensors))
                 scaled = self._scale(losses, grad_tensors)
                 result = original(tensors, scaled, *args, **kwargs)
             finally:
@@ -200,6 +202,7 @@ class StepWatch:
             self.skipping = False
         if not callable(closure):
             self._look_at_gradients(optimizer)
+        self.weights.step_begins(optimizer)
         self.in_optimizer = True
         try:
             if self.scaler is None:
@@ -211,6 +214,7 @@ class StepWatch:
         finally:
             self.in_optimizer = False
         self.steps += 1
+        self.weights.stepped(optimizer)
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)

@@ -11,7 +11,7 @@ from ...evidence import Finding
 from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
-from . import batches, options, plans, vectorize
+from . import batches, options, order, plans, vectorize
 from .caches import Place
 from .recipes import Node, RecipeBook, Refused
 
@@ -165,12 +165,14 @@ class DatasetWatch:
         if knob == "cache":
             return self._with_cache(node, bool(value))
         if knob == "parallel_calls":
-            return options.with_calls(node, options.as_calls(value), self.tf)
+            return options.with_calls(node, dataset, options.as_calls(value), self.tf)
         if knob == "vectorized_map":
             return vectorize.moved(node, self.tf) if value else (node, 1, 0)
         if knob == "prefetch":
             return options.with_prefetch(node, options.as_calls(value), self.tf)
-        return options.with_option(node, dataset, knob, value, self.tf)
+        if knob == "deterministic":
+            return (order.kept if value else order.freed)(node, dataset, self.tf)
+        return options.with_threads(node, dataset, int(value), self.tf)
 
     def _with_cache(self, node: Node, cached: bool) -> tuple[Node, int, int]:
         if cached:
@@ -192,8 +194,12 @@ class DatasetWatch:
         record = self.book.record(dataset)
         if not record.cached:
             record.cached = True
-            methods = " ".join(node.method for node in self.book.read(dataset).all())
+            methods = self.made_by(dataset)
             self._caches[methods] = self._caches.get(methods, 0) + 1
+
+    def made_by(self, dataset: Dataset) -> str:
+        """The methods that made the dataset, the same where the script makes it anew."""
+        return " ".join(node.method for node in self.book.read(dataset).all())
 
     # what the script wrote
 
@@ -238,12 +244,13 @@ class DatasetWatch:
             ("parallel_calls", lambda: options.written_calls(node)),
             ("vectorized_map", lambda: vectorize.written(node, self.tf)),
             ("prefetch", lambda: options.written_prefetch(node)),
+            ("deterministic", lambda: order.written(node, dataset)),
         ):
             try:
                 written[knob] = find()
             except Refused as refusal:
                 left_out[knob] = str(refusal)
-        written.update(options.written_options(dataset))
+        written["private_threads"] = options.written_threads(dataset)
         written["cache"] = any(x.method in ("cache", "snapshot") for x in node.all())
         try:
             place = Place(node)
