@@ -45,17 +45,28 @@ def batch_sizes(known: Known) -> Sequence[Value]:
 def batch_refuses(known: Known) -> str:
     """Why the batch size can't be turned while the effective batch is kept, or ""."""
     if not keeps(known.knowledge):
-        return ""
+        return _counted(known.knowledge)
+    if known.knowledge.batch_norm:
+        return "BatchNorm would see smaller batches (see --effective-batch)"
     accumulation = known.knowledge.left_out.get("grad_accumulation", "")
     if accumulation:
         return f"it would change the effective batch (see --effective-batch), since {accumulation}"
-    if known.knowledge.batch_norm:
-        return "BatchNorm would see smaller batches (see --effective-batch)"
     return ""
 
 
 def accumulation_refuses(known: Known) -> str:
-    return "follows batch_size, so that the effective batch is kept" if keeps(known.knowledge) else ""
+    if keeps(known.knowledge):
+        return "follows batch_size, so that the effective batch is kept"
+    return _counted(known.knowledge)
+
+
+def _counted(knowledge: Knowledge) -> str:
+    """Why another effective batch would change more than what a step trains on, or "".
+
+    Parts of the same batch change nothing here: where a step splits its batch, what counts batches sees them whole.
+    """
+    name = knowledge.acts_by_batch
+    return f"{name} acts with every batch, and would see other batches" if name else ""
 
 
 def derive(complete: Mapping[str, Value], knowledge: Knowledge) -> Mapping[str, Value]:

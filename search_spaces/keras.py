@@ -45,6 +45,13 @@ def _strategies(known: Known) -> Sequence[Value]:
     return {"cuda": ["default", "one_device"], "tpu": ["default", "tpu"]}.get(known.device.kind, ["default"])
 
 
+def _steps_in_call(known: Known) -> Sequence[Value]:
+    """Keras would overrun an epoch whose steps the script gives, unless they are a multiple."""
+    counted = known.knowledge.counted_steps
+    evenly = [n for n in range(2, 65) if all(steps % n == 0 for steps in counted)]
+    return [1, *evenly[-1:], *(n for n in (4, 16, 64) if n in evenly)] if counted else [1, 4, 16, 64]
+
+
 def _runs_graphs(config: Mapping[str, Value]) -> bool:
     return not config.get("run_eagerly", False)
 
@@ -84,8 +91,8 @@ SPACE = SearchSpace(
         ),
         Knob(
             "workers", _workers, "threads or processes that prepare the batches of a PyDataset",
-            ordered=True, loader=True, value_type=int, least=1,
-            tier_reason="Batches keep their order; left out where a batch depends on the one before.",
+            tier=2, ordered=True, loader=True, value_type=int, least=1,
+            tier_reason="Batches keep their order, but the script's own code makes several at once, so it is screened.",
         ),
         Knob(
             "deterministic", lambda known: [True, False], "tf.data keeps the order of elements",
@@ -119,9 +126,9 @@ SPACE = SearchSpace(
         batches.GRAD_ACCUMULATION,
         batches.LR_SCALE,
         Knob(
-            "steps_per_execution", lambda known: [1, 4, 16, 64], "steps in one call of the training function",
+            "steps_per_execution", _steps_in_call, "steps in one call of the training function",
             ordered=True, needs=_runs_graphs, value_type=int, least=1,
-            tier_reason="The same steps; left out where callbacks act on single batches.",
+            tier_reason="The same steps, in calls that divide an epoch; left out where callbacks act on batches.",
         ),
         Knob(
             "memory_growth", lambda known: [True, False], "TensorFlow takes the card's memory as it needs it",

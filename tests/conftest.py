@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,7 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
         device: str = "cpu",
         max_device_bytes: int | None = None,
         used_device_bytes: int = 0,
+        without: Collection[str] = (),
         strict: bool = False,
         timeout: float = 120.0,
     ) -> ChildRun:
@@ -117,14 +118,13 @@ def run_child(tmp_path: Path) -> Callable[..., ChildRun]:
             "argv": list(argv), "device": device, "config": dict(config or {}), "knowledge": dict(knowledge or {}),
             "folder": str(folder), "window": {**QUICK_WINDOW, **(window or {})}, "seed": seed, "probe": probe or None,
             "max_device_bytes": max_device_bytes, "used_device_bytes": used_device_bytes, "strict": strict,
+            "without": sorted(without),
         }  # fmt: skip
-        (folder / "request.json").write_text(json.dumps(request))
+        (path := folder / "request.json").write_text(json.dumps(request))
         reader, writer = os.pipe()
         # One thread: those of tests that run at once would wait for each other most of the time.
-        environment = {
-            "OMP_NUM_THREADS": "1", **os.environ, wire.REQUEST_ENV: str(folder / "request.json"),
-            wire.RECORDS_ENV: str(writer),
-        }  # fmt: skip
+        ours = {wire.REQUEST_ENV: str(path), wire.RECORDS_ENV: str(writer)}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **ours}
         # Into a file, as in the runner: a pipe that nobody reads yet would hold a script up that prints much.
         log = folder / "log.txt"
         with log.open("wb") as stream:

@@ -101,6 +101,16 @@ class UserScriptError(AutotuneError):
         self.traceback_text = traceback_text
 
 
+class OwnFaultError(AutotuneError):
+    """The script runs, and autotune's instruments break it; ``traceback_text`` says where."""
+
+    slug = "own-fault"
+
+    def __init__(self, message: str, hint: str = "", traceback_text: str = "") -> None:
+        super().__init__(message, hint)
+        self.traceback_text = traceback_text
+
+
 class UntunableError(AutotuneError):
     """The script runs, but nothing in it can be measured or tuned; the message says why in one line."""
 

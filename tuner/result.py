@@ -38,6 +38,7 @@ class StudyLimits:
     trial_timeout_s: float
     effective_batch: str
     max_loss_increase: float | None = None
+    min_sample_efficiency: float | None = None
     max_metric_drop: Mapping[str, float] = field(default_factory=dict)
     max_metric_rise: Mapping[str, float] = field(default_factory=dict)
 
@@ -64,6 +65,7 @@ class StudyResult:
     ``space`` is the name of the search space, "" where none was chosen; ``left_out`` says why knobs of it were not
     searched; ``tiers`` what each knob may change: 1 nothing but speed, 2 the numerics, 3 the optimisation.
     ``bests`` are the best configs of each tier. ``knowledge`` is what applying a config needs in the child.
+    ``broke_it`` are the watches that broke the script, and were left out; ``fault`` is the file that tells of it.
     """
 
     study: StudyFacts
@@ -82,6 +84,8 @@ class StudyResult:
     tiers: Mapping[str, int] = field(default_factory=dict)
     bests: tuple[TierBest, ...] = ()
     knowledge: Knowledge = field(default_factory=Knowledge)
+    broke_it: tuple[str, ...] = ()
+    fault: str = ""
 
     @property
     def improved(self) -> bool:

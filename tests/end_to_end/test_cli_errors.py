@@ -85,6 +85,7 @@ CASES = (
     Wrong("study train.py --max-memory 20QB", "usage", "--max-memory: invalid size '20QB'", "20GiB"),
     Wrong("study train.py --trials none", "usage", "--trials: expected a whole number", ""),
     Wrong("study train.py --seed -1", "usage", "--seed: expected a whole number", ""),
+    Wrong("study train.py --without loder", "usage", "--without: there is no watch 'loder'", "loader, modules"),
     Wrong("study train.py --effective-batch lose", "usage", "--effective-batch: expected keep or free", ""),
     Wrong("study train.py --space nosuch", "search-space", "no search space 'nosuch'", "torch"),
     Wrong("study train.py --space ./gone.py", "search-space", "there is no file gone.py", "current folder"),

@@ -68,3 +68,88 @@ def test_each_side_of_the_loop_runs_by_itself(train: Callable[..., Any], side: s
     assert ran.facts["steps"] == 20
     assert told["changed"] is (side == "compute")
     assert len(told["val_mae"]) == 4
+
+
+PRECISE = """
+    import os, sys
+    os.environ["KERAS_BACKEND"] = sys.argv[1]
+    import keras, numpy
+    x = numpy.random.default_rng(0).random((100, 4), dtype="float32")
+    layers = keras.layers
+    wide = layers.Dense(8, dtype="float32" if sys.argv[2] == "written" else None)
+    model = keras.Sequential([keras.Input((4,)), wide, layers.Dense(8, dtype=wide.dtype_policy), layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=sys.argv[3] == "compiled")
+    model.fit(x, x.sum(1), batch_size=20, epochs=4, verbose=0)
+"""
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize(("layers", "evidence"), [("asked", "verified"), ("written", "contradicted")])
+def test_a_precision_is_read_from_what_is_computed(
+    backend: str, layers: str, evidence: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """A policy says what was asked for; most layers of this model have one of their own."""
+    how = "compiled" if backend == "jax" else "eager"
+    ran = run_child(write_script(PRECISE), {"precision": "bf16"}, argv=(backend, layers, how), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert ran.evidence("precision") == evidence, ran.of("knob")
+
+
+@pytest.mark.parametrize("how", ["compiled", "eager"])
+def test_that_a_step_was_compiled_is_read_from_what_ran(
+    how: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    config = {"jit_compile": how != "compiled"}
+    ran = run_child(write_script(PRECISE), config, argv=("jax", "asked", how), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert ran.evidence("jit_compile") == "verified", ran.of("knob")
+
+
+DATASET = """
+    import os
+    os.environ["KERAS_BACKEND"] = "jax"
+    import keras, numpy
+    import tensorflow as tf
+    x = numpy.random.default_rng(0).random((100, 4), dtype="float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((x, x.sum(1))).batch(20), epochs=4, verbose=0)
+"""
+
+
+def test_the_device_that_is_missed_is_that_of_what_computes(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """TensorFlow is there for its datasets only: that it sees no GPU means nothing."""
+    ran = run_child(write_script(DATASET), window=WHOLE, device="cuda:0")
+    assert [record["detail"] for record in ran.of("failure")] == ["JAX sees no GPU here: the steps ran on the CPU"]
+    assert ran.facts["samples"] == 400
+
+
+BY_BATCH = """
+    import os, sys
+    os.environ["KERAS_BACKEND"] = sys.argv[1]
+    import keras, numpy
+    chance = numpy.random.default_rng(0)
+    def made():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+    first, second = made(), made()
+    for _ in range(12):
+        x = chance.random((20, 4), dtype="float32")
+        first.train_on_batch(x, x.sum(1))
+        second.train_on_batch(x, x.sum(1))
+        second.test_on_batch(x, x.sum(1))
+"""
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_train_on_batch_is_counted(
+    backend: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    ran = run_child(write_script(BY_BATCH), argv=(backend,), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert (ran.facts["samples"], ran.facts["steps"], ran.facts["framework"]) == (240, 12, "keras")
+    assert "train_on_batch" in ran.facts["left_out"]["batch_size"]
+    assert ran.of("loss")

@@ -17,7 +17,7 @@ from tuner.child.patches import unpatch_all
 
 def check_order_and_threads() -> None:
     def plain() -> Any:
-        return numbers().map(plus_one).batch(4)
+        return numbers().shuffle(9).map(plus_one).batch(4)
 
     trial = after(plain, deterministic=False, private_threads=5)
     assert trial.evidence("deterministic") == ("verified", "")

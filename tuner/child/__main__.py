@@ -11,7 +11,8 @@ def _mount() -> None:
     import os
 
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path.pop(0)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # this folder; under PYTHONSAFEPATH it isn't there, and what comes first is the user's
     spec = importlib.util.spec_from_file_location(
         "_autotune_child", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
     )

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .recorder import Recorder
-from .records import Block, Phase, Window
+from .records import Block, Phase, TrainingPause, Window
+from .watch import Pause
 
 # Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom, from standard tables.
 _T975 = (
@@ -164,6 +165,7 @@ class StepClock:
         if not self._validating:
             self._close_block(flagged=False)
             self._validating = True
+            self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=True))
         self._set_apart.add(source)
         self._was_validated_on = True
         self._may_have_resumed = None
@@ -212,6 +214,8 @@ class StepClock:
         return self.complete
 
     def _training_again(self) -> None:
+        if self._validating:
+            self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=False))
         self._validating = False
         self._may_have_resumed = None
         self._set_apart.clear()

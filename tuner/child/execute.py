@@ -22,6 +22,7 @@ from . import arguments, files, hooks, python_files, session, wire
 from .recorder import Recorder
 from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
+from .watch import Watch
 
 UNREADABLE = 70
 """The exit code where the request can't be read (EX_SOFTWARE of sysexits.h); the script hasn't been started then."""
@@ -35,7 +36,7 @@ def main() -> None:
     current = Session(request, recorder)
     session.begin(current)
     recorder.emit(Hello(os.getpid(), sys.version.split()[0], sys.executable))
-    overlay = files.Overlay(current) if current.measuring else None
+    overlay = files.Overlay(current) if current.measuring and current.uses(Watch.FILES) else None
     hooks.install(current, overlay)
     arguments.install(current)
     if overlay is not None:
@@ -162,6 +163,7 @@ def _exit_code(stop: SystemExit) -> int:
 
 
 def _report_exception(current: Session, error: BaseException) -> int:
+    with_ours = _with_our_frames(error)
     chain: list[BaseException] = [error]
     for link in chain:
         link.__traceback__ = _without_our_frames(link.__traceback__)  # excepthook prints the exception's own trace
@@ -169,9 +171,16 @@ def _report_exception(current: Session, error: BaseException) -> int:
         chain += [other for other in (link.__cause__, link.__context__) if other is not None and other not in chain]
     own = error.__traceback__
     text = "".join(traceback.format_exception(type(error), error, own))
-    current.recorder.emit(ScriptException(type(error).__name__, str(error)[:2000], text[-20000:]))
+    raised = ScriptException(type(error).__name__, str(error)[:2000], text[-20000:], with_ours=with_ours[-20000:])
+    current.recorder.emit(raised)
     sys.excepthook(type(error), error, own)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _with_our_frames(error: BaseException) -> str:
+    """The traceback from the script's first frame on, with the frames of ours that it goes through; "" without any."""
+    text = "".join(traceback.format_exception(type(error), error, _next_of_theirs(error.__traceback__)))
+    return text if f'  File "{_HERE}{os.sep}' in text else ""
 
 
 def _clean_message(error: BaseException) -> None:

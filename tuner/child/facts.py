@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .counts import EpochUse, ScalerCounts
+from .counts import EpochUse, ScalerCounts, Schedule
 from .records import Facts, LoaderUse, PlanLine, Value, plain_value
+from .watch import Watch
 
 
 @dataclass
@@ -37,6 +38,8 @@ class ScriptFacts:
     retraces: int = 0
     loss_reduction: str = ""
     batch_norm: bool = False
+    acts_by_batch: str = ""
+    counted_steps: list[int] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)
     products: dict[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None
@@ -51,6 +54,11 @@ class ScriptFacts:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    rates: list[tuple[int, float]] = field(default_factory=list)
+    schedules: list[Schedule] = field(default_factory=list)
+    averagings: int = 0
+    watches: list[Watch] = field(default_factory=list)
+    without: list[Watch] = field(default_factory=list)
     module_hashes: dict[str, str] = field(default_factory=dict)
 
     def remark(self, text: str) -> None:

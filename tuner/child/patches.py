@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _ORIGINAL = "__autotune_original__"
@@ -30,3 +31,21 @@ def unpatch_all() -> None:
     while _ledger:
         owner, name, original = _ledger.pop()
         setattr(owner, name, original)
+
+
+@contextmanager
+def instead(owner: object, name: str, method: Callable[..., object]) -> Iterator[None]:
+    """While it lasts one object's method is another: what an object itself has goes before what its class has.
+
+    Past ``__setattr__``, by which libraries keep track of an object's parts.
+    """
+    own = vars(owner)
+    had, before = name in own, own.get(name)
+    own[name] = method
+    try:
+        yield
+    finally:
+        if had:
+            own[name] = before
+        else:
+            del own[name]

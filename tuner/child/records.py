@@ -10,11 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from numbers import Integral, Real
 from typing import ClassVar
 
-from .counts import EpochUse, ScalerCounts
+from .counts import EpochUse, ScalerCounts, Schedule
+from .learned import FirstGradient as FirstGradient
+from .learned import Loss as Loss
+from .learned import WeightChange as WeightChange
+from .watch import Pause, Silences, Watch
+from .words import Evidence as Evidence
+from .words import Mode as Mode
+from .words import Phase as Phase
+from .words import ProbeSide as ProbeSide
 
 Value = bool | int | float | str
 """What a knob may be set to."""
@@ -31,36 +38,6 @@ def plain_value(value: object) -> Value:
 
 PlanLine = tuple[int, str, int | str | None, int | None]
 """A node of the plan that tf.data executes: depth, name, what it is turned to, the limit of its threads."""
-
-
-class Evidence(StrEnum):
-    """What observation says of a knob that was asked for."""
-
-    VERIFIED = "verified"
-    CONTRADICTED = "contradicted"
-    UNVERIFIABLE = "unverifiable"
-    NOT_APPLICABLE = "not applicable"
-
-
-class Mode(StrEnum):
-    """Whether a run is measured, or only has its config applied."""
-
-    TRIAL = "trial"
-    APPLY = "apply"
-
-
-class Phase(StrEnum):
-    """What a block is of: the warm-up, or the steady window."""
-
-    WARMUP = "warmup"
-    WINDOW = "window"
-
-
-class ProbeSide(StrEnum):
-    """The part of the training loop that a probe runs by itself."""
-
-    COMPUTE = "compute"
-    LOADER = "loader"
 
 
 @dataclass(frozen=True)
@@ -84,18 +61,23 @@ class Knowledge:
     ``as_written``: knob → the script's own value. ``left_out``: knob → why it can't be turned here.
     ``framework``: the one that trains. ``unit``: what rates count, "samples" or "steps".
     ``training_loaders``: keys of the loaders that feed the training. ``loss_reduction``: "mean", "sum", "count" or
-    "unknown". ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
+    "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer. ``counted_steps``: the
+    batches of an epoch and of a validation, where the script gives its trainer a number of them.
+    ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data. ``epoch``: what an epoch begins with.
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with. ``schedules``: what
+    moves that rate. ``averagings``: updates of averaged models (EMA, SWA).
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
+    ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
     ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
-    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards).
+    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards), ``silences``.
     """
 
     as_written: Mapping[str, Value] = field(default_factory=dict)
@@ -121,6 +103,8 @@ class Knowledge:
     retraces: int = 0
     loss_reduction: str = ""
     batch_norm: bool = False
+    acts_by_batch: str = ""
+    counted_steps: tuple[int, ...] = ()
     precisions: tuple[str, ...] = ()
     products: Mapping[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None
@@ -135,12 +119,27 @@ class Knowledge:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    rates: tuple[tuple[int, float], ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    averagings: int = 0
     module_hashes: Mapping[str, str] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
     beside: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     device_clean: bool = True
+    watches: tuple[Watch, ...] = ()
+    without: tuple[Watch, ...] = ()
+    silences: Silences = field(default_factory=Silences)
+
+    def given(self, config: Mapping[str, Value]) -> Mapping[str, Value]:
+        """The config as the script's own options and arguments take it: what a patch splits is whole to them."""
+        parts, size = config.get("grad_accumulation"), config.get("batch_size", self.as_written.get("batch_size"))
+        by_options = "grad_accumulation" in {*self.placeholders, *self.options, *self.suggested}
+        patched = self.framework == "torch" and self.trainer != "transformers" and not by_options
+        if patched and type(parts) is int and type(size) is int:
+            return {**config, "batch_size": size * parts}
+        return config
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ class ChildRequest:
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
     child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
-    doesn't take effect ends the script.
+    doesn't take effect ends the script. ``without`` are the watches to leave out.
     """
 
     mode: Mode = Mode.TRIAL
@@ -190,6 +189,7 @@ class ChildRequest:
     parent_pid: int | None = None
     spawned_monotonic: float | None = None
     strict: bool = False
+    without: tuple[Watch, ...] = ()
 
 
 # Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.
@@ -247,37 +247,22 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A training loss, and the samples trained on by then."""
+class TrainingPause:
+    """Training pauses for what may take long without a step: that ``begins``, or else has ended."""
 
-    kind: ClassVar[str] = "loss"
-    samples: float
-    value: float
+    kind: ClassVar[str] = "pause"
+    pause: Pause
+    begins: bool
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of the script's own: from ``tuner.report``, or the last that a logger or a trainer was given."""
+    """A figure of the script's own: from ``tuner.report``, or the first and last that a logger or trainer was given."""
 
     kind: ClassVar[str] = "metric"
     name: str
     value: float
     samples: float = 0.0
-
-
-@dataclass(frozen=True)
-class FirstGradient:
-    """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
-
-    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
-    """
-
-    kind: ClassVar[str] = "gradient"
-    norm: float
-    samples: float
-    exact: bool
-    random: bool
-    inputs: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -354,13 +339,17 @@ class WindowEnd:
 
 @dataclass(frozen=True)
 class ScriptException:
-    """An exception left the user's script."""
+    """An exception left the user's script.
+
+    ``traceback`` is as plain Python prints it; ``with_ours`` has our own frames as well, "" where none are in it.
+    """
 
     kind: ClassVar[str] = "exception"
     type: str
     text: str = ""
     traceback: str = ""
     origin: str = "script"
+    with_ours: str = ""
 
 
 @dataclass(frozen=True)
@@ -372,14 +361,14 @@ class Exit:
 
 
 Record = (
-    Hello | FrameworkSeen | FirstStep | Block | Loss | Metric | FirstGradient | Memory | Compile | KnobReport | Note
-    | Failure | Facts | WindowEnd | ScriptException | Exit
+    Hello | FrameworkSeen | FirstStep | Block | TrainingPause | Loss | Metric | FirstGradient | WeightChange | Memory
+    | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {
     record.kind: record
     for record in (
-        Hello, FrameworkSeen, FirstStep, Block, Loss, Metric, FirstGradient, Memory, Compile, KnobReport, Note, Failure,
-        Facts, WindowEnd, ScriptException, Exit,
+        Hello, FrameworkSeen, FirstStep, Block, TrainingPause, Loss, Metric, FirstGradient, WeightChange, Memory,
+        Compile, KnobReport, Note, Failure, Facts, WindowEnd, ScriptException, Exit,
     )
 }  # fmt: skip
 """By their names on the wire."""

@@ -21,7 +21,8 @@ from .facts import ScriptFacts
 from .knobs import Knobs
 from .metrics import Metrics
 from .recorder import Recorder
-from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, Value, WindowEnd
+from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, TrainingPause, Value, WindowEnd
+from .watch import KNOBS_OF, Pause, Watch
 
 STOP_GRACE_S = 6.0
 LEAVING_S = 5.0
@@ -90,7 +91,7 @@ class Session:
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
         self.applied = None if self.measuring else AppliedRun(request, self.knobs)
         """Watches an applied run; None in a trial."""
-        self.facts = ScriptFacts()
+        self.facts = ScriptFacts(without=list(request.without))
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
         self.exit_listeners: list[ExitListener] = []
@@ -110,6 +111,7 @@ class Session:
         self._last_step = self._started
         self._suggestions: dict[str, object] = {}
         self._said: set[str] = set()
+        self._first_loss: str | None = None
         self._clock_hooks: dict[str, ClockHooks] = {}
         self._own_steps = 0
         self._own_samples = 0.0
@@ -124,6 +126,14 @@ class Session:
     def here(self) -> bool:
         """Whether this is the process that the trial measures."""
         return os.getpid() == self._pid
+
+    def uses(self, watch: Watch) -> bool:
+        """Whether the watch is to be put in place; called when that is about to be done."""
+        if watch in self.request.without:
+            return False
+        if watch not in self.facts.watches:
+            self.facts.watches.append(watch)
+        return True
 
     # which framework trains
 
@@ -163,7 +173,7 @@ class Session:
         """For ``tuner.suggested``: the config's value, or the script's own default."""
         self._suggestions[knob] = default
         self.knobs.delegate(knob)
-        return self.request.config.get(knob, default)
+        return self.request.knowledge.given(self.request.config).get(knob, default)
 
     def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
         """For ``tuner.report``. "step" counts the script's own steps, "samples" what it trained on by then."""
@@ -178,7 +188,7 @@ class Session:
             self.metrics.log(name, value)
 
     def stated_batch_size(self) -> int:
-        """Samples in one forward pass, as far as an argument or a question of the script says; 0 where none does.
+        """Samples of a batch, as far as an argument or a question of the script says; 0 where none does.
 
         Only where the baseline was counted in samples too: its rate is what the others are held against.
         """
@@ -187,7 +197,7 @@ class Session:
         if not bound or self._own_steps or knowledge.unit not in ("", "samples"):
             return 0
         stated = (
-            self.request.config.get("batch_size"), knowledge.as_written.get("batch_size"),
+            knowledge.given(self.request.config).get("batch_size"), knowledge.as_written.get("batch_size"),
             self._suggestions.get("batch_size"), self.options.value("batch_size"),
         )  # fmt: skip
         return next((size for size in stated if type(size) is int), 0)
@@ -215,12 +225,22 @@ class Session:
         if self.measuring and self._says_first(reason):
             self.recorder.emit(Failure(reason, detail))
 
-    def loss(self, value: float) -> None:
-        """The training loss as it is now. One that isn't finite ends the trial: such a config can't train."""
-        self.recorder.emit(Loss(self.clock.progress, value))
-        if not math.isfinite(value):
+    def loss(self, value: float, site: str = "", objective: str = "") -> None:
+        """A training loss as it is now; ``site`` and ``objective`` as in ``Loss``.
+
+        A first one that isn't finite ends the trial: such a config can't train. Others may be so as written.
+        """
+        self.recorder.emit(Loss(self.clock.progress, value, site, "" if objective == site else objective))
+        if self._first_loss is None:
+            self._first_loss = site
+        if site == self._first_loss and not math.isfinite(value):
             self.fail("nan", f"the training loss became {value}")
             self.stop("the loss is not finite", complete=False)
+
+    def pause(self, pause: Pause, *, begins: bool) -> None:
+        """Tells that training pauses for what may take long, or goes on: the parent waits by what it knows of it."""
+        if self.measuring and self.here:
+            self.recorder.emit(TrainingPause(pause, begins))
 
     def note(self, text: str) -> None:
         """A line for people, recorded once; an applied run says it, since nobody reads its records."""
@@ -293,12 +313,22 @@ class Session:
             self.facts.module_hashes = user_modules.hashes()
         if self._own_steps:
             self.facts.unit = "samples" if self._own_samples else "steps"
+        self._leave_out_unwatched()
         self.facts.left_out.update(self.knobs.kept_by_script)
         self.options.observe()
         self.facts.as_written.update(self.knobs.trainer_options)
         steps, samples = self.clock.total_steps, self.clock.total_samples
         self.recorder.emit(self.facts.record(steps=steps, samples=samples, suggestions=self._suggestions))
         self.recorder.emit(WindowEnd(complete, why))
+
+
+    def _leave_out_unwatched(self) -> None:
+        """Knobs that nobody can turn here, since the watch that they belong to was switched off."""
+        facts = self.facts
+        for watch in self.request.without:
+            for knob in KNOBS_OF.get(watch, ()):
+                if knob not in facts.as_written or knob in facts.left_out:
+                    facts.left_out[knob] = f"the watch {watch!s} is off"
 
 
 def _watchdog() -> None:

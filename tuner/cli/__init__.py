@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 
 from tuner import __version__
 from tuner.cli.verb import Subparsers, Verb
-from tuner.errors import AutotuneError, ExitCode, UsageError, UserScriptError
+from tuner.errors import AutotuneError, ExitCode, OwnFaultError, UsageError, UserScriptError
 
 VERBS = {
     "study": "tuner.cli.study",
@@ -143,7 +143,7 @@ def _joined(arguments: list[str]) -> list[str]:
 
 def _report(error: AutotuneError) -> int:
     """Prints the error and its hint to standard error; gives the exit status."""
-    if isinstance(error, UserScriptError) and error.traceback_text:
+    if isinstance(error, (UserScriptError, OwnFaultError)) and error.traceback_text:
         print(error.traceback_text.rstrip("\n"), file=sys.stderr)
     print(f"error: {_printable(error.message)} [{error.slug}]", file=sys.stderr)
     if error.hint:

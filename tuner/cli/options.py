@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from tuner.child.watch import Watch
 from tuner.cli.trust import declare_trust
 from tuner.devices.present import AUTO, spellings
 
@@ -21,6 +22,9 @@ def declare_script(parser: argparse.ArgumentParser) -> None:
         "--max-memory", metavar="SIZE", help="memory limit of the device: 20GiB, or a share of its memory (default 0.9)"
     )
     parser.add_argument("--trial-timeout", metavar="TIME", help="time limit for one run of the script (default 2m)")
+    parser.add_argument(
+        "--without", metavar="A,B", help=f"leave these watches out: {', '.join(Watch)} (see tuner/child/README.md)"
+    )
     parser.add_argument(
         "--space", metavar="NAME|FILE", help="search space (default: that of the framework that trains)"
     )

@@ -53,7 +53,7 @@ def make_plan(settings: Settings) -> StudyPlan:
         budget_s=settings.budget_s,
         limits=Limits(
             trial_timeout_s=settings.trial_timeout_s,
-            no_progress_s=min(Limits.no_progress_s, settings.trial_timeout_s),
+            no_progress_s=min(max(Limits.no_progress_s, settings.trial_timeout_s / 4), settings.trial_timeout_s),
             max_host_bytes=max_host_bytes,
             max_device_bytes=max_device_bytes,
         ),
@@ -63,6 +63,7 @@ def make_plan(settings: Settings) -> StudyPlan:
         software=software(),
         effective_batch=settings.effective_batch,
         probe=settings.probe,
+        without=settings.without,
         accuracy=settings.accuracy,
     )
 
@@ -84,6 +85,7 @@ def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
         ("selected", ", ".join(plan.selection)),
         ("pinned", config_text(plan.pinned) if plan.pinned else ""),
         ("effective batch", plan.effective_batch),
+        ("without", ", ".join(sorted(plan.without))),
         ("accuracy", _accuracy_text(plan.accuracy)),
         ("objective", f"{plan.objective.name} ({plan.objective.unit})"),
         ("settings from", str(settings.source or "")),
@@ -108,7 +110,11 @@ def _space_rows(spaces: Spaces) -> list[tuple[str, str]]:
 
 
 def _accuracy_text(limits: AccuracyLimits) -> str:
-    parts = [] if limits.max_loss_increase is None else [f"training loss at most {limits.max_loss_increase:.2%} worse"]
+    parts = []
+    if limits.max_loss_increase is not None:
+        parts.append(f"training loss at most {limits.max_loss_increase:.2%} of its way down worse")
+        least = limits.min_sample_efficiency
+        parts += [f"learns as from {least:.0%} of the samples at least"] if least is not None else []
     parts += [f"{name} at most {drop:.2%} lower" for name, drop in limits.max_metric_drop.items()]
     parts += [f"{name} at most {rise:.2%} higher" for name, rise in limits.max_metric_rise.items()]
     return ", ".join(parts) or "not screened"

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
+from tuner.analysis.learning import time_to_loss
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import (
     bottleneck_text,
@@ -60,7 +61,7 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     if result.validation_share is not None:
         validation = share_text(result.validation_share)
         parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
-    parts.append(_remarks(remarks_of(result.trials)))
+    parts += [_fault(result), _remarks(remarks_of(result.trials))]
     if winner is not None:
         parts.append(_comparison(winner, "winner" if result.improved else "candidate"))
     if winner is not None and result.improved:
@@ -79,10 +80,11 @@ def _verdict(result: StudyResult) -> list[str]:
     if winner is None:
         return [*_unproven(result), ended]
     if winner.verdict is Verdict.IMPROVED:
-        return [f"faster: {config_text(winner.config)}", _proof(winner), ended]
+        return [f"faster: {config_text(winner.config)}", _proof(winner), *_sooner(winner, result.screened), ended]
     lines = ["keep your config: nothing tried was proven faster"]
     if winner.config:
         lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
+        lines += _sooner(winner, result.screened)
     return [*lines, ended]
 
 
@@ -91,6 +93,17 @@ def _proof(winner: Winner) -> str:
     label = f" ({winner.label})" if winner.label else ""
     runs = f"{winner.runs} interleaved runs of each in fresh processes{label}"
     return f"{gain_text(ratio.ratio)} the speed, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
+
+
+def _sooner(winner: Winner, screened: Sequence[Screened]) -> list[str]:
+    """How much sooner a loss is reached: more samples a second, of which more or fewer may be needed."""
+    for screen in screened:
+        if screen.config == winner.config and screen.efficiency is not None:
+            sooner, needed = time_to_loss(winner.speedup, screen.efficiency), 1 / screen.efficiency.ratio
+            interval = f"95% interval {sooner.low:.2f} to {sooner.high:.2f}"
+            why = f"needs {needed:.2f}x the samples"
+            return [f"reaches the same loss {gain_text(sooner.ratio)} as fast, {interval}: {why}"]
+    return []
 
 
 def _unproven(result: StudyResult) -> list[str]:
@@ -106,8 +119,11 @@ def _unproven(result: StudyResult) -> list[str]:
     rejected = any(s.config == best.config and s.verdict is not Noninferiority.PASS for s in result.screened)
     failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
     ended = "no time left to prove it"
+    untold = any(s.config == best.config and not s.seeds for s in result.screened)
     if result.interrupted:
         ended = "the study ended before the finals finished"
+    elif untold:
+        ended = "a screen can't tell how it learns, since the script as written shows too little"
     elif rejected:
         ended = "it was not shown to learn as well as the script as written"
     elif failed:
@@ -115,6 +131,18 @@ def _unproven(result: StudyResult) -> list[str]:
     return [
         f"not proven: {ended}",
         f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the script as written",
+    ]
+
+
+def _fault(result: StudyResult) -> list[str]:
+    """That autotune broke the script, and what that took from the study."""
+    if not result.broke_it:
+        return []
+    return [
+        "a fault of autotune: it broke this script, which is in order",
+        f"  studied without what broke it: {', '.join(result.broke_it)}",
+        "  the knobs that this cost are among those left out",
+        f"  please report it, with {result.fault}",
     ]
 
 

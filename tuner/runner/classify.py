@@ -155,6 +155,49 @@ def _from_end(traces: Traces) -> Judgement:
     return ours, "too-short", "the script ended after its first steps, before anything could be measured"
 
 
+def classify_plain(traces: Traces, withheld: str = "") -> Judgement:
+    """Of a run under plain Python, which sends no records: whether the script fails in it, and as what.
+
+    ``COMPLETE`` means that it ended without an error. ``withheld`` is the path of the user's that it was kept from
+    touching, "" for none: it was ended there, and how it would have gone on isn't known.
+    """
+    if withheld:
+        return OutcomeKind.INFRASTRUCTURE, "withheld", one_line(f"it would write over {withheld}")
+    ours = _from_our_kill(traces)
+    if ours:
+        return ours
+    signalled = _from_signal(traces)
+    if signalled:
+        return signalled
+    if not _exit_code(traces):
+        return OutcomeKind.COMPLETE, "", ""
+    raised = raised_line(traceback_in(traces.log))
+    reason = "script-raised" if raised else "script-failed"
+    return OutcomeKind.USER_ERROR, reason, one_line(raised or last_line(traces.log))
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = '  File "'
+
+
+def traceback_in(log: str) -> str:
+    """The last traceback that Python printed into a log, with what follows it; "" where there is none."""
+    at = log.rfind(f"\n{_TRACEBACK}")
+    if at >= 0 or log.startswith(_TRACEBACK):
+        return log[at + 1 :]
+    # A script that can't be compiled has no frames to be called from.
+    at = log.rfind(f"\n{_FRAME}")
+    return log[at + 1 :] if at >= 0 or log.startswith(_FRAME) else ""
+
+
+def raised_line(traceback_text: str) -> str:
+    """What a traceback says was raised, its first line where it has several; "" where there is no traceback."""
+    lines = traceback_text.splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith(_FRAME)]
+    following = lines[frames[-1] + 1 :] if frames else []
+    return next((line for line in following if line and not line[0].isspace()), "")
+
+
 def _exit_code(traces: Traces) -> int:
     """The script's exit code, negative for a signal; what it said itself where we ended the process."""
     status = traces.status

@@ -65,15 +65,15 @@ class _Created:
         return path in self.models or (os.path.dirname(path) in folders and _size(path) <= LARGEST_COMPANION_BYTES)
 
 
-def move_created_files(trial: Path) -> list[str]:
+def move_created_files(trial: Path, *, keeps_data: bool = True) -> list[str]:
     """Moves what the trial created into its folder ``trial``, below ``files``. Returns the paths where they lay.
 
-    No process of the trial may run any more. Does nothing where that was done before. Never raises: what can't be
-    moved stays.
+    ``keeps_data``: what the script prepared for itself before its first step stays. No process of the trial may run any
+    more. Does nothing where that was done before. Never raises: what can't be moved stays.
     """
     if not (trial / MADE).exists():
         return []
-    created, first_step_at = _read(trial / MADE), _first_step_at(trial)
+    created, first_step_at = _read(trial / MADE), _first_step_at(trial) if keeps_data else 0.0
     results = {
         path for path, after_first_step in created.files.items()
         if after_first_step or _changed_at(path) > first_step_at or created.is_of_a_model(path)

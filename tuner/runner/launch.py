@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,11 +20,13 @@ from tuner.knowledge import Knowledge
 from tuner.masking import masked
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
+from tuner.runner.plain import sitecustomize
 from tuner.runner.request import TrialRequest
 from tuner.storage import compile_cache
 from tuner.storage.folder import LOG, REQUEST, make_private
 
 CHILD = Path(wire.__file__).resolve().parent / "__main__.py"
+PLAIN = Path(sitecustomize.__file__).resolve().parent
 _GUARD = Path(guard.__file__).resolve()
 _GUARD_PATIENCE_S = guard.KILL_PATIENCE_S + 5.0
 
@@ -94,8 +97,11 @@ def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: i
     try:
         log = os.open(request.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
-            environment = child_environment(request, path, writer)
-            process = _start_guard([python, str(child)], writer, log, environment)
+            if request.plain:
+                command, environment = plain_command(request.script, python), plain_environment(request)
+            else:
+                command, environment = [python, str(child)], child_environment(request, path, writer)
+            process = _start_guard(command, writer, log, environment)
         finally:
             os.close(log)
     except BaseException:
@@ -154,6 +160,7 @@ def child_request(
         used_device_bytes=used_device_bytes or 0,
         parent_pid=parent_pid,
         spawned_monotonic=started,
+        without=tuple(sorted(request.without)),
     )
 
 
@@ -168,21 +175,40 @@ def applied_request(script: Script, device: Device, config: Config, knowledge: K
         device=kind_of(device).label_in_child(device),
         config=config,
         knowledge=knowledge,
+        without=knowledge.without,
     )
 
 
 def child_environment(request: TrialRequest, request_path: Path, records: int) -> dict[str, str]:
-    """The user's environment with the device, the threads and the protocol set, and trackers off."""
-    folder = request.folder.absolute()
+    """The environment of a trial, with the protocol set."""
+    return {**_environment(request), wire.REQUEST_ENV: str(request_path), wire.RECORDS_ENV: str(records)}
+
+
+def _environment(request: TrialRequest) -> dict[str, str]:
+    """The user's environment with the device and the threads set, and trackers off."""
     return {
         **_compile_cache(request.compile_cache),
         **os.environ,
         **device_environment(request.device, request.config),
-        **_silent_trackers(folder),
+        **_silent_trackers(request.folder.absolute()),
         "PYTHONUNBUFFERED": "1",
-        wire.REQUEST_ENV: str(request_path),
-        wire.RECORDS_ENV: str(records),
     }
+
+
+def plain_command(script: Script, python: str) -> list[str]:
+    """The script under plain Python."""
+    return [python, *(["-m", script.module] if script.module else [script.path]), *script.argv]
+
+
+def plain_environment(request: TrialRequest) -> dict[str, str]:
+    """The environment of a trial, with what keeps plain Python from writing over the user's files."""
+    script = request.script
+    named = [value for argument in script.argv if os.sep in (value := argument.rpartition("=")[2])]
+    homes = [os.getcwd(), *([os.path.dirname(os.path.abspath(script.path))] if script.path else []), *named]
+    own = os.environ.get("PYTHONPATH")
+    given = {"folder": str(request.folder.absolute()), "homes": homes, "path": own}
+    search_path = str(PLAIN) if not own else f"{PLAIN}{os.pathsep}{own}"
+    return {**_environment(request), "PYTHONPATH": search_path, sitecustomize.ENV: json.dumps(given)}
 
 
 def device_environment(device: Device, config: Config, *, alone: bool = True, shown: bool = True) -> dict[str, str]:

@@ -16,24 +16,24 @@ from typing import IO
 
 from tuner.analysis.measurement import knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
-from tuner.child.records import Exit, FirstStep, Record, ScriptException, WindowEnd
+from tuner.child.records import Exit, Record, ScriptException, WindowEnd
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.host import host_memory
 from tuner.devices.present import kind_of
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import EndedBy, Traces, classify, one_line
+from tuner.runner.classify import EndedBy, Traces, classify, classify_plain, last_line, one_line, traceback_in
 from tuner.runner.created_files import move_created_files
 from tuner.runner.launch import CHILD, Launched, launch
-from tuner.runner.request import Interrupted, Limits, TrialRequest
+from tuner.runner.plain.sitecustomize import WITHHELD
+from tuner.runner.request import Interrupted, TrialRequest
+from tuner.runner.silence import Course, Idleness, Stage, stall
 from tuner.runner.tree import Tree, Usage, oom_kills
 from tuner.storage.folder import LOG, RECORDS, RESOURCES
 from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
 LEAVE_S = 10.0
-# A first step may come late without a word: imports, data set, compilation.
-START_UP_S = 120.0
 MACHINE_FLOOR = 0.03
 _LOG_TAIL_BYTES = 64 * 1024
 
@@ -55,7 +55,7 @@ class ProcessRunner:
             move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
             with contextlib.ExitStack() as resources:
                 # Called last, when nothing of the trial runs any more.
-                resources.callback(move_created_files, request.folder)
+                resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
                 reader = resources.enter_context(kind.reader(request.device))
                 launched = launch(request, self._python, self._child, device_bytes)
                 resources.callback(launched.close)
@@ -99,16 +99,15 @@ class _Journal:
 
 @dataclass
 class _Progress:
-    """Moments (monotonic) that deadlines count from."""
+    """What deadlines count from: moments of the monotonic clock, and seconds in which nothing was computed."""
 
     started: float
-    last: float
-    stepped: bool = False
+    course: Course
     through: float | None = None
+    idle_s: float | None = None
 
     def see(self, record: Record, now: float) -> None:
-        self.last = now
-        self.stepped = self.stepped or isinstance(record, FirstStep)
+        self.course.see(record, now)
         through = isinstance(record, Exit) or (isinstance(record, WindowEnd) and record.complete)
         if self.through is None and through:
             self.through = now
@@ -125,7 +124,9 @@ class _Watch:
         self._journal = _Journal(request.folder / RECORDS)
         self._samples: list[ResourceSample] = []
         self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
-        self._progress = _Progress(started, time.monotonic())
+        self._progress = _Progress(started, Course(time.monotonic()))
+        # What an accelerator computes for long leaves the host idle as well.
+        self._idleness = Idleness() if kind_of(request.device).is_host else None
         self._statuses = b""
         self._guard_gone = False
         self.status: int | None = None
@@ -202,11 +203,13 @@ class _Watch:
         self._samples.append(sample)
         self._samples_file.write(sample_line(sample))
         self._samples_file.flush()
+        if self._idleness is not None:
+            self._progress.idle_s = self._idleness.see(usage)
         return usage
 
     def _end_if_due(self, usage: Usage, now: float) -> bool:
         """Kills the tree when a limit is reached, and remembers which."""
-        due = _due(self._request.limits, self._progress, usage, now)
+        due = _due(self._request, self._progress, usage, now)
         if due is None:
             return False
         self._drain()
@@ -220,6 +223,8 @@ class _Watch:
 
     def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
         """What the trial ended as, from everything it left."""
+        if self._request.plain:
+            return self._plain_outcome(seconds)
         measurement = measurement_of(self._journal.entries, self._samples)
         records = [entry.record for entry in self._journal.entries]
         traces = Traces(
@@ -233,14 +238,23 @@ class _Watch:
             measurable=measurement is not None,
         )
         kind, reason, detail = classify(traces)
-        raised = last_of(records, ScriptException)
-        knowledge = replace(knowledge_of(records), device_clean=device_clean)
-        traceback_text = "" if raised is None else raised.traceback
-        return Outcome(kind, reason, detail, traceback_text, measurement, knowledge, seconds)
+        raised = last_of(records, ScriptException) or ScriptException("")
+        knowledge = replace(
+            knowledge_of(records), device_clean=device_clean, silences=self._progress.course.silences
+        )  # fmt: skip
+        return Outcome(kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours)
+
+    def _plain_outcome(self, seconds: float) -> Outcome:
+        """What the script came to under plain Python, which sends no records."""
+        log, withheld = _tail(self._request.folder / LOG), _tail(self._request.folder / WITHHELD)
+        traces = Traces([], baseline=True, status=self.status, ended_by=self.ended_by, log=log)
+        kind, reason, detail = classify_plain(traces, last_line(withheld))
+        return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds)
 
 
-def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple[EndedBy, str] | None:
+def _due(request: TrialRequest, progress: _Progress, usage: Usage, now: float) -> tuple[EndedBy, str] | None:
     """Which limit has been reached, if any, and a line about it."""
+    limits, course = request.limits, progress.course
     cap = limits.max_host_bytes
     if progress.through is not None:
         if now - progress.through > LEAVE_S:
@@ -254,12 +268,10 @@ def _due(limits: Limits, progress: _Progress, usage: Usage, now: float) -> tuple
     if available < MACHINE_FLOOR * total:
         return EndedBy.HOST_OOM, f"less than {MACHINE_FLOOR:.0%} of the machine's memory was left"
     if now - progress.started > limits.trial_timeout_s:
-        return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s"
-    silent = limits.no_progress_s if progress.stepped else max(limits.no_progress_s, START_UP_S)
-    if now - progress.last > silent:
-        what = "no step" if progress.stepped else "no first step"
-        return EndedBy.NO_PROGRESS, f"{what} for {silent:.0f} s"
-    return None
+        at = "" if course.stage is Stage.TRAINING else f": still in its {course.stage}"
+        return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{at}"
+    stalled = stall(course, limits, request.knowledge.silences, now, progress.idle_s)
+    return (EndedBy.NO_PROGRESS, stalled) if stalled else None
 
 
 def _tail(path: Path) -> str:

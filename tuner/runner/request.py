@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tuner.child.records import ProbeSide, Window
+from tuner.child.watch import Watch
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Outcome, Script
 
@@ -28,7 +29,10 @@ def probe_window(window: Window) -> Window:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on one trial. Bytes and seconds; ``None`` means unbounded."""
+    """Bounds on one trial. Bytes and seconds; ``None`` means unbounded.
+
+    ``no_progress_s``: how long a training loop may go without a step. See ``silence`` for what is no training.
+    """
 
     trial_timeout_s: float = 120.0
     no_progress_s: float = 60.0
@@ -44,7 +48,8 @@ class TrialRequest:
     ``knowledge`` is what the study knows of the script by now. ``seed`` shifts every seed that the script sets.
     ``probe`` runs one side of the loop by itself: computing on one kept batch, or the loader without training; None
     runs the whole loop. ``compile_cache`` is the folder that compilers keep their output in, unless the user's
-    environment names another.
+    environment names another. ``without``: the watches to leave out. ``plain``: the script is run by plain Python, with
+    nothing of ours but what keeps it from writing over the user's files: it gives no measurement.
     """
 
     folder: Path
@@ -57,6 +62,8 @@ class TrialRequest:
     seed: int | None = None
     probe: ProbeSide | None = None
     compile_cache: Path | None = None
+    without: frozenset[Watch] = frozenset()
+    plain: bool = False
 
 
 class Runner(Protocol):

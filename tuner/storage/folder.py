@@ -10,6 +10,8 @@ LOCK = ".lock"
 TRIALS = "trials"
 PROBE = "probe"
 COMPILE_CACHE = "compile-cache"
+CHECKS = "checks"
+FAULT = "fault.txt"
 
 # In a trial's folder; what the child keeps there besides is named in ``tuner.child.wire``.
 REQUEST = "request.json"

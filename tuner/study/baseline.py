@@ -5,27 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.errors import UntunableError, UserScriptError
-from tuner.formatting import AS_WRITTEN
+from tuner.errors import OwnFaultError, UntunableError, UserScriptError
+from tuner.formatting import AS_WRITTEN, seconds_text
 from tuner.knowledge import with_arguments
-from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase
+from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.space.arguments import bound_knobs
+from tuner.storage.atomic import write_durably
 from tuner.storage.database import NewTrial
-from tuner.storage.folder import LOG, trial_folder
+from tuner.storage.folder import CHECKS, FAULT, LOG, trial_folder
+from tuner.study.blame import Inquiry, Verdict, Whose, alike, fault_text, longest_check_s, may_be_ours
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.screens import note_unseen
+from tuner.study.surroundings import surroundings_error
 
 
 def measure_baseline(study: StudyContext) -> None:
     """Runs trial 0 unless it was run before, and takes what it shows of the script into ``study.knowledge``.
 
-    Raises ``UserScriptError`` or ``UntunableError`` where it gives no figure, and as ``StudyContext.execute``.
+    A watch that breaks the script is left out from here on. Raises ``UserScriptError``, ``UntunableError`` or
+    ``OwnFaultError`` where there is no figure, and as ``StudyContext.execute``.
     """
     baseline = study.baseline
     if baseline is None:
         interrupted = study.claim()
         baseline = study.execute(interrupted) if interrupted else study.run(NewTrial(Phase.BASELINE, BASELINE))
+    if baseline.outcome is not None and may_be_ours(baseline.outcome):
+        baseline = _without_fault(study, baseline, baseline.outcome)
     assert baseline.outcome is not None
     if not baseline.outcome.complete:
         # What is wrong may be mended outside of the script, so it is run again next time.
@@ -40,6 +46,84 @@ def measure_baseline(study: StudyContext) -> None:
         free_host_bytes=_free_host_bytes(study.plan, baseline.outcome.measurement),
     )  # fmt: skip
     study.knowledge = with_arguments(knowledge, bound_knobs(study.placeholders))
+
+
+def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Trial:
+    """The baseline, measured without what broke it, once that is seen to be autotune's.
+
+    Raises ``UserScriptError`` or ``UntunableError`` where the fault isn't ours, ``OwnFaultError`` where nothing is left
+    to measure it by, and as ``StudyContext.execute``.
+    """
+    plan = study.plan
+    study.store.requeue(baseline)
+    request = study.executor.request_of(baseline, study.knowledge, plan.window)
+    check_failure(failed, plan)
+    study.note(
+        f"the script as written fails; to see whose fault that is, it is run again without autotune's instruments,"
+        f" at most {seconds_text(longest_check_s(failed))} at a time"
+    )
+    verdict = Inquiry(request, failed, plan.folder / CHECKS, study.executor.check).verdict()
+    if verdict.whose is not Whose.OURS:
+        raise blame_error(failed, verdict, trial_folder(plan.folder, 0) / LOG)
+    keep_fault(plan.folder, failed, verdict)
+    for way in verdict.ways:
+        names = ", ".join(sorted(way - plan.without))
+        study.note(f"autotune breaks this script: {failed.detail}")
+        study.note(f"the script is in order, and the study goes on without what broke it: {names}")
+        study.knowledge = replace(study.knowledge, without=tuple(sorted(way)))
+        waiting = study.claim()
+        assert waiting is not None, "it was put back into the queue"
+        trial = study.execute(waiting)
+        if trial.outcome is not None and trial.outcome.complete:
+            return trial
+        study.store.requeue(trial)
+    raise blame_error(failed, verdict, trial_folder(plan.folder, 0) / LOG, plan.folder / FAULT)
+
+
+def check_failure(failed: Outcome, plan: StudyPlan) -> None:
+    """Raises ``UserScriptError`` for a failure that a trial's surroundings explain: nobody is to blame for that."""
+    error = surroundings_error(failed, plan.device)
+    if error is not None:
+        raise error
+
+
+def keep_fault(folder: Path, failed: Outcome, verdict: Verdict) -> Path:
+    """Writes what is known of a fault of ours into the study's folder. Raises ``StorageError``."""
+    path = folder / FAULT
+    write_durably(path, fault_text(failed, verdict).encode())
+    return path
+
+
+def blame_error(
+    failed: Outcome, verdict: Verdict, log: Path, fault: Path | None = None
+) -> UserScriptError | UntunableError | OwnFaultError:
+    """The error for a script that fails as written, by whose fault that is.
+
+    ``log`` is what it printed in the trial, ``fault`` the file that tells of a fault of ours.
+    """
+    plain = verdict.plain
+    if verdict.whose is Whose.OURS:
+        left = "nothing of it can be measured without what breaks it"
+        if not verdict.ways:
+            left = "--new --without files may help: a trial then writes where the script does, over your files as well"
+        return OwnFaultError(
+            f"the script is in order, and autotune breaks it: {failed.detail}",
+            hint=f"{left}; please report it, with {fault}", traceback_text=failed.with_ours or failed.traceback_text,
+        )  # fmt: skip
+    if verdict.whose is Whose.OPEN:
+        return UserScriptError(
+            f"the script fails: {failed.detail}",
+            hint="so it does with nothing of autotune's at work but what keeps your files safe; without that it wasn't"
+            f" tried, since it would write over them. All that it printed is in {log}",
+            traceback_text=failed.traceback_text,
+        )
+    if plain is not None and not alike(failed, plain):
+        return UserScriptError(
+            f"the script fails by itself: {plain.detail}",
+            hint=f"so it does under plain Python; in a trial it failed otherwise: {failed.detail} ({log})",
+            traceback_text=plain.traceback_text,
+        )
+    return baseline_error(failed, log)
 
 
 def _free_host_bytes(plan: StudyPlan, baseline: Measurement | None) -> int | None:

@@ -6,6 +6,7 @@ from tuner.analysis.contention import MOVED
 from tuner.analysis.tiers import best_of_tiers
 from tuner.model import Winner
 from tuner.result import StudyFacts, StudyLimits, StudyResult
+from tuner.storage.folder import FAULT
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 
@@ -15,8 +16,8 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
     limits = StudyLimits(
         max_host_bytes=plan.limits.max_host_bytes, max_device_bytes=plan.limits.max_device_bytes,
         trial_timeout_s=plan.limits.trial_timeout_s, effective_batch=plan.effective_batch,
-        max_loss_increase=plan.accuracy.max_loss_increase, max_metric_drop=dict(plan.accuracy.max_metric_drop),
-        max_metric_rise=dict(plan.accuracy.max_metric_rise),
+        max_loss_increase=plan.accuracy.max_loss_increase, min_sample_efficiency=plan.accuracy.min_sample_efficiency,
+        max_metric_drop=dict(plan.accuracy.max_metric_drop), max_metric_rise=dict(plan.accuracy.max_metric_rise),
     )  # fmt: skip
     return StudyFacts(plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software))
 
@@ -25,6 +26,7 @@ def result_of(study: StudyContext, *, winner: Winner | None, why: str, interrupt
     """The result, with what follows from the trials. ``why`` says what ended the search."""
     best, track, space = study.best, study.track, study.space
     tiers = {knob.name: knob.tier for knob in space.space.knobs} if space is not None else {}
+    broke_it = sorted(frozenset(study.knowledge.without) - study.plan.without)
     return StudyResult(
         study=facts_of(study.plan), trials=tuple(study.trials), winner=winner, best=best,
         best_gain=track.gain(best), why=why, seconds=study.budget.elapsed(study.clock()), interrupted=interrupted,
@@ -32,4 +34,5 @@ def result_of(study: StudyContext, *, winner: Winner | None, why: str, interrupt
         space=space.space.name if space is not None else "",
         left_out=dict(space.left_out) if space is not None else {}, tiers=tiers,
         bests=best_of_tiers(study.trials, track, tiers, winner, study.screened), knowledge=study.knowledge,
+        broke_it=tuple(broke_it), fault=str(study.plan.folder / FAULT) if broke_it else "",
     )  # fmt: skip

@@ -51,15 +51,25 @@ class TrialExecutor:
         of so many seconds, should this one be contaminated. Raises ``Interrupted``, ``StorageError`` and
         ``InfrastructureError``.
         """
-        plan = self._plan
-        request = TrialRequest(
-            trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, trial.config)),
-            plan.device, trial.config, knowledge, window, plan.limits, trial.seed,
-            trial.side.in_child if trial.side is not None else None, plan.folder / COMPILE_CACHE,
-        )  # fmt: skip
+        request = self.request_of(trial, knowledge, window)
         if trial.phase is Phase.SCREEN:
             return self._run(request)  # it compares losses, which no other process changes
         return self._undisturbed(trial.number, request, time_for)
+
+    def request_of(self, trial: Trial, knowledge: Knowledge, window: Window) -> TrialRequest:
+        """What the runner is asked for the trial. A watch that breaks the script stays out of every trial."""
+        plan, given = self._plan, knowledge.given(trial.config)
+        return TrialRequest(
+            trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, given)),
+            plan.device, trial.config, knowledge, window, plan.limits, trial.seed,
+            trial.side.in_child if trial.side is not None else None, plan.folder / COMPILE_CACHE,
+            plan.without | frozenset(knowledge.without),
+        )  # fmt: skip
+
+    def check(self, request: TrialRequest) -> Outcome:
+        """One run that is no trial: what it ends as says whose fault a failure is. Raises ``Interrupted``."""
+        shutil.rmtree(request.folder, ignore_errors=True)
+        return self._runner.run(request, self._stop)
 
     def _undisturbed(self, number: int, request: TrialRequest, time_for: Callable[[float], bool]) -> Outcome:
         """The outcome, of a second run where other processes contaminated the first one.

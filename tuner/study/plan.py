@@ -9,6 +9,7 @@ from pathlib import Path
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.contention import Host
 from tuner.child.records import Window
+from tuner.child.watch import Watch
 from tuner.devices.present import kind_of
 from tuner.model import BASELINE, Config, Device, Script
 from tuner.objective import Objective
@@ -25,7 +26,7 @@ class StudyPlan:
     trials in a row without a gain worth having. The baseline is measured again every ``anchor_every`` trials.
     Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` is ``keep``
     or ``free``: whether samples per optimizer step may change. ``probe``: whether it begins with one where there is
-    time for it.
+    time for it. ``without``: the watches that the user switched off.
     """
 
     name: str
@@ -52,6 +53,7 @@ class StudyPlan:
     patience: int | None = 25
     effective_batch: str = "keep"
     probe: bool = True
+    without: frozenset[Watch] = frozenset()
 
     @property
     def host(self) -> Host:

@@ -18,9 +18,10 @@ from tuner.space.arguments import bound_knobs, parse, render
 from tuner.space.declare import Known
 from tuner.space.resolve import ResolvedSpace, resolve, selected_names
 from tuner.storage.database import NewTrial
-from tuner.storage.folder import LOG, PROBE
+from tuner.storage.folder import CHECKS, LOG, PROBE
 from tuner.storage.lock import DeviceLock, FolderLock
-from tuner.study.baseline import baseline_error
+from tuner.study.baseline import baseline_error, blame_error, check_failure, keep_fault
+from tuner.study.blame import Inquiry, Whose, may_be_ours
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 
@@ -43,25 +44,43 @@ def probe(
         knowledge = first_knowledge(bound)
 
         def run(name: str, config: Config, side: ProbeSide | None = None) -> Outcome:
-            script = replace(plan.script, argv=render(plan.script.argv, config))
+            script = replace(plan.script, argv=render(plan.script.argv, knowledge.given(config)))
             window = probe_window(plan.window) if side else plan.window
             folder = plan.folder / PROBE / name
             request = TrialRequest(
-                folder, script, plan.device, config, knowledge, window, plan.limits, probe=side
+                folder, script, plan.device, config, knowledge, window, plan.limits, probe=side, without=plan.without
             )  # fmt: skip
             outcome = runner.run(request, stop)
             tell(name, outcome)
+            if name == REAL and (not outcome.complete or outcome.measurement is None):
+                raise _real_error(plan, request, outcome, lambda check: runner.run(check, stop))
             return outcome
 
         real = run(REAL, BASELINE)
-        if not real.complete or real.measurement is None:
-            raise baseline_error(real, plan.folder / PROBE / REAL / LOG)
+        assert real.measurement is not None
         knowledge = with_arguments(replace(real.knowledge, effective_batch="free"), bound)
         known = Known(plan.device, plan.cores, knowledge=knowledge)
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
         space = resolve(chosen, known, selection=plan.selection)
         measured = _measure(knowledge, lambda side, config: run(SIDE_TEXT[side], config, side.in_child))
         return find_bottleneck(real.measurement, measured), space, _headroom(plan, real.measurement)
+
+
+def _real_error(
+    plan: StudyPlan, request: TrialRequest, outcome: Outcome, run: Callable[[TrialRequest], Outcome]
+) -> Exception:
+    """The error for a real loop that gives no figure, by whose fault that is. Raises ``Interrupted``."""
+    log = request.folder / LOG
+    if not may_be_ours(outcome):
+        return baseline_error(outcome, log)
+    check_failure(outcome, plan)
+    verdict = Inquiry(request, outcome, plan.folder / CHECKS, run).verdict()
+    fault = keep_fault(plan.folder, outcome, verdict) if verdict.whose is Whose.OURS else None
+    error = blame_error(outcome, verdict, log, fault)
+    if verdict.ways:
+        names = ",".join(sorted(verdict.ways[0]))
+        error.hint = f"--without {names} leaves out what breaks it; please report it, with {fault}"
+    return error
 
 
 def probe_study(study: StudyContext) -> None:

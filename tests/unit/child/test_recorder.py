@@ -89,10 +89,13 @@ def test_validation_is_set_apart_with_its_time(clock: StepClock, time: Time, log
     time.now += 7.0
     clock.training_resumes()
     _train(clock, time, 5, 0.1)
-    flagged = [r for r in log.records if r["flagged"]]
+    blocks = [record for record in log.records if record["kind"] == "block"]
+    flagged = [r for r in blocks if r["flagged"]]
     assert [round(r["seconds"], 3) for r in flagged] == [7.0]
     assert flagged[0]["samples"] == 0
-    assert all(r["seconds"] < 1 for r in log.records if not r["flagged"])
+    assert all(r["seconds"] < 1 for r in blocks if not r["flagged"])
+    told = [(r["pause"], r["begins"]) for r in log.records if r["kind"] == "pause"]
+    assert told == [("validation", True), ("validation", False)]
 
 
 def test_the_end_of_an_epoch_belongs_to_training(clock: StepClock, time: Time, log: Log) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tuner.analysis.accuracy import AccuracyLimits
+from tuner.child.watch import Watch
 from tuner.cli import build_parser
 from tuner.cli.settings import Settings, gather
 from tuner.errors import ScriptNotFoundError, UsageError
@@ -69,6 +70,7 @@ effective_batch = "free"
 max_loss_increase = 0.02
 planned_samples = 1000
 probe = false
+without = ["loader", "tf.data"]
 """
 
 
@@ -80,7 +82,7 @@ def test_a_file_says_everything(here: Path, declare: Callable[..., Path]) -> Non
         pinned=Config(num_workers=4, pin_memory=True, precision="bf16", lr=0.5), max_memory="0.5",
         space="job/spaces/mine.py", objective="latency", seed=9, effective_batch="free",
         source=path.relative_to(here), accuracy=AccuracyLimits(max_loss_increase=0.02), planned_samples=1000,
-        probe=False, loads=(Path("job/spaces/mine.py"),),
+        probe=False, loads=(Path("job/spaces/mine.py"),), without=frozenset({Watch.LOADER, Watch.TF_DATA}),
     )  # fmt: skip
     assert _gather("job") == expected
     shutil.copy("train.py", "job/train.py")
@@ -101,6 +103,7 @@ def test_the_command_line_overrides_the_file_and_pins_are_joined(declare: Callab
         "elsewhere", "--knobs", "threads,-precision", "--set", "num_workers=2", "--set", "channels_last=true",
         "--max-memory", "20GiB", "--space", "keras", "--objective", "./mine.py", "--seed", "4",
         "--effective-batch", "keep", "--max-loss-increase", "off", "--planned-samples", "2000",
+        "--without", "files, losses",
         script_args=["--epochs", "1"],
     )  # fmt: skip
     assert settings == Settings(
@@ -109,7 +112,7 @@ def test_the_command_line_overrides_the_file_and_pins_are_joined(declare: Callab
         pinned=Config(num_workers=2, pin_memory=True, precision="bf16", lr=0.5, channels_last=True),
         max_memory="20GiB", space="keras", objective="./mine.py", seed=4,
         effective_batch="keep", source=Path("study.toml"), accuracy=AccuracyLimits(max_loss_increase=None),
-        planned_samples=2000, probe=False,
+        planned_samples=2000, probe=False, without=frozenset({Watch.FILES, Watch.LOSSES}),
     )  # fmt: skip
     assert not _gather("train.py", "--no-probe").probe
     assert _gather("train.py", script_args=[]).args == (), "nothing behind -- is nothing, too"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tuner.child.watch import Watch
 from tuner.errors import StudyMismatchError
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script, Value
@@ -68,6 +69,7 @@ def test_what_no_figure_depends_on_may_change(change: Callable[[StudyPlan], Stud
         (lambda p: replace(p, script=replace(p.script, path="other.py")), "script.path: train.py → other.py"),
         (lambda p: replace(p, script=replace(p.script, module="pkg.train")), "script.module: (none) → pkg.train"),
         (lambda p: replace(p, script=replace(p.script, argv=())), "script.argv: --lr 0.1 → (none)"),
+        (lambda p: replace(p, without=frozenset({Watch.LOADER})), "without: (absent) → ['loader']"),
         (lambda p: replace(p, selection=("compile",)), "space.selection: [] → ['compile']"),
         (
             lambda p: replace(p, pinned=Config(p.pinned, compile=1)),

@@ -101,3 +101,17 @@ class Device:
     def tensorflow_rounds(self, tf: ModuleType) -> bool:
         """Whether products of float32 are rounded to tf32."""
         return False
+
+    # Keras' other backends
+
+    def torch_missing(self, torch: ModuleType) -> str:
+        """Why the device can't have been used; "" where it can."""
+        return ""
+
+    def jax_missing(self, jax: ModuleType) -> str:
+        """Why the device can't have been used; "" where it can."""
+        return ""
+
+    def jax_memory(self, jax: ModuleType) -> Memory | None:
+        """Peak of the device's own memory; None where it has none, or JAX doesn't count it."""
+        return None

@@ -107,3 +107,17 @@ class CudaDevice(Device):
 
     def tensorflow_rounds(self, tf: ModuleType) -> bool:
         return bool(tf.config.experimental.tensor_float_32_execution_enabled())
+
+    def torch_missing(self, torch: ModuleType) -> str:
+        return "" if torch.cuda.is_initialized() else "PyTorch has used no GPU here: the steps ran on the CPU"
+
+    def jax_missing(self, jax: ModuleType) -> str:
+        return "" if jax.default_backend() in ("gpu", "cuda") else "JAX sees no GPU here: the steps ran on the CPU"
+
+    def jax_memory(self, jax: ModuleType) -> Memory | None:
+        stats = jax.local_devices()[0].memory_stats()
+        if not stats or "peak_bytes_in_use" not in stats:
+            return None
+        # What JAX takes at its start isn't what the training needs: the pool only says how much there is.
+        peak = int(stats["peak_bytes_in_use"])
+        return Memory(reserved=peak, allocated=peak, total=int(stats.get("bytes_limit", 0)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from .base import Device
 
 
@@ -10,3 +12,6 @@ class TpuDevice(Device):
 
     kind = "tpu"
     torch_type = "xla"
+
+    def jax_missing(self, jax: ModuleType) -> str:
+        return "" if jax.default_backend() == "tpu" else "JAX sees no TPU here: the steps ran elsewhere"

@@ -9,12 +9,13 @@ from ..adapter import Adapter, Library
 from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
+from ..watch import Watch
 from .applied import AppliedKnobs
 from .evidence import Observation
 from .losses import LossReader
 from .watches import Watches
 
-OLDEST = (3, 3)
+OLDEST = (3, 8)
 
 
 class KerasAdapter(Adapter):
@@ -27,6 +28,7 @@ class KerasAdapter(Adapter):
         self.losses = LossReader()
         self.watches = Watches(session, self.losses.epoch_begins)
         self._loss_at = 0.0
+        self._reads_loss = session.uses(Watch.LOSSES)
         if session.applied is not None:
             session.applied.attend(AppliedKnobs(self.watches).effects)
 
@@ -54,12 +56,13 @@ class KerasAdapter(Adapter):
     def _cap_memory(self, tf: ModuleType) -> None:
         """A config that takes too much fails here, and no neighbour on the card does.
 
-        A card whose memory is taken as it is needed can't be capped as well: there the limit is only held against.
+        A card whose memory is taken as it is needed can't be capped as well, and a script that asks for that would be
+        refused it: only where the baseline is known not to. Elsewhere the limit is only held against.
         """
         request, device = self.session.request, self.session.device
         if self.session.knobs.wants("memory_growth"):
             device.tensorflow_set_growth(tf, bool(request.config["memory_growth"]))
-        elif request.max_device_bytes and request.config:
+        elif request.max_device_bytes and request.config and request.knowledge.as_written.get("memory_growth") is False:
             device.tensorflow_cap_memory(tf, request.max_device_bytes)
 
     # the clock's hooks
@@ -67,10 +70,10 @@ class KerasAdapter(Adapter):
     def synchronize(self) -> None:
         """Waits for the device, and takes what graphs have counted."""
         watches = self.watches
-        if watches.tf is not None:
+        if watches.tf is not None and watches.backend == "tensorflow":
             self.session.device.tensorflow_synchronize(watches.tf)
-        if watches.fits is not None and watches.fits.steps.graph is not None:
-            watches.fits.steps.graph.settle()
+        if watches.fits is not None:
+            watches.fits.steps.synchronize()
         if watches.loops is not None:
             watches.loops.synchronize()
 
@@ -80,12 +83,12 @@ class KerasAdapter(Adapter):
         return in_loops + (self.watches.fits.steps.traces if self.watches.fits is not None else 0)
 
     def on_block(self) -> None:
-        """Reads the loss."""
+        """Reads the losses."""
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
-        loss = self.losses.read(self.watches) if self._loss_at > progress else None
-        if loss is not None:
-            self.session.loss(loss)
+        losses = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else {}
+        for name, loss in losses.items():
+            self.session.loss(loss, name)
 
     def observe(self) -> None:
         """Facts and evidence, where this framework trained."""

@@ -50,14 +50,21 @@ class AppliedKnobs:
         return Effect(applied.changed, applied.refused or NO_DATASET)
 
     def _batch_size(self) -> Effect:
-        call = self.watches.fits.call if self.watches.fits is not None else None
-        return Effect(1) if call is not None and call.fed_by == "arrays" else self._data("batch_size")
+        fits = self.watches.fits
+        if fits is None or fits.call is None:
+            return self._data("batch_size")
+        refused = fits.call.refused.get("batch_size") or fits.call.refused.get("grad_accumulation")
+        if refused:
+            return Effect(0, refused)
+        # A batch that is split stays as large as the script made it.
+        return Effect(1) if fits.call.fed_by == "arrays" or fits.split.newest > 1 else self._data("batch_size")
 
     def _model(self, knob: str) -> Effect:
         call = self.watches.fits.call if self.watches.fits is not None else None
         if call is not None:
             value = getattr(call.model, knob)
-            return Effect(1) if value == self.knobs.wanted(knob) else Effect(0, f"the model's own is {value}")
+            why = call.refused.get(knob) or f"the model's own is {value}"
+            return Effect(1) if value == self.knobs.wanted(knob) else Effect(0, why)
         if knob == "jit_compile" and self.watches.loops is not None:
             seen = self.watches.loops.functions.compilation()
             return Effect(seen.changed, seen.why) if seen is not None else Effect(0, "no tf.function was called twice")
@@ -76,11 +83,12 @@ class AppliedKnobs:
         return Effect(int(policy.forced is not None and policy.asked > 0), "no layer of Keras was made")
 
     def _accumulation(self) -> Effect:
-        call = self.watches.fits.call if self.watches.fits is not None else None
-        if call is None:
+        fits = self.watches.fits
+        if fits is None or fits.call is None:
             return Effect(0, NO_FIT)
-        observed = accumulation_of(call.model)
-        return Effect(int(observed == self.knobs.wanted("grad_accumulation")), f"the model's own is {observed}")
+        observed = accumulation_of(fits.call.model) * fits.split.newest
+        why = fits.call.refused.get("grad_accumulation") or f"the model's own is {observed}"
+        return Effect(int(observed == self.knobs.wanted("grad_accumulation")), why)
 
     def _rate(self) -> Effect:
         optimizers = self.watches.optimizers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 
@@ -11,9 +12,11 @@ from ..records import Evidence
 from ..session import Session
 from ..tensorflow import FRAMEWORK
 from ..tensorflow.graphs import is_compiled, products, xla_threads
-from ..tensorflow.strategies import DEFAULT, NO_STRATEGY
+from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit import FitCall
+from .freezing import DRAWS, what_froze
 from .model import POLICIES, accumulation_of, compute_dtypes, has_batch_norm, inner_optimizer, reduction_of
+from .on_batch import OWN_BATCHES
 from .steps import StepWatch
 from .watches import Watches
 
@@ -25,7 +28,10 @@ BATCH_REASONS = {
 }
 OWN_LOSS = "how the loss of the script's own training step depends on the batch is unknown"
 NO_PRODUCTS = "no product of matrices was seen in the training step"
+SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
+"""Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
 OWN_RATE = "a LearningRateScheduler sets the rate"
+UNSCALED = "nothing in the script's own training step scales its loss, which fp16 needs"
 
 
 class Observation:
@@ -53,7 +59,7 @@ class Observation:
         facts.framework, facts.backend = FRAMEWORK, watches.backend
         facts.framework_version = str(library.__version__) if library is not None else ""
         facts.unit = "samples" if session.clock.total_samples else "steps"
-        facts.precisions = session.device.tensorflow_precisions()
+        facts.precisions = [p for p in session.device.tensorflow_precisions() if p != "fp16" or self._scales_its_loss()]
         facts.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
         self._policy()
         self._strategy()
@@ -61,36 +67,73 @@ class Observation:
             self._fit(self.call, self.steps)
         elif watches.optimizers is not None and watches.optimizers.created:
             facts.as_written.update(grad_accumulation=1, lr_scale=1.0)
-            facts.left_out["grad_accumulation"] = OWN_LOSS
+            facts.left_out["grad_accumulation"] = OWN_BATCHES if self._by_batch else OWN_LOSS
             facts.optimizers, facts.loss_reduction = watches.optimizers.created, "unknown"
+            if self._by_batch:
+                self._train_on_batch()
+
+    @property
+    def _by_batch(self) -> bool:
+        """Whether the script trains by ``train_on_batch``."""
+        fits = self.watches.fits
+        return self.call is None and fits is not None and fits.on_batch.called
+
+    def _train_on_batch(self) -> None:
+        facts, loops = self.session.facts, self.watches.loops
+        if self.watches.backend != "tensorflow":
+            facts.left_out["jit_compile"] = OWN_BATCHES
+        if loops is None or loops.iterations.sources.primary is None:
+            facts.left_out["batch_size"] = OWN_BATCHES
+            facts.hide_wait(OWN_BATCHES)
+
+    def _scales_its_loss(self) -> bool:
+        """Whether what trains scales its loss where an optimizer undoes that: Keras' own step does, others may."""
+        optimizers = self.watches.optimizers
+        usual = self._by_batch if self.call is None else not self.call.custom_step
+        return usual or (optimizers is not None and optimizers.losses_scaled > 0)
 
     def _data(self) -> None:
         """The datasets first: a loop may know better what reached its step."""
         datasets, loops, call = self.watches.datasets, self.watches.loops, self.call
-        if datasets is None:
-            return
         if call is None or self.steps is None:
             if loops is not None:
                 loops.iterations.meet_training()
-            datasets.observe()
+            if datasets is not None:
+                datasets.observe()
             if loops is not None:
                 loops.observe()
-        elif call.fed_by == "dataset":
-            if self.steps.largest_batch:
-                datasets.saw_batch(self.steps.largest_batch)
+        elif call.fed_by == "dataset" and datasets is not None:
+            if self._largest_part(self.steps):
+                datasets.saw_batch(self._largest_part(self.steps))
             datasets.observe()
 
+    def _largest_part(self, steps: StepWatch) -> int:
+        """Rows in the largest forward pass; 0 where none was seen."""
+        fits = self.watches.fits
+        parts = fits.split.seen if fits is not None else 0
+        return -(-steps.largest_batch // max(1, parts))
+
     def _device(self) -> None:
-        tf, device, session = self.watches.tf, self.session.device, self.session
-        if tf is None:
+        """That of the library which computes: TensorFlow may be here for its datasets alone."""
+        backend, device, session = self.watches.backend, self.session.device, self.session
+        library = sys.modules.get(backend)
+        if library is None:
             return
-        missing = device.tensorflow_missing(tf)
+        if backend == "torch":
+            missing = device.torch_missing(library)
+        else:
+            missing = device.jax_missing(library) if backend == "jax" else device.tensorflow_missing(library)
         if missing:
             session.fail("unsupported", missing)
             return
-        growth, memory = device.tensorflow_growth(tf), device.tensorflow_memory(tf)
-        if growth is not None:
-            session.facts.as_written["memory_growth"] = growth
+        if backend == "torch":
+            memory = device.torch_memory(library, session.request.used_device_bytes)
+        elif backend == "jax":
+            memory = device.jax_memory(library)
+        else:
+            memory, growth = device.tensorflow_memory(library), device.tensorflow_growth(library)
+            if growth is not None:
+                session.facts.as_written["memory_growth"] = growth
         if memory is not None:
             session.recorder.emit(memory)
 
@@ -124,8 +167,11 @@ class Observation:
         facts.trainer, facts.fed_by, facts.training_loaders = "keras", call.fed_by, ["fit"]
         facts.optimizers, facts.batch_norm = [type(inner_optimizer(model)).__name__], has_batch_norm(model)
         facts.retraces = max(0, steps.traces - 1)
-        facts.loss_reduction = "unknown" if call.custom_step else reduction_of(model)
+        checked = self.watches.backend == "tensorflow"  # a screen holds the gradient of the parts to the whole there
+        facts.loss_reduction = "unknown" if call.custom_step else reduction_of(model, own_functions=checked)
         facts.dataset_len = call.dataset_len
+        facts.acts_by_batch, facts.counted_steps = call.acts_by_batch, list(call.counted_steps)
+        facts.gradient_scaler = steps.scaling.counts(steps.batches_trained)
         facts.as_written.update(call.written)
         by_script = self.watches.optimizers.accumulated_by_script if self.watches.optimizers is not None else 0
         facts.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
@@ -138,6 +184,11 @@ class Observation:
         reduction = self.session.facts.loss_reduction
         if call.fed_by in BATCH_REASONS:
             left_out["batch_size"] = BATCH_REASONS[call.fed_by]
+            left_out["grad_accumulation"] = BATCH_REASONS[call.fed_by]
+        elif "batch_size" in left_out:
+            left_out["grad_accumulation"] = left_out["batch_size"]  # their batches can't be made larger, either
+        if call.acts_by_batch or call.saves_by_batch:
+            left_out["steps_per_execution"] = call.why_not_several_steps(2)
         if call.sets_rate:
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
@@ -156,6 +207,8 @@ class Observation:
         per_call = int(call.model.steps_per_execution)
         if self.watches.backend == "tensorflow" and per_call > 1:
             self.session.facts.hide_wait(f"{per_call} steps are taken in one call")
+        elif self.watches.strategies is not None and self.watches.strategies.in_use(call.model) not in SEEN_TO_WAIT:
+            self.session.facts.hide_wait("the training step fetches its batches by the iterator of a strategy")
         if steps.calls >= 20 and steps.traces > max(4, steps.calls // 4):
             self.session.facts.remark(
                 f"the training step was traced anew {steps.traces} times in {steps.calls} calls: batches of ever new"
@@ -177,21 +230,43 @@ class Observation:
             self._precision_evidence()
         if "lr_scale" in config:
             self._rate_evidence()
-        if call is None or self.steps is None:
-            return
+        if call is not None and self.steps is not None:
+            self._fit_evidence(call, self.steps)
+
+    def _fit_evidence(self, call: FitCall, steps: StepWatch) -> None:
+        config = self.session.request.config
         observed: dict[str, Callable[[], object]] = {
             "run_eagerly": lambda: call.model.run_eagerly,
             "steps_per_execution": lambda: call.model.steps_per_execution,
             "workers": lambda: call.workers,
-            "grad_accumulation": lambda: accumulation_of(call.model),
+            "grad_accumulation": lambda: self._parts(call),
         }
         for knob, look in observed.items():
             if knob in config:
-                self._compare(knob, look())
+                self._compare(knob, look(), why=call.refused.get(knob, ""))
         if "batch_size" in config and call.fed_by == "arrays":
-            self._compare("batch_size", self.steps.largest_batch)
+            self._compare("batch_size", self._largest_part(steps))
+        if "batch_size" in call.refused:
+            self._compare("batch_size", None, why=call.refused["batch_size"])
+        if config.get("run_eagerly") is False and not call.model.run_eagerly:
+            self._traced_evidence(call, steps)
         if "jit_compile" in config:
-            self._xla_evidence(call, self.steps)
+            self._xla_evidence(call, steps)
+
+    def _parts(self, call: FitCall) -> int:
+        """Micro-batches in one update: those of the script's own, or the parts that a step was split into."""
+        fits = self.watches.fits
+        split = fits.split.seen if fits is not None else 0
+        return accumulation_of(call.model) * max(1, split)
+
+    def _traced_evidence(self, call: FitCall, steps: StepWatch) -> None:
+        """Whether the step depends on what Python draws or counts, which a trace does once and no more."""
+        if self.watches.backend == "tensorflow":
+            why = what_froze(call.model, steps.step_function) if steps.step_function is not None else ""
+        else:
+            why = DRAWS if steps.witness.traces_differ() else ""
+        if why:
+            self._compare("run_eagerly", None, why=why)
 
     def _compare(self, knob: str, observed: object, *, why: str = "") -> None:
         self.session.knobs.compare(knob, observed, why=why or f"observed {observed}")
@@ -217,6 +292,9 @@ class Observation:
             knobs.report("precision", Finding(Evidence.CONTRADICTED, f"Keras has no policy for {requested}", changed=0))
             return
         counts, wanted = self._products(), number_format(requested)
+        if wanted == "float16" and set_by is SetBy.PATCH and not self._scales_its_loss():
+            knobs.report("precision", Finding(Evidence.CONTRADICTED, UNSCALED, changed=0))
+            return
         if not counts or not wanted:
             reason = f"nobody knows what {requested} computes in" if counts else NO_PRODUCTS
             knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason))
@@ -233,6 +311,8 @@ class Observation:
         """Number format → products of matrices in the training step, else layers that compute in it."""
         if self.call is None or self.steps is None:
             return dict(self.session.facts.products)
+        if self.watches.backend != "tensorflow":
+            return dict(self.steps.witness.products())
         counts: Counter[str] = Counter()
         if self.watches.tf is not None:
             for graph in self.steps.graphs():
@@ -248,4 +328,6 @@ class Observation:
             compiled = any(is_compiled(graph) for graph in steps.graphs())
             # A flag alone compiles nothing; where what was compiled runs in threads, these can be seen.
             compiled = compiled and (not self.session.device.xla_runs_in_threads or xla_threads() > 0)
-        self._compare("jit_compile", compiled, why="no code of XLA's has run")
+            self._compare("jit_compile", compiled, why="no code of XLA's has run")
+        else:
+            self._compare("jit_compile", steps.witness.compiled, why="no compiled step has run")

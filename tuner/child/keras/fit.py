@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -15,6 +16,10 @@ from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
+from . import callbacks
+from .model import has_own_step
+from .on_batch import OnBatchWatch
+from .split import SplitWatch
 from .steps import Nesting, StepWatch
 from .types import Callback, Logs, Model
 
@@ -29,17 +34,32 @@ class FitCall:
     """The newest call of ``fit`` by the script.
 
     ``fed_by``: "arrays", "dataset" (of tf.data), "pydataset", "generator" or "loader" (of torch). ``written``: knob →
-    the script's own value. ``workers``: that prepare the batches of a PyDataset. ``sets_rate``: whether a callback sets
-    the learning rate. ``custom_step``: whether the model has a training step of its own.
+    the script's own value. ``workers``: that prepare the batches of a PyDataset. ``custom_step``: whether the model has
+    a training step of its own. ``sets_rate``: whether a callback sets the learning rate; ``acts_by_batch`` and
+    ``saves_by_batch``: names of callbacks that do so with batches, "" for none. ``counted_steps``: the script's own
+    ``steps_per_epoch`` and ``validation_steps``. ``refused``: knob → why it isn't turned in this call.
     """
 
     model: Model
     fed_by: str
     custom_step: bool
     sets_rate: bool
+    acts_by_batch: str = ""
+    saves_by_batch: str = ""
+    counted_steps: tuple[int, ...] = ()
     written: dict[str, Value] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     dataset_len: int | None = None
     workers: int = 0
+
+    def why_not_several_steps(self, wanted: int) -> str:
+        """Why so many steps in one call would train another way than one; "" where they wouldn't."""
+        if self.acts_by_batch:
+            return f"{self.acts_by_batch} acts with every batch, and would be called with every {wanted}. one only"
+        if self.saves_by_batch:
+            return f"{self.saves_by_batch} saves after a number of batches"
+        uneven = [steps for steps in self.counted_steps if steps % wanted]
+        return f"{uneven[0]} steps, as the script counts them, are no multiple of {wanted}" if uneven else ""
 
 
 class FitWatch:
@@ -60,13 +80,17 @@ class FitWatch:
         self.backend: str = keras.backend.backend()
         self.nesting = Nesting()
         self.steps = StepWatch(session, self.nesting, self.backend)
+        self.split = SplitWatch(session, self.backend)
+        self.on_batch = OnBatchWatch(session, self.backend, lambda: self.nesting.active)
         self.call: FitCall | None = None
 
     def install(self) -> None:
         """Patches the class that defines ``fit``: every model inherits from it."""
         trainer = next(cls for cls in self.keras.Model.__mro__ if "fit" in cls.__dict__)
         patch(trainer, "fit", self._fit)
+        self.split.install(trainer)
         if self.session.measuring:
+            self.on_batch.install(trainer)
             patch(trainer, "evaluate", self._evaluate)
             patch(trainer, "predict", self._evaluate)
             self.steps.install(trainer)
@@ -98,6 +122,7 @@ class FitWatch:
             finally:
                 self._enter(fits=-1)
                 self.steps.fit_ended()
+                self.split.end()
 
         return fit
 
@@ -119,11 +144,12 @@ class FitWatch:
             self.session.note(f"Model.fit could not be prepared: {type(error).__name__}: {error}")
 
     def _begin(self, model: Model, arguments: FitArguments) -> FitCall:
-        callbacks = arguments.get("callbacks")
-        listed = getattr(callbacks, "callbacks", callbacks) or ()
+        listed = callbacks.listed(arguments.get("callbacks"))
+        counted = (arguments.get("steps_per_epoch"), arguments.get("validation_steps"))
         return FitCall(
-            model, self._kind_of(arguments.get("x")), custom_step=_has_own_step(type(model)),
-            sets_rate=any("LearningRateScheduler" in type(callback).__name__ for callback in _as_list(listed)),
+            model, self._kind_of(arguments.get("x")), custom_step=has_own_step(type(model)),
+            sets_rate=callbacks.sets_rate(listed), acts_by_batch=callbacks.acts_by_batch(listed),
+            saves_by_batch=callbacks.saves_by_batch(listed), counted_steps=tuple(int(n) for n in counted if n),
         )  # fmt: skip
 
     def _read(self, call: FitCall, arguments: FitArguments) -> None:
@@ -143,7 +169,7 @@ class FitWatch:
             call.workers = call.written["workers"] = int(x.workers)
 
     def _kind_of(self, x: object) -> str:
-        if self.datasets is not None and self.datasets.is_dataset(x):
+        if _is_dataset(x):
             return "dataset"
         if isinstance(x, self.keras.utils.PyDataset):
             return "pydataset"
@@ -162,43 +188,66 @@ class FitWatch:
         """The knobs of the model, and those among the arguments."""
         session, config, model = self.session, self.session.request.config, call.model
         differing = [knob for knob in MODEL_KNOBS if session.knobs.wants(knob) and getattr(model, knob) != config[knob]]
+        if "steps_per_execution" in differing:
+            reason = call.why_not_several_steps(int(config["steps_per_execution"]))
+            if reason:
+                call.refused["steps_per_execution"] = reason
+                differing.remove("steps_per_execution")
         for knob in differing:
             setattr(model, knob, config[knob])
-        self.steps.remake(model, always=bool(differing))
+        written = session.request.knowledge.as_written.get("jit_compile")
+        if session.knobs.wants("strategy") and "jit_compile" not in config and isinstance(written, bool):
+            # Keras decides on XLA by itself, and against it under a strategy: to undo one isn't to compile.
+            differing += ["jit_compile"] if bool(model.jit_compile) != written else []
+            model.jit_compile = written
         if session.knobs.wants("workers") and call.fed_by == "pydataset":
             arguments["x"].workers = call.workers = int(config["workers"])
-        factor = 1.0
+        parts, factor = self._resize(call, arguments)
+        is_new = self.split.begin(model, parts)
+        self.steps.remake(model, always=bool(differing) or is_new)
+        if factor != 1.0 and arguments.get("steps_per_epoch"):
+            steps = int(arguments["steps_per_epoch"])
+            arguments["steps_per_epoch"] = max(1, round(steps / factor))
+            if arguments["steps_per_epoch"] * factor != steps:
+                call.refused["batch_size"] = f"{steps} steps of the script's batches can't be made of such batches"
+
+    def _resize(self, call: FitCall, arguments: FitArguments) -> tuple[int, float]:
+        """The batches of the config: into how many parts a step splits one, and its samples by those as written.
+
+        Batches are as large as all parts of one: where these make up the script's own batch, it stays as it is.
+        """
+        knobs = self.session.knobs
+        splits = call.fed_by in ("arrays", "dataset") and not call.custom_step
+        parts = self.split.parts_for(call.model) if splits else 1
         if call.fed_by == "dataset" and self.datasets is not None:
-            arguments["x"] = self.datasets.adapt(arguments["x"], batched=True)
-            factor = self.datasets.factor(arguments["x"])
-        elif call.fed_by == "arrays" and session.knobs.wants("batch_size"):
+            arguments["x"] = self.datasets.adapt(arguments["x"], batched=True, parts=parts)
+            if parts > 1 and self.datasets.refused("batch_size"):
+                call.refused["grad_accumulation"] = self.datasets.refused("batch_size")
+                return 1, self.datasets.factor(arguments["x"])
+            return parts, self.datasets.factor(arguments["x"])
+        if call.fed_by == "arrays" and (knobs.wants("batch_size") or parts > 1):
             written = int(call.written["batch_size"])
-            factor = int(config["batch_size"]) / written
+            size = int(knobs.wanted("batch_size") or written) * parts
             # What validates does so by the batch size of training, unless the script says otherwise.
             arguments["validation_batch_size"] = arguments.get("validation_batch_size") or written
-            arguments["batch_size"] = int(config["batch_size"])
-        if factor != 1.0 and arguments.get("steps_per_epoch"):
-            arguments["steps_per_epoch"] = max(1, round(arguments["steps_per_epoch"] / factor))
+            arguments["batch_size"] = size
+            return parts, size / written
+        return parts, 1.0
 
     # metrics
 
     def _watch(self, call: FitCall, arguments: FitArguments) -> None:
-        callback = self._callback()
-        callbacks = arguments.get("callbacks")
-        if callbacks is not None and hasattr(callbacks, "append") and not isinstance(callbacks, list):
-            callbacks.append(callback)  # a CallbackList
+        callback, given = self._callback(call.model), arguments.get("callbacks")
+        if given is not None and hasattr(given, "append") and not isinstance(given, list):
+            given.append(callback)  # a CallbackList
         else:
-            arguments["callbacks"] = [*_as_list(callbacks or ()), callback]
+            arguments["callbacks"] = [*callbacks.listed(given), callback]
         self.steps.prepare(call.model, callback, self.datasets if call.fed_by == "dataset" else None)
 
-    def _callback(self) -> Callback:
+    def _callback(self, model: Model) -> Callback:
         session, steps, on_epoch = self.session, self.steps, self.on_epoch
 
         class Metrics(self.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
-            def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-                if not steps.calls:  # a model of the script's own may do without the usual training function
-                    session.step(FRAMEWORK)
-
             def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
                 steps.epoch_begins()
                 on_epoch()
@@ -207,7 +256,15 @@ class FitWatch:
                 figures = ((name, _as_float(value)) for name, value in (logs or {}).items())
                 session.report({name: figure for name, figure in figures if figure is not None})
 
-        callback: Callback = Metrics()
+        class EachBatch(Metrics):
+            def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+                if not steps.calls:
+                    session.step(FRAMEWORK)
+
+        # A model of the script's own may do without the usual training function. Elsewhere nothing is called with a
+        # batch: Keras shows its progress in another thread then, as it does without us.
+        maker = next(cls for cls in type(model).__mro__ if "make_train_function" in vars(cls))
+        callback: Callback = (Metrics if maker.__module__.startswith("keras.src.") else EachBatch)()
         return callback
 
     def _evaluate(self, original: Callable[..., Result]) -> Callable[..., Result]:
@@ -229,15 +286,10 @@ class FitWatch:
         return evaluate
 
 
-def _has_own_step(kind: type) -> bool:
-    """Whether a class of models has another training step than Keras' own for the backend."""
-    own = (cls for cls in kind.__mro__ if cls.__module__.startswith("keras.src.backend."))
-    base = next((cls.__dict__["train_step"] for cls in own if "train_step" in cls.__dict__), None)
-    return getattr(kind, "train_step", None) is not base
-
-
-def _as_list(value: object) -> list[object]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+def _is_dataset(x: object) -> bool:
+    """Whether it is one of tf.data, also where nothing watches those."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(x, tf.data.Dataset)
 
 
 def _as_float(value: object) -> float | None:

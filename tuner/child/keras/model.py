@@ -1,16 +1,17 @@
-"""What Keras models are made with: the number format of their layers, the optimizer's rate and accumulation."""
+"""What Keras models are made with: the number format of their layers, their training step, the optimizer's rate."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
 from ..patches import patch
 from ..session import Session
-from .types import KerasOptimizer, Model, Policy, Schedule
+from .types import KerasOptimizer, Model, Policy
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 _WRAPPER = "LossScaleOptimizer"  # it has no rate and no gradients of its own
@@ -32,13 +33,13 @@ class PolicyWatch:
         self.asked = 0
         self.on_first: Callable[[], None] = lambda: None
 
-    def install(self) -> None:
+    def install(self, keras: ModuleType) -> None:
         """Called before any layer is made."""
         policies = sys.modules["keras.src.dtype_policies.dtype_policy"]
         patch(policies, "set_dtype_policy", self._set)
-        for owner in (sys.modules.get("keras.config"), sys.modules.get("keras.mixed_precision")):
+        for owner in (keras.config, keras.mixed_precision):  # by other names among the modules before Keras 3.10
             for name in ("set_dtype_policy", "set_global_policy"):
-                if owner is not None and hasattr(owner, name):
+                if hasattr(owner, name):
                     patch(owner, name, self._set)
         if self.session.knobs.wants("precision") and self.session.request.config["precision"] in POLICIES:
             self.forced = policies.DTypePolicy(POLICIES[self.session.request.config["precision"]])
@@ -65,25 +66,36 @@ class PolicyWatch:
 
 
 class OptimizerWatch:
-    """Accumulation and learning rate, passed to every optimizer that the script makes.
+    """The learning rate of every optimizer that the script makes, and what of it is asked for while it trains.
+
+    A rate that is a number is passed on changed. A schedule stays the script's own object, so that what is saved with a
+    model is what the script wrote: its figures are changed when the optimizer asks for them.
 
     ``created``: names of their classes. ``scaled``: how many rates were changed. ``accumulated_by_script``: steps of
-    accumulation that the script asks for; 0 for none. ``on_first`` is called before the first optimizer is made.
+    accumulation that the script asks for; 0 for none. ``losses_scaled``: how often a loss was passed to an optimizer
+    for scaling. ``on_first`` is called before the first optimizer is made.
     """
 
     def __init__(self, session: Session, keras: ModuleType) -> None:
         self.session = session
         self.keras = keras
-        self.accumulates = int(session.knobs.wanted("grad_accumulation") or 0)
         self.scale = float(session.knobs.wanted("lr_scale") or 1.0)
+        self.pace = _pace(session)
         self.created: list[str] = []
         self.scaled = 0
         self.accumulated_by_script = 0
+        self.losses_scaled = 0
         self.on_first: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Patches the base class: every optimizer's own ``__init__`` calls it."""
-        patch(sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer, "__init__", self._init)
+        base = sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
+        patch(base, "__init__", self._init)
+        if self.scale != 1.0 or self.pace != 1:
+            patch(base, "_get_current_learning_rate", self._current_rate)
+        if self.session.measuring:
+            for owner in (base, self.keras.optimizers.LossScaleOptimizer):
+                patch(owner, "scale_loss", self._scale_loss)
 
     def _init(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
@@ -110,30 +122,53 @@ class OptimizerWatch:
         written = arguments.get("gradient_accumulation_steps")
         if written:
             self.accumulated_by_script = int(written)
-        elif self.accumulates > 1:
-            arguments["gradient_accumulation_steps"] = self.accumulates
         if self.scale == 1.0:
             return
         rate = arguments.get("learning_rate")
         if isinstance(rate, (int, float)):
             arguments["learning_rate"] = float(rate) * self.scale
-            self.scaled += 1
-        elif isinstance(rate, self.keras.optimizers.schedules.LearningRateSchedule):
-            arguments["learning_rate"] = self._scaled(rate)
-            self.scaled += 1
+        self.scaled += isinstance(rate, (int, float)) or callable(rate)
 
-    def _scaled(self, schedule: Schedule) -> Schedule:
-        scale = self.scale
+    def _current_rate(self, original: Callable[[KerasOptimizer], Any]) -> Callable[[KerasOptimizer], Any]:
+        schedules, ops = self.keras.optimizers.schedules, self.keras.ops
 
-        class Scaled(self.keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc, name-defined]
-            def __call__(self, step: object) -> float:
-                return schedule(step) * scale
+        def _get_current_learning_rate(optimizer: KerasOptimizer) -> Any:
+            rate = optimizer._learning_rate
+            if isinstance(rate, schedules.LearningRateSchedule) and self.pace != 1:
+                # Of the same number of samples: a schedule counts batches, which have another size here.
+                pace = self.pace
+                step = ops.floor_divide(ops.multiply(optimizer._iterations, pace.numerator), pace.denominator)
+                return rate(step) * self.scale
+            # A number was changed when the optimizer was made.
+            return original(optimizer) * self.scale if callable(rate) else original(optimizer)
 
-            def get_config(self) -> dict[str, object]:
-                return schedule.get_config()
+        return _get_current_learning_rate
 
-        scaled: Schedule = Scaled()
-        return scaled
+    def _scale_loss(self, original: Callable[..., object]) -> Callable[..., object]:
+        def scale_loss(optimizer: KerasOptimizer, *args: object, **kwargs: object) -> object:
+            self.losses_scaled += 1
+            return original(optimizer, *args, **kwargs)
+
+        return scale_loss
+
+
+def _pace(session: Session) -> Fraction:
+    """Samples of a step by those of the script's own steps; 1 where the config keeps them, or the script sets them."""
+    knobs, written = session.knobs, session.request.knowledge.as_written
+    pace = Fraction(1)
+    for knob in ("batch_size", "grad_accumulation"):
+        before, now = written.get(knob), knobs.wanted(knob)
+        if type(now) is int and type(before) is int and before > 0:
+            pace *= Fraction(now, before)
+    # A knob that an argument sets is known to the script: its schedule follows it by itself.
+    return Fraction(1) if knobs.arguments & {"batch_size", "grad_accumulation"} else pace
+
+
+def has_own_step(kind: type) -> bool:
+    """Whether a class of models has another training step than Keras' own for the backend."""
+    own = (cls for cls in kind.__mro__ if cls.__module__.startswith("keras.src.backend."))
+    base = next((cls.__dict__["train_step"] for cls in own if "train_step" in cls.__dict__), None)
+    return getattr(kind, "train_step", None) is not base
 
 
 def inner_optimizer(model: Model) -> KerasOptimizer:
@@ -146,16 +181,20 @@ def accumulation_of(model: Model) -> int:
     return int(getattr(inner_optimizer(model), "gradient_accumulation_steps", None) or 1)
 
 
-def reduction_of(model: Model) -> str:
-    """How the compiled loss depends on the batch: "mean", "sum" or "unknown"."""
+def reduction_of(model: Model, *, own_functions: bool = True) -> str:
+    """How the compiled loss depends on the batch: "mean", "sum" or "unknown".
+
+    Keras takes the mean of what a function of the script's own gives; where that isn't a figure per sample, it's
+    another loss for parts of a batch. ``own_functions``: whether such a function passes for a mean.
+    """
     losses = model.loss
     flat = list(losses.values()) if isinstance(losses, dict) else losses
     flat = flat if isinstance(flat, (list, tuple)) else [flat]
-    reductions = {_reduction_of_one(loss) for loss in flat if loss is not None}
+    reductions = {_reduction_of_one(loss, own_functions) for loss in flat if loss is not None}
     return reductions.pop() if len(reductions) == 1 else "unknown"
 
 
-def _reduction_of_one(loss: object) -> str:
+def _reduction_of_one(loss: object, own_functions: bool) -> str:
     if isinstance(loss, str):
         return "mean"
     reduction = getattr(loss, "reduction", None)
@@ -164,7 +203,8 @@ def _reduction_of_one(loss: object) -> str:
     if reduction == "sum":
         return "sum"
     # Keras wraps a plain function into a loss that takes the mean over the batch.
-    return "mean" if callable(loss) and reduction is None else "unknown"
+    known = own_functions or str(getattr(loss, "__module__", "")).startswith("keras.src.")
+    return "mean" if callable(loss) and reduction is None and known else "unknown"
 
 
 def compute_dtypes(model: Model) -> dict[str, int]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
-from ..patches import patch
+from ..patches import instead, patch
 from ..records import ProbeSide
 from ..session import Session
 from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
-from ..tensorflow.types import ConcreteFunction, Result, Structure
+from ..tensorflow.functions import not_converted
+from ..tensorflow.types import ConcreteFunction, Function, Result, Structure
 from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
+from .scaling import LossScaleWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
+from .witness import COUNTED_AT, StepWitness
 
 # The calls at which the plan of the data is looked at: before the first fetch, and once more.
 _PLAN_READ_AT = (0, 2)
@@ -40,6 +44,7 @@ class StepWatch:
 
     ``datasets``: of the current ``fit``, where a tf.data dataset feeds it. ``calls``: of the training function.
     ``logs``: what its last call returned. ``callback``: the current ``fit``'s, which knows the steps of an epoch.
+    ``batches_trained``: by the training function, and ``scaling`` the updates among them that were skipped.
     """
 
     def __init__(self, session: Session, nesting: Nesting, backend: str) -> None:
@@ -51,13 +56,16 @@ class StepWatch:
         self.batches = BatchCounters(session)
         self.datasets: DatasetWatch | None = None
         self.callback: Callback | None = None
+        self.witness = StepWitness(backend)
+        self.scaling = LossScaleWatch()
         self.calls = 0
         self.logs: Logs = {}
-        self._micro_steps = 0
+        self.batches_trained = 0
         self._epoch_steps = 0
         self._step_function: object = None
         self._making = False
         self._awaits_iterator = False
+        self._making_counted: Callable[[Model], AbstractContextManager[None]] = self._counted_by_name
 
     def install(self, trainer: type) -> None:
         """Patches the class that defines ``fit``, and the backend's iterator over an epoch."""
@@ -72,7 +80,9 @@ class StepWatch:
             self.graph.install()
             self.gradients = GradientWatch(self.session, tf)
             self.gradients.install()
-            patch(trainer, "_autoconvert_optionals", self._count_in_graph)
+            if hasattr(trainer, "_autoconvert_optionals"):  # since Keras 3.12
+                patch(trainer, "_autoconvert_optionals", self._count_in_graph)
+                self._making_counted = lambda model: nullcontext()
             patch(module.TFEpochIterator, "__init__", self._epoch_iterator)
         else:
             names = {"jax": "JAXEpochIterator", "torch": "TorchEpochIterator"}
@@ -87,6 +97,8 @@ class StepWatch:
     def prepare(self, model: Model, callback: Callback, datasets: DatasetWatch | None) -> None:
         """Before training: makes the variables that count. ``datasets`` where one of them feeds the model."""
         self.callback, self.datasets = callback, datasets
+        if self.backend != "jax":  # there an epoch's state is elsewhere
+            self.scaling.begin(model)
         if self.graph is not None and self.gradients is not None:
             self.graph.prepare()
             self.gradients.prepare(model)
@@ -110,7 +122,8 @@ class StepWatch:
         def make_train_function(model: Model, *args: object, **kwargs: object) -> Result:
             self._making = True
             try:
-                result = original(model, *args, **kwargs)
+                with self.witness.watching(model), self._making_counted(model):
+                    result = original(model, *args, **kwargs)
             finally:
                 self._making = False
             function = model.train_function
@@ -125,6 +138,8 @@ class StepWatch:
         per_call = int(model.steps_per_execution)
 
         def train_function(*args: object) -> object:
+            if not self.nesting.fits:
+                return function(*args)  # train_on_batch uses it as well
             self.session.check_stop()
             if self.session.clock.validating:
                 self.session.clock.training_resumes()
@@ -143,7 +158,7 @@ class StepWatch:
         if self.datasets is not None and self.calls in _PLAN_READ_AT and self.graph is not None:
             self.datasets.fed_by(args[-1])  # type: ignore[arg-type]  # Keras passes the iterator last
         if self.graph is None:
-            return self._batch_only(args) if self.session.request.probe is ProbeSide.LOADER else function(*args)
+            return self._in_python(function, args)
         # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
         self.graph.timing = timed
         try:
@@ -152,6 +167,13 @@ class StepWatch:
             return function(*args)
         finally:
             self.graph.timing = False
+
+    def _in_python(self, function: TrainFunction, args: tuple[object, ...]) -> object:
+        """As ``_run``, where batches pass through Python."""
+        if self.session.request.probe is ProbeSide.LOADER:
+            return self._batch_only(args)
+        asked = self.backend == "torch" and self.calls == COUNTED_AT and "precision" in self.session.request.config
+        return self.witness.run(function, args) if asked and not self.witness.compiled else function(*args)
 
     def _batch_only(self, args: tuple[object, ...]) -> object:
         """As ``_fetch_only``, where batches pass through Python."""
@@ -182,9 +204,10 @@ class StepWatch:
         in_epoch = self.callback.params.get("steps") if self.callback is not None else None
         micro_steps = per_call if in_epoch is None else max(1, min(per_call, in_epoch - self._epoch_steps))
         self._epoch_steps += micro_steps
-        before = self._micro_steps // accumulated
-        self._micro_steps += micro_steps
-        updates = self._micro_steps // accumulated - before
+        before = self.batches_trained // accumulated
+        self.batches_trained += micro_steps
+        updates = self.batches_trained // accumulated - before
+        self.scaling.stepped(self.batches_trained)
         if self.gradients is not None and self.gradients.waiting and self.graph is not None:
             self.gradients.stepped(updates, self.graph.samples, self.graphs())
         if updates:
@@ -195,22 +218,53 @@ class StepWatch:
     def _count_in_graph(self, original: Callable[..., TrainFunction]) -> Callable[..., TrainFunction]:
         def _autoconvert_optionals(model: Model, step_function: TrainFunction) -> TrainFunction:
             run = original(model, step_function)
-            if not self._making or self.graph is None:
+            if not self._making:
                 return run
             self._step_function = step_function
-            graph, gradients = self.graph, self.gradients
+            return self._counted(model, run)
 
-            def counted(data: Structure) -> object:
+        return _autoconvert_optionals
+
+    def _counted(self, model: Model, run: TrainFunction) -> TrainFunction:
+        """A step on a batch that counts it, outside of what is compiled."""
+        graph, gradients = self.graph, self.gradients
+
+        def counted(data: Structure) -> object:
+            if self.nesting.fits and graph is not None:
                 graph.count(data, model.distribute_strategy)
                 if gradients is not None:
                     gradients.batch_begins(data)
-                return run(data)
+            return run(data)
 
-            tf: ModuleType = sys.modules["tensorflow"]
-            unconverted: TrainFunction = tf.autograph.experimental.do_not_convert(counted)
-            return unconverted
+        return not_converted(counted)
 
-        return _autoconvert_optionals
+    @contextmanager
+    def _counted_by_name(self, model: Model) -> Iterator[None]:
+        """Before Keras 3.12: the first ``tf.function`` that the training function is made of is the step on a batch.
+
+        Without any, the model's own ``train_step`` is.
+        """
+        if self.graph is None:
+            yield
+            return
+        tf: Any = sys.modules["tensorflow"]
+        function = tf.function
+
+        def first(step: TrainFunction, *args: object, **kwargs: object) -> TrainFunction:
+            tf.function = function
+            self._step_function = made = function(step, *args, **kwargs)
+            return self._counted(model, made)
+
+        if model.run_eagerly:
+            self._step_function = step = model.train_step
+            with instead(model, "train_step", self._counted(model, step)):
+                yield
+            return
+        tf.function = first
+        try:
+            yield
+        finally:
+            tf.function = function
 
     def _epoch_iterator(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(iterator: EpochIterator, *args: object, **kwargs: object) -> None:
@@ -223,12 +277,24 @@ class StepWatch:
 
     # what was seen
 
+    def synchronize(self) -> None:
+        """Waits for the newest step, and takes what graphs have counted."""
+        if self.graph is not None:
+            self.graph.settle()
+        elif self.backend == "jax":
+            sys.modules["jax"].block_until_ready(self.logs)  # they come with all else that a step computes
+        else:
+            self.session.device.torch_synchronize(sys.modules["torch"])
+
+    @property
+    def step_function(self) -> Function | None:
+        """The traced training step, on TensorFlow; None where none was made."""
+        traced = hasattr(self._step_function, "_list_all_concrete_functions")
+        return self._step_function if traced else None  # type: ignore[return-value]  # a tf.function, then
+
     def graphs(self) -> Sequence[ConcreteFunction]:
         """What the training step was traced into, on TensorFlow."""
-        traced: Callable[[], Sequence[ConcreteFunction]] = getattr(
-            self._step_function, "_list_all_concrete_functions", tuple
-        )
-        return list(traced())
+        return list(self.step_function._list_all_concrete_functions()) if self.step_function is not None else []
 
     @property
     def largest_batch(self) -> int:
@@ -238,5 +304,4 @@ class StepWatch:
     @property
     def traces(self) -> int:
         """How often the step function was traced; 0 where that can't be seen."""
-        count: Callable[[], int] | None = getattr(self._step_function, "experimental_get_tracing_count", None)
-        return int(count()) if count is not None else 0
+        return self.step_function.experimental_get_tracing_count() if self.step_function is not None else 0

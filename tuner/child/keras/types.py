@@ -34,6 +34,12 @@ class KerasOptimizer(Optimizer, Protocol):
     """``inner_optimizer`` is declared on those that scale the loss only."""
 
     inner_optimizer: KerasOptimizer
+    _iterations: Variable
+    _learning_rate: object
+
+    def apply(self, gradients: Sequence[object], variables: Sequence[object]) -> object: ...
+    def apply_gradients(self, pairs: Iterable[tuple[object, object]]) -> object: ...
+    def stateless_apply(self, variables: object, gradients: object, trained: object) -> tuple[object, object]: ...
 
 
 class Model(Layer, Protocol):
@@ -46,6 +52,7 @@ class Model(Layer, Protocol):
     jit_compile: bool
     steps_per_execution: int
     train_function: TrainFunction | None
+    train_step: Callable[..., object]
     distribute_strategy: Strategy
     non_trainable_variables: Sequence[Variable]
 
@@ -60,13 +67,6 @@ class Callback(Protocol):
     """``params`` holds, among others, ``steps``: how many an epoch has; None where Keras doesn't know."""
 
     params: Mapping[str, int | None]
-
-
-class Schedule(Protocol):
-    """A schedule of the learning rate."""
-
-    def __call__(self, step: object) -> float: ...
-    def get_config(self) -> dict[str, object]: ...
 
 
 class PyDataset(Protocol):

@@ -9,6 +9,7 @@ from ..session import Session
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.strategies import StrategyWatch
+from ..watch import Watch
 from .fit import FitWatch
 from .model import OptimizerWatch, PolicyWatch
 
@@ -31,36 +32,38 @@ class Watches:
     @property
     def backend(self) -> str:
         """What Keras computes with; TensorFlow where there is no Keras."""
-        return self.fits.backend if self.fits is not None else "tensorflow"
+        return str(self.keras.backend.backend()) if self.keras is not None else "tensorflow"
 
     def watch_tensorflow(self, tf: ModuleType) -> None:
         """Right after ``import tensorflow``, before its runtime starts."""
         self.tf = tf
-        self.strategies = StrategyWatch(self.session, tf)
-        self.strategies.install()
-        self.datasets = DatasetWatch(self.session, tf)
-        self.datasets.install()
-        self.loops = LoopWatch(self.session, tf, self.datasets)
-        self.loops.install()
+        if self.session.uses(Watch.TF_DATA):
+            self.datasets = DatasetWatch(self.session, tf)
+            self.datasets.install()
+        if self.session.uses(Watch.TENSORFLOW):
+            self.strategies = StrategyWatch(self.session, tf)
+            self.strategies.install()
+            self.loops = LoopWatch(self.session, tf, self.datasets)
+            self.loops.install()
         self._join()
 
     def watch_keras(self, keras: ModuleType) -> None:
         """Right after ``import keras``, before a layer is made."""
         self.keras = keras
-        self.policy.install()
-        self.optimizers = OptimizerWatch(self.session, keras)
-        self.policy.on_first = self.optimizers.on_first = self._model_begins
-        self.optimizers.install()
-        self.fits = FitWatch(self.session, keras, self.datasets, self.loops, self.on_epoch)
-        self.fits.install()
+        if self.session.uses(Watch.KERAS):
+            self.policy.install(keras)
+            self.optimizers = OptimizerWatch(self.session, keras)
+            self.policy.on_first = self.optimizers.on_first = self._model_begins
+            self.optimizers.install()
+            self.fits = FitWatch(self.session, keras, self.datasets, self.loops, self.on_epoch)
+            self.fits.install()
         self._join()
 
     def _join(self) -> None:
         """Makes the watches known to each other. TensorFlow imports Keras while it is imported: Keras comes first."""
-        if self.fits is None or self.loops is None or self.keras is None:
-            return
-        self.fits.datasets, self.fits.loops = self.datasets, self.loops
-        if self.backend == "tensorflow":
+        if self.fits is not None:
+            self.fits.datasets, self.fits.loops, self.fits.on_batch.loops = self.datasets, self.loops, self.loops
+        if self.loops is not None and self.keras is not None and self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
 
     def _model_begins(self) -> None:

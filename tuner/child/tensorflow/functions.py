@@ -371,13 +371,16 @@ def _leading(tensor: Tensor) -> int | None:
 
 
 def _code_of(function: Function) -> Hashable:
-    """The code that the script wrote, the same for a function that it makes anew with each epoch."""
+    """The code that the script wrote, the same for a function that it makes anew with each epoch.
+
+    What Keras makes has the same code for every model: there it is the function itself.
+    """
     python: Any = function.python_function
     while hasattr(python, "__wrapped__"):
         python = python.__wrapped__
     python = getattr(python, "__func__", python)
     code: Hashable = getattr(python, "__code__", function.name)
-    return code
+    return (code, id(function)) if str(getattr(python, "__module__", "")).startswith("keras.src.") else code
 
 
 def _first_sentence(error: Exception) -> str:

@@ -36,11 +36,16 @@ class DatasetSource(DataSource):
     """A place where datasets are iterated.
 
     ``iterator``: a weak reference to the newest iterator, None once it is gone. ``exhausted``: whether the newest
-    iteration has come to its end.
+    iteration has come to its end. ``made_by``: the methods that make the datasets.
     """
 
     iterator: Callable[[], DatasetIterator | None] = lambda: None
     exhausted: bool = False
+    made_by: str = ""
+
+    def is_like(self, other: DatasetSource) -> bool:
+        """Whether both are datasets of one place, made alike: a script that keeps them makes one with each epoch."""
+        return self.stack == other.stack and self.made_by == other.made_by
 
 
 class IterationWatch:
@@ -149,7 +154,7 @@ class IterationWatch:
             return met_before
         stack = user_stack()
         alike = self.sources.at(stack)
-        if any(source.exhausted and source.dataset() is not None for source in alike):
+        if any((x.exhausted or x.iterator() is None) and x.dataset() is not None for x in alike):
             gc.collect()  # the last epoch's may only wait for it
         for source in alike:
             if source.iterated and source.dataset() is None:
@@ -157,15 +162,24 @@ class IterationWatch:
         else:
             source = self.sources.add(DatasetSource(f"{stack}#{len(alike)}", stack))
         source.iterated, source.exhausted = True, False
+        if self.datasets is not None and isinstance(dataset, self.tf.data.Dataset):
+            source.made_by = self.datasets.made_by(dataset)
         source.dataset = weakref.ref(dataset)
         self._source_of[dataset] = source
         return source
 
     def _adapted(self, source: DatasetSource | None, value: Any) -> Any:
         """A dataset as the config says, where its source trains; anything else, a distributed one too, as it is."""
-        if self.datasets is None or source is None or source.key not in self.sources.known:
+        if self.datasets is None or source is None or not isinstance(value, self.tf.data.Dataset):
             return value
-        return self.datasets.adapt(value) if isinstance(value, self.tf.data.Dataset) else value
+        return self.datasets.adapt(value) if self._is_known_to_train(source) else value
+
+    def _is_known_to_train(self, source: DatasetSource) -> bool:
+        """Whether it trained in the baseline, or is one more of such: a script may run for more epochs than that."""
+        if source.key in self.sources.known:
+            return True
+        met = any(use.key == source.key for use in self.session.request.knowledge.loaders)
+        return not met and any(other.key in self.sources.known and source.is_like(other) for other in self.sources)
 
     # fetching
 
@@ -309,7 +323,11 @@ class IterationWatch:
     def training(self) -> list[DatasetSource]:
         """The sources that feed training, those among the arguments of a training function included."""
         passed = {key for entry in self.functions.training for key in entry.sources}
-        return [source for source in self.sources if source.key in passed or self.sources.is_training(source)]
+        chosen = [source for source in self.sources if source.key in passed or self.sources.is_training(source)]
+        # Of datasets that are kept, one an epoch, each feeds a few of all steps, but those with each of its batches.
+        turns = [source for source in self.sources if 0 < source.fetches <= 2 * source.training_gaps]
+        return [source for source in self.sources
+                if source in chosen or (source in turns and any(map(source.is_like, chosen)))]  # fmt: skip
 
     @property
     def size(self) -> int:

@@ -28,13 +28,17 @@ MIN_RETRACES = 5
 
 
 class LoopWatch:
-    """Patches tapes, functions, optimizers and datasets; while ``fitting``, Keras counts and this stands aside."""
+    """Patches tapes, functions, optimizers and datasets; while ``fitting``, Keras counts and this stands aside.
+
+    ``rows_given``: samples of the batch that the script has given to the step that runs now; 0 where that isn't known.
+    """
 
     def __init__(self, session: Session, tf: ModuleType, datasets: DatasetWatch | None) -> None:
         self.session = session
         self.tf = tf
         self.fitting = False
         self.trained = False
+        self.rows_given = 0
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
         self.iterations = IterationWatch(session, tf, datasets, self.functions, self._stands_aside)
         self._leader: object = None
@@ -170,7 +174,8 @@ class LoopWatch:
         self.trained = True
         if not count:
             return
-        size = self.session.stated_batch_size() if self.iterations.sources.primary is None else 0
+        unseen = self.iterations.sources.primary is None
+        size = (self.rows_given or self.session.stated_batch_size()) if unseen else 0
         if size:
             self._told = True
             self.session.clock.add_samples(size * count, 0.0)

@@ -61,10 +61,24 @@ class StrategyWatch:
         def strategy(*args: object, **kwargs: object) -> Strategy:
             if not self.session.here:
                 return original(*args, **kwargs)
+            try:
+                wanted = self._wanted()
+            except Exception as error:
+                self._cannot(error)
+                return original(*args, **kwargs)
             self.replaced += 1
-            return self._wanted()
+            return wanted
 
         return strategy
+
+    def _cannot(self, error: Exception) -> None:
+        """The config can't be had: that ends a trial. A run that isn't measured goes on as the script is written."""
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        why = f"strategy {self.session.request.config['strategy']} can't be had: {message}"
+        self.session.note(why)
+        if self.session.measuring:
+            self.session.fail("unsupported", why)
+            self.session.stop("the strategy can't be had", complete=False)
 
     def _wanted(self) -> Strategy:
         """A strategy of the kind that the config names. Raises what TensorFlow raises where there is none."""
@@ -92,9 +106,7 @@ class StrategyWatch:
         try:
             self.tf.distribute.experimental_set_strategy(self._wanted())
         except Exception as error:
-            message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            self.session.fail("unsupported", f"strategy {self.session.request.config['strategy']}: {message}")
-            self.session.stop("the strategy can't be had", complete=False)
+            self._cannot(error)
 
     def written(self) -> tuple[str, str]:
         """The kind of strategy that the script makes, and why that has to stay; "" where it may change."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 
 from ..adapter import Adapter, Library
 from ..session import Session
+from ..watch import Watch
 from . import applied, compiler, trackers, trainers
 from .evidence import Observation
 from .files import divert_torch
@@ -16,6 +17,8 @@ from .watches import FRAMEWORK, TorchWatches
 
 OLDEST = (2, 4)
 STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+Installer = Callable[[Session, ModuleType], None]
+"""Patches a library, right after its import."""
 
 
 class TorchAdapter(Adapter):
@@ -30,12 +33,22 @@ class TorchAdapter(Adapter):
     @property
     def libraries(self) -> Mapping[str, Library]:
         """PyTorch, the trainers that wrap it, and what writes past ``open`` or beside the script."""
-        wrapping = {**trainers.TRAINERS, **trackers.TRACKERS}
         return {
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
-            STATEFUL: Library(self._install_stateful),
-            **{name: Library(partial(install, self.session)) for name, install in wrapping.items()},
+            **self._watched(Watch.LOADER, {STATEFUL: self._install_stateful}),
+            **self._watched(Watch.MODULES, {"torch._dynamo.callback": compiler.watch_compilation}),
+            **self._watched(Watch.TRAINERS, trainers.TRAINERS),
+            **self._watched(Watch.TRACKERS, trackers.TRACKERS),
         }
+
+    def _watched(self, watch: Watch, installers: Mapping[str, Installer]) -> dict[str, Library]:
+        """Libraries that belong to a watch, each with what patches it."""
+
+        def install(installer: Installer, module: ModuleType) -> None:
+            if self.session.uses(watch):
+                installer(self.session, module)
+
+        return {name: Library(partial(install, installer)) for name, installer in installers.items()}
 
     def install(self, torch: ModuleType) -> None:
         """Settings first, patches next."""
@@ -44,7 +57,7 @@ class TorchAdapter(Adapter):
         self.watches.install()
         applied.watch(self.watches)
 
-    def _install_stateful(self, module: ModuleType) -> None:
+    def _install_stateful(self, session: Session, module: ModuleType) -> None:
         self.watches.loaders.install_stateful(module)
 
     def _set(self, torch: ModuleType) -> None:
@@ -78,9 +91,8 @@ class TorchAdapter(Adapter):
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""
         self.session.clock.min_window_steps = 3 * self.watches.loaders.prefetch_capacity
         self.watches.steps.scalers.settle()
-        loss = self.watches.steps.losses.take()
-        if loss is not None:
-            self.session.loss(loss)
+        for loss in self.watches.steps.losses.take():
+            self.session.loss(loss.value, loss.site, loss.objective)
 
     def observe(self) -> None:
         """Facts and evidence, where PyTorch trains."""

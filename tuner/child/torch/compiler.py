@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
+
+from ..patches import patch
+from ..session import Session
+from ..watch import Pause
 
 
 @dataclass(frozen=True)
@@ -56,3 +61,25 @@ def why_not_compiled() -> str:
     breaks = list(dynamo.counters["graph_break"]) if dynamo is not None else []
     lines = str(breaks[0]).strip().splitlines() if breaks else []
     return f"nothing was compiled: {lines[0]}" if lines else "nothing was compiled"
+
+
+def watch_compilation(session: Session, callbacks: ModuleType) -> None:
+    """For ``torch._dynamo.callback``: tells when compiling begins and ends, of whatever the script compiles as well.
+
+    The handler's methods are patched, not its lists: ``torch._dynamo.reset`` empties those.
+    """
+    if not session.measuring:
+        return
+
+    def telling(begins: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        def make(original: Callable[..., None]) -> Callable[..., None]:
+            def run(*args: object, **kwargs: object) -> None:
+                session.pause(Pause.COMPILATION, begins=begins)
+                original(*args, **kwargs)
+
+            return run
+
+        return make
+
+    patch(callbacks.CompilationCallbackHandler, "run_start_callbacks", telling(begins=True))
+    patch(callbacks.CompilationCallbackHandler, "run_end_callbacks", telling(begins=False))

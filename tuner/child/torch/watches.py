@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from ..session import Session
+from ..watch import Watch
 from .checkpoints import ResumeWatch
 from .gradients import GradientWatch
 from .loader import LoaderWatch
@@ -30,11 +31,15 @@ class TorchWatches:
 
     def install(self) -> None:
         """Patches what the mode needs; nothing of the script's has run yet."""
-        self.loaders.install()
-        self.modules.install()
-        self.steps.install()
-        self.resumes.install()
-        if self.session.measuring:
+        uses = self.session.uses
+        if uses(Watch.LOADER):
+            self.loaders.install()
+        if uses(Watch.MODULES):
+            self.modules.install()
+        if uses(Watch.OPTIMIZER):
+            self.steps.install()
+            self.resumes.install()
+        if self.session.measuring and uses(Watch.PROCESSES):
             ProcessWatch(self.session, self.torch).install()
 
     def _batch_fetched(self, key: str, batch: object, count: int) -> None:

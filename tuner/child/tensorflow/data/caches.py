@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 
@@ -15,6 +16,10 @@ _IN_MEMORY = ("_TensorSliceDataset", "_TensorDataset", "_RangeDataset", "_ListDa
 _SAME_EACH_TIME = (
     *_IN_MEMORY, "TextLineDatasetV2", "TFRecordDatasetV2", "FixedLengthRecordDatasetV2", "CsvDatasetV2", "_LoadDataset",
 )  # fmt: skip
+# What the dataset of a reader's files may be made of besides.
+_OF_FILES = re.compile(
+    r"_?(Parallel)?(Map|Filter|Take|Skip|Shard|Prefetch|Options|Concatenate|Shuffle|FlatMap|Interleave|Repeat)Dataset"
+)
 # Links behind which that still holds, provided that the functions handed to them are stateless.
 _STEADY = (
     "map", "filter", "flat_map", "interleave", "batch", "padded_batch", "ragged_batch", "sparse_batch", "rebatch",
@@ -33,6 +38,11 @@ _CALLS = ("StatefulPartitionedCall", "If", "Case", "While")
 _HARMLESS = ("Assert", "Print", "PrintV2", "LookupTableFindV2", "LookupTableSizeV2")
 # Sources inside of an interleaved function are marked as stateful only lest they be folded into constants.
 _SOURCE_OPS = re.compile(r"(TFRecord|TextLine|FixedLengthRecord|Range|TensorSlice|Tensor|CSV)Dataset(V\d)?")
+# They draw random numbers, and nothing else of them lasts: which element gets which number is random anyway.
+_DRAWS = re.compile(
+    r"(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial|SampleDistortedBoundingBox|Stateless|Rng)\w*"
+    r"|Stateful(Random|Uniform|StandardNormal|TruncatedNormal)\w*"
+)
 
 
 def operations(dataset: Dataset) -> set[str]:
@@ -56,6 +66,34 @@ def stateful_ops(dataset: Dataset) -> list[str]:
     return stateful
 
 
+def is_steady_source(link: Node) -> bool:
+    """Whether what has no inputs gives the same elements each time, in whatever order."""
+    return link.method in _SAME_EACH_TIME
+
+
+def is_steady_link(link: Node) -> bool:
+    """Whether the link gives the same for the same inputs, provided that the functions handed to it do."""
+    return link.method in _STEADY
+
+
+def only_draws(name: str) -> bool:
+    """Whether a stateful operation of this name does nothing but draw random numbers."""
+    return _DRAWS.fullmatch(name) is not None
+
+
+def made_of(dataset: Dataset) -> Iterator[Dataset]:
+    """The dataset and all that it is made of, as TensorFlow has it: what no recipe shows is among it."""
+    seen: set[int] = set()
+    waiting = [dataset]
+    while waiting:
+        newest = waiting.pop()
+        if id(newest) not in seen:
+            seen.add(id(newest))
+            yield newest
+            reader: Dataset | None = getattr(newest, "_impl", None)  # a source to TensorFlow, but made of its files
+            waiting.extend([*newest._inputs(), *([] if reader is None else [reader])])
+
+
 def why_unsteady(node: Node) -> str:
     """Why an iteration over the dataset may give something else than the one before; "" if it can't."""
     return next((reason for reason in map(_why_link_unsteady, node.all()) if reason), "")
@@ -65,7 +103,9 @@ def _why_link_unsteady(link: Node) -> str:
     if link.method == "from_generator":
         return "a Python generator makes the data"
     if not link.inputs:
-        return "" if link.method in _SAME_EACH_TIME else f"what {link.method.strip('_')} gives isn't known"
+        if link.method not in _SAME_EACH_TIME:
+            return f"what {link.method.strip('_')} gives isn't known"
+        return next(filter(None, map(_why_files_unsteady, made_of(link.own))), "")
     if link.method == "shuffle":
         return "" if link.arguments.get("reshuffle_each_iteration") is False else "the data are shuffled anew"
     if link.method not in _STEADY:
@@ -75,6 +115,16 @@ def _why_link_unsteady(link: Node) -> str:
         return ""
     cause = "calls Python" if any("PyFunc" in name for name in stateful) else f"holds {stateful[0]}"
     return f"the function handed to {link.method} {cause}: its results may differ each time"
+
+
+def _why_files_unsteady(made: Dataset) -> str:
+    """The same of what a reader is made of: the dataset of its files, in whose order their records come."""
+    name = type(made).__name__
+    if getattr(made, "_reshuffle_each_iteration", False):
+        return "the order of the files is shuffled anew"
+    if name not in _SAME_EACH_TIME and not _OF_FILES.fullmatch(name):
+        return f"in which order {name.strip('_')} gives the files isn't known"
+    return "a function over the files may give something else each time" if stateful_ops(made) else ""
 
 
 class Place:

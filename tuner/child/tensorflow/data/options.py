@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 
 from ...records import Value
 from ..types import Dataset
 from .batches import as_int
+from .caches import only_draws, stateful_ops
 from .recipes import Node, Refused
 
 AUTO = "auto"
@@ -24,12 +26,31 @@ def as_calls(value: Value) -> str | int:
 def parallel_sites(node: Node) -> list[Node]:
     """The calls that the knob is about: maps and interleaves, batches where the script made them parallel itself.
 
-    TensorFlow fuses a plain batch with the map before it; one that is made parallel stays by itself.
+    TensorFlow fuses a plain batch with the map before it; one that is made parallel stays by itself. Raises ``Refused``
+    where there are calls, and none of them may be turned.
     """
     functions = [x for x in node.all() if x.method in _PARALLEL and not x.arguments.get("synchronous")]
     batches = [x for x in node.all() if x.method == "batch"]
     explicit = [x for x in batches if x.arguments.get("num_parallel_calls") is not None]
-    return functions + (explicit if functions else batches)
+    reasons = {id(x): why_one_by_one(x) for x in functions}
+    turned = [x for x in functions if not reasons[id(x)]]
+    if functions and not turned and not explicit:
+        raise Refused(reasons[id(functions[0])])
+    return turned + (explicit if functions else batches)
+
+
+def why_one_by_one(link: Node) -> str:
+    """Why the calls of its function have to stay as the script has them; "" where they may run at once, or not."""
+    if link.method == "interleave" and _calls_of(link) != NONE and not _cycle_of(link):
+        return "without a cycle_length the number of calls decides in which order interleave reads"
+    if _calls_of(link) != NONE or link.dataset is None:
+        return ""
+    stateful = [name for name in stateful_ops(link.dataset) if not only_draws(name)]
+    if any("PyFunc" in name for name in stateful):
+        return f"the function handed to {link.method} calls Python, which may not bear several calls at once"
+    if stateful:
+        return f"the function handed to {link.method} holds {stateful[0]}: one call may depend on the one before"
+    return ""
 
 
 def written_calls(node: Node) -> str | int:
@@ -49,26 +70,38 @@ def _calls_of(site: Node) -> str | int:
     return AUTO if count == -1 else "mixed" if count is None else count
 
 
-def with_calls(node: Node, calls: str | int, tf: ModuleType) -> tuple[Node, int, int]:
-    """The tree with ``calls`` at each site, how many sites there are, how many changed. Raises ``Refused``."""
+def with_calls(node: Node, dataset: Dataset, calls: str | int, tf: ModuleType) -> tuple[Node, int, int]:
+    """The tree with ``calls`` at each site, how many sites there are, how many changed. Raises ``Refused``.
+
+    The order of elements stays as it is, whatever the script's options say: they were written for fewer calls.
+    """
     sites = parallel_sites(node)
     if not sites:
         raise Refused("nothing in the dataset takes num_parallel_calls")
-    chosen = {id(site.dataset) for site in sites if _calls_of(site) != calls}
+    chosen = {site.place for site in sites if _calls_of(site) != calls}
+    keeps_order = dataset.options().deterministic is False
 
     def edit(link: Node) -> Node:
-        if id(link.dataset) not in chosen:
+        if link.place not in chosen:
             return link
         if calls == NONE:
             return link.but(without=("num_parallel_calls", "deterministic"))
-        return link.but(num_parallel_calls=tf.data.AUTOTUNE if calls == AUTO else _fitting(link, int(calls)))
+        parallel = link.but(deterministic=True) if keeps_order and _calls_of(link) == NONE else link
+        if link.method == "interleave" and not _cycle_of(link):
+            parallel = parallel.but(cycle_length=len(os.sched_getaffinity(0)))  # what TensorFlow takes without calls
+        return parallel.but(num_parallel_calls=tf.data.AUTOTUNE if calls == AUTO else _fitting(parallel, int(calls)))
 
     return node.rewritten(edit), len(sites), len(chosen)
 
 
+def _cycle_of(link: Node) -> int:
+    """How many elements an interleave reads from at once; 0 where TensorFlow decides."""
+    return max(0, as_int(link.arguments.get("cycle_length")) or 0)
+
+
 def _fitting(link: Node, calls: int) -> int:
-    cycle = as_int(link.arguments.get("cycle_length"))
-    return min(calls, cycle) if link.method == "interleave" and cycle is not None and cycle > 0 else calls
+    cycle = _cycle_of(link)
+    return min(calls, cycle) if link.method == "interleave" and cycle else calls
 
 
 def _prefetches(node: Node) -> list[Node]:
@@ -117,25 +150,17 @@ def with_prefetch(node: Node, depth: str | int, tf: ModuleType) -> tuple[Node, i
     return node.rewritten(edit), len(prefetches), len(chosen)
 
 
-def written_options(dataset: Dataset) -> dict[str, bool | int]:
-    """``deterministic`` and ``private_threads`` as they are in force."""
-    options = dataset.options()
-    return {
-        "deterministic": options.deterministic is not False,
-        "private_threads": int(options.threading.private_threadpool_size or 0),
-    }
+def written_threads(dataset: Dataset) -> int:
+    """Threads of the data's own, 0 for the runtime's."""
+    return int(dataset.options().threading.private_threadpool_size or 0)
 
 
-def with_option(node: Node, dataset: Dataset, knob: str, value: Value, tf: ModuleType) -> tuple[Node, int, int]:
+def with_threads(node: Node, dataset: Dataset, threads: int, tf: ModuleType) -> tuple[Node, int, int]:
     """The tree with the option set last, where it overrides what was set before. Raises ``Refused``."""
-    written = written_options(dataset)[knob]
-    if written == value:
+    if written_threads(dataset) == threads:
         return node, 1, 0
-    options = tf.data.Options()
-    if knob == "deterministic":
-        options.deterministic = bool(value)
-    elif not value:
+    if not threads:
         raise Refused("the script gives its data a pool of threads itself, which can't be taken away again")
-    else:
-        options.threading.private_threadpool_size = int(value)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
     return node.then("with_options", options=options), 1, 1

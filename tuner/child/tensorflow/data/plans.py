@@ -10,6 +10,7 @@ from types import ModuleType
 from ...evidence import Finding
 from ...records import Evidence, PlanLine, Value
 from ..types import Dataset, DatasetIterator, ModelProto
+from .order import is_freed
 
 Plan = Sequence[PlanLine]
 """A line for each node, from the last one down: depth, name, "auto" or a number where it has one to turn, its limit."""
@@ -197,12 +198,14 @@ def _judge_threads(requested: Value, plan: Plan) -> Finding:
 
 
 def judge_order(dataset: Dataset | None, requested: Value, plan: Plan | None) -> Finding:
-    """The order in which parallel calls give their results is an option of the dataset that is iterated."""
+    """Whether parallel calls of the dataset that is iterated give their results in order."""
     if plan is not None and not _parallel(plan):
         return Finding(Evidence.NOT_APPLICABLE, NOTHING_PARALLEL)
     if dataset is None:
         return Finding(Evidence.UNVERIFIABLE, "no iterator of the training data was seen")
-    seen = dataset.options().deterministic is not False
-    if seen == requested:
-        return Finding(Evidence.VERIFIED, "", seen)
-    return Finding(Evidence.CONTRADICTED, f"the dataset that is iterated has deterministic={seen}", seen)
+    freed = is_freed(dataset)
+    if freed is None:
+        return Finding(Evidence.UNVERIFIABLE, "TensorFlow doesn't show whether an interleave keeps its order")
+    if freed != requested:
+        return Finding(Evidence.VERIFIED, "", not freed)
+    return Finding(Evidence.CONTRADICTED, f"the dataset that is iterated has deterministic={not freed}", not freed)

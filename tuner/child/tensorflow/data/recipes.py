@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import random
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -86,7 +88,8 @@ class Node:
     """A dataset in the tree of how the last one was made.
 
     ``dataset`` is the script's own, None for a link that was added. ``shared_in``: the record in which what is built
-    from this node is remembered, so that the next tree that has it uses the same object.
+    from this node is remembered, so that the next tree that has it uses the same object. ``place``: the same in every
+    changed form of the node.
     """
 
     method: str
@@ -96,6 +99,7 @@ class Node:
     call: Call
     changed: bool = False
     shared_in: Record | None = None
+    place: object = field(default_factory=object)
 
     @property
     def own(self) -> Dataset:
@@ -165,8 +169,43 @@ class Node:
 
     def key(self) -> Hashable:
         """Equal for trees over the same datasets of the script with the same numbers in their changed calls."""
-        numbers = ("batch_size", "num_parallel_calls", "buffer_size", "count")
+        numbers = ("batch_size", "num_parallel_calls", "deterministic", "buffer_size", "count")
         return tuple((x.method, id(x.dataset), *(repr(x.arguments.get(n)) for n in numbers)) for x in self.all())
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """What TensorFlow draws the seeds of the next operations from: the script's own seed, and the state of a generator.
+
+    A call that is made again draws the same seeds, and takes none from the script's next calls.
+    """
+
+    seed: int | None
+    state: tuple[Any, ...] | None
+
+    @staticmethod
+    def now() -> Seeds:
+        """As they are. Without a seed of the script's, nothing can be drawn again."""
+        context = sys.modules["tensorflow.python.eager.context"].context()
+        seed: int | None = context._seed
+        return Seeds(seed, None if seed is None else context._rng.getstate())
+
+    def drawn_by(self, call: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        """The call with these seeds; those of now are as before afterwards."""
+
+        def seeded(*args: object, **kwargs: object) -> Dataset:
+            context = sys.modules["tensorflow.python.eager.context"].context()
+            before = context._seed, getattr(context, "_rng", None)
+            generator = random.Random()
+            if self.state is not None:
+                generator.setstate(self.state)
+            context._seed, context._rng = self.seed, generator
+            try:
+                return call(*args, **kwargs)
+            finally:
+                context._seed, context._rng = before
+
+        return seeded
 
 
 class RecipeBook:
@@ -203,9 +242,10 @@ class RecipeBook:
             eager = self.tf.executing_eagerly
 
             def method(*args: object, **kwargs: object) -> Dataset:
+                seeds = Seeds.now()
                 result = original(*args, **kwargs)
                 if eager() and self.is_dataset(result):
-                    self._remember(name, original, signature.bind(*args, **kwargs), result)
+                    self._remember(name, seeds.drawn_by(original), signature.bind(*args, **kwargs), result)
                 return result
 
             return _not_rewritten(method)
@@ -228,8 +268,6 @@ class RecipeBook:
             arguments[own] = self._without_datasets(bound.arguments[own], inputs)
         if any(result is dataset for dataset in inputs):
             return  # the function handed to apply may return its argument
-        if name == "shuffle":
-            arguments = {**arguments, **_seed_of(result)}
         if name != "apply":
             record.recipe = Recipe(name, tuple(inputs), arguments, _calling(original, bound.signature))
         elif record.recipe is None:  # else it is known better: by what the function did
@@ -267,12 +305,6 @@ def _not_rewritten(function: Function) -> Function:
     """Autograph's own mark for "call as it is". Its decorator would also keep it from the functions handed in."""
     function.autograph_info__ = None  # type: ignore[attr-defined]  # a function takes any attribute
     return function
-
-
-def _seed_of(shuffled: Dataset) -> dict[str, int]:
-    """The seed that TensorFlow drew for a shuffle: made again it has the same order, and draws no other."""
-    seed, own = (getattr(shuffled, name, None) for name in ("_seed", "_seed2"))
-    return {} if seed is None or own is None or not (int(seed) or int(own)) else {"seed": int(own)}
 
 
 def _calling(original: Callable[..., Dataset], signature: inspect.Signature) -> Call:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from ..types import Array, Structure, Tensor
-from .caches import operations, stateful_ops
+from .caches import is_steady_link, is_steady_source, only_draws, operations, stateful_ops
 from .recipes import Node, Refused
 
 # A map may as well stand behind these: they choose and order elements without looking at them.
@@ -90,7 +90,28 @@ def _above_source(batch: Node, tf: ModuleType) -> tuple[list[Node], Node, str]:
             break
         spine.append(node)
         node = node.inputs[0]
-    return *_down_to_map(spine, node), reason
+    spine, node = _down_to_map(spine, node)
+    unread = _why_unread(node) if spine else ""
+    return ([], node, unread) if unread else (spine, node, reason)
+
+
+def _why_unread(source: Node) -> str:
+    """Why the first elements can't be looked at without taking them from the training; "" where they can."""
+    for link in _unshuffled(source).all():
+        if link.method == "from_generator":
+            return "a Python generator makes the data, and what is looked at is gone"
+        if not (is_steady_link(link) if link.inputs else is_steady_source(link)):
+            return f"what a look at the data of {link.method.strip('_')} would change isn't known"
+        lasting = [] if link.dataset is None else [n for n in stateful_ops(link.dataset) if not only_draws(n)]
+        if lasting:
+            cause = "calls Python" if any("PyFunc" in name for name in lasting) else f"holds {lasting[0]}"
+            return f"the function handed to {link.method} {cause}: a look at its results may change the next ones"
+    return ""
+
+
+def _unshuffled(source: Node) -> Node:
+    """The same elements without what keeps a state from one iteration to the next: shuffles, caches."""
+    return source.rewritten(lambda link: link.inputs[0] if link.method in ("shuffle", "cache") else link)
 
 
 def _why_not(single: Node, tf: ModuleType) -> str:
@@ -136,7 +157,7 @@ def _operation(error: ValueError) -> str:
 
 def _check_values(maps: list[Node], source: Node, tf: ModuleType) -> None:
     """Raises ``Refused`` unless the first elements come out the same."""
-    elements = list(source.build().take(ELEMENTS_COMPARED))
+    elements = list(_unshuffled(source).build().take(ELEMENTS_COMPARED))
     if not elements:
         raise Refused("the dataset is empty")
     stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *elements)

@@ -11,7 +11,7 @@ from ...evidence import Finding
 from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
-from . import batches, options, plans, vectorize
+from . import batches, options, order, plans, vectorize
 from .caches import Place
 from .recipes import Node, RecipeBook, Refused
 
@@ -24,11 +24,15 @@ AS_WRITTEN = "the script is written so already"
 
 @dataclass
 class Applied:
-    """What became of one knob in the datasets that were adapted: places seen, places changed, why not."""
+    """What became of one knob in the datasets that were adapted: places seen, places changed, why not.
+
+    ``size``: of the new batches, where their size is the knob.
+    """
 
     sites: int = 0
     changed: int = 0
     refused: str = ""
+    size: int = 0
 
 
 class DatasetWatch:
@@ -49,7 +53,7 @@ class DatasetWatch:
 
     def install(self) -> None:
         """Patches tf.data's methods, to record only. Under "apply" only if a knob asks for it."""
-        if self.session.measuring or any(self.session.knobs.wants(knob) for knob in KNOBS):
+        if self.session.measuring or any(map(self.session.knobs.wants, (*KNOBS, "grad_accumulation"))):
             self.book.install()
 
     def is_dataset(self, value: object) -> bool:
@@ -58,20 +62,22 @@ class DatasetWatch:
 
     # at consumption
 
-    def adapt(self, dataset: Dataset, *, batched: bool = False) -> Dataset:
+    def adapt(self, dataset: Dataset, *, batched: bool = False, parts: int = 1) -> Dataset:
         """The dataset with the config's knobs; the very same object when there is nothing to change.
 
         ``batched``: its elements are known to be batches (``Model.fit`` takes nothing else), so that a dataset whose
-        batcher can't be reached may have its batches cut anew.
+        batcher can't be reached may have its batches cut anew. ``parts``: into how many a step splits its batch: so
+        many times larger it has to be.
         """
-        wanted = [knob for knob in _ORDER if self.session.knobs.wants(knob)]
+        wants = self.session.knobs.wants
+        wanted = [knob for knob in _ORDER if wants(knob) or (knob == "batch_size" and parts > 1)]
         if not wanted or not self.is_dataset(dataset) or not self.tf.executing_eagerly():
             return dataset
         record = self.book.record(dataset)
         if record.adapted is None:
             record.adapted = dataset
             try:
-                adapted = self._adapted(dataset, wanted, batched)
+                adapted = self._adapted(dataset, wanted, batched, parts)
             except Exception as error:
                 self.session.note(f"a dataset could not be changed: {type(error).__name__}: {error}")
                 return dataset
@@ -80,18 +86,18 @@ class DatasetWatch:
             its_record.adapted, its_record.written, its_record.factor = adapted, dataset, record.factor
         return record.adapted
 
-    def _adapted(self, dataset: Dataset, wanted: list[str], batched: bool) -> Dataset:
+    def _adapted(self, dataset: Dataset, wanted: list[str], batched: bool, parts: int) -> Dataset:
         """With every knob that works here. Raises ``Exception`` where each works by itself, and all together don't."""
         record = self.book.record(dataset)
         try:
-            adapted, applied, record.factor = self._with(dataset, wanted, batched)
+            adapted, applied, record.factor = self._with(dataset, wanted, batched, parts)
         except Exception as problem:
             # The functions of the script are traced anew: one of them can't do with one of the changes.
             adapted, applied, record.factor = dataset, {}, 1.0
             working: list[str] = []
             for knob in wanted:
                 try:
-                    adapted, outcomes, record.factor = self._with(dataset, [*working, knob], batched)
+                    adapted, outcomes, record.factor = self._with(dataset, [*working, knob], batched, parts)
                     working.append(knob)
                     applied.update(outcomes)
                 except Exception as error:
@@ -108,56 +114,65 @@ class DatasetWatch:
                 setattr(adapted, name, value)  # Keras leaves class_names there
         return adapted
 
-    def _with(self, dataset: Dataset, wanted: list[str], batched: bool) -> tuple[Dataset, dict[str, Applied], float]:
+    def _with(
+        self, dataset: Dataset, wanted: list[str], batched: bool, parts: int
+    ) -> tuple[Dataset, dict[str, Applied], float]:
         """The dataset with these knobs, what became of each, its batch factor. Raises what its own functions raise."""
         config, tf = self.session.request.config, self.tf
         node, factor = self.book.read(dataset), 1.0
         applied: dict[str, Applied] = {}
         for knob in wanted:
-            value = config[knob]
             try:
                 if knob == "batch_size":
-                    node, outcome, factor = self._resized(node, dataset, int(value), batched)
+                    node, outcome, factor = self._resized(node, dataset, batched, parts)
                 else:
-                    node, sites, changed = self._edited(node, dataset, knob, value)
+                    node, sites, changed = self._edited(node, dataset, knob, config[knob])
                     outcome = Applied(sites, changed)
             except Refused as refusal:
                 outcome = Applied(1, 0, str(refusal))
             applied[knob] = outcome
         adapted = node.build()
-        if applied.get("batch_size", Applied()).changed:
-            batches.check_shapes(tf, dataset, adapted, int(config["batch_size"]))
+        resized = applied.get("batch_size", Applied())
+        if resized.changed:
+            batches.check_shapes(tf, dataset, adapted, resized.size)
         return adapted, applied, factor
 
-    def _resized(self, node: Node, dataset: Dataset, new: int, batched: bool) -> tuple[Node, Applied, float]:
-        old = None
+    def _resized(self, node: Node, dataset: Dataset, batched: bool, parts: int) -> tuple[Node, Applied, float]:
+        """With batches of ``parts`` times as many samples as the config has in one forward pass."""
+        wanted, old = self.session.knobs.wanted("batch_size"), None
         try:
             nodes = batches.batchers(node)
             batched, old = True, batches.written_size(nodes)
+            new = int(wanted or old) * parts
             if old == new:
                 return node, Applied(len(nodes)), 1.0
-            return batches.resized(node, old, new), Applied(len(nodes), len(nodes)), new / old
+            return batches.resized(node, old, new), Applied(len(nodes), len(nodes), size=new), new / old
         except Refused as refusal:
             if refusal.final or not batched:
                 raise
         old = old or self._size_by_shape(dataset)
+        if not (wanted or old):
+            raise Refused("the batch size isn't known")
+        new = int(wanted or old or 0) * parts
         if old == new:
             return node, Applied(1), 1.0
         batches.check_cuttable(self.tf, dataset)
         drops = any(x.arguments.get("drop_remainder") is True for x in node.all() if x.method in batches.BATCHERS)
         cut = node.then("rebatch", batch_size=new, drop_remainder=drops)
-        return cut, Applied(1, 1), new / old if old else 1.0
+        return cut, Applied(1, 1, size=new), new / old if old else 1.0
 
     def _edited(self, node: Node, dataset: Dataset, knob: str, value: Value) -> tuple[Node, int, int]:
         if knob == "cache":
             return self._with_cache(node, bool(value))
         if knob == "parallel_calls":
-            return options.with_calls(node, options.as_calls(value), self.tf)
+            return options.with_calls(node, dataset, options.as_calls(value), self.tf)
         if knob == "vectorized_map":
             return vectorize.moved(node, self.tf) if value else (node, 1, 0)
         if knob == "prefetch":
             return options.with_prefetch(node, options.as_calls(value), self.tf)
-        return options.with_option(node, dataset, knob, value, self.tf)
+        if knob == "deterministic":
+            return (order.kept if value else order.freed)(node, dataset, self.tf)
+        return options.with_threads(node, dataset, int(value), self.tf)
 
     def _with_cache(self, node: Node, cached: bool) -> tuple[Node, int, int]:
         if cached:
@@ -179,8 +194,12 @@ class DatasetWatch:
         record = self.book.record(dataset)
         if not record.cached:
             record.cached = True
-            methods = " ".join(node.method for node in self.book.read(dataset).all())
+            methods = self.made_by(dataset)
             self._caches[methods] = self._caches.get(methods, 0) + 1
+
+    def made_by(self, dataset: Dataset) -> str:
+        """The methods that made the dataset, the same where the script makes it anew."""
+        return " ".join(node.method for node in self.book.read(dataset).all())
 
     # what the script wrote
 
@@ -203,6 +222,10 @@ class DatasetWatch:
         written = self.book.record(dataset).written
         return dataset if written is None else written
 
+    def refused(self, knob: str) -> str:
+        """Why the knob could not be turned in a dataset that was adapted; "" where it could."""
+        return self.applied.get(knob, Applied()).refused
+
     def factor(self, dataset: Dataset) -> float:
         """New batch size by the written one, once adapted; 1.0 when unchanged."""
         return self.book.record(dataset).factor if self.is_dataset(dataset) else 1.0
@@ -221,12 +244,13 @@ class DatasetWatch:
             ("parallel_calls", lambda: options.written_calls(node)),
             ("vectorized_map", lambda: vectorize.written(node, self.tf)),
             ("prefetch", lambda: options.written_prefetch(node)),
+            ("deterministic", lambda: order.written(node, dataset)),
         ):
             try:
                 written[knob] = find()
             except Refused as refusal:
                 left_out[knob] = str(refusal)
-        written.update(options.written_options(dataset))
+        written["private_threads"] = options.written_threads(dataset)
         written["cache"] = any(x.method in ("cache", "snapshot") for x in node.all())
         try:
             place = Place(node)
@@ -257,7 +281,7 @@ class DatasetWatch:
     # what ran
 
     def saw_batch(self, count: int) -> None:
-        """A batch of so many samples was trained on."""
+        """So many samples were trained on in one forward pass."""
         self.sizes[count] = self.sizes.get(count, 0) + 1
         if self._looks:
             self._looks -= 1

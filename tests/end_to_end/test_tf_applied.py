@@ -1,0 +1,172 @@
+"""Scripts on TensorFlow and Keras as ``autotune run`` runs them, to their end, in a real child."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Write = Callable[..., Path]
+Run = Callable[..., Any]
+
+# Elements take unevenly long: what need not keep its order comes out in another one.
+PAIRS = """
+    import json, os, sys, time
+    import keras, numpy as np, tensorflow as tf
+    AUTO = tf.data.AUTOTUNE
+    folder, rows = sys.argv[1], 900
+
+    def first(x):
+        rows = tf.reshape(tf.cast(x, tf.float32), [tf.shape(x)[0], -1])
+        return tf.ensure_shape(rows[:, :1], [None, 1])
+
+    class Recording(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.pairs = keras.layers.Dense(1), []
+        def call(self, x):
+            return self.layer(first(x))
+        def train_step(self, data):
+            x, y = data
+            tf.numpy_function(lambda x, y: self.pairs.extend(zip(x.tolist(), y.tolist())), [x, y], [])
+            return super().train_step((x, first(y)))
+
+    def trained(dataset):
+        model = Recording()
+        model.compile("sgd", "mse")
+        model.fit(dataset, epochs=1, verbose=0)
+        return model.pairs
+
+    def slow(seed):
+        def value(x):
+            time.sleep(0.0004 * ((int(x) * seed) % 5))
+            return x
+        return lambda x: tf.ensure_shape(tf.numpy_function(value, [x], tf.int64), [])
+
+    numbers = tf.data.Dataset.range(rows)
+    zipped = tf.data.Dataset.zip((numbers.map(slow(3), num_parallel_calls=AUTO),
+                                  numbers.map(slow(7), num_parallel_calls=AUTO)))
+    series = np.arange(rows)
+    windows = keras.utils.timeseries_dataset_from_array(series, series[5:], 5, batch_size=16, shuffle=True, seed=1)
+    for index in range(60):
+        path = os.path.join(folder, f"class{index % 3}", f"{index}.png")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        keras.utils.save_img(path, np.full((4, 4, 3), index), scale=False)
+    pictures = keras.utils.image_dataset_from_directory(
+        folder, image_size=(4, 4), batch_size=4, label_mode="categorical", seed=1, verbose=False)
+    split = numbers.shuffle(rows, seed=1, reshuffle_each_iteration=False).map(slow(3), num_parallel_calls=AUTO)
+    split = split.map(lambda x: (x, x))
+    freed = numbers.shuffle(rows, seed=1).map(lambda x: (x, x)).map(
+        lambda x, y: (slow(3)(x), y), num_parallel_calls=AUTO)
+    last = lambda x: np.ravel(x)[-1]
+    json.dump({
+        "zip": trained(zipped.shuffle(rows).batch(16)),
+        "windows": [(int(last(x)) + 1, int(y)) for x, y in trained(windows)],
+        "pictures": [(int(np.ravel(x)[0]) % 3, int(np.argmax(y))) for x, y in trained(pictures)],
+        "split": trained(split.skip(100).batch(16)),
+        "validates": [int(x) for x, _ in split.take(100)],
+        "freed": trained(freed.batch(16)),
+    }, open(sys.argv[2], "w"))
+"""
+
+
+def test_every_sample_trains_with_its_own_label(write_script: Write, run_child: Run, tmp_path: Path) -> None:
+    """Tried before: of a zip of two mapped datasets three samples of four were trained with another's label."""
+    told = tmp_path / "told.json"
+    config = {"deterministic": False, "parallel_calls": "auto", "prefetch": 4}
+    run = run_child(write_script(PAIRS), config, mode="apply", argv=(str(tmp_path / "pictures"), str(told)))
+    assert run.returncode == 0, run.output
+    seen = json.loads(told.read_text())
+    for name in ("zip", "windows", "pictures", "split", "freed"):
+        assert [pair for pair in seen[name] if pair[0] != pair[1]] == [], name
+    assert sorted(x for x, _ in seen["zip"]) == list(range(900))
+    assert sorted(x for x, _ in seen["windows"]) == list(range(5, 900))[: len(seen["windows"])]
+    assert len(seen["pictures"]) == 60
+    assert sorted(x for x, _ in seen["freed"]) == list(range(900))
+    validates = set(seen["validates"])
+    assert validates.isdisjoint(x for x, _ in seen["split"]) and len(seen["split"]) == 800
+
+
+EPOCHS = """
+    import sys, time
+    import keras, tensorflow as tf
+    kind, kept = sys.argv[1], []
+    model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.01)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+
+    def train_data():
+        made = tf.data.Dataset.from_tensor_slices(tf.random.normal([96, 4])).shuffle(96).batch(8)
+        if kind == "cycle":
+            made.itself = made  # only the garbage collector finds it
+        if kind == "kept":
+            kept.append(made)
+        return made
+
+    def sizes(dataset, train):
+        seen = []
+        for x in dataset:
+            seen.append(int(x.shape[0]))
+            if train:
+                step(x)
+        return max(seen)
+
+    for epoch in range(int(sys.argv[2])):
+        data = train_data()
+        trained = sizes(data, True)
+        validated = sizes(tf.data.Dataset.from_tensor_slices(tf.random.normal([24, 4])).batch(6), False)
+        print("sizes", trained, validated)
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "cycle", "kept"])
+def test_datasets_made_anew_each_epoch_keep_their_knobs(write_script: Write, run_child: Run, kind: str) -> None:
+    script = write_script(EPOCHS)
+    # A window that ends with the script: what trains is known of three epochs.
+    baseline = run_child(script, argv=(kind, "3"), window={"min_s": 60, "max_s": 60, "warmup_steps": 1})
+    assert baseline.returncode == 0, baseline.output
+    known = {name: baseline.facts[name] for name in ("framework", "as_written", "training_loaders", "loaders")}
+    assert known["as_written"]["batch_size"] == 8
+    run = run_child(script, {"batch_size": 32}, argv=(kind, "6"), mode="apply", knowledge=known)
+    assert run.returncode == 0, run.output
+    assert re.findall(r"sizes (\d+) (\d+)", run.output) == [("32", "6")] * 6
+
+
+STRATEGY = """
+    import sys
+    import keras, numpy as np, tensorflow as tf
+    if sys.argv[1] == "mirrored":
+        tf.distribute.experimental_set_strategy(tf.distribute.MirroredStrategy(["CPU:0"]))
+    model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.zeros((64, 4)), np.zeros((64, 1)), verbose=0)
+    print("trained on", type(model.distribute_strategy).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "trains_on"), [("plain", "_DefaultDistributionStrategy"), ("mirrored", "MirroredStrategy")]
+)
+def test_what_a_profile_cannot_have_here_does_not_end_the_training(
+    write_script: Write, run_child: Run, kind: str, trains_on: str
+) -> None:
+    """There is no TPU: as a trial that is infeasible, and a run trains as the script is written."""
+    script = write_script(STRATEGY)
+    run = run_child(script, {"strategy": "tpu"}, argv=(kind,), mode="apply")
+    assert run.returncode == 0, run.output
+    assert f"trained on {trains_on}" in run.output
+
+
+def test_a_strategy_that_cannot_be_had_makes_a_trial_infeasible(write_script: Write, run_child: Run) -> None:
+    run = run_child(write_script(STRATEGY), {"strategy": "tpu"}, argv=("plain",))
+    assert "trained on" not in run.output
+    (failure,) = run.of("failure")
+    assert failure["reason"] == "unsupported" and failure["detail"].startswith("strategy tpu can't be had: ")

@@ -1,0 +1,232 @@
+"""Data that workers can't copy: random generators of their own, what changes while it is read or between epochs."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.torch_trials import begin
+
+__all__ = ["begin"]
+
+Begin = Callable[..., Any]
+
+
+class Rows(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # PyTorch may lack types where this is checked
+    """A plain table, which each worker may copy; whose subclasses aren't."""
+
+    def __init__(self, transform: Any = None) -> None:
+        self.x, self.y = torch.randn(96, 5), torch.randn(96, 1)
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> Any:
+        x = self.x[index]
+        return (x if self.transform is None else self.transform(x)), self.y[index]
+
+
+class Jitter:
+    """Noise from a generator of its own."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    def __call__(self, x: Any) -> Any:
+        return x + float(self.generator.random())
+
+
+class Shuffled(Rows):
+    """Draws while it is made, and never again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+        self.x = self.x[self.rng.permutation(96).tolist()]
+
+
+def noisy(x: Any) -> Any:
+    """Draws from what PyTorch seeds in each worker."""
+    return x + random.random() + float(np.random.random()) + torch.rand(1)
+
+
+class Opened(Rows):
+    """Opens its file with the first sample, as data that are meant for workers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.file: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        self.file = self.file or Path(__file__).read_text(encoding="utf-8")
+        return super().__getitem__(index)
+
+
+class Counting(Rows):
+    """Makes each sample a little harder than the one before."""
+
+    calls = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.calls += 1
+        x, y = super().__getitem__(index)
+        return x * (1 + self.calls / 1000), y
+
+
+class Weighted(torch.utils.data.Sampler[int]):  # type: ignore[misc]  # likewise
+    """Draws what was learned worst, as the training tells it."""
+
+    def __init__(self) -> None:
+        self.losses = [1.0] * 96
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.choices(range(96), self.losses, k=96))
+
+    def __len__(self) -> int:
+        return 96
+
+    def update(self, index: int, loss: float) -> None:
+        self.losses[index] = loss
+
+
+def left_out(begin: Begin, dataset: Any, each: Callable[[], None] = lambda: None, **options: Any) -> dict[str, str]:
+    """Knob → why it is left out, of a script that trains on the dataset for two epochs."""
+    trial = begin()
+    loader = torch.utils.data.DataLoader(dataset, batch_size=4, **options)
+    model = torch.nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            each()
+    found: dict[str, str] = trial.end()["left_out"]
+    of_workers = ("num_workers", "prefetch_factor", "persistent_workers")
+    return {knob: found[knob] for knob in of_workers if knob in found}
+
+
+@pytest.mark.parametrize(
+    ("made", "path"),
+    [
+        (lambda: Rows(Jitter(np.random.default_rng(0))), "dataset.transform.generator"),
+        (lambda: Rows(Jitter(np.random.RandomState(0))), "dataset.transform.generator"),
+        (lambda: Rows(Jitter(random.Random(0))), "dataset.transform.generator"),
+        (lambda: torch.utils.data.Subset(Rows(Jitter(random.Random(0))), list(range(64))), "dataset.dataset.transform"),
+    ],
+)
+def test_a_generator_of_its_own_isn_t_copied(begin: Begin, made: Callable[[], Any], path: str) -> None:
+    found = left_out(begin, made())
+    assert found.keys() == {"num_workers", "persistent_workers"}
+    assert found["num_workers"].startswith(path)
+    assert "which every worker would copy" in found["num_workers"]
+
+
+def test_a_generator_in_a_closure_is_found(begin: Begin) -> None:
+    chance = np.random.default_rng(0)
+    found = left_out(begin, Rows(lambda x: x + float(chance.random())))
+    assert found["num_workers"].startswith("dataset.transform.chance draws")
+
+
+@pytest.mark.parametrize("made", [Rows, lambda: Rows(noisy), Shuffled, Opened])
+def test_what_each_worker_may_copy_is_left_to_workers(begin: Begin, made: Callable[[], Any]) -> None:
+    assert left_out(begin, made()) == {}
+
+
+def test_a_script_that_seeds_its_workers_knows_what_it_does(begin: Begin) -> None:
+    dataset = Rows(Jitter(np.random.default_rng(0)))
+    assert left_out(begin, dataset, worker_init_fn=lambda worker: None) == {}
+
+
+def test_data_that_change_while_they_are_read_stay_in_the_training_process(begin: Begin) -> None:
+    counted = left_out(begin, Counting())["num_workers"]
+    assert counted.startswith("dataset.calls changes while the data are read")
+    told = Rows()
+
+    def learn() -> None:
+        told.x[0] += 1.0  # the training writes into its own data
+
+    assert left_out(begin, told, learn)["num_workers"].startswith("dataset.x changes")
+
+
+def test_what_a_script_changes_between_epochs_is_no_change_by_reading(begin: Begin) -> None:
+    dataset, read = Rows(), 0
+
+    def learn() -> None:
+        nonlocal read
+        read += 1
+        if read == 24:
+            dataset.x[0] += 1.0
+
+    assert left_out(begin, dataset, learn) == {}
+
+
+def test_a_sampler_that_learns_isn_t_asked_ahead(begin: Begin) -> None:
+    found = left_out(begin, Rows(), sampler=Weighted())
+    assert found["num_workers"].startswith("Weighted.update may tell it of the training")
+    assert found["prefetch_factor"] == found["num_workers"]
+    plain = torch.utils.data.RandomSampler(Rows())
+    assert left_out(begin, Rows(), sampler=plain) == {}
+
+
+LASTING = """
+    import sys, json, torch
+    class Growing(torch.utils.data.Dataset):
+        def __init__(self):
+            self.size, self.table = 4, torch.zeros(8)
+        def __len__(self):
+            return 32
+        def __getitem__(self, index):
+            return torch.full((2,), float(self.size)), self.table[0], torch.utils.data.get_worker_info().seed
+    data = Growing()
+    train = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True, num_workers=2)
+    seen = []
+    for epoch in range(6):
+        if epoch in (2, 3):
+            data.size += 1
+        if epoch == 4:
+            data.table += 7
+        seeds = set()
+        for x, y, seed in train:
+            seeds.update(seed.tolist())
+        seen.append([float(x.max()), float(y.max()), sorted(seeds)])
+    print("seen", json.dumps(seen), train.persistent_workers)
+"""
+
+
+def test_lasting_workers_see_what_the_script_changes_between_epochs(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Progressive resizing, a curriculum, another epoch's draws: workers that live on would never hear of it."""
+    run = run_child(write_script(LASTING), {"persistent_workers": True}, mode="apply")
+    assert run.returncode == 0, run.output
+    told = re.search(r"seen (.*) True", run.output)
+    assert told, run.output
+    seen = json.loads(told[1])
+    assert [epoch[:2] for epoch in seen] == [[4, 0], [4, 0], [5, 0], [6, 0], [6, 7], [6, 7]]
+    workers = [epoch[2] for epoch in seen]
+    assert workers[0] == workers[1] and workers[4] == workers[5], "as long as nothing changes they live on"
+    assert workers[1] != workers[2]
+
+
+def test_deterministic_algorithms_keep_cudnn_from_choosing(begin: Begin) -> None:
+    torch.backends.cudnn.deterministic = True
+    try:
+        trial = begin()
+        model = torch.nn.Linear(5, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in torch.utils.data.DataLoader(Rows(), batch_size=4):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        assert trial.end()["left_out"]["cudnn_benchmark"] == "the script asks for deterministic algorithms"
+    finally:
+        torch.backends.cudnn.deterministic = False

@@ -1,0 +1,154 @@
+"""A run under plain Python: the script's world is its own, and the user's files stay as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tuner.devices.cpu import cpu_device
+from tuner.model import BASELINE, Outcome, OutcomeKind, Script
+from tuner.runner.process import ProcessRunner
+from tuner.runner.request import Limits, TrialRequest
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Run:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+
+    def run_script(text: str, *argv: str, module: str = "") -> Outcome:
+        path = "" if module else str(write_script(text, "home/train.py"))
+        request = TrialRequest(
+            tmp_path / "run", Script(path, argv, module=module), cpu_device(), BASELINE,
+            limits=Limits(trial_timeout_s=20.0, no_progress_s=20.0), plain=True,
+        )  # fmt: skip
+        return ProcessRunner().run(request, threading.Event())
+
+    return run_script
+
+
+WORLD = """
+import json, os, sys
+print(json.dumps([
+    sys.argv, sys.path, sys.orig_argv[1:], sorted(k for k in os.environ), os.environ.get("PYTHONPATH"),
+    sorted(m for m in sys.modules if "autotune" in m or "sitecustomize" in m), __file__, list(sys.flags),
+    sys.stdin.read(), sys.path_hooks.__len__(), open.__module__,
+]))
+"""
+
+
+@pytest.mark.parametrize("path", ["", "first:second"])
+def test_the_script_finds_the_world_of_plain_python(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", path)
+    if not path:
+        monkeypatch.delenv("PYTHONPATH")
+    assert run(WORLD, "--a", "b c").kind is OutcomeKind.COMPLETE
+    ours = json.loads((tmp_path / "run" / "log.txt").read_text())
+    script = str(tmp_path / "home" / "train.py")
+    told = subprocess.run(
+        [sys.executable, script, "--a", "b c"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
+    theirs = json.loads(told.stdout)
+    silenced = {"WANDB_MODE", "COMET_MODE", "COMET_START_ONLINE", "NEPTUNE_MODE", "SWANLAB_MODE",
+                "CLEARML_OFFLINE_MODE", "MLFLOW_TRACKING_URI", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES",
+                "LINES", "COLUMNS"}  # fmt: skip
+    assert set(ours[3]) - silenced == set(theirs[3]) - silenced
+    for given in (ours, theirs):
+        given[3] = given[7] = None  # the flags: unbuffered, as a trial is
+    assert ours == theirs
+
+
+def test_an_environments_own_sitecustomize_is_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("print('the environment')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    run("print('the script')")
+    assert (tmp_path / "run" / "log.txt").read_text() == "the environment\nthe script\n"
+
+
+@pytest.mark.parametrize(
+    "touches",
+    [
+        "open('mine.txt', 'w')",
+        "open('mine.txt', 'r+')",
+        "open('mine.txt', 'a')",
+        "os.open('mine.txt', os.O_RDWR)",
+        "os.remove('mine.txt')",
+        "os.truncate('mine.txt', 0)",
+        "pathlib.Path('mine.txt').write_text('')",
+        "open('new.txt', 'w').close(); os.replace('new.txt', 'mine.txt')",
+        "os.rename('mine.txt', 'other.txt')",
+        "shutil.rmtree('folder')",
+        "os.rmdir('empty')",
+        "shutil.copy(__file__, 'mine.txt')",
+    ],
+)
+def test_what_would_touch_the_users_files_ends_the_run(run: Run, tmp_path: Path, touches: str) -> None:
+    home = tmp_path / "home"
+    (home / "mine.txt").write_text("the user's")
+    (home / "folder").mkdir()
+    (home / "folder" / "kept.txt").write_text("the user's")
+    (home / "empty").mkdir()
+    for path in home.rglob("*"):
+        os.utime(path, (1, 1))
+    outcome = run(f"import os, pathlib, shutil\n{touches}\nprint('went on')")
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.INFRASTRUCTURE, "withheld")
+    assert "went on" not in (tmp_path / "run" / "log.txt").read_text()
+    assert {str(p.relative_to(home)) for p in home.rglob("*")} == {
+        "mine.txt", "folder", "folder/kept.txt", "empty", "train.py"
+    }  # fmt: skip
+    assert (home / "mine.txt").read_text() == (home / "folder" / "kept.txt").read_text() == "the user's"
+
+
+def test_what_it_makes_is_its_own_until_it_ends_and_is_put_aside_then(run: Run, tmp_path: Path) -> None:
+    body = """
+    import os, shutil, subprocess
+    os.makedirs("out/run")
+    with open("out/run/a.txt", "w") as file: file.write("a")
+    with open("out/run/a.txt", "a") as file: file.write("b")
+    os.replace("out/run/a.txt", "out/run/b.txt")
+    subprocess.run(["cp", "out/run/b.txt", "out/run/c.txt"], check=True)  # as a library in C does
+    assert open("out/run/b.txt").read() == "ab"
+    os.remove("out/run/b.txt")
+    open("log.txt", "w").write("x" * 2_000_000)
+    """
+    outcome = run(body)
+    assert outcome.kind is OutcomeKind.COMPLETE, (tmp_path / "run" / "log.txt").read_text()
+    assert {path.name for path in (tmp_path / "home").rglob("*")} == {"train.py"}
+    kept = tmp_path / "run" / "files" / str(tmp_path / "home").lstrip("/")
+    assert (kept / "out" / "run" / "c.txt").read_text() == "ab" and (kept / "log.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "reason"),
+    [
+        ("raise KeyError('x')", OutcomeKind.USER_ERROR, "script-raised"),
+        ("import sys; sys.exit(3)", OutcomeKind.USER_ERROR, "script-failed"),
+        ("(", OutcomeKind.USER_ERROR, "script-raised"),
+        ("import os; os.kill(os.getpid(), 11)", OutcomeKind.CRASHED, "signal-segv"),
+    ],
+)
+def test_how_it_ended(run: Run, text: str, kind: OutcomeKind, reason: str) -> None:
+    outcome = run(text)
+    assert (outcome.kind, outcome.reason) == (kind, reason)
+    assert bool(outcome.traceback_text) is (reason == "script-raised")
+
+
+def test_a_module_is_run_as_one(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "home" / "pkg").mkdir()
+    (tmp_path / "home" / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "home" / "pkg" / "train.py").write_text("print(__name__, __package__)")
+    assert run("", module="pkg.train").kind is OutcomeKind.COMPLETE
+    assert (tmp_path / "run" / "log.txt").read_text() == "__main__ pkg\n"

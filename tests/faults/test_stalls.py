@@ -1,0 +1,129 @@
+"""What takes long without a step is no stall: loading, validation, compilation. What hangs is ended, and told apart.
+
+Scripts and children are real; limits of minutes are a second here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.child.records import Knowledge, Window
+from tuner.child.watch import Silences
+from tuner.devices.cpu import cpu_device
+from tuner.model import Config, Outcome, OutcomeKind, Script
+from tuner.runner.process import ProcessRunner
+from tuner.runner.request import Limits, TrialRequest
+
+pytestmark = pytest.mark.timed
+Run = Callable[..., Outcome]
+
+REPORTS = """
+import threading, time, tuner
+def steps(first, last):
+    for step in range(first, last):
+        time.sleep(0.01)
+        tuner.report(step=step, samples=8 * step)
+"""
+TORCH = """
+import threading, time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = torch.ones(8, 4), torch.ones(8, 1)
+def steps(count):
+    model.train()
+    for _ in range(count):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        time.sleep(0.01)
+def validate():
+    model.eval()
+    with torch.no_grad():
+        model(x)
+        WAIT
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, write_script: Callable[..., Path]) -> Run:
+    def run_script(text: str, *, knowledge: Knowledge | None = None, **limits: Any) -> Outcome:
+        given = Limits(**{"trial_timeout_s": 30.0, "no_progress_s": 1.0, **limits})
+        window = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_s=600.0, max_s=600.0)
+        request = TrialRequest(
+            tmp_path / "trial", Script(str(write_script(text)), ()), cpu_device(), Config(), knowledge or Knowledge(),
+            window, given,
+        )  # fmt: skip
+        return ProcessRunner().run(request, threading.Event())
+
+    return run_script
+
+
+def test_a_model_may_take_long_to_load(run: Run) -> None:
+    outcome = run(f"{REPORTS}\ntime.sleep(3)\nsteps(1, 60)")
+    assert outcome.complete, outcome.detail
+    assert outcome.knowledge.silences.start_up_s > 2.5
+
+
+def test_a_load_that_takes_all_the_time_that_a_trial_has_is_told_as_that(run: Run) -> None:
+    outcome = run("import time\ntime.sleep(60)", trial_timeout_s=2.0)
+    assert outcome.kind is OutcomeKind.TIMED_OUT
+    assert outcome.detail == "not through after 2 s: still in its start-up"
+
+
+def test_a_validation_may_take_long(run: Run) -> None:
+    outcome = run(TORCH.replace("WAIT", "time.sleep(3)") + "steps(60)\nvalidate()\nsteps(60)")
+    assert outcome.complete, outcome.detail
+    assert outcome.knowledge.silences.validation_s > 2.5
+    assert outcome.knowledge.silences.training_s < 1.0
+
+
+def test_a_compilation_may_take_long(run: Run) -> None:
+    compiles = """
+def backend(graph, inputs):
+    time.sleep(3)
+    return graph.forward
+steps(30)
+model.forward = torch.compile(model.forward, backend=backend)
+steps(60)
+"""
+    outcome = run(TORCH.replace("WAIT", "pass") + compiles, no_progress_s=2.0)
+    assert outcome.complete, outcome.detail
+    assert outcome.knowledge.silences.compilation_s > 2.5
+
+
+def test_a_loop_that_hangs_is_ended_soon(run: Run) -> None:
+    outcome = run(f"{REPORTS}\nsteps(1, 60)\nthreading.Event().wait()")
+    assert (outcome.kind, outcome.detail) == (OutcomeKind.NO_PROGRESS, "no step for 1 s")
+    assert outcome.seconds < 12
+
+
+def test_a_validation_that_never_ends_is_known_by_the_baselines(run: Run) -> None:
+    script = TORCH.replace("WAIT", "while True: pass") + "steps(60)\nvalidate()"
+    outcome = run(script, knowledge=Knowledge(silences=Silences(start_up_s=5.0, validation_s=0.3)))
+    assert (outcome.kind, outcome.detail) == (OutcomeKind.NO_PROGRESS, "no end of its validation for 1 s")
+
+
+def test_a_start_up_that_computes_nothing_is_not_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.runner.silence.IDLE_S", 2.0)
+    outcome = run(f"{REPORTS}\nthreading.Event().wait()")
+    assert outcome.kind is OutcomeKind.NO_PROGRESS
+    assert outcome.detail.startswith("no first step for") and "use no CPU time" in outcome.detail
+    assert outcome.seconds < 15
+    computing = f"{REPORTS}\nended = time.monotonic() + 4\nwhile time.monotonic() < ended: pass\nsteps(1, 60)"
+    assert run(computing).complete
+
+
+def test_what_the_baseline_took_to_start_is_allowed_to_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.runner.silence.START_UP_S", 1.0)
+    slow = f"{REPORTS}\ntime.sleep(3)\nsteps(1, 60)"
+    known = Knowledge(silences=Silences(start_up_s=2.0))
+    assert run(slow, knowledge=known).complete
+    quick = replace(known, silences=Silences(start_up_s=0.1))
+    outcome = run(slow, knowledge=quick, trial_timeout_s=4.0)
+    assert outcome.kind is OutcomeKind.NO_PROGRESS and "no first step" in outcome.detail

@@ -1,0 +1,149 @@
+"""Which run follows on which, and what is concluded: the runs are functions of the watches that are in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import worlds
+
+from tuner.child.records import Knowledge
+from tuner.child.watch import Watch
+from tuner.model import BASELINE, Outcome, OutcomeKind, Script
+from tuner.runner.request import TrialRequest
+from tuner.study.blame import ALL, Inquiry, Verdict, Whose, alike, may_be_ours, watches_in
+
+TRACE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n{}: it broke\n'
+RUNS = Outcome(OutcomeKind.TIMED_OUT, "deadline", "not through")
+
+
+def raised(name: str = "TypeError", **fields: object) -> Outcome:
+    detail, trace = f"{name}: it broke", TRACE.format(name)
+    return Outcome(OutcomeKind.USER_ERROR, "script-raised", detail, trace, seconds=2.0, **fields)  # type: ignore[arg-type]  # its own fields
+
+
+def inquire(
+    folder: Path, failed: Outcome, answer: Callable[[TrialRequest], Outcome], without: frozenset[Watch] = frozenset()
+) -> tuple[Verdict, list[TrialRequest]]:
+    asked: list[TrialRequest] = []
+
+    def run(request: TrialRequest) -> Outcome:
+        asked.append(request)
+        return answer(request)
+
+    request = TrialRequest(folder / "0000", Script("train.py", ()), worlds.DEVICE, BASELINE, without=without)
+    return Inquiry(request, failed, folder / "checks", run).verdict(), asked
+
+
+def broken_by(*watches: Watch) -> Callable[[TrialRequest], Outcome]:
+    return lambda request: RUNS if request.plain or request.without >= set(watches) else raised()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(ALL - {Watch.FILES})), st.booleans())
+def test_the_one_watch_that_breaks_a_script_is_found(watch: Watch, traced: bool) -> None:
+    frame = '  File "/x/tuner/child/torch/loader.py", line 1, in f\n' if traced else ""
+    failed = raised(with_ours=frame, knowledge=Knowledge(watches=tuple(Watch)))
+    verdict, asked = inquire(Path("/nowhere"), failed, broken_by(watch))
+    assert verdict.whose is Whose.OURS
+    assert verdict.ways == (frozenset({watch}), ALL - {Watch.FILES})
+    assert all(request.limits.trial_timeout_s == 14.0 for request in asked), "each is bounded"
+    if traced and watch is Watch.LOADER:
+        assert len(asked) == 3, "plain Python, all but files, and the watch in the trace"
+
+
+def test_two_watches_at_once_leave_the_smallest_set_that_is_known(tmp_path: Path) -> None:
+    verdict, _ = inquire(tmp_path, raised(), broken_by(Watch.LOADER, Watch.KERAS))
+    assert verdict.ways == (ALL - {Watch.FILES},)
+
+
+def test_what_the_user_left_out_stays_out(tmp_path: Path) -> None:
+    verdict, asked = inquire(tmp_path, raised(), broken_by(Watch.LOADER), frozenset({Watch.KERAS}))
+    assert verdict.ways[0] == {Watch.LOADER, Watch.KERAS}
+    assert all(request.plain or Watch.KERAS in request.without for request in asked)
+
+
+def test_a_script_that_fails_under_plain_python_costs_one_run(tmp_path: Path) -> None:
+    verdict, asked = inquire(tmp_path, raised(), lambda request: raised())
+    assert (verdict.whose, len(asked), asked[0].plain) == (Whose.SCRIPT, 1, True)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_where_files_were_written_plain_python_comes_last_and_only_if_it_harms_none(
+    tmp_path: Path, exists: bool
+) -> None:
+    users = tmp_path / "out.txt"
+    if exists:
+        users.write_text("the user's")
+    own = tmp_path / "0000" / "files" / str(users).lstrip("/")
+    own.parent.mkdir(parents=True)
+    own.write_text("the trial's")
+    verdict, asked = inquire(tmp_path, raised(), lambda request: raised())
+    assert [request.plain for request in asked] == ([False] if exists else [False, True])
+    assert verdict.whose is (Whose.OPEN if exists else Whose.SCRIPT)
+
+
+def test_the_watch_on_files_is_never_taken_away(tmp_path: Path) -> None:
+    verdict, asked = inquire(tmp_path, raised(), broken_by(Watch.FILES))
+    assert (verdict.whose, verdict.ways) == (Whose.OURS, ())
+    assert all(request.plain or Watch.FILES not in request.without for request in asked)
+
+
+def test_what_plain_python_was_kept_from_says_nothing(tmp_path: Path) -> None:
+    withheld = Outcome(OutcomeKind.INFRASTRUCTURE, "withheld", "it would write over out.txt")
+    verdict, _ = inquire(tmp_path, raised(), lambda request: withheld if request.plain else raised())
+    assert verdict.whose is Whose.OPEN
+    verdict, _ = inquire(tmp_path, raised(), lambda r: withheld if r.plain else broken_by(Watch.LOADER)(r))
+    assert (verdict.whose, verdict.ways[0]) == (Whose.OURS, frozenset({Watch.LOADER}))
+
+
+def test_the_search_for_the_watch_ends(tmp_path: Path) -> None:
+    def slow(request: TrialRequest) -> Outcome:
+        bare = request.without >= ALL - {Watch.FILES}
+        return RUNS if request.plain or bare else Outcome(OutcomeKind.CRASHED, "signal-segv", seconds=100.0)
+
+    verdict, asked = inquire(tmp_path, raised(), slow)
+    assert verdict.ways == (ALL - {Watch.FILES},)
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (raised(), True),
+        (Outcome(OutcomeKind.USER_ERROR, "script-failed"), True),
+        (Outcome(OutcomeKind.CRASHED, "signal-segv"), True),
+        (Outcome(OutcomeKind.INFEASIBLE, "device-oom", traceback_text="MemoryError"), True),
+        (Outcome(OutcomeKind.CRASHED, "took-the-study-down"), False),
+        (Outcome(OutcomeKind.INFEASIBLE, "host-oom"), False),
+        (Outcome(OutcomeKind.USER_ERROR, "no-step"), False),
+        (Outcome(OutcomeKind.TIMED_OUT, "deadline"), False),
+        (Outcome(OutcomeKind.NO_PROGRESS, "no-progress"), False),
+        (Outcome(OutcomeKind.INFRASTRUCTURE, "no-start", traceback_text="x"), False),
+        (worlds.measured(1.0), False),
+    ],
+)
+def test_which_ends_are_followed_up(outcome: Outcome, expected: bool) -> None:
+    assert may_be_ours(outcome) is expected
+
+
+def test_failures_are_compared_by_what_was_raised() -> None:
+    assert alike(raised("TypeError"), raised("TypeError"))
+    assert not alike(raised("TypeError"), raised("ValueError"))
+    assert not alike(raised(), Outcome(OutcomeKind.USER_ERROR, "script-failed"))
+    assert alike(Outcome(OutcomeKind.CRASHED, "signal-segv"), Outcome(OutcomeKind.CRASHED, "signal-segv"))
+
+
+def test_every_watch_that_patches_is_recognised_by_its_files() -> None:
+    frames = [
+        ("torch/loader.py", Watch.LOADER), ("torch/steps.py", Watch.OPTIMIZER), ("keras/fit.py", Watch.KERAS),
+        ("tensorflow/data/watch.py", Watch.TF_DATA), ("tensorflow/loops.py", Watch.TENSORFLOW),
+        ("files.py", Watch.FILES), ("torch/modules.py", Watch.MODULES),
+    ]  # fmt: skip
+    trace = "".join(f'  File "/a/tuner/child/{name}", line 1, in f\n    x\n' for name, _ in frames)
+    assert watches_in(trace) == [watch for _, watch in reversed(frames)]
+    of_none = '  File "/home/me/train.py", line 1, in f\n  File "/a/tuner/child/session.py", line 2, in g\n'
+    assert watches_in(of_none) == []

@@ -1,0 +1,72 @@
+"""Failures that a trial's surroundings explain, by the texts of the libraries that raise them."""
+
+from __future__ import annotations
+
+import pytest
+from support import worlds
+
+from tuner.devices.cpu import cpu_device
+from tuner.model import Outcome, OutcomeKind
+from tuner.study.surroundings import surroundings_error
+
+CARD = worlds.device("GPU-0")
+
+
+def failed(text: str) -> Outcome:
+    detail = text.splitlines()[-1]
+    return Outcome(OutcomeKind.USER_ERROR, "script-raised", detail, f"Traceback (most recent call last):\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'RANK'",
+        "KeyError: 'LOCAL_RANK'",
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected,"
+        " but not set",
+    ],
+)
+def test_a_script_for_a_launcher(text: str) -> None:
+    error = surroundings_error(failed(text), cpu_device())
+    assert error is not None and "launcher" in error.message and "RANK=0" in error.hint
+    assert "by itself" not in error.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.AcceleratorError: CUDA error: invalid device ordinal",
+        "AssertionError: Invalid device id",
+        "RuntimeError: Attempting to deserialize object on CUDA device 3 but torch.cuda.device_count() is 1. Please use"
+        " torch.load with map_location to map your storages to an existing device.",
+        "RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED: Device index must be between 0 and"
+        " num_devices, device=3, num_gpus=1",
+        "tensorflow.python.framework.errors_impl.InvalidArgumentError: Could not satisfy device specification"
+        " '/job:localhost/replica:0/task:0/device:GPU:3'",
+    ],
+)
+def test_a_script_that_chooses_its_card(text: str) -> None:
+    error = surroundings_error(failed(text), CARD)
+    assert error is not None and "another card" in error.message and "--device cuda:3" in error.hint
+
+
+def test_a_script_that_wants_a_card_in_a_study_without_one() -> None:
+    error = surroundings_error(failed("AssertionError: Torch not compiled with CUDA enabled"), cpu_device())
+    assert error is not None and "shows it none" in error.message and "--device cuda" in error.hint
+
+
+def test_a_script_that_asks_for_an_answer() -> None:
+    error = surroundings_error(failed("EOFError: EOF when reading a line"), cpu_device())
+    assert error is not None and "standard input" in error.message
+
+
+def test_a_tracker_that_is_off() -> None:
+    text = '  File "/env/site-packages/wandb/sdk/wandb_run.py", line 9, in url\n    x\nAttributeError: no url'
+    error = surroundings_error(failed(text), cpu_device())
+    assert error is not None and "fails in wandb" in error.message
+
+
+@pytest.mark.parametrize("text", ["KeyError: 'image'", "ValueError: invalid device", "FileNotFoundError: data.csv"])
+def test_anything_else(text: str) -> None:
+    assert surroundings_error(failed(text), cpu_device()) is None
+    assert surroundings_error(failed(text), CARD) is None

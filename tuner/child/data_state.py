@@ -1,0 +1,116 @@
+"""What can be reached of a script's data in its process, and whether it changes while the data are read.
+
+Attributes, items of containers and closures are followed, nothing is called; of much only the first so many are read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+State = Mapping[str, Hashable]
+"""Path of a value, such as ``dataset.transform.size`` → what it is now."""
+
+MOST_VALUES = 5000
+DEEPEST = 5
+ITEMS_READ = 128
+NUMBERS_READ = 4096
+FIRST_LOOK, LATER_LOOKS = 3, (8, 16, 64, 256)
+"""Batches after which the data are looked at: what opens its files with the first batch is done with it by then."""
+ITERATIONS_READ = 3
+"""So many iterations are looked at, each for some milliseconds in all: the rate of the others is what is measured."""
+_PLAIN = (type(None), bool, int, float, complex, str)
+
+
+class StateWatch:
+    """Looks at data while they are read, and tells what of them has changed since the first look.
+
+    One for each iteration: what a script changes between two of them isn't changed by reading.
+    """
+
+    def __init__(self) -> None:
+        self._batches = 0
+        self._first: State | None = None
+
+    def read(self, roots: Mapping[str, object]) -> str:
+        """One more batch was made: the path of a value that isn't as it was, "" where none is or no look is due."""
+        self._batches += 1
+        if self._batches == FIRST_LOOK:
+            self._first = state_of(roots)
+        if self._batches not in LATER_LOOKS or self._first is None:
+            return ""
+        now = state_of(roots)
+        return next((path for path, before in self._first.items() if path in now and now[path] != before), "")
+
+
+def state_of(roots: Mapping[str, object]) -> State:
+    """What can be reached from these values now; ``roots``: name → value."""
+    state: dict[str, Hashable] = {}
+    with suppress(Exception):  # the user's own classes may raise anything: then what was read so far has to do
+        for path, value, _ in values(roots):
+            state[path] = _told(value)
+    return state
+
+
+def values(roots: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
+    """Path, value and holder of what can be reached; of much only the first so many."""
+    waiting: deque[tuple[str, object, object, int]] = deque((name, value, None, 0) for name, value in roots.items())
+    seen: set[int] = set()
+    for _ in range(MOST_VALUES):
+        if not waiting:
+            return
+        path, value, holder, depth = waiting.popleft()
+        yield path, value, holder
+        if isinstance(value, _PLAIN) or id(value) in seen or depth == DEEPEST:
+            continue
+        seen.add(id(value))
+        waiting.extend((path + name, below, value, depth + 1) for name, below in _parts(value))
+
+
+def _parts(value: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        return ((f"[{key!r:.40}]", item) for key, item in list(islice(value.items(), ITEMS_READ)))
+    if isinstance(value, (list, tuple)):
+        step = max(1, len(value) // ITEMS_READ)
+        return ((f"[{index}]", value[index]) for index in range(0, len(value), step))
+    if isinstance(value, MethodType):
+        return iter([(".__self__", value.__self__)])
+    if isinstance(value, FunctionType):
+        names, cells = value.__code__.co_freevars, value.__closure__ or ()
+        return ((f".{name}", _content(cell)) for name, cell in zip(names, cells, strict=True))
+    if isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__"):
+        return iter(())
+    return ((f".{name}", item) for name, item in list(vars(value).items()))
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None  # nothing was put into it yet
+
+
+def _told(value: Any) -> Hashable:
+    """What tells the value from another one, in a few microseconds; of containers and objects their parts tell."""
+    if isinstance(value, _PLAIN):
+        return repr(value) if isinstance(value, (float, complex)) else value
+    if isinstance(value, (list, deque)):
+        return len(value)
+    kind = type(value)
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        return _of_array(value)
+    if hasattr(kind, "data_ptr") and not value.is_inference():
+        return (tuple(value.shape), str(value.dtype), int(value._version))
+    return kind.__name__
+
+
+def _of_array(array: Any) -> Hashable:
+    if array.dtype.hasobject:
+        return (array.shape, str(array.dtype))
+    flat = array.flat[:: max(1, array.size // NUMBERS_READ)]
+    return (array.shape, str(array.dtype), zlib.crc32(flat.tobytes()))

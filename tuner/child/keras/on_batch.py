@@ -1,0 +1,102 @@
+"""``train_on_batch`` in loops of the script's own: every call is a training step on the batch that it is given."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import SupportsFloat
+
+from ..patches import patch
+from ..session import Session
+from ..tensorflow import FRAMEWORK
+from ..tensorflow.loops import PATIENCE, LoopWatch
+from ..tensorflow.types import Result
+from .counters import leading_dimension
+from .types import Model
+
+OWN_BATCHES = "the script passes its batches to train_on_batch by itself"
+
+
+class OnBatchWatch:
+    """Patches ``train_on_batch`` and the methods beside it.
+
+    On TensorFlow its call is one of a ``tf.function``, which ``loops`` watches: it is told the rows of the batch. On
+    the other backends the steps are counted here; of several models that take turns the first one's are.
+
+    ``is_inside``: whether another method of a model runs, whose steps are counted elsewhere. ``called``: whether the
+    script has trained so.
+    """
+
+    def __init__(self, session: Session, backend: str, is_inside: Callable[[], bool]) -> None:
+        self.session = session
+        self.backend = backend
+        self.is_inside = is_inside
+        self.loops: LoopWatch | None = None
+        self.called = False
+        self._leader: Callable[[], Model | None] = lambda: None
+        self._led_by_others = 0
+        self._loss: float | None = None
+
+    def install(self, trainer: type) -> None:
+        """Patches the class that defines ``fit``."""
+        patch(trainer, "train_on_batch", self._train)
+        if self.backend != "tensorflow":
+            for name in ("test_on_batch", "predict_on_batch"):
+                patch(trainer, name, self._validate)
+
+    def _train(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def train_on_batch(model: Model, *args: object, **kwargs: object) -> Result:
+            if self.is_inside() or not self.session.here:
+                return original(model, *args, **kwargs)
+            self.session.check_stop()
+            self.called = True
+            self.session.claim(FRAMEWORK)
+            rows = leading_dimension(args[0] if args else kwargs.get("x"))
+            if self.backend != "tensorflow":
+                result = original(model, *args, **kwargs)
+                self._stepped(model, rows, result)
+                return result
+            if self.loops is None:
+                return original(model, *args, **kwargs)
+            self.loops.rows_given = rows
+            try:
+                return original(model, *args, **kwargs)
+            finally:
+                self.loops.rows_given = 0
+
+        return train_on_batch
+
+    def _validate(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def on_batch(model: Model, *args: object, **kwargs: object) -> Result:
+            if self.session.here and self.called and not self.is_inside():
+                self.session.clock.validation_begins(original.__name__)
+            return original(model, *args, **kwargs)
+
+        return on_batch
+
+    def _stepped(self, model: Model, rows: int, result: object) -> None:
+        leader = self._leader()
+        if leader is not None and leader is not model:
+            self._led_by_others += 1
+            if self._led_by_others <= PATIENCE:
+                return
+        self._leader, self._led_by_others = weakref.ref(model), 0
+        if self.session.clock.validating:
+            self.session.clock.training_resumes()
+        self._loss = _loss_in(result)
+        self.session.clock.add_samples(rows, 0.0)
+        self.session.step(FRAMEWORK)
+
+    def take_loss(self) -> float | None:
+        """The newest step's loss; None where none was seen since the last time."""
+        loss, self._loss = self._loss, None
+        return loss
+
+
+def _loss_in(result: object) -> float | None:
+    """The loss in what ``train_on_batch`` gives back: by its name, or the first figure."""
+    if isinstance(result, Mapping):
+        result = result.get("loss")
+    elif isinstance(result, (list, tuple)):
+        result = result[0] if result else None
+    return float(result) if isinstance(result, SupportsFloat) else None

@@ -1,0 +1,113 @@
+"""What a loader's workers copy when they start: its data as they are then, their random generators included.
+
+A worker sees nothing of what changes in the training process afterwards, and workers that start alike draw alike. Where
+the data are no mere table, other or more lasting workers would train on something else: that is looked for here.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from types import FunctionType
+
+from ..call_sites import is_library
+from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
+from .types import Arguments, DataLoader, LoaderIterator
+
+_GENERATORS = {
+    "numpy.random": ("Generator", "RandomState", "MT19937", "PCG64"), "numpy.random._generator": ("Generator",),
+    "numpy.random.mtrand": ("RandomState",), "torch": ("Generator",), "torch._C": ("Generator",),
+}  # fmt: skip
+# Methods that a sampler may have and that tell it nothing of the training.
+_KNOWN_METHODS = ("set_epoch", "state_dict", "load_state_dict")
+
+
+def refusals(given: Arguments) -> dict[str, str]:
+    """Knob → why it can't be turned, as far as the loader's arguments show it."""
+    with suppress(Exception):  # the user's own classes may raise anything
+        return _refusals(given)
+    return {}
+
+
+def _refusals(given: Arguments) -> dict[str, str]:
+    refused: dict[str, str] = {}
+    drawn_by = given.get("generator")
+    if not given.get("num_workers") and getattr(getattr(drawn_by, "device", None), "type", "cpu") == "cuda":
+        refused["num_workers"] = "the loader's random generator lives on the GPU, which a worker can't reach"
+    generator = own_generator({"dataset": given.get("dataset"), "collate_fn": given.get("collate_fn")})
+    if generator and given.get("worker_init_fn") is None:
+        reason = f"{generator} draws random numbers of its own, which every worker would copy"
+        refused.update(num_workers=reason, persistent_workers=reason)
+    feedback = next(filter(None, (_feedback(given.get(name)) for name in ("sampler", "batch_sampler"))), "")
+    if feedback:
+        refused.update(num_workers=feedback, prefetch_factor=feedback)
+    return refused
+
+
+def own_generator(roots: Mapping[str, object]) -> str:
+    """The path of a random generator that the data hold and use, "" where there is none.
+
+    PyTorch seeds the generators of PyTorch, NumPy and Python in each worker, but no other.
+    """
+    for path, value, holder in values(roots):
+        kind = type(value)
+        numbers = isinstance(value, random.Random) or kind.__name__ in _GENERATORS.get(kind.__module__, ())
+        if numbers and _uses(holder, path.rpartition(".")[2]):
+            return path
+    return ""
+
+
+def _uses(holder: object, attribute: str) -> bool:
+    """Whether a method of the object but its constructor names this attribute; unknown counts as used."""
+    if not attribute.isidentifier():
+        return True
+    classes = [cls for cls in type(holder).__mro__ if cls is not object]
+    methods = [value for cls in classes for name, value in vars(cls).items() if name != "__init__"]
+    codes = [method.__code__ for method in methods if isinstance(method, FunctionType)]
+    return not codes or any(attribute in code.co_names for code in codes)
+
+
+def _feedback(sampler: object) -> str:
+    """Why a sampler of the script's own may learn from the training; "" where nothing says so."""
+    file = getattr(sys.modules.get(type(sampler).__module__), "__file__", None)
+    if sampler is None or file is None or is_library(file):
+        return ""
+    own = [name for cls in type(sampler).__mro__ if not cls.__module__.startswith(("torch.", "builtins", "typing"))
+           for name, value in vars(cls).items() if isinstance(value, FunctionType)]  # fmt: skip
+    told = next((name for name in own if not name.startswith("_") and name not in _KNOWN_METHODS), "")
+    return f"{type(sampler).__name__}.{told} may tell it of the training, and workers ask it ahead" if told else ""
+
+
+class CopyWatch:
+    """Looks at the data of the loaders: in a trial whether they change, and before each epoch whether they have."""
+
+    def __init__(self) -> None:
+        self._watches: weakref.WeakKeyDictionary[LoaderIterator, StateWatch] = weakref.WeakKeyDictionary()
+        self._iterations = 0
+        self._copied: weakref.WeakKeyDictionary[DataLoader, State] = weakref.WeakKeyDictionary()
+
+    def changed(self, iterator: LoaderIterator, loader: DataLoader) -> dict[str, str]:
+        """As ``refusals``, by what is seen after a batch that the training process made itself."""
+        watch = self._watches.get(iterator)
+        if watch is None and self._iterations < ITERATIONS_READ:
+            self._iterations += 1
+            watch = self._watches[iterator] = StateWatch()
+        moved = watch.read(_copied(loader)) if watch is not None else ""
+        reason = f"{moved} changes while the data are read: each worker would change a copy of its own"
+        return {"num_workers": reason} if moved else {}
+
+    def renew(self, loader: DataLoader) -> None:
+        """Ends the workers that have lasted since the last epoch where they hold other data than the script does."""
+        now, before = state_of(_copied(loader)), self._copied.get(loader)
+        self._copied[loader] = now
+        lasting = loader._iterator
+        if lasting is not None and before is not None and before != now:
+            lasting._shutdown_workers()
+            loader._iterator = None
+
+
+def _copied(loader: DataLoader) -> Mapping[str, object]:
+    return {"dataset": loader.dataset, "collate_fn": loader.collate_fn}

@@ -1,0 +1,137 @@
+"""Runs before a script under plain Python, and keeps it from writing over the user's files. Nothing is patched.
+
+Python imports a module of this name when it starts; the runner puts this folder first on ``PYTHONPATH`` for a run that
+is to show what the script does without autotune. An audit hook sees what Python opens for writing, renames and removes.
+What would touch a file of the user's ends the process, and its path is left in the run's folder; what the script makes
+anew is written down there, to be put aside. Files that are written by C without Python's knowledge aren't seen.
+
+Standard library only. It takes itself out of the environment and off the path, and gives way to the environment's own
+module of that name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+ENV = "AUTOTUNE_PLAIN"
+"""Environment variable, JSON: ``folder`` (the run's own), ``homes`` (the user's folders, wherever they lie), ``path``
+(the user's own PYTHONPATH; null where there is none)."""
+WITHHELD = "withheld.txt"
+"""In the run's folder: the path that the script would have touched."""
+_MADE = "made.jsonl"  # wire.MADE
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC
+
+
+class Guard:
+    """The audit hook. The run's own folder may be written, and so may caches, and temporary files outside of ``homes``.
+    """
+
+    def __init__(self, folder: str, homes: list[str]) -> None:
+        self._folder = os.path.realpath(folder)
+        self._homes = tuple(os.path.realpath(home) + os.sep for home in homes)
+        self._began = time.time()
+        caches = [value for name, value in os.environ.items() if os.path.isabs(value) and "CACHE" in name]
+        caches += [os.environ[name] for name in ("HF_HOME", "TORCH_HOME", "KERAS_HOME") if name in os.environ]
+        self._caches = tuple(os.path.realpath(path) + os.sep for path in (*caches, os.path.expanduser("~/.cache")))
+        free = ("/dev", "/proc", "/sys", tempfile.gettempdir())
+        self._free = tuple(os.path.realpath(path) + os.sep for path in free)
+        self._made: set[str] = set()
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Python's audit hook: see the table of audit events in its library reference."""
+        if event == "open":
+            self._opened(*arguments)
+        elif event.startswith("cpython.run_"):
+            # The script's first line is next: it finds no module that plain Python wouldn't have.
+            if getattr(sys.modules.get("sitecustomize"), "__file__", None) == __file__:
+                del sys.modules["sitecustomize"]
+        elif event == "os.mkdir":
+            self._makes(arguments[0], folder=True)
+        elif event in ("os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"):
+            self._touches(arguments[0])
+        elif event == "os.rename":
+            self._touches(arguments[0])
+            self._touches(arguments[1])
+            self._makes(arguments[1], folder=False)
+
+    def _opened(self, path: object, mode: object, flags: object) -> None:
+        writes = isinstance(flags, int) and flags & _WRITING
+        if writes or (isinstance(mode, str) and any(letter in mode for letter in "wax+")):
+            self._touches(path)
+            self._makes(path, folder=False)
+        elif self._made:
+            name = _absolute(path)
+            if name in self._made:
+                self._note(read=name)
+
+    def _touches(self, path: object) -> None:
+        name = _absolute(path)
+        if name is None or name in self._made or not self._is_watched(name):
+            return
+        try:
+            is_users = os.lstat(name).st_mtime < self._began
+        except OSError:
+            return
+        if is_users and not any(name.startswith(made + os.sep) for made in self._made):
+            self._withhold(name)
+
+    def _makes(self, path: object, *, folder: bool) -> None:
+        name = _absolute(path)
+        if name is None or name in self._made or os.path.lexists(name) or not self._is_watched(name):
+            return
+        self._made.add(name)
+        self._note(made=name, folder=folder, after_first_step=True)
+
+    def _is_watched(self, name: str) -> bool:
+        if name.startswith((self._folder + os.sep, *self._caches)) or f"{os.sep}__pycache__" in name:
+            return False
+        return name.startswith(self._homes) or not name.startswith(self._free)
+
+    def _note(self, **fields: object) -> None:
+        self._append(_MADE, json.dumps(fields))
+
+    def _withhold(self, name: str) -> None:
+        self._append(WITHHELD, name)
+        os._exit(0)
+
+    def _append(self, file: str, line: str) -> None:
+        path = os.path.join(self._folder, file)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.write(descriptor, line.encode() + b"\n")
+        os.close(descriptor)
+
+
+def _absolute(path: object) -> str | None:
+    """The path without links in its folders; None for descriptors."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return None
+    folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _give_way(path: str | None) -> None:
+    """Leaves the path and the environment as the user has them, and runs the environment's own module."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    os.environ.pop("PYTHONPATH", None)
+    if path is not None:
+        os.environ["PYTHONPATH"] = path
+    sys.path_importer_cache.pop(here, None)
+    this = sys.modules.pop("sitecustomize")
+    try:
+        importlib.import_module("sitecustomize")  # the environment's
+    except ModuleNotFoundError:
+        sys.modules["sitecustomize"] = this
+
+
+if ENV in os.environ:
+    _given = json.loads(os.environ.pop(ENV))
+    _guard = Guard(_given["folder"], _given["homes"])
+    _give_way(_given["path"])
+    sys.addaudithook(_guard)

@@ -1,0 +1,187 @@
+"""Whose fault it is that the script as written fails in a trial: its own, or that of what watches it.
+
+That a script fails by itself may be said only where plain Python fails as well. So a baseline that fails is run again
+without what autotune does to it, for as long as the failure took and a margin; what runs on until then doesn't fail.
+The user's files are as safe in these runs as in a trial: while the watch on files is out, nothing of theirs is touched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from tuner import __version__
+from tuner.child.watch import Watch
+from tuner.child.wire import FILES
+from tuner.model import Outcome, OutcomeKind
+from tuner.runner.classify import raised_line
+from tuner.runner.request import TrialRequest
+
+MARGIN_S = 10.0
+TIMES = 2.0
+"""A run that is to show whether a failure comes again may take so many times as long as it took, and the margin."""
+SEARCH_S = 180.0
+"""The search for the watch at fault takes no longer, or ``SEARCH_TIMES`` as long as the failure took."""
+SEARCH_TIMES = 6.0
+ALL = frozenset(Watch)
+_FAILURES = frozenset({"script-raised", "script-failed"})
+
+# A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
+_FILES_OF_WATCHES = (
+    ("torch/loader.py", Watch.LOADER), ("torch/datasets.py", Watch.LOADER), ("torch/modules.py", Watch.MODULES),
+    ("torch/compiler.py", Watch.MODULES), ("torch/parts.py", Watch.MODULES), ("torch/rows.py", Watch.MODULES),
+    ("torch/state.py", Watch.MODULES), ("torch/draws.py", Watch.MODULES),
+    ("torch/losses.py", Watch.LOSSES), ("torch/trainers.py", Watch.TRAINERS), ("torch/trackers.py", Watch.TRACKERS),
+    ("torch/processes.py", Watch.PROCESSES), ("torch/files.py", Watch.FILES), ("torch/", Watch.OPTIMIZER),
+    ("keras/losses.py", Watch.LOSSES), ("keras/", Watch.KERAS), ("tensorflow/data/", Watch.TF_DATA),
+    ("tensorflow/files.py", Watch.FILES), ("tensorflow/gfile.py", Watch.FILES),
+    ("tensorflow/data_files.py", Watch.FILES), ("tensorflow/", Watch.TENSORFLOW), ("arguments.py", Watch.ARGUMENTS),
+    ("created_files.py", Watch.FILES), ("files.py", Watch.FILES), ("python_files.py", Watch.FILES),
+    ("renames.py", Watch.FILES), ("formats/", Watch.FILES), ("numpy/", Watch.FILES),
+)  # fmt: skip
+
+
+class Whose(StrEnum):
+    """Whose fault a failure is; ``OPEN`` where that can't be tried without danger to the user's files."""
+
+    SCRIPT = "script"
+    OURS = "ours"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whose fault a failure is, and how that is known.
+
+    ``plain`` is what the script came to under plain Python, None where that wasn't tried. ``ways`` are sets of watches
+    without which it runs in a trial, the smallest first: empty where that would take the watch on files away.
+    ``account`` says for people what was run, and what it came to.
+    """
+
+    whose: Whose
+    plain: Outcome | None = None
+    ways: tuple[frozenset[Watch], ...] = ()
+    account: tuple[str, ...] = ()
+
+
+def may_be_ours(outcome: Outcome) -> bool:
+    """Whether the script failed, and not at a limit: something of ours may have made it fail."""
+    if outcome.complete or outcome.kind is OutcomeKind.INFRASTRUCTURE:
+        return False
+    crashed = outcome.kind is OutcomeKind.CRASHED and outcome.reason.startswith("signal-")
+    return crashed or outcome.reason in _FAILURES or bool(outcome.traceback_text)
+
+
+def alike(one: Outcome, other: Outcome) -> bool:
+    """Whether two failures are of one kind: the same exception or signal, or an exit status without a traceback."""
+    types = [raised_line(outcome.traceback_text).partition(":")[0] for outcome in (one, other)]
+    return types[0] == types[1] and (bool(types[0]) or one.reason == other.reason)
+
+
+def longest_check_s(failed: Outcome) -> float:
+    """How long a run may take that is to show whether the failure comes again."""
+    return TIMES * failed.seconds + MARGIN_S
+
+
+class Inquiry:
+    """Runs the script as written again, with ever other watches. ``request`` is that of the run that ``failed``.
+
+    ``folder`` is for the runs' folders, ``run`` does one of them and raises ``Interrupted``.
+    """
+
+    def __init__(
+        self, request: TrialRequest, failed: Outcome, folder: Path, run: Callable[[TrialRequest], Outcome]
+    ) -> None:
+        self._request = request
+        self._failed = failed
+        self._folder = folder
+        self._run = run
+        self._account: list[str] = []
+        self._spent_s = 0.0
+
+    def verdict(self) -> Verdict:
+        """Whose fault the failure is, and without which watches the script runs."""
+        diverted = list(_diverted(self._request.folder / FILES))
+        if not diverted:
+            # Up to the failure nothing is written: then plain Python can't do any harm.
+            plain = self._plain()
+            if may_be_ours(plain):
+                return Verdict(Whose.SCRIPT, plain, account=tuple(self._account))
+            if plain.kind is not OutcomeKind.INFRASTRUCTURE:
+                return Verdict(Whose.OURS, plain, tuple(self._ways()), tuple(self._account))
+        if not may_be_ours(self._bare()):
+            return Verdict(Whose.OURS, None, tuple(self._ways(bare_runs=True)), tuple(self._account))
+        if diverted and not any(os.path.lexists(path) for path in diverted):
+            plain = self._plain()
+            if may_be_ours(plain):
+                return Verdict(Whose.SCRIPT, plain, account=tuple(self._account))
+            if plain.kind is not OutcomeKind.INFRASTRUCTURE:
+                return Verdict(Whose.OURS, plain, account=tuple(self._account))
+        return Verdict(Whose.OPEN, account=tuple(self._account))
+
+    def _plain(self) -> Outcome:
+        return self._check("plain Python", plain=True)
+
+    def _bare(self) -> Outcome:
+        return self._check("without any watch but files", ALL - {Watch.FILES} | self._request.without)
+
+    def _ways(self, *, bare_runs: bool = False) -> Iterator[frozenset[Watch]]:
+        """Without which watches the script runs: one of them if that is enough, and all but the one on files."""
+        if not bare_runs and may_be_ours(self._bare()):
+            return
+        off = self._request.without
+        for watch in self._suspects():
+            if self._spent_s > max(SEARCH_S, SEARCH_TIMES * self._failed.seconds):
+                break
+            if not may_be_ours(self._check(f"without {watch}", off | {watch})):
+                yield off | {watch}
+                break
+        yield ALL - {Watch.FILES} | off
+
+    def _suspects(self) -> list[Watch]:
+        """The watches that were in place: first those whose code the failure went through, from its innermost frame."""
+        in_place = self._failed.knowledge.watches or tuple(Watch)
+        ordered = dict.fromkeys([*watches_in(self._failed.with_ours), *in_place])
+        return [watch for watch in ordered if watch is not Watch.FILES and watch not in self._request.without]
+
+    def _check(self, name: str, without: frozenset[Watch] = frozenset(), *, plain: bool = False) -> Outcome:
+        longest_s = longest_check_s(self._failed)
+        limits = replace(self._request.limits, trial_timeout_s=longest_s, no_progress_s=longest_s)
+        folder = self._folder / name.replace(" ", "-")
+        outcome = self._run(replace(self._request, folder=folder, without=without, plain=plain, limits=limits))
+        self._spent_s += outcome.seconds
+        came_to = outcome.detail if may_be_ours(outcome) or outcome.kind is OutcomeKind.INFRASTRUCTURE else "it runs"
+        self._account.append(f"{name}: {came_to}")
+        return outcome
+
+
+def _diverted(folder: Path) -> Iterator[str]:
+    """The paths that a trial had versions of its own of, or that it made: where they lay."""
+    for here, _, names in os.walk(folder):
+        yield from (os.path.join(os.sep, os.path.relpath(here, folder), name) for name in names)
+
+
+def watches_in(traceback_text: str) -> list[Watch]:
+    """The watches whose code a traceback with our frames goes through, innermost first."""
+    places = [line.partition("/tuner/child/")[2] for line in traceback_text.splitlines() if line.startswith("  File ")]
+    named = [
+        next((watch for start, watch in _FILES_OF_WATCHES if place.startswith(start)), None)
+        for place in reversed(places) if place
+    ]  # fmt: skip
+    return list(dict.fromkeys(watch for watch in named if watch is not None))
+
+
+def fault_text(failed: Outcome, verdict: Verdict) -> str:
+    """What is kept of a fault of ours, to be reported."""
+    return "\n".join(
+        (
+            f"autotune {__version__} breaks this script: {failed.detail}", "",
+            "The script was run again, to see whose fault that is:",
+            *(f"  {line}" for line in verdict.account), "",
+            "The failure, with autotune's own frames:" if failed.with_ours else "The failure, in frames of others:",
+            failed.with_ours or failed.traceback_text or "(no traceback)",
+        )
+    )  # fmt: skip
