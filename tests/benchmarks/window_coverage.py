@@ -12,7 +12,9 @@ reported rate as a share of what the loop can keep up, and that of samples by se
 
 Recorded with that command, 2000 trials of each of 18 kinds: rate_interval covers 96.9% (95.2 to 98.9% of a kind), the
 bootstrap 87.0% (81.9 to 92.3%), that of longer blocks 83.7% (77.5 to 90.5%). All is simulated: the machine's speed has
-no part in it.
+no part in it. With a full queue, 60 trials each: reported 0.986 to 1.007 of the truth, samples by seconds 1.25 (loader
+at 70% and 80%), 1.11 (90%), 1.05 (95%). The interval holds the truth in 98 to 100%, at 95% in 78%: a queue that falls
+so slowly doesn't show in three seconds.
 """
 
 from __future__ import annotations

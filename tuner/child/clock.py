@@ -63,7 +63,9 @@ class StepClock:
     Batches may be added by another thread than the one that steps; all else is for that one.
 
     A window ends early where its rate is hopeless: at each of three looks its blocks are six parts, all of which are
-    slower than the bound, and so is the upper end of their t interval (how sure that is: tests/benchmarks/hopeless.py).
+    slower than the bound, and so is the upper end of their t interval. Of windows whose rate was at the bound itself
+    1% ended so; of those that were a sixth above it none, slow spells of the machine or not: see
+    tests/benchmarks/hopeless.py.
     """
 
     def __init__(

@@ -245,7 +245,7 @@ def test_what_lies_ready_is_recorded_at_both_ends_of_a_block(clock: StepClock, t
     clock.fetch_begins()
     ready[0] = 56.0
     _train(clock, time, 1, 0.3)
-    blocks = [(b["flagged"], b["ready_before"], b["ready_after"]) for b in log.records if b["steps"] or b["flagged"]]
+    blocks = [(b["flagged"], b["ready_before"], b["ready_after"]) for b in log.of("block")]
     assert blocks[-2:] == [(True, 16.0, 64.0), (False, 64.0, 56.0)], "what was made while it validated isn't training's"
     assert [b[1:] for b in blocks[:-2]] == [(32.0, 24.0), (24.0, 16.0)]
 
