@@ -40,10 +40,10 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "shape patches call_sites births stale_reads option_names watch words data_state",
-        "counts",
+        "counts learned",
         "records",
         "wire evidence",
-        "seeds created_files",
+        "seeds created_files places",
         "recorder",
         "clock devices",
         "sources knobs facts metrics user_modules",
@@ -69,7 +69,7 @@ VALUES = frozenset({
     "errors", "model", "masking", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
 })  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
-_OF_THE_PROTOCOL = ("wire", "records", "counts", "shape", "option_names", "watch", "words")
+_OF_THE_PROTOCOL = ("wire", "records", "counts", "learned", "shape", "option_names", "watch", "words")
 PROTOCOL = tuple(f"tuner.child.{name}." for name in _OF_THE_PROTOCOL)
 SOLE_IMPORTERS = {
     "optuna": ("tuner/search/",),

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.model import KnobReport, Measurement
 
-_RAW = frozenset({"blocks", "losses", "gradient", "notes"})
+_RAW = frozenset({"blocks", "losses", "gradient", "weights", "first_metrics", "notes"})
 """Readings and what else lies in the trial's own folder; every other field of a measurement is shown."""
 _SAMPLES = "samples"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from tuner.analysis.accuracy import Check, Screened
+from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
+from tuner.analysis.checks import Check, CheckKind
+from tuner.analysis.stats import Noninferiority
 from tuner.model import Device, Ratio, Script, Shift, Side, Trial, Value, baseline_of
 
 AS_WRITTEN = "as written"
@@ -133,21 +135,31 @@ def budget_text(seconds: float, finals_share: float) -> str:
 def screened_text(screened: Screened) -> str:
     """What a screen showed, with its figures."""
     said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "not shown to learn as well"}
-    parts = [_check_text(check) for check in screened.checks]
-    basis = f"{count_text(screened.seeds, 'seed')}, {number_text(screened.samples)} {screened.unit} each"
-    return f"{said[screened.verdict]}: {'; '.join([*parts, screened.reason] if screened.reason else parts)}; {basis}"
+    quiet = (CheckKind.WEIGHTS, Noninferiority.PASS)  # that weights move is no news
+    parts = [_check_text(check) for check in screened.checks if (check.kind, check.verdict) != quiet]
+    amount = f"{number_text(screened.samples)} {screened.unit}"
+    seeds = count_text(screened.seeds, "seed")
+    basis = f"{seeds}, {amount} each" if screened.seeds else f"no config was run; the script as written over {amount}"
+    decides = f"{screened.would_decide} would decide it" if screened.would_decide else ""
+    return f"{said[screened.verdict]}: {'; '.join(text for text in (*parts, screened.reason, basis, decides) if text)}"
 
 
 def _check_text(check: Check) -> str:
     if math.isnan(check.baseline):
         return f"{check.name} was not reported"
+    if check.kind is CheckKind.EFFICIENCY:
+        least = f"{max(0.0, 1 - check.high):.0%}"
+        return f"{check.name} {check.candidate:.0%} (at least {least}; limit {1 - check.margin:.0%})"
+    if check.kind is CheckKind.WEIGHTS:
+        return f"{check.name} {1 - check.worse:.2g} times as written"
     text = f"{check.name} {check.candidate:.4g} against {check.baseline:.4g}"
-    if check.either_way:
+    if check.kind is CheckKind.GRADIENT:
         return f"{text} ({100 * check.worse:.2g}% apart; {100 * check.margin:.2g}% is the limit)"
-    if not math.isfinite(check.worse):
-        return text
     start = f", started at {number_text(check.start)}" if check.start is not None else ""
-    return f"{text}{start} ({_worse(check.worse)}, at most {_worse(check.high)}; limit {check.margin:.2%})"
+    if not math.isfinite(check.worse):
+        return text + start
+    of_way = " of the way down" if check.kind is CheckKind.LOSS else ""
+    return f"{text}{start} ({_worse(check.worse)}, at most {_worse(check.high)}; limit {check.margin:.2%}{of_way})"
 
 
 def _worse(share: float) -> str:

@@ -11,6 +11,7 @@ from tuner.child.records import FirstGradient as FirstGradient
 from tuner.child.records import KnobReport as KnobReport
 from tuner.child.records import Knowledge, ProbeSide
 from tuner.child.records import Value as Value
+from tuner.child.records import WeightChange as WeightChange
 
 
 def same_value(one: Value | None, other: Value | None) -> bool:
@@ -99,6 +100,19 @@ class Block:
 
 
 @dataclass(frozen=True)
+class LossSeries:
+    """A training loss along a run: ``points`` are the samples trained on by then, and its value.
+
+    ``site`` is where the script calls backward on it, "" where that isn't known. ``objective`` names the first loss of
+    those whose gradients go into the same optimizer steps: their sum is what is brought down.
+    """
+
+    site: str
+    objective: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
 class CardUse:
     """What the driver said of a CUDA card during the window; None where it can't tell.
 
@@ -124,7 +138,8 @@ class Measurement:
     ``data_wait_share`` is None where nothing shows when the loop waits. ``queue_share`` is the part of what the window
     took that lay ready before it: the rate, which is what the loop can keep up, is without it. ``tokens_per_s`` is
     None where sequences don't vary in length, ``validation_share`` of the time where no validation was seen; rates are
-    without validation.
+    without validation. ``losses`` has the script's first one first. ``metrics`` are the last values that the script
+    gave, ``first_metrics`` the first of those that it gave again.
     ``scaled_steps`` are optimizer steps under a gradient scaler after its first ones, in which it finds its scale;
     ``skipped_steps`` those of them that it skipped, since gradients overflowed.
     ``compile_cache`` says what the compiler's cache on disk gave: nothing ("cold"), all ("warm"), or a part ("mixed");
@@ -143,7 +158,7 @@ class Measurement:
     peak_device_bytes: int
     first_step_s: float
     compile_s: float
-    losses: tuple[tuple[float, float], ...]
+    losses: tuple[LossSeries, ...]
     steady: bool
     cpu_s_per_sample: float
     foreign_cpus: float
@@ -155,6 +170,8 @@ class Measurement:
     scaled_steps: int = 0
     skipped_steps: int = 0
     gradient: FirstGradient | None = None
+    weights: tuple[WeightChange, ...] = ()
+    first_metrics: Mapping[str, float] = field(default_factory=dict)
     compile_cache: str = ""
     tokens_per_s: float | None = None
     queue_share: float = 0.0

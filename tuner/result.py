@@ -38,6 +38,7 @@ class StudyLimits:
     trial_timeout_s: float
     effective_batch: str
     max_loss_increase: float | None = None
+    min_sample_efficiency: float | None = None
     max_metric_drop: Mapping[str, float] = field(default_factory=dict)
     max_metric_rise: Mapping[str, float] = field(default_factory=dict)
 

@@ -340,5 +340,5 @@ def test_a_diverted_file_that_is_read_past_python_is_told_of(
     """)
     run = run_child(script)
     assert run.output.splitlines() == ["of a trial", "of a trial", "the user's"]
-    told = [note["text"] for note in run.of("note") if "past Python" in note["text"]]
-    assert len(told) == 1 and told[0].startswith(str(tmp_path / "theirs.txt"))
+    (remark,) = run.facts["remarks"]
+    assert remark.startswith(str(tmp_path / "theirs.txt"))

@@ -22,10 +22,12 @@ from tuner.model import (
     Evidence,
     FirstGradient,
     KnobReport,
+    LossSeries,
     Measurement,
     Outcome,
     OutcomeKind,
     Value,
+    WeightChange,
 )
 from tuner.storage import codec
 
@@ -49,6 +51,8 @@ CARDS = st.builds(
 PLAN_LINES = st.tuples(st.integers(), TEXT, st.none() | st.integers() | TEXT, st.none() | st.integers())
 INPUTS = st.lists(st.tuples(FLOATS, FLOATS), max_size=2).map(tuple)
 GRADIENTS = st.builds(FirstGradient, FLOATS, FLOATS, st.booleans(), st.booleans(), INPUTS)
+LOSSES = st.builds(LossSeries, TEXT, TEXT, st.lists(st.tuples(FLOATS, FLOATS), max_size=3).map(tuple))
+CHANGES = st.builds(WeightChange, TEXT, st.integers(), FLOATS)
 MEASUREMENTS = st.builds(
     Measurement,
     **dict.fromkeys(("rate", "low", "high", "steps_per_s", "first_step_s"), FLOATS),
@@ -59,7 +63,7 @@ MEASUREMENTS = st.builds(
     blocks=st.lists(st.builds(Block, FLOATS, st.integers(), FLOATS, FLOATS), max_size=3).map(tuple),
     peak_host_bytes=st.integers(),
     peak_device_bytes=st.integers(),
-    losses=st.lists(st.tuples(FLOATS, FLOATS), max_size=3).map(tuple),
+    losses=st.lists(LOSSES, max_size=2).map(tuple),
     steady=st.booleans(),
     knobs=st.lists(REPORTS, max_size=2).map(tuple),
     metrics=st.dictionaries(KEYS, FLOATS, max_size=2),
@@ -67,6 +71,8 @@ MEASUREMENTS = st.builds(
     scaled_steps=st.integers(),
     skipped_steps=st.integers(),
     gradient=st.none() | GRADIENTS,
+    weights=st.lists(CHANGES, max_size=2).map(tuple),
+    first_metrics=st.dictionaries(KEYS, FLOATS, max_size=2),
     compile_cache=st.sampled_from(["", "cold", "warm", "mixed"]),
     queue_share=FLOATS,
     **dict.fromkeys(("tokens_per_s", "validation_share"), st.none() | FLOATS),

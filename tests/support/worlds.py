@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tuner.model import (
     Device,
     Evidence,
     KnobReport,
+    LossSeries,
     Measurement,
     Outcome,
     OutcomeKind,
@@ -61,11 +62,18 @@ def measured(rate: float, wait: float = 0.0, *, knobs: tuple[KnobReport, ...] = 
     measurement = Measurement(
         rate=rate, low=rate * 0.98, high=rate * 1.02, steps_per_s=16.0, unit="samples", blocks=blocks,
         data_wait_share=wait, peak_host_bytes=2**28, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0,
-        losses=((1.0, 2.0),), steady=True, cpu_s_per_sample=0.001, foreign_cpus=0.0, knobs=knobs,
+        losses=(series(2.0 * 0.9**step for step in range(60)),), steady=True, cpu_s_per_sample=0.001,
+        foreign_cpus=0.0, knobs=knobs,
     )  # fmt: skip
     return Outcome(
         OutcomeKind.COMPLETE, measurement=measurement, knowledge=Knowledge(as_written=WRITTEN), seconds=10.0
     )
+
+
+def series(losses: Iterable[float], site: str = "train.py:9", objective: str = "") -> LossSeries:
+    """A loss at every step of 64 samples."""
+    points = tuple((64.0 * step, loss) for step, loss in enumerate(losses, start=1))
+    return LossSeries(site, objective or site, points)
 
 
 def infeasible(reason: str) -> Outcome:

@@ -1,8 +1,11 @@
 """Screens: whether a config learns as well as the script as written, on paired seeds and equal samples. Pure.
 
-Each figure (the training loss, metrics of the script's own) is held to a declared margin by one-sided 95% bounds on its
-mean relative worsening: non-inferiority, so that "no significant difference" never passes. A batch in parts must also
-give the gradient of the whole one.
+A training loss is held to a share of how far it came down as written, as in non-inferiority trials that preserve a
+share of the control's effect (Holmgren, J. Biopharm. Stat. 9, 1999), by one-sided 95% bounds on the mean worsening, so
+that "no significant difference" never passes. Where the script as written hasn't come down beyond its noise a screen
+can't tell (it lacks assay sensitivity: ICH E10, 2000), and says what could. So it is where only some of a script's
+losses come down: in a GAN or in reinforcement learning lower isn't better. Besides, a config must learn from each
+sample nearly what the script as written does, move its weights, and give for a batch in parts the whole one's gradient.
 """
 
 from __future__ import annotations
@@ -12,35 +15,36 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.analysis import stats
+from tuner.analysis.checks import Check, CheckKind, Pair, held_to, worst
+from tuner.analysis.first_gradient import gradient_check
+from tuner.analysis.learning import Descent, descent_of
+from tuner.analysis.loss_checks import loss_checks, remedy, why_untold
 from tuner.analysis.stats import Noninferiority
-from tuner.model import Config, FirstGradient, Outcome
+from tuner.model import Config, Outcome, Ratio
 
 SEEDS = 3
 """Seeds of a screen, and at most where those are inconclusive."""
 MOST_SEEDS = 6
-LOSS = "training loss"
-FIRST_STEPS = 5
+MOVEMENT = "movement of the weights"
+LEAST_MOVEMENT = 0.01
+"""Of the way that an optimizer's weights go as written: below, they are held to stand still."""
 MOST_SKIPPED = 0.05
 """Share of steps that a gradient scaler may skip, beyond what it skips as written, once it has found its scale."""
-GRADIENT = "gradient norm of the first step"
-# Small MLPs, convolutions, LSTMs and transformers, a batch of 64 in 1 against 2, 8 and 64 parts: at most 6e-6 apart
-# in float32, 2.3e-3 with one side or both in bfloat16. A mean over tokens of sequences of uneven length: 4e-3 (median).
-GRADIENT_TOLERANCE = 5e-4
-COARSE_GRADIENT_TOLERANCE = 1e-2
-_SPLITTING = frozenset({"batch_size", "grad_accumulation"})
-_SAME_SUM = 1e-6
+METRIC_MOVED = 5.0
+"""A metric tells by itself where it became better by so many margins as written."""
 _NAMES_SHOWN = 8
 
 
 @dataclass(frozen=True)
 class AccuracyLimits:
-    """Margins, as fractions of the baseline's value: 0.01 is one percent.
+    """Margins, as fractions: 0.01 is one percent.
 
-    ``max_loss_increase`` is a fraction of the loss, or of the way that it has come down where that is more; None leaves
-    the loss alone. ``max_metric_drop`` bounds metrics that are better when higher, ``max_metric_rise`` those that are
-    better when lower; ``patterns`` gives the regular expression that finds a metric in what the script prints.
-    ``samples`` is what each run of a screen trains on, None for as many as the baseline takes in a few seconds.
+    ``max_loss_increase`` is a share of the way that the training loss comes down as written; None leaves losses alone.
+    ``min_sample_efficiency`` bounds what a config learns from each sample, as a share of what the script as written
+    does; None leaves that alone. ``max_metric_drop`` bounds metrics that are better when higher, ``max_metric_rise``
+    those that are better when lower, as shares of their value; ``patterns`` gives the regular expression that finds a
+    metric in what the script prints. ``samples`` is what each run of a screen trains on, None for as many as the
+    baseline takes in a few seconds, and more where that tells nothing.
     """
 
     max_loss_increase: float | None = 0.01
@@ -48,6 +52,7 @@ class AccuracyLimits:
     max_metric_rise: Mapping[str, float] = field(default_factory=dict)
     patterns: Mapping[str, str] = field(default_factory=dict)
     samples: int | None = None
+    min_sample_efficiency: float | None = 0.9
 
     @property
     def any(self) -> bool:
@@ -74,42 +79,13 @@ class AccuracyLimits:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """The same seed with the script as written and with the config. ``metrics`` are those at the end."""
-
-    seed: int
-    baseline: Outcome
-    candidate: Outcome
-    baseline_metrics: Mapping[str, float] = field(default_factory=dict)
-    candidate_metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One figure held to its margin, as fractions; ``baseline`` and ``candidate`` are means over the seeds.
-
-    ``worse`` is the mean relative worsening, with its one-sided 95% bounds ``low`` and ``high``. ``start`` is where the
-    baseline's loss began, since its worsening may be relative to the way from there. ``either_way`` marks a figure that
-    must be the same: its ``worse`` is the largest relative difference, without bounds. NaN where nothing is known.
-    """
-
-    name: str
-    baseline: float
-    candidate: float
-    worse: float
-    low: float
-    high: float
-    margin: float
-    verdict: Noninferiority
-    start: float | None = None
-    either_way: bool = False
-
-
-@dataclass(frozen=True)
 class Screened:
     """What a screen showed of a config, from so many ``seeds``. ``reason`` says what the checks don't, for people.
 
-    Each run trained on ``samples`` of ``unit``: samples, or steps where the script's samples can't be counted.
+    Each run trained on ``samples`` of ``unit``: samples, or steps where the script's samples can't be counted. No seeds
+    are those of a screen that the script as written alone showed to be of no use. ``would_decide`` says for people what
+    else would tell, where the verdict is inconclusive. ``efficiency`` is the share of the samples as from which the
+    config learns, with its 95% interval; None where that can't be read.
     """
 
     config: Config
@@ -119,37 +95,83 @@ class Screened:
     samples: int
     reason: str = ""
     unit: str = "samples"
+    would_decide: str = ""
+    efficiency: Ratio | None = None
 
 
 def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples: int) -> Screened:
     """The verdict of a screen: the worst of its figures'. ``samples`` is what each run trained on.
 
-    A run that failed, a figure that isn't finite, another gradient from the same data, and too many skipped steps fail.
+    A run that failed, a figure that isn't finite, another gradient from the same data, weights that stand still, and
+    too many skipped steps fail. Where the losses can't tell, a bounded metric decides that became better as written.
     """
-    unit = next((p.baseline.measurement.unit for p in pairs if p.baseline.measurement is not None), "samples")
+    unit = _unit(pair.baseline for pair in pairs)
     failed = _failed_run(pairs)
     if failed is not None:
-        return Screened(config, failed[0], (), len(pairs), samples, failed[1])
-    gradient, reason = _gradient_check(config, pairs)
+        return Screened(config, failed[0], (), len(pairs), samples, failed[1], unit)
+    gradient, incomparable = gradient_check(config, pairs)
     if gradient is not None and gradient.verdict is Noninferiority.FAIL:
         why = "the gradient of a batch in parts isn't that of the whole"
         return Screened(config, Noninferiority.FAIL, (gradient,), len(pairs), samples, why, unit)
-    checks = [*_figure_checks(pairs, limits), *([gradient] if gradient is not None else [])]
-    verdict = _worst(check.verdict for check in checks)
+    baselines = [pair.baseline for pair in pairs]
+    descent = descent_of(baselines)
+    losses, efficiency = loss_checks(pairs, limits.max_loss_increase, limits.min_sample_efficiency, descent)
+    metrics, unmoved = _metric_checks(pairs, limits, descent)
+    further = [check for check in (_movement_check(pairs), gradient) if check is not None]
+    checks = [*losses, *metrics, *further]
     skipping = _skipping(pairs)
-    if skipping:
+    # A metric that tells stands in for losses that don't; those can still fail by not being finite.
+    counted = checks if descent is Descent.DOWN or not limits.metrics else [*metrics, *further]
+    verdict = worst(check.verdict for check in counted)
+    if skipping or any(check.verdict is Noninferiority.FAIL for check in checks):
         verdict = Noninferiority.FAIL
-    unseen = limits.unseen(set.intersection(*({*p.baseline_metrics} & {*p.candidate_metrics} for p in pairs)))
-    reasons = "; ".join(text for text in (skipping, unseen, reason) if text)
-    return Screened(config, verdict, tuple(checks), len(pairs), samples, reasons, unit)
+    reasons = [skipping, limits.unseen(_metrics_of_all(pairs)), incomparable]
+    would_decide = ""
+    if verdict is Noninferiority.INCONCLUSIVE:
+        reasons += [unmoved, why_untold(baselines, descent) if losses else ""]
+        would_decide = remedy(baselines, descent, samples)
+    return Screened(
+        config, verdict, tuple(checks), len(pairs), samples, "; ".join(text for text in reasons if text), unit,
+        would_decide, efficiency,
+    )  # fmt: skip
+
+
+def untold(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples: int) -> Screened | None:
+    """The inconclusive verdict on any config that follows from how the script as written learned in these pairs alone.
+
+    None where a figure may tell: the losses come down or a bounded metric became better; and where a run failed.
+    """
+    baselines = [pair.baseline for pair in pairs]
+    descent = descent_of(baselines)
+    may_tell = descent is Descent.DOWN or any(
+        _moved(pairs, name, margin, sign) for sign, bounds in _signed(limits) for name, margin in bounds.items()
+    )
+    if may_tell or not limits.any or not all(outcome.complete for outcome in baselines):
+        return None
+    return Screened(
+        config, Noninferiority.INCONCLUSIVE, (), 0, samples, why_untold(baselines, descent), _unit(baselines),
+        remedy(baselines, descent, samples),
+    )  # fmt: skip
 
 
 def is_settled(config: Config, pairs: Sequence[Pair]) -> bool:
     """Whether more seeds can't change the verdict, nor are needed for it."""
     if _failed_run(pairs) is not None:
         return True
-    gradient, _ = _gradient_check(config, pairs)
-    return gradient is not None and gradient.verdict is Noninferiority.FAIL
+    checks = (gradient_check(config, pairs)[0], _movement_check(pairs))
+    return any(check is not None and check.verdict is Noninferiority.FAIL for check in checks)
+
+
+def metrics_in(text: str, patterns: Mapping[str, str]) -> dict[str, tuple[float, ...]]:
+    """Metric → its values in what a script printed; ``patterns`` are regular expressions, a group is the value."""
+    values: dict[str, tuple[float, ...]] = {}
+    for name, pattern in patterns.items():
+        for match in re.finditer(pattern, text):
+            try:
+                values[name] = (*values.get(name, ()), float(match[1] if match.re.groups else match[0]))
+            except (TypeError, ValueError):
+                continue  # the pattern matches other text as well
+    return values
 
 
 def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
@@ -164,67 +186,76 @@ def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
     return None
 
 
-def _figure_checks(pairs: Sequence[Pair], limits: AccuracyLimits) -> list[Check]:
-    """The training loss and the metrics, each held to its margin."""
+def _metric_checks(pairs: Sequence[Pair], limits: AccuracyLimits, descent: Descent) -> tuple[list[Check], str]:
+    """The bounded metrics, and which of them tell nothing, for people: neither they nor the losses moved as written."""
     checks = []
-    if limits.max_loss_increase is not None:
-        losses = [(_late_loss(p.baseline), _late_loss(p.candidate)) for p in pairs]
-        scales = [_loss_scale(p.baseline) for p in pairs]
-        check = _check(LOSS, losses, scales, limits.max_loss_increase, higher_is_better=False)
-        firsts = [first for p in pairs if (first := _first_loss(p.baseline)) is not None]
-        checks.append(replace(check, start=_mean(firsts) if firsts else None))
-    for bounds, higher_is_better in ((limits.max_metric_drop, True), (limits.max_metric_rise, False)):
+    unmoved = []
+    for sign, bounds in _signed(limits):
         for name, margin in bounds.items():
             values = [(p.baseline_metrics.get(name), p.candidate_metrics.get(name)) for p in pairs]
-            # Of a baseline of 0 there is no share; there the difference itself is held to the margin.
-            scales = [abs(before or 0.0) or 1.0 for before, _ in values]
-            checks.append(_check(name, values, scales, margin, higher_is_better=higher_is_better))
-    return checks
+            worse = [sign * ((after or 0.0) - (before or 0.0)) / _scale(before) for before, after in values]
+            check = held_to(CheckKind.METRIC, name, values, worse, margin)
+            tells = descent is Descent.DOWN or _moved(pairs, name, margin, sign)
+            if not tells and check.verdict is Noninferiority.PASS:
+                check = replace(check, verdict=Noninferiority.INCONCLUSIVE)
+                unmoved.append(name)
+            checks.append(check)
+    if not unmoved:
+        return checks, ""
+    return checks, f"{', '.join(unmoved)} became no better as written, or was given once only: it can't tell"
 
 
-def _gradient_check(config: Config, pairs: Sequence[Pair]) -> tuple[Check | None, str]:
-    """Where a batch is split: the norms of the first whole step's gradient, or why they can't be compared.
+def _signed(limits: AccuracyLimits) -> tuple[tuple[int, Mapping[str, float]], ...]:
+    """The bounds of metrics, with what makes a worsening of each positive."""
+    return (-1, limits.max_metric_drop), (1, limits.max_metric_rise)
 
-    They must be the same on the same data, whatever of a training is chance: no seeds are averaged over.
-    """
-    if not _SPLITTING & set(config):
-        return None, ""
-    norms: list[tuple[float, float, float, float]] = []
+
+def _scale(value: float | None) -> float:
+    """What a metric's difference is a share of. Of 0 there is none: there the difference itself is held."""
+    return abs(value or 0.0) or 1.0
+
+
+def _moved(pairs: Sequence[Pair], name: str, margin: float, sign: int) -> bool:
+    """Whether a metric became better by several margins as written, with every seed."""
     for pair in pairs:
-        before, after = _first_gradient(pair.baseline), _first_gradient(pair.candidate)
-        if before is None or after is None or before.samples != after.samples:
-            return None, ""  # no loader, or another effective batch: there is nothing to be the same
-        obstacle = _incomparable(before, after)
-        tolerance = GRADIENT_TOLERANCE if before.exact and after.exact else COARSE_GRADIENT_TOLERANCE
-        apart = abs(after.norm - before.norm) / before.norm if before.norm > 0 else math.nan
-        if obstacle and not apart <= tolerance:
-            shown = f"{after.norm:.4g} against {before.norm:.4g}"
-            return None, f"{GRADIENT} {shown} can't be compared, since {obstacle}: only the other figures can tell"
-        norms.append((before.norm, after.norm, apart, tolerance))
-    before_norms, after_norms, differences, tolerances = zip(*norms, strict=True)
-    largest = max(differences)
-    verdict = Noninferiority.PASS if largest <= min(tolerances) else Noninferiority.FAIL
-    return Check(
-        GRADIENT, _mean(before_norms), _mean(after_norms), largest, largest, largest, min(tolerances), verdict,
-        either_way=True,
-    ), ""  # fmt: skip
+        first, last = pair.first_metrics.get(name), pair.baseline_metrics.get(name)
+        if first is None or last is None or not sign * (first - last) >= METRIC_MOVED * margin * _scale(last):
+            return False
+    return bool(pairs)
 
 
-def _first_gradient(outcome: Outcome) -> FirstGradient | None:
-    return outcome.measurement.gradient if outcome.measurement is not None else None
+def _movement_check(pairs: Sequence[Pair]) -> Check | None:
+    """How far each optimizer moved its weights, against the script as written; None where that wasn't seen."""
+    before, after = _paths(pair.baseline for pair in pairs), _paths(pair.candidate for pair in pairs)
+    if not before or not after or not all(map(math.isfinite, (*before, *after))):
+        return None
+    after += [0.0] * (len(before) - len(after))
+    shares = [own / written for own, written in zip(after, before, strict=False) if written > 0]
+    if not shares:
+        return None
+    least = min(shares)
+    verdict = Noninferiority.PASS if least >= LEAST_MOVEMENT else Noninferiority.FAIL
+    missing, most = 1 - least, 1 - LEAST_MOVEMENT
+    return Check(CheckKind.WEIGHTS, MOVEMENT, sum(before), sum(after), missing, missing, missing, most, verdict)
 
 
-def _incomparable(before: FirstGradient, after: FirstGradient) -> str:
-    """Why two first gradients may differ where nothing is wrong; "" where they may not."""
-    if not (math.isfinite(before.norm) and math.isfinite(after.norm) and before.norm > 0):
-        return "it is not a finite number above 0"
-    if before.random or after.random:
-        return "the training step draws random numbers, as dropout does"
-    for (elements, total), (as_many, again) in zip(before.inputs, after.inputs, strict=False):
-        # Batches that are padded to their longest item have other sums in parts, and the same data.
-        if elements == as_many and not math.isclose(total, again, rel_tol=_SAME_SUM, abs_tol=_SAME_SUM * elements):
-            return "its data were not the same, as with random augmentation"
-    return ""
+def _paths(outcomes: Iterable[Outcome]) -> list[float]:
+    """How far each optimizer's weights went, over all runs."""
+    paths: list[float] = []
+    for outcome in outcomes:
+        changes = outcome.measurement.weights if outcome.measurement is not None else ()
+        paths += [0.0] * (len(changes) - len(paths))
+        for place, change in enumerate(changes):
+            paths[place] += change.path
+    return paths
+
+
+def _metrics_of_all(pairs: Sequence[Pair]) -> set[str]:
+    return set.intersection(*({*p.baseline_metrics} & {*p.candidate_metrics} for p in pairs))
+
+
+def _unit(baselines: Iterable[Outcome]) -> str:
+    return next((o.measurement.unit for o in baselines if o.measurement is not None), "samples")
 
 
 def _skipping(pairs: Sequence[Pair]) -> str:
@@ -245,86 +276,3 @@ def _skipping(pairs: Sequence[Pair]) -> str:
         f"the gradient scaler skipped {after[0]} of {after[1]} steps after its first ones ({share:.0%}{beyond};"
         f" {MOST_SKIPPED:.0%} more is allowed): gradients overflow"
     )
-
-
-def metrics_in(text: str, patterns: Mapping[str, str]) -> dict[str, float]:
-    """Metric → its last value in what a script printed; ``patterns`` are regular expressions, a group is the value."""
-    values: dict[str, float] = {}
-    for name, pattern in patterns.items():
-        for match in re.finditer(pattern, text):
-            try:
-                values[name] = float(match[1] if match.re.groups else match[0])
-            except (TypeError, ValueError):
-                continue  # the pattern matches other text as well
-    return values
-
-
-def _late_loss(outcome: Outcome) -> float | None:
-    """The mean training loss over the second half of the samples: the start says little of how it learns."""
-    losses = outcome.measurement.losses if outcome.measurement is not None else ()
-    if not losses:
-        return None
-    half = losses[-1][0] / 2
-    late = [loss for samples, loss in losses if samples > half]
-    return sum(late) / len(late) if late else None
-
-
-def _loss_scale(baseline: Outcome) -> float:
-    """What a difference of losses is held against: the late loss, or how far it has come down, whichever is more.
-
-    A loss that has come from 2.3 to 0.01 doubles by chance; as a share of the way it came that is nothing.
-    """
-    first, late = _first_loss(baseline), _late_loss(baseline)
-    if first is None or late is None:
-        return 1.0
-    return max(abs(late), first - late) or 1.0
-
-
-def _first_loss(outcome: Outcome) -> float | None:
-    losses = outcome.measurement.losses if outcome.measurement is not None else ()
-    return _mean(loss for _, loss in losses[:FIRST_STEPS]) if losses else None
-
-
-def _check(
-    name: str,
-    values: Sequence[tuple[float | None, float | None]],
-    scales: Sequence[float],
-    margin: float,
-    *,
-    higher_is_better: bool,
-) -> Check:
-    sign = -1 if higher_is_better else 1
-    pairs = [
-        (before, after, sign * (after - before) / scale)
-        for (before, after), scale in zip(values, scales, strict=True)
-        if before is not None and after is not None and math.isfinite(before)
-    ]
-    if len(pairs) < len(values) or not pairs:
-        return Check(name, math.nan, math.nan, math.nan, math.nan, math.nan, margin, Noninferiority.INCONCLUSIVE)
-    if not all(math.isfinite(after) for _, after, _ in pairs):
-        before, after = _mean(before for before, _, _ in pairs), _mean(after for _, after, _ in pairs)
-        return Check(name, before, after, math.inf, math.inf, math.inf, margin, Noninferiority.FAIL)
-    worse = [share for _, _, share in pairs]
-    low, high = stats.one_sided_bounds(worse, _confidence())
-    return Check(
-        name, _mean(before for before, _, _ in pairs), _mean(after for _, after, _ in pairs), _mean(worse), low, high,
-        margin, stats.non_inferior(worse, margin, _confidence()),
-    )  # fmt: skip
-
-
-def _confidence() -> float:
-    """Of each one-sided bound, so that looking after 3 and after 6 seeds keeps 95% over both (Pocock)."""
-    return 1 - stats.pocock_level(0.10, 2) / 2
-
-
-def _worst(verdicts: Iterable[Noninferiority]) -> Noninferiority:
-    seen = set(verdicts)
-    for verdict in (Noninferiority.FAIL, Noninferiority.INCONCLUSIVE):
-        if verdict in seen:
-            return verdict
-    return Noninferiority.PASS
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed)

@@ -15,7 +15,7 @@ from tuner.child import shape
 from tuner.child.counts import ScalerCounts
 from tuner.child.records import Knowledge, Record
 from tuner.child.wire import Entry
-from tuner.model import Block, FirstGradient, KnobReport, Measurement
+from tuner.model import Block, FirstGradient, KnobReport, LossSeries, Measurement, WeightChange
 
 MIN_BLOCKS = 3
 SAME_LENGTH = 0.01
@@ -59,7 +59,7 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
         peak_device_bytes=_peak_device_bytes(records),
         first_step_s=0.0 if first_step is None else first_step.seconds,
         compile_s=sum((record.seconds for record in all_of(records, child.Compile)), 0.0),
-        losses=tuple((loss.samples, loss.value) for loss in all_of(records, child.Loss)),
+        losses=_loss_series(records),
         steady=complete and in_window and is_steady(window.rates),
         cpu_s_per_sample=cpus.own / interval.estimate if interval.estimate > 0 else 0.0,
         foreign_cpus=cpus.foreign,
@@ -71,6 +71,8 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
         scaled_steps=scaler.late_steps,
         skipped_steps=scaler.late_skipped,
         gradient=last_of(records, FirstGradient),
+        weights=tuple(all_of(records, WeightChange)),
+        first_metrics=_first_metrics(records),
         compile_cache=_compile_cache(records),
         tokens_per_s=window.tokens_per_s,
         queue_share=window.queue_share,
@@ -118,6 +120,22 @@ def _sustained(blocks: Sequence[child.Block], knowledge: Knowledge, *, counted: 
         1 - kept,
         interval.estimate * slower * length if tells_tokens else None,
     )
+
+
+def _loss_series(records: Iterable[Record]) -> tuple[LossSeries, ...]:
+    """The losses, a series for each place in the script, in the order in which they were first seen."""
+    points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for loss in all_of(records, child.Loss):
+        points.setdefault((loss.site, loss.objective or loss.site), []).append((loss.samples, loss.value))
+    return tuple(LossSeries(site, objective, tuple(values)) for (site, objective), values in points.items())
+
+
+def _first_metrics(records: Iterable[Record]) -> dict[str, float]:
+    """The first value of each metric that was given more than once."""
+    given: dict[str, list[float]] = {}
+    for metric in all_of(records, child.Metric):
+        given.setdefault(metric.name, []).append(metric.value)
+    return {name: values[0] for name, values in given.items() if len(values) > 1}
 
 
 def all_of(records: Iterable[Record], kind: type[Kind]) -> list[Kind]:

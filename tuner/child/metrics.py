@@ -11,13 +11,14 @@ from .records import Metric
 
 
 class Metrics:
-    """Reported figures are sent at once; of logged ones the last value is sent at the end."""
+    """Reported figures are sent at once; of logged ones the first at once, and the last at the end."""
 
     def __init__(self, recorder: Recorder, clock: StepClock) -> None:
         self._recorder = recorder
         self._clock = clock
         self._reported: set[str] = set()
         self._logged: dict[str, Metric] = {}
+        self._again: set[str] = set()
 
     def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
         """From ``tuner.report``. Raises what ``float`` raises."""
@@ -30,12 +31,17 @@ class Metrics:
         if not isinstance(value, (SupportsFloat, str)):
             return
         try:
-            self._logged[name] = Metric(name, float(value), self._clock.total_samples)
+            metric = Metric(name, float(value), self._clock.total_samples)
         except (TypeError, ValueError, RuntimeError):
-            pass  # loggers take more than numbers: the text of a blob's name, a tensor of several values
+            return  # loggers take more than numbers: the text of a blob's name, a tensor of several values
+        if name in self._logged:
+            self._again.add(name)
+        elif name not in self._reported:
+            self._recorder.emit(metric)
+        self._logged[name] = metric
 
     def send_logged(self) -> None:
-        """Sends the last value of what was logged. What the script reports itself under that name stands instead."""
+        """Sends the last value of what was logged again; what the script reports under that name stands instead."""
         for name, metric in list(self._logged.items()):
-            if name not in self._reported:
+            if name in self._again and name not in self._reported:
                 self._recorder.emit(metric)

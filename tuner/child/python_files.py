@@ -165,7 +165,7 @@ def _mkdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., R
         name = overlay.absolute(path)
         if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
             return original(path, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place is None:
                 if overlay.view(os.path.dirname(name)) is None:
@@ -183,7 +183,7 @@ def _remove(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
         name = overlay.absolute(path)
         if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
             return original(path, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place is None:
                 raise missing(path)
@@ -203,7 +203,7 @@ def _rmdir(overlay: Overlay, original: Callable[..., object]) -> Callable[..., o
         name = overlay.absolute(path)
         if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
             return original(path, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place is None:
                 raise missing(path)
@@ -224,7 +224,7 @@ def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
         name = overlay.absolute(path)
         if name is None or overlay.is_working or kwargs.get("dir_fd") is not None or os.path.islink(name):
             return original(path, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place == name and overlay.is_users(name, follow=False) and os.path.isdir(name):
                 overlay.remove(name)

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import ClassVar
 
-from .counts import EpochUse, ScalerCounts
+from .counts import EpochUse, ScalerCounts, Schedule
+from .learned import FirstGradient as FirstGradient
+from .learned import Loss as Loss
+from .learned import WeightChange as WeightChange
 from .watch import Pause, Silences, Watch
 from .words import Evidence as Evidence
 from .words import Mode as Mode
@@ -67,6 +70,8 @@ class Knowledge:
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with. ``schedules``: what
+    moves that rate. ``averagings``: updates of averaged models (EMA, SWA).
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
@@ -114,6 +119,9 @@ class Knowledge:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    rates: tuple[tuple[int, float], ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    averagings: int = 0
     module_hashes: Mapping[str, str] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
@@ -123,6 +131,15 @@ class Knowledge:
     watches: tuple[Watch, ...] = ()
     without: tuple[Watch, ...] = ()
     silences: Silences = field(default_factory=Silences)
+
+    def given(self, config: Mapping[str, Value]) -> Mapping[str, Value]:
+        """The config as the script's own options and arguments take it: what a patch splits is whole to them."""
+        parts, size = config.get("grad_accumulation"), config.get("batch_size", self.as_written.get("batch_size"))
+        by_options = "grad_accumulation" in {*self.placeholders, *self.options, *self.suggested}
+        patched = self.framework == "torch" and self.trainer != "transformers" and not by_options
+        if patched and type(parts) is int and type(size) is int:
+            return {**config, "batch_size": size * parts}
+        return config
 
 
 @dataclass(frozen=True)
@@ -239,37 +256,13 @@ class TrainingPause:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A training loss, and the samples trained on by then."""
-
-    kind: ClassVar[str] = "loss"
-    samples: float
-    value: float
-
-
-@dataclass(frozen=True)
 class Metric:
-    """A figure of the script's own: from ``tuner.report``, or the last that a logger or a trainer was given."""
+    """A figure of the script's own: from ``tuner.report``, or the first and last that a logger or trainer was given."""
 
     kind: ClassVar[str] = "metric"
     name: str
     value: float
     samples: float = 0.0
-
-
-@dataclass(frozen=True)
-class FirstGradient:
-    """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
-
-    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
-    """
-
-    kind: ClassVar[str] = "gradient"
-    norm: float
-    samples: float
-    exact: bool
-    random: bool
-    inputs: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -368,14 +361,14 @@ class Exit:
 
 
 Record = (
-    Hello | FrameworkSeen | FirstStep | Block | TrainingPause | Loss | Metric | FirstGradient | Memory | Compile
-    | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
+    Hello | FrameworkSeen | FirstStep | Block | TrainingPause | Loss | Metric | FirstGradient | WeightChange | Memory
+    | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {
     record.kind: record
     for record in (
-        Hello, FrameworkSeen, FirstStep, Block, TrainingPause, Loss, Metric, FirstGradient, Memory, Compile, KnobReport,
-        Note, Failure, Facts, WindowEnd, ScriptException, Exit,
+        Hello, FrameworkSeen, FirstStep, Block, TrainingPause, Loss, Metric, FirstGradient, WeightChange, Memory,
+        Compile, KnobReport, Note, Failure, Facts, WindowEnd, ScriptException, Exit,
     )
 }  # fmt: skip
 """By their names on the wire."""

@@ -111,6 +111,7 @@ class Session:
         self._last_step = self._started
         self._suggestions: dict[str, object] = {}
         self._said: set[str] = set()
+        self._first_loss: str | None = None
         self._clock_hooks: dict[str, ClockHooks] = {}
         self._own_steps = 0
         self._own_samples = 0.0
@@ -172,7 +173,7 @@ class Session:
         """For ``tuner.suggested``: the config's value, or the script's own default."""
         self._suggestions[knob] = default
         self.knobs.delegate(knob)
-        return self.request.config.get(knob, default)
+        return self.request.knowledge.given(self.request.config).get(knob, default)
 
     def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
         """For ``tuner.report``. "step" counts the script's own steps, "samples" what it trained on by then."""
@@ -187,7 +188,7 @@ class Session:
             self.metrics.log(name, value)
 
     def stated_batch_size(self) -> int:
-        """Samples in one forward pass, as far as an argument or a question of the script says; 0 where none does.
+        """Samples of a batch, as far as an argument or a question of the script says; 0 where none does.
 
         Only where the baseline was counted in samples too: its rate is what the others are held against.
         """
@@ -196,7 +197,7 @@ class Session:
         if not bound or self._own_steps or knowledge.unit not in ("", "samples"):
             return 0
         stated = (
-            self.request.config.get("batch_size"), knowledge.as_written.get("batch_size"),
+            knowledge.given(self.request.config).get("batch_size"), knowledge.as_written.get("batch_size"),
             self._suggestions.get("batch_size"), self.options.value("batch_size"),
         )  # fmt: skip
         return next((size for size in stated if type(size) is int), 0)
@@ -224,10 +225,15 @@ class Session:
         if self.measuring and self._says_first(reason):
             self.recorder.emit(Failure(reason, detail))
 
-    def loss(self, value: float) -> None:
-        """The training loss as it is now. One that isn't finite ends the trial: such a config can't train."""
-        self.recorder.emit(Loss(self.clock.progress, value))
-        if not math.isfinite(value):
+    def loss(self, value: float, site: str = "", objective: str = "") -> None:
+        """A training loss as it is now; ``site`` and ``objective`` as in ``Loss``.
+
+        A first one that isn't finite ends the trial: such a config can't train. Others may be so as written.
+        """
+        self.recorder.emit(Loss(self.clock.progress, value, site, "" if objective == site else objective))
+        if self._first_loss is None:
+            self._first_loss = site
+        if site == self._first_loss and not math.isfinite(value):
             self.fail("nan", f"the training loss became {value}")
             self.stop("the loss is not finite", complete=False)
 

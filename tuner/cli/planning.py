@@ -110,7 +110,11 @@ def _space_rows(spaces: Spaces) -> list[tuple[str, str]]:
 
 
 def _accuracy_text(limits: AccuracyLimits) -> str:
-    parts = [] if limits.max_loss_increase is None else [f"training loss at most {limits.max_loss_increase:.2%} worse"]
+    parts = []
+    if limits.max_loss_increase is not None:
+        parts.append(f"training loss at most {limits.max_loss_increase:.2%} of its way down worse")
+        least = limits.min_sample_efficiency
+        parts += [f"learns as from {least:.0%} of the samples at least"] if least is not None else []
     parts += [f"{name} at most {drop:.2%} lower" for name, drop in limits.max_metric_drop.items()]
     parts += [f"{name} at most {rise:.2%} higher" for name, rise in limits.max_metric_rise.items()]
     return ", ".join(parts) or "not screened"

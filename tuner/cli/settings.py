@@ -18,14 +18,15 @@ from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.knowledge import typed_value
 from tuner.model import Config, Value
-from tuner.space.registry import AUTO
+from tuner.space.registry import AUTO, is_file
 
 FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
-    "effective_batch": "keep", "max_loss_increase": 0.01, "max_metric_drop": {}, "max_metric_rise": {}, "metric": {},
-    "screen_samples": None, "planned_samples": None, "probe": True, "without": frozenset(),
+    "effective_batch": "keep", "max_loss_increase": 0.01, "min_sample_efficiency": 0.9, "max_metric_drop": {},
+    "max_metric_rise": {}, "metric": {}, "screen_samples": None, "planned_samples": None, "probe": True,
+    "without": frozenset(),
 }  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         source, declared = None, {}
     if command.get("script") or command.get("module"):
         declared = {key: value for key, value in declared.items() if key not in ("script", "module")}
-    loads = [declared[key] for key in ("space", "objective") if key not in command and _is_file(declared.get(key, ""))]
+    loads = [declared[key] for key in ("space", "objective") if key not in command and is_file(declared.get(key, ""))]
     tables = {key: {**declared.get(key, {}), **command.get(key, {})} for key in _TABLES}
     merged = {**DEFAULTS, **declared, **command, **tables}
     return Settings(
@@ -90,7 +91,7 @@ def _accuracy(merged: Mapping[str, Any]) -> AccuracyLimits:
     """Raises ``UsageError`` for a metric that is bounded both ways, and for a pattern whose metric nothing bounds."""
     limits = AccuracyLimits(
         merged["max_loss_increase"], merged["max_metric_drop"], merged["max_metric_rise"], merged["metric"],
-        merged["screen_samples"],
+        merged["screen_samples"], merged["min_sample_efficiency"],
     )  # fmt: skip
     for name in limits.max_metric_drop:
         if name in limits.max_metric_rise:
@@ -191,11 +192,6 @@ def _speaks_of(declared: Mapping[str, Any], command: Mapping[str, Any]) -> bool:
     return not declared.get("module") and (not named or Path(named).resolve() == Path(command["script"]).resolve())
 
 
-def _is_file(name: str) -> bool:
-    """Whether a space or an objective is named by its file, as ``registry`` tells it."""
-    return name.endswith(".py") or "/" in name
-
-
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("expected a string that is not empty")
@@ -279,6 +275,13 @@ def _fraction_or_off(value: Any) -> float | None:
     return None if value == "off" or value is False else _fraction(value)
 
 
+def _efficiency_or_off(value: Any) -> float | None:
+    share = _fraction_or_off(value)
+    if share is not None and not 0 < share < 1:
+        raise ValueError("expected a share of the samples such as 90%, or off")
+    return share
+
+
 def _fractions(value: Any) -> dict[str, float]:
     return {name: _fraction(fraction) for name, fraction in _values(value).items()}
 
@@ -305,7 +308,8 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "script": _text, "module": _text, "args": _arguments, "device": _text, "trials": _whole(1), "budget": _seconds,
     "trial_timeout": _seconds, "study": _text, "knobs": _names, "set": _values, "max_memory": _amount, "space": _text,
     "objective": _text, "seed": _whole(0), "effective_batch": _keep_or_free,
-    "max_loss_increase": _fraction_or_off, "max_metric_drop": _fractions, "max_metric_rise": _fractions,
+    "max_loss_increase": _fraction_or_off, "min_sample_efficiency": _efficiency_or_off, "max_metric_drop": _fractions,
+    "max_metric_rise": _fractions,
     "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1), "probe": _yes_or_no,
     "without": _watches,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from tuner.cli.planning import check_writable, described, make_plan, set_aside
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
-from tuner.cli.trust import vouch_for_python
+from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode
 from tuner.export import EXPORTERS, PROFILE
@@ -51,8 +51,13 @@ def add_parser(verbs: Subparsers) -> None:
         "--effective-batch", metavar="keep|free", help="samples per optimizer step: keep (default), or free to change"
     )
     parser.add_argument(
-        "--max-loss-increase", metavar="SHARE", help="how much worse the training loss may get (default 1%%), or off"
-    )
+        "--max-loss-increase", metavar="SHARE",
+        help="how much of the way that the training loss comes down may be lost (default 1%%), or off to compare none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--min-sample-efficiency", metavar="SHARE",
+        help="as from how much of the samples a config must learn (default 90%%), or off",
+    )  # fmt: skip
     parser.add_argument(
         "--max-metric-drop", action="append", metavar="NAME=SHARE",
         help="how far a higher-is-better metric may drop; may be repeated",
@@ -80,8 +85,7 @@ def add_parser(verbs: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Studies the script and writes best.json. Everything that can be refused is refused before a file is made."""
     settings = gather(arguments)
-    if settings.source is not None:
-        vouch_for_python(settings.source, settings.loads, trusted=arguments.trust)
+    vouch_for_settings(settings, trusted=arguments.trust)
     plan = make_plan(settings)
     warn_of_secrets(plan.script)
     if arguments.dry_run:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from tuner.analysis.accuracy import Screened
+from tuner.analysis.learning import time_to_loss
 from tuner.analysis.tiers import tier_of
 from tuner.child.option_names import is_option_of
 from tuner.documents import knob_document, measurement_document, plain
@@ -17,7 +18,7 @@ from tuner.errors import ProfileError
 from tuner.knowledge import Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
 from tuner.masking import masked
-from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict
+from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict, Winner
 from tuner.result import StudyResult
 
 SCHEMA = 1
@@ -79,7 +80,8 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "winner": _measured(proven.winner, FINALS) if proven is not None else None,
         "candidate": _candidate(result),
         "tiers": [_best_of_tier(best) for best in result.bests],
-        "accuracy": _accuracy(result.screened, config, tier),
+        "accuracy": _accuracy(result, config, tier),
+        "screens": [{"config": dict(screen.config), **_screen(screen, winner)} for screen in result.screened],
         "knobs": [knob_document(report) for report in proven.winner.knobs] if proven is not None else [],
         "limits": plain(asdict(study.limits)),
         "environment": dict(study.software),
@@ -204,16 +206,26 @@ def _candidate(result: StudyResult) -> dict[str, Any] | None:
     return {"config": dict(best.config), "single_trial_gain": result.best_gain, "proven": False}
 
 
-def _accuracy(screened: Sequence[Screened], config: Config, tier: int) -> dict[str, Any]:
+def _accuracy(result: StudyResult, config: Config, tier: int) -> dict[str, Any]:
     """What is known of how the config learns. Knobs of tier 1 change nothing that it could learn from."""
-    for screen in screened:
+    for screen in result.screened:
         if config and screen.config == config:
-            checks = [{**asdict(check), "verdict": str(check.verdict)} for check in screen.checks]
-            return {
-                "verdict": str(screen.verdict), "tier": tier, "seeds": screen.seeds, "samples": screen.samples,
-                "checks": plain(checks),
-            }  # fmt: skip
-    return {"verdict": "not-needed" if tier == 1 else "not-screened", "tier": tier}
+            return {"tier": tier, **_screen(screen, result.winner)}
+    return {"tier": tier, "verdict": "not-needed" if tier == 1 else "not-screened"}
+
+
+def _screen(screen: Screened, winner: Winner | None) -> dict[str, Any]:
+    """What a screen showed; how much sooner a loss is reached where the finals say how fast the config is."""
+    efficiency = screen.efficiency
+    speedup = winner.speedup if winner is not None and winner.config == screen.config else None
+    sooner = time_to_loss(speedup, efficiency) if speedup is not None and efficiency is not None else None
+    checks = [{**asdict(check), "kind": str(check.kind), "verdict": str(check.verdict)} for check in screen.checks]
+    return {
+        "verdict": str(screen.verdict), "seeds": screen.seeds, "samples": screen.samples, "unit": screen.unit,
+        "sample_efficiency": plain(asdict(efficiency)) if efficiency is not None else None,
+        "time_to_loss": plain(asdict(sooner)) if sooner is not None else None,
+        "reason": screen.reason, "would_decide": screen.would_decide, "checks": plain(checks),
+    }  # fmt: skip
 
 
 def _best_of_tier(best: TierBest) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
+from tuner.analysis.learning import time_to_loss
 from tuner.analysis.stats import Noninferiority
-from tuner.child.watch import KNOBS_OF, Watch
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -80,10 +80,11 @@ def _verdict(result: StudyResult) -> list[str]:
     if winner is None:
         return [*_unproven(result), ended]
     if winner.verdict is Verdict.IMPROVED:
-        return [f"faster: {config_text(winner.config)}", _proof(winner), ended]
+        return [f"faster: {config_text(winner.config)}", _proof(winner), *_sooner(winner, result.screened), ended]
     lines = ["keep your config: nothing tried was proven faster"]
     if winner.config:
         lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
+        lines += _sooner(winner, result.screened)
     return [*lines, ended]
 
 
@@ -92,6 +93,17 @@ def _proof(winner: Winner) -> str:
     label = f" ({winner.label})" if winner.label else ""
     runs = f"{winner.runs} interleaved runs of each in fresh processes{label}"
     return f"{gain_text(ratio.ratio)} the speed, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
+
+
+def _sooner(winner: Winner, screened: Sequence[Screened]) -> list[str]:
+    """How much sooner a loss is reached: more samples a second, of which more or fewer may be needed."""
+    for screen in screened:
+        if screen.config == winner.config and screen.efficiency is not None:
+            sooner, needed = time_to_loss(winner.speedup, screen.efficiency), 1 / screen.efficiency.ratio
+            interval = f"95% interval {sooner.low:.2f} to {sooner.high:.2f}"
+            why = f"needs {needed:.2f}x the samples"
+            return [f"reaches the same loss {gain_text(sooner.ratio)} as fast, {interval}: {why}"]
+    return []
 
 
 def _unproven(result: StudyResult) -> list[str]:
@@ -107,8 +119,11 @@ def _unproven(result: StudyResult) -> list[str]:
     rejected = any(s.config == best.config and s.verdict is not Noninferiority.PASS for s in result.screened)
     failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
     ended = "no time left to prove it"
+    untold = any(s.config == best.config and not s.seeds for s in result.screened)
     if result.interrupted:
         ended = "the study ended before the finals finished"
+    elif untold:
+        ended = "a screen can't tell how it learns, since the script as written shows too little"
     elif rejected:
         ended = "it was not shown to learn as well as the script as written"
     elif failed:
@@ -123,12 +138,10 @@ def _fault(result: StudyResult) -> list[str]:
     """That autotune broke the script, and what that took from the study."""
     if not result.broke_it:
         return []
-    turned_by_them = {knob for watch in result.broke_it for knob in KNOBS_OF.get(Watch(watch), ())}
-    lost = [knob for knob, left in result.left_out.items() if knob in turned_by_them and not left.unselected]
     return [
         "a fault of autotune: it broke this script, which is in order",
         f"  studied without what broke it: {', '.join(result.broke_it)}",
-        *([f"  so these knobs could not be tried: {', '.join(lost)}"] if lost else []),
+        "  the knobs that this cost are among those left out",
         f"  please report it, with {result.fault}",
     ]
 

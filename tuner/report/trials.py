@@ -10,6 +10,7 @@ from tuner.analysis.bottleneck import bottleneck_of
 from tuner.analysis.contention import MOVED, throttle_text
 from tuner.analysis.gain import BaselineTrack, score_of
 from tuner.analysis.gain import gain as gain_of
+from tuner.analysis.learning import least_efficiency
 from tuner.documents import measurement_document, plain
 from tuner.formatting import (
     AS_WRITTEN,
@@ -51,6 +52,16 @@ class TrialsReport:
     def score(self, trial: Trial | None) -> float | None:
         """The objective's figure; None where the trial has none."""
         return score_of(trial.outcome, self.objective) if trial is not None else None
+
+    def sample_efficiency(self, trial: Trial) -> float | None:
+        """As from which share of the samples a run of a screen learned, against the script as written on its seed."""
+        if trial.phase is not Phase.SCREEN or not trial.config or trial.outcome is None:
+            return None
+        for other in self.trials:
+            alike = (other.phase, other.seed, other.samples) == (trial.phase, trial.seed, trial.samples)
+            if alike and not other.config and other.outcome is not None:
+                return least_efficiency(other.outcome, trial.outcome)
+        return None
 
     def table(self) -> Table:
         """A row a trial; a ~ marks an approximate gain: the baseline drifted around the trial.
@@ -105,6 +116,7 @@ class TrialsReport:
             "round": trial.round, "seed": trial.seed, "group": list(trial.group), "samples": trial.samples,
             "side": str(trial.side) if trial.side is not None else None, "objective": self.objective.name,
             "score": plain(self.score(trial)), "gain": self.gain(trial),
+            "sample_efficiency": self.sample_efficiency(trial),
             "drift": self._track.drift(trial.number), "outcome": str(outcome.kind) if outcome else None,
             "reason": outcome.reason if outcome else "", "detail": outcome.detail if outcome else "",
             "seconds": outcome.seconds if outcome else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,9 +20,11 @@ from tuner.model import (
     Evidence,
     FirstGradient,
     KnobReport,
+    LossSeries,
     Measurement,
     Outcome,
     OutcomeKind,
+    WeightChange,
 )
 
 _PLAIN_FIELDS = (
@@ -131,7 +133,7 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
     return {
         **{name: getattr(measurement, name) for name in _PLAIN_FIELDS},
         "blocks": [[b.samples, b.steps, b.seconds, b.wait_s] for b in measurement.blocks],
-        "losses": [list(pair) for pair in measurement.losses],
+        "losses": [{**asdict(series), "points": [list(p) for p in series.points]} for series in measurement.losses],
         "knobs": [knob_fields(report) for report in measurement.knobs],
         "metrics": dict(measurement.metrics),
         "notes": list(measurement.notes),
@@ -140,6 +142,8 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "scaled_steps": measurement.scaled_steps,
         "skipped_steps": measurement.skipped_steps,
         "gradient": None if measurement.gradient is None else asdict(measurement.gradient),
+        "weights": [asdict(change) for change in measurement.weights],
+        "first_metrics": dict(measurement.first_metrics),
         "compile_cache": measurement.compile_cache,
         "tokens_per_s": measurement.tokens_per_s,
         "queue_share": measurement.queue_share,
@@ -153,7 +157,7 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         **{name: fields[name] for name in _PLAIN_FIELDS if name != "rate"},
         rate=fields["rate"] if "rate" in fields else fields["samples_per_s"],  # its name until schema 3
         blocks=tuple(Block(*row) for row in fields["blocks"]),
-        losses=tuple((at, loss) for at, loss in fields["losses"]),
+        losses=_losses_of(fields["losses"]),
         knobs=tuple(_knob_of(report) for report in fields["knobs"]),
         metrics=dict(fields["metrics"]),
         notes=tuple(fields["notes"]),
@@ -163,11 +167,22 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         scaled_steps=fields.get("scaled_steps", 0),
         skipped_steps=fields.get("skipped_steps", 0),
         gradient=None if fields.get("gradient") is None else _gradient_of(fields["gradient"]),
+        weights=tuple(WeightChange(**change) for change in fields.get("weights", ())),
+        first_metrics=dict(fields.get("first_metrics", {})),
         compile_cache=str(fields.get("compile_cache", "")),
         tokens_per_s=fields.get("tokens_per_s"),
         queue_share=fields.get("queue_share", 0.0),
         validation_share=fields.get("validation_share"),
     )
+
+
+def _losses_of(stored: Sequence[Any]) -> tuple[LossSeries, ...]:
+    """The series of losses; earlier versions stored the rows of one, without its place."""
+    rows = [row for row in stored if not isinstance(row, Mapping)]
+    series = [LossSeries("", "", tuple((at, loss) for at, loss in rows))] if rows else []
+    named = [row for row in stored if isinstance(row, Mapping)]
+    series += [LossSeries(s["site"], s["objective"], tuple((at, loss) for at, loss in s["points"])) for s in named]
+    return tuple(series)
 
 
 def _gradient_of(fields: Mapping[str, Any]) -> FirstGradient:

@@ -121,6 +121,14 @@ class StudyTime:
             seconds = [_within(outcome, self.plan.window.max_s / 2) for _, outcome in own]
         return statistics.median(seconds) if seconds else self.trial_s()
 
+    def screen_s(self, config: Config, samples: int, usual: int) -> float:
+        """What a run of a screen over so many samples takes: as it did, else as over the ``usual`` number, scaled."""
+        screens = [(trial, outcome) for trial, outcome in self._runs() if trial.phase is Phase.SCREEN]
+        own = [outcome.seconds for trial, outcome in screens if (trial.config, trial.samples) == (config, samples)]
+        if own:
+            return statistics.median(own)
+        return self.run_s(Phase.SCREEN, config) * max(1.0, samples / max(1, usual))
+
     def probe_s(self) -> float:
         """What a run of the probe would take, by the baseline."""
         baseline = baseline_of(self.trials)

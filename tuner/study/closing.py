@@ -16,8 +16,8 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
     limits = StudyLimits(
         max_host_bytes=plan.limits.max_host_bytes, max_device_bytes=plan.limits.max_device_bytes,
         trial_timeout_s=plan.limits.trial_timeout_s, effective_batch=plan.effective_batch,
-        max_loss_increase=plan.accuracy.max_loss_increase, max_metric_drop=dict(plan.accuracy.max_metric_drop),
-        max_metric_rise=dict(plan.accuracy.max_metric_rise),
+        max_loss_increase=plan.accuracy.max_loss_increase, min_sample_efficiency=plan.accuracy.min_sample_efficiency,
+        max_metric_drop=dict(plan.accuracy.max_metric_drop), max_metric_rise=dict(plan.accuracy.max_metric_rise),
     )  # fmt: skip
     return StudyFacts(plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software))
 

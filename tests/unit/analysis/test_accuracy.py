@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from support import worlds
 
-from tuner.analysis.accuracy import GRADIENT, LOSS, AccuracyLimits, Pair, is_settled, judge, metrics_in
+from tuner.analysis.accuracy import AccuracyLimits, is_settled, judge, metrics_in, untold
+from tuner.analysis.checks import CheckKind, Pair
+from tuner.analysis.first_gradient import GRADIENT
+from tuner.analysis.loss_checks import LOSS
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import screened_text
 from tuner.model import BASELINE, Config, FirstGradient, Outcome
@@ -21,19 +24,24 @@ def learned(*losses: float) -> Outcome:
     """A run whose losses are spread evenly over its samples."""
     outcome = worlds.measured(100.0)
     assert outcome.measurement is not None
-    steps = tuple((64.0 * (number + 1), loss) for number, loss in enumerate(losses))
-    return replace(outcome, measurement=replace(outcome.measurement, losses=steps))
+    return replace(outcome, measurement=replace(outcome.measurement, losses=(worlds.series(losses),)))
 
 
-def pairs(*late: tuple[float, float]) -> list[Pair]:
-    """Pairs with these losses in the second half, and in the first a baseline that learns no more."""
+def down_to(late: float, start: float) -> Outcome:
+    """A run whose loss stays where it begins for a quarter of its samples, and then where it ends."""
+    return learned(*[start] * 10, *[late] * 30)
+
+
+def pairs(*late: tuple[float, float], way: float = 1.0) -> list[Pair]:
+    """Pairs with these losses in the second half, that come down by ``way`` as written."""
     return [
-        Pair(seed, learned(*[before] * 6, before, before), learned(*[50.0] * 3, *[after] * 5))
+        Pair(seed, down_to(before, before + way), down_to(after, before + way))
         for seed, (before, after) in enumerate(late, start=1)
     ]
 
 
-LIMITS = AccuracyLimits(max_loss_increase=0.01)
+LIMITS = AccuracyLimits(max_loss_increase=0.01, min_sample_efficiency=None)
+ALIKE = down_to(1.0, 2.0)
 
 
 def test_equal_losses_pass() -> None:
@@ -41,6 +49,7 @@ def test_equal_losses_pass() -> None:
     assert result.verdict is PASS
     assert result.checks[0].high < 0.01
     assert result.checks[0].baseline == pytest.approx(1.0)
+    assert result.checks[0].start == pytest.approx(2.0)
 
 
 def test_a_clearly_higher_loss_fails() -> None:
@@ -52,15 +61,20 @@ def test_a_clearly_higher_loss_fails() -> None:
 def test_not_significant_is_not_no_harm() -> None:
     result = judge(BASELINE, pairs((1.0, 1.1), (1.1, 1.0), (0.9, 0.95)), LIMITS, 256)
     assert result.verdict is INCONCLUSIVE
+    assert "--screen-samples 510)" in result.would_decide, "of 256 samples too few were taken"
 
 
 def test_a_lower_loss_passes() -> None:
     assert judge(BASELINE, pairs((1.0, 0.7), (1.1, 0.75), (0.9, 0.66)), LIMITS, 256).verdict is PASS
 
 
-def test_negative_losses_are_compared_by_their_size() -> None:
-    assert judge(BASELINE, pairs((-1.0, -1.0), (-1.1, -1.1), (-0.9, -0.9)), LIMITS, 256).verdict is PASS
-    assert judge(BASELINE, pairs((-1.0, -0.9), (-1.1, -0.99), (-0.9, -0.81)), LIMITS, 256).verdict is FAIL
+@pytest.mark.parametrize("late", [-1.0, 0.0, 0.01, 100.0])
+@pytest.mark.parametrize("way", [20.0, 200.0])
+def test_the_margin_is_a_share_of_the_way_down_wherever_it_ends(late: float, way: float) -> None:
+    """From 2.3 to 0.01: that it is 0.012 with another format says nothing; that it is 0.11 does."""
+    for shares, verdict in (((0.002, 0.004, -0.001), PASS), ((0.04, 0.05, 0.045), FAIL)):
+        shown = pairs(*((late, late + share * way) for share in shares), way=way)
+        assert judge(BASELINE, shown, LIMITS, 1024).verdict is verdict
 
 
 def test_a_run_that_failed_fails_with_its_reason() -> None:
@@ -72,6 +86,7 @@ def test_a_run_that_failed_fails_with_its_reason() -> None:
 
 def test_a_baseline_that_failed_shows_nothing() -> None:
     failed = [Pair(1, worlds.infeasible("host-oom"), learned(1.0, 1.0))]
+    assert untold(BASELINE, failed, LIMITS, 256) is None, "that is no word on how it learns"
     assert judge(BASELINE, failed, LIMITS, 256).verdict is INCONCLUSIVE
 
 
@@ -87,7 +102,7 @@ def test_a_metric_may_not_drop() -> None:
 
     def with_accuracy(*values: tuple[float, float]) -> list[Pair]:
         return [
-            Pair(seed, learned(1.0), learned(1.0), {"accuracy": before}, {"accuracy": after})
+            Pair(seed, ALIKE, ALIKE, {"accuracy": before}, {"accuracy": after})
             for seed, (before, after) in enumerate(values, start=1)
         ]
 
@@ -103,35 +118,22 @@ def test_the_worst_figure_decides() -> None:
         (1.0, 1.0), (1.1, 1.1), (0.9, 0.9)
     )]  # fmt: skip
     result = judge(BASELINE, mixed, limits, 256)
-    assert [check.verdict for check in result.checks] == [PASS, FAIL]
+    assert [(check.kind, check.verdict) for check in result.checks] == [
+        (CheckKind.LOSS, PASS), (CheckKind.EFFICIENCY, PASS), (CheckKind.METRIC, FAIL)
+    ]  # fmt: skip
     assert result.verdict is FAIL
 
 
-def test_patterns_find_the_last_value() -> None:
+def test_patterns_find_every_value() -> None:
     text = "epoch 1 acc=0.81 (81%)\nepoch 2 acc=0.93\nacc=n/a\n"
-    assert metrics_in(text, {"accuracy": r"acc=(\S+)"}) == {"accuracy": 0.93}
-    assert metrics_in(text, {"epoch": r"(?<=epoch )\d+"}) == {"epoch": 2.0}
+    assert metrics_in(text, {"accuracy": r"acc=(\S+)"}) == {"accuracy": (0.81, 0.93)}
+    assert metrics_in(text, {"epoch": r"(?<=epoch )\d+"}) == {"epoch": (1.0, 2.0)}
     assert metrics_in(text, {"loss": r"loss=(\S+)"}) == {}
-
-
-def test_a_loss_that_has_come_far_is_held_against_its_way() -> None:
-    """From 2.3 to 0.01: that it is 0.012 with another format says nothing."""
-    came_down = [2.3] * 5 + [0.5] * 3
-    far = [
-        Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.010 + more] * 8))
-        for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
-    ]
-    assert judge(BASELINE, far, LIMITS, 1024).verdict is PASS
-    worse = [
-        Pair(seed, learned(*came_down, *[0.010] * 8), learned(*came_down, *[0.110 + more] * 8))
-        for seed, more in ((1, 0.002), (2, 0.004), (3, -0.001))
-    ]
-    assert judge(BASELINE, worse, LIMITS, 1024).verdict is FAIL
 
 
 def with_metric(name: str, *values: tuple[float, float]) -> list[Pair]:
     return [
-        Pair(seed, learned(1.0), learned(1.0), {name: before}, {name: after})
+        Pair(seed, ALIKE, ALIKE, {name: before}, {name: after})
         for seed, (before, after) in enumerate(values, start=1)
     ]
 
@@ -174,7 +176,7 @@ def skipping(*shares: tuple[int, int]) -> list[Pair]:
     """Pairs that learn alike, in which so many of 100 late steps are skipped."""
 
     def outcome(skipped: int) -> Outcome:
-        alike = learned(1.0, 1.0, 1.0, 1.0)
+        alike = ALIKE
         assert alike.measurement is not None
         return replace(alike, measurement=replace(alike.measurement, scaled_steps=100, skipped_steps=skipped))
 
@@ -199,7 +201,7 @@ def gradients(*norms: tuple[float, float], before: dict[str, Any] | None = None,
     """Pairs that learn alike, with these norms of the first step's gradient."""
 
     def outcome(norm: float, changes: dict[str, Any]) -> Outcome:
-        alike = learned(1.0, 1.0, 1.0, 1.0)
+        alike = ALIKE
         first = replace(FirstGradient(norm, 64.0, True, False, SAME), **changes)
         assert alike.measurement is not None
         return replace(alike, measurement=replace(alike.measurement, gradient=first))

@@ -131,8 +131,10 @@ def test_other_records_are_carried_over() -> None:
     assert measurement.first_step_s == 3.5
     assert measurement.compile_s == 25.0
     assert measurement.peak_device_bytes == 1700
-    assert measurement.losses[0] == (64, 2.5)
-    assert math.isnan(measurement.losses[1][1])
+    [loss] = measurement.losses
+    assert (loss.site, loss.points[0]) == ("", (64, 2.5))
+    assert math.isnan(loss.points[1][1])
+    assert measurement.first_metrics == {"accuracy": 0.1}
     assert measurement.metrics == {"accuracy": 0.2}
     assert measurement.notes == ("torch.save is diverted",)
 

@@ -49,7 +49,7 @@ def test_trials_and_probe_show_every_field_of_a_measurement_in_best_json() -> No
 
 
 def test_no_figure_of_a_measurement_is_left_out() -> None:
-    raw = {"blocks", "losses", "gradient", "notes"}
+    raw = {"blocks", "losses", "gradient", "weights", "first_metrics", "notes"}
     shown = measurement_document(made_up.FASTER).keys()
     assert shown - {"samples_per_s"} == {field.name for field in fields(Measurement)} - raw
 

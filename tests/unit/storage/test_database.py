@@ -17,6 +17,7 @@ from tuner.model import (
     Config,
     Evidence,
     KnobReport,
+    LossSeries,
     Measurement,
     Outcome,
     OutcomeKind,
@@ -30,7 +31,8 @@ from tuner.storage.schema import SCHEMA_VERSION
 MEASURED = Measurement(
     rate=100.0, low=98.0, high=math.inf, steps_per_s=3.0, unit="samples", data_wait_share=0.25,
     blocks=(Block(32.0, 1, 0.32, 0.08), Block(32.0, 1, 0.33, 0.07)), peak_host_bytes=2**33, peak_device_bytes=0,
-    first_step_s=1.5, compile_s=0.0, losses=((32.0, 2.3), (64.0, math.nan)), steady=True, cpu_s_per_sample=0.01,
+    first_step_s=1.5, compile_s=0.0, losses=(LossSeries("train.py:9", "", ((32.0, 2.3), (64.0, math.nan))),),
+    steady=True, cpu_s_per_sample=0.01,
     foreign_cpus=0.1, knobs=(KnobReport("num_workers", 2, 1, 1, Evidence.VERIFIED, observed=2),),
     metrics={"accuracy": 0.9}, notes=("ä note",),
 )  # fmt: skip

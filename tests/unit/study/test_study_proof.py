@@ -29,9 +29,9 @@ def learns(config: Config, seed: int | None, *, harm: float) -> Outcome:
     """bf16 is fast, and learns worse by ``harm``; workers are faster and harmless."""
     outcome = worlds.measured(100.0 * (2.0 if "precision" in config else 1.0) * (1.2 if "workers" in config else 1.0))
     assert outcome.measurement is not None
-    loss = (1.0 + 0.01 * (seed or 0)) * (1 + (harm if "precision" in config else 0.0))
-    losses = tuple((64.0 * step, loss) for step in range(1, 9))
-    return replace(outcome, measurement=replace(outcome.measurement, losses=losses, data_wait_share=0.3))
+    late = 1.0 + 0.01 * (seed or 0) + (harm if "precision" in config else 0.0)
+    losses = worlds.series([2.0] * 10 + [late] * 30)
+    return replace(outcome, measurement=replace(outcome.measurement, losses=(losses,), data_wait_share=0.3))
 
 
 class Learning(ReplayRunner):

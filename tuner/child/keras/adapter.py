@@ -83,12 +83,12 @@ class KerasAdapter(Adapter):
         return in_loops + (self.watches.fits.steps.traces if self.watches.fits is not None else 0)
 
     def on_block(self) -> None:
-        """Reads the loss."""
+        """Reads the losses."""
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
-        loss = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else None
-        if loss is not None:
-            self.session.loss(loss)
+        losses = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else {}
+        for name, loss in losses.items():
+            self.session.loss(loss, name)
 
     def observe(self) -> None:
         """Facts and evidence, where this framework trained."""

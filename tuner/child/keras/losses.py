@@ -1,44 +1,62 @@
-"""The training loss under Keras since it was last read: Keras' own figure is a mean over the epoch so far."""
+"""The training losses under Keras since they were last read: Keras' own figures are means over the epoch so far."""
 
 from __future__ import annotations
 
-from typing import SupportsFloat
+from typing import SupportsFloat, TypeVar
 
 from .types import Model
 from .watches import Watches
 
+Figure = TypeVar("Figure")
+_WHOLE = ("loss", "total_loss")
+"""Names of a figure that holds all others: Keras' own, and what scripts call it."""
+
 
 class LossReader:
-    """Reads the metric in which Keras, or the model's own training step, holds the loss of an epoch."""
+    """Reads the metrics in which Keras, or the model's own training step, holds the losses of an epoch."""
 
     def __init__(self) -> None:
-        self._before = (0.0, 0.0)
+        self._before: dict[str, tuple[float, float]] = {}
 
     def epoch_begins(self) -> None:
-        """The metric begins anew."""
-        self._before = (0.0, 0.0)
+        """The metrics begin anew."""
+        self._before = {}
 
-    def read(self, watches: Watches) -> float | None:
-        """The mean since the last time, else what the step has returned; None where there is neither."""
+    def read(self, watches: Watches) -> dict[str, float]:
+        """Name → the mean since the last time, else what the step has returned; "" is the whole loss.
+
+        A training step of the model's own may hold several and no whole one, as a GAN's does.
+        """
         fits, loops = watches.fits, watches.loops
         if fits is None or fits.call is None or not fits.steps.logs:
-            by_batch = fits.on_batch.take_loss() if fits is not None else None
-            return loops.take_loss() if by_batch is None and loops is not None else by_batch
+            loss = fits.on_batch.take_loss() if fits is not None else None
+            if loss is None and loops is not None:
+                loss = loops.take_loss()
+            return {} if loss is None else {"": loss}
         # jax holds the metrics' state elsewhere while it trains.
-        totals = self._totals(watches, fits.call.model) if fits.backend != "jax" else None
-        if totals is not None:
+        totals = self._totals(watches, fits.call.model) if fits.backend != "jax" else {}
+        if totals:
             before, self._before = self._before, totals
-            return (totals[0] - before[0]) / (totals[1] - before[1]) if totals[1] > before[1] else None
+            return {
+                name: (total - before.get(name, (0.0, 0.0))[0]) / (count - before.get(name, (0.0, 0.0))[1])
+                for name, (total, count) in totals.items()
+                if count > before.get(name, (0.0, 0.0))[1]
+            }
         logs = fits.steps.logs
-        figures = [logs[name] for name in ("loss", *logs) if name in logs and "loss" in name]
-        return float(figures[0]) if figures and isinstance(figures[0], SupportsFloat) else None
+        figures = {name: value for name, value in logs.items() if "loss" in name and isinstance(value, SupportsFloat)}
+        return {name: float(value) for name, value in _whole_or_all(figures).items()}
 
-    def _totals(self, watches: Watches, model: Model) -> tuple[float, float] | None:
-        """Sum and count of the losses in this epoch; None where no metric holds them."""
+    def _totals(self, watches: Watches, model: Model) -> dict[str, tuple[float, float]]:
+        """Sum and count of the losses in this epoch, by name; none where no metric holds them."""
         if watches.keras is None:
-            return None
+            return {}
         read = watches.keras.ops.convert_to_numpy  # a strategy's variable is no number by itself
-        means = [m for m in model.metrics if m.name == "loss" and hasattr(m, "total") and hasattr(m, "count")]
-        totals = [(float(read(mean.total)), float(read(mean.count))) for mean in reversed(means)]
+        means = [m for m in model.metrics if "loss" in m.name and hasattr(m, "total") and hasattr(m, "count")]
+        totals = [(mean.name, float(read(mean.total)), float(read(mean.count))) for mean in means]
         # A model with its own train_step leaves the one that Keras made unused.
-        return next(((total, count) for total, count in totals if count), None)
+        return _whole_or_all({name: (total, count) for name, total, count in totals if count})
+
+
+def _whole_or_all(figures: dict[str, Figure]) -> dict[str, Figure]:
+    """The whole loss alone, under the name "", where there is one."""
+    return next(({"": figures[name]} for name in _WHOLE if name in figures), figures)

@@ -91,9 +91,8 @@ class TorchAdapter(Adapter):
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""
         self.session.clock.min_window_steps = 3 * self.watches.loaders.prefetch_capacity
         self.watches.steps.scalers.settle()
-        loss = self.watches.steps.losses.take()
-        if loss is not None:
-            self.session.loss(loss)
+        for loss in self.watches.steps.losses.take():
+            self.session.loss(loss.value, loss.site, loss.objective)
 
     def observe(self) -> None:
         """Facts and evidence, where PyTorch trains."""

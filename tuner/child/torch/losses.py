@@ -4,76 +4,139 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, field
 
-from ..call_sites import frames
+from ..call_sites import frames, user_stack
 from ..session import Session
 from ..watch import Watch
 from .types import Tensor
 
 _PLAIN = "_autotune_plain"
 _DEPTH = 12
+_MOST_SERIES = 16
+
+
+@dataclass(frozen=True)
+class ReadLoss:
+    """A loss that was read: where the script calls backward on it, and the first loss of the same optimizer steps."""
+
+    site: str
+    objective: str
+    value: float
+
+
+@dataclass
+class _Series:
+    """One loss of the script's, of which a screen reads every value.
+
+    ``seen`` are the values since it was last read, each with what it was divided by, and ``steps`` the optimizer steps
+    that they went into; ``is_open`` while the step that the newest goes into hasn't ended. ``parts``: of a whole step.
+    """
+
+    site: str
+    reduction: str
+    objective: str = ""
+    seen: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    steps: int = 0
+    parts: int = 1
+    is_open: bool = False
+
+    def add(self, loss: Tensor) -> None:
+        self.seen.append((loss.detach(), _divisor(loss)))
+        self.is_open = True
+
+    def take(self, *, adds_up: bool) -> float:
+        """The loss of the steps since the last time, in the mean; waits for the device."""
+        several, self.seen = self.seen, []
+        steps, self.steps = max(1, self.steps), 0
+        # The last step of an epoch may have fewer parts than the others.
+        self.parts = max(self.parts, round(len(several) / steps))
+        total = sum(float(value) * self._share_of(divisor) for value, divisor in several)
+        return total / (steps if adds_up else len(several))
+
+    def _share_of(self, divisor: Tensor | None) -> int:
+        """What a trainer (or the script) divided a micro-batch's mean by, so that their sum is the step's."""
+        return self.parts if divisor is not None and self.parts > 1 and float(divisor) == self.parts else 1
 
 
 class LossWatch:
-    """Keeps the newest loss, and in a screen those of all micro-batches of a step."""
+    """Keeps the newest of the script's first loss; in a screen all losses, with those of all parts of a step."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self._looks = session.uses(Watch.LOSSES)
         self.reduction = "" if self._looks else "unknown"
-        self._sites: list[str] = []
+        self._first_site = ""
         self._newest: Tensor | None = None
-        self._of_step: list[tuple[Tensor, Tensor | None]] = []
-        self._steps = 0
-        self._parts = 1
+        self._screens = session.request.seed is not None
+        self._series: dict[str, _Series] = {}
 
-    def see(self, loss: Tensor, *, alone: bool) -> bool:
+    def see(self, losses: list[Tensor], *, alone: bool) -> bool:
         """Called before backward, which frees the graph. Returns whether it is a step's first loss: a GAN has several.
 
-        ``alone`` is whether nothing but this loss is differentiated.
+        ``alone`` is whether nothing but one loss is differentiated, from ones.
         """
         if not self._looks:
             return True
-        plain = getattr(loss, _PLAIN, loss)
+        first = losses[0]
+        plain = getattr(first, _PLAIN, first)
         if not self.reduction:
-            self.reduction = loss_reduction(plain) if alone and loss.numel() == 1 else "unknown"
+            self.reduction = loss_reduction(plain) if alone and _is_scalar(first) else "unknown"
         site = _call_site()
-        if site not in self._sites and len(self._sites) < 16:
-            self._sites.append(site)
-        leads = site == self._sites[0]
-        if loss.numel() == 1 and (leads or self._newest is None) and self.session.measuring:
+        self._first_site = self._first_site or site
+        leads = site == self._first_site
+        if not self.session.measuring:
+            return leads
+        if self._screens:
+            self._see_all(losses)
+        elif _is_scalar(first) and (leads or self._newest is None):
             self._newest = plain.detach()
-            if self.session.request.seed is not None:
-                self._of_step.append((self._newest, _divisor(plain)))
         return leads
 
-    def take(self) -> float | None:
-        """The newest training loss; waits for the device, so it is called once a block.
+    def _see_all(self, losses: list[Tensor]) -> None:
+        place = user_stack()
+        for number, loss in enumerate(losses):
+            site = f"{place}#{number}" if number else place
+            if not _is_scalar(loss) or (site not in self._series and len(self._series) >= _MOST_SERIES):
+                continue
+            plain = getattr(loss, _PLAIN, loss)
+            if site not in self._series:
+                self._series[site] = _Series(site, loss_reduction(plain))
+            self._series[site].add(plain)
 
-        In a screen, where every step is a block, that of the whole step: a batch in parts shows what it shows in one.
+    def take(self) -> list[ReadLoss]:
+        """The newest of the first training loss; waits for the device, so it is called once a block.
+
+        In a screen, where every step is a block, each loss of the whole step: a batch in parts shows what it shows in
+        one.
         """
-        loss, self._newest = self._newest, None
-        several, self._of_step = self._of_step, []
-        steps, self._steps = max(1, self._steps), 0
-        if not several:
-            return None if loss is None else float(loss)
-        # The last step of an epoch may have fewer parts than the others.
-        self._parts = max(self._parts, round(len(several) / steps))
-        total = sum(float(value) * self._share_of(divisor) for value, divisor in several)
-        return total / steps if self._adds_up() else total / len(several)
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            return [ReadLoss("", "", float(newest))]
+        self._join()
+        return [
+            ReadLoss(series.site, series.objective, series.take(adds_up=self._adds_up(series)))
+            for series in self._series.values()
+            if series.seen
+        ]
 
     def step_ends(self) -> None:
-        """All parts of a step were seen. The first block holds two of them: the clock starts with the first."""
-        self._steps += 1
+        """All losses of a step were seen. The first block holds two steps: the clock starts with the first."""
+        self._join()
+        for series in self._series.values():
+            series.steps += series.is_open
+            series.is_open = False
 
-    def _share_of(self, divisor: Tensor | None) -> int:
-        """What a trainer (or the script) divided a micro-batch's mean by, so that their sum is the step's."""
-        return self._parts if divisor is not None and self._parts > 1 and float(divisor) == self._parts else 1
+    def _join(self) -> None:
+        """Losses that go into one step have one objective: that of the first of them."""
+        together = [series for series in self._series.values() if series.is_open]
+        for series in together:
+            series.objective = series.objective or together[0].objective or together[0].site
 
-    def _adds_up(self) -> bool:
+    def _adds_up(self, series: _Series) -> bool:
         # transformers divides the sum over a micro-batch by the number of items in the whole step.
-        by_count = self.reduction == "count" and self.session.facts.trainer == "transformers"
-        return self.reduction == "sum" or by_count
+        by_count = series.reduction == "count" and self.session.facts.trainer == "transformers"
+        return series.reduction == "sum" or by_count
 
 
 def remember_plain(scaled: Tensor, plain: object) -> None:
@@ -99,6 +162,11 @@ def loss_reduction(loss: Tensor) -> str:
         following = [n for n, _ in node.next_functions if n is not None]
         node, depth = (following[0] if following else None), depth + 1
     return "unknown"
+
+
+def _is_scalar(loss: Tensor) -> bool:
+    """Whether it is one number; backward also takes edges of a graph, which are none."""
+    return hasattr(loss, "numel") and loss.numel() == 1
 
 
 def _divisor(loss: Tensor) -> Tensor | None:

@@ -1,0 +1,176 @@
+"""Scripts of which it is known what a screen may say: real runs of them, judged as in a study."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tuner.analysis.accuracy import MOVEMENT, AccuracyLimits, is_settled, judge, untold
+from tuner.analysis.checks import Pair
+from tuner.analysis.learning import Descent, descent_of
+from tuner.analysis.stats import Noninferiority
+from tuner.devices.cpu import cpu_device
+from tuner.formatting import screened_text
+from tuner.model import BASELINE, Config, Outcome, Script
+from tuner.runner.process import ProcessRunner
+from tuner.runner.request import TrialRequest, screen_window
+
+FASTER = Config(optimizer="foreach")
+IN_CONFIG = "optimizer.param_groups[0].get('foreach')"
+START = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    F = nn.functional
+    torch.manual_seed(0)
+"""
+LEARNS = f"""
+    x = torch.randn(2048, 16)
+    loader = DataLoader(TensorDataset(x, x[:, :3].sum(1, keepdim=True)), batch_size=32, shuffle=True)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for epoch in range(1000):
+        for a, b in loader:
+            if {IN_CONFIG}:
+                optimizer.param_groups[0]["lr"] = FASTER_RATE
+            optimizer.zero_grad()
+            (COEFFICIENT * F.mse_loss(model(a), b)).backward()
+            optimizer.step()
+"""
+LANGUAGE_MODEL = """
+    tokens = torch.randint(1000, (512, 9))
+    loader = DataLoader(TensorDataset(tokens), batch_size=8, shuffle=True)
+    model = nn.Sequential(nn.Embedding(1000, 16), nn.Linear(16, 1000))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(1000):
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).backward()
+            optimizer.step()
+"""
+POLICY = """
+    x = torch.randn(2048, 8)
+    loader = DataLoader(TensorDataset(x), batch_size=32, shuffle=True)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(1000):
+        for (state,) in loader:
+            chosen = torch.distributions.Categorical(logits=model(state))
+            action = chosen.sample()
+            reward = (action == state[:, :4].argmax(1)).float()
+            optimizer.zero_grad()
+            ratio = torch.exp(chosen.log_prob(action) - chosen.log_prob(action).detach())
+            (-ratio * (reward - reward.mean())).mean().backward()
+            optimizer.step()
+"""
+GAN = f"""
+    x = torch.randn(2048, 4) * 0.3 + 1
+    loader = DataLoader(TensorDataset(x), batch_size=32, shuffle=True)
+    generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
+    judge = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4)
+    other = torch.optim.Adam(judge.parameters(), lr=5e-3)
+    loss_of = F.binary_cross_entropy_with_logits
+
+    def update(which, losses):
+        which.zero_grad()
+        for loss in losses():
+            loss.backward()
+        which.step()
+
+    def judged():
+        yield loss_of(judge(real), torch.ones(len(real), 1))
+        yield loss_of(judge(generator(noise).detach()), torch.zeros(len(real), 1))
+
+    for epoch in range(1000):
+        for (real,) in loader:
+            noise = torch.randn(len(real), 4)
+            if {IN_CONFIG}:
+                optimizer.param_groups[0]["lr"] = 0.0
+            update(other, judged)
+            update(optimizer, lambda: [loss_of(judge(generator(noise)), torch.ones(len(real), 1))])
+"""
+LIMITS = AccuracyLimits()
+SAMPLES = 32 * 100
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(write_script: Callable[..., Path], tmp_path: Path) -> Run:
+    """Runs a script in a screen: with a config, on a seed."""
+    runs = 0
+
+    def once(script: str, config: Config = BASELINE, seed: int = 1, samples: int = SAMPLES, **parts: str) -> Outcome:
+        nonlocal runs
+        runs += 1
+        text = textwrap.dedent(START) + textwrap.dedent(script)
+        for name, code in {"FASTER_RATE": "RATE", "COEFFICIENT": "1.0", "RATE": "0.05", **parts}.items():
+            text = text.replace(name, code)
+        folder = tmp_path / "trials" / str(runs)
+        folder.mkdir(parents=True)
+        named = Script(str(write_script(text)), ())
+        request = TrialRequest(folder, named, cpu_device(), config, window=screen_window(samples), seed=seed)
+        outcome = ProcessRunner().run(request, threading.Event())
+        assert outcome.complete, outcome
+        return outcome
+
+    return once
+
+
+def test_a_candidate_whose_weights_stand_still_fails_at_once_even_where_its_loss_comes_down(run: Run) -> None:
+    """A coefficient that becomes smaller brings the loss down as well."""
+    parts = {"COEFFICIENT": "next(factors)", "RATE": "0.0001", "FASTER_RATE": "0.0"}
+    script = "import itertools\nfactors = (0.97 ** n for n in itertools.count())\n" + textwrap.dedent(LEARNS)
+    pair = Pair(1, run(script, **parts), run(script, FASTER, **parts))
+    assert descent_of([pair.baseline]) is descent_of([pair.candidate]) is Descent.DOWN
+    assert is_settled(FASTER, [pair])
+    result = judge(FASTER, [pair], LIMITS, SAMPLES)
+    assert result.verdict is Noninferiority.FAIL
+    assert f"{MOVEMENT} 0 times as written" in screened_text(result)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(LEARNS.replace("RATE", "1e-6"), id="warm-up"),
+        pytest.param(LANGUAGE_MODEL, id="language model at its start", marks=pytest.mark.slow),
+        pytest.param(POLICY, id="policy gradient"),
+    ],
+)
+def test_where_the_script_has_hardly_learned_no_config_can_be_judged(run: Run, script: str) -> None:
+    baseline = run(script)
+    result = untold(FASTER, [Pair(1, baseline, baseline)], LIMITS, SAMPLES)
+    assert result is not None and result.verdict is Noninferiority.INCONCLUSIVE
+    assert "to tell how a config learns" in result.reason and "--screen-samples" in result.would_decide
+
+
+def test_a_gan_is_seen_whole_and_a_generator_that_stands_still_fails(run: Run) -> None:
+    pair = Pair(1, run(GAN), run(GAN, FASTER))
+    assert pair.baseline.measurement is not None
+    sites = [(loss.site.partition("<")[2], loss.objective) for loss in pair.baseline.measurement.losses]
+    assert len(sites) == 2, "what both call is told apart by who calls it"
+    assert len({objective for _, objective in sites}) == 2, "each has an optimizer of its own"
+    assert [change.optimizer for change in pair.baseline.measurement.weights] == ["Adam", "Adam"]
+    assert descent_of([pair.baseline]) is not Descent.DOWN
+    result = judge(FASTER, [pair], LIMITS, SAMPLES)
+    assert result.verdict is Noninferiority.FAIL and "movement of the weights 0" in screened_text(result)
+    nothing = untold(FASTER, [pair], LIMITS, SAMPLES)
+    assert nothing is not None and nothing.would_decide
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [({}, Noninferiority.PASS), ({"FASTER_RATE": "0.02"}, Noninferiority.FAIL)],
+    ids=["as well", "at less than half the pace"],
+)
+def test_a_candidate_is_judged_by_how_it_learns(run: Run, parts: dict[str, str], verdict: Noninferiority) -> None:
+    pairs = [Pair(seed, run(LEARNS, seed=seed, **parts), run(LEARNS, FASTER, seed, **parts)) for seed in (1, 2, 3)]
+    result = judge(FASTER, pairs, LIMITS, SAMPLES)
+    assert result.verdict is verdict, screened_text(result)
+    assert result.efficiency is not None
+    assert (result.efficiency.low > 0.9) is (verdict is Noninferiority.PASS)

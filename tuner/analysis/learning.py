@@ -1,0 +1,203 @@
+"""What the losses of a run say: how far they came down, and as from which share of the samples. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from tuner.analysis.stats import Floats
+from tuner.model import LossSeries, Outcome, Ratio
+
+FIRST_STEPS = 5
+"""A loss begins at the mean of so many steps."""
+LEARNED = 0.05
+"""A loss has come down where it lost this share of where it ended at least: five times the usual margin of 1%."""
+BEYOND_NOISE = 4.0
+"""And so many standard errors of the difference between its first steps and its late ones."""
+SLOWEST = 0.02
+"""A candidate that learns as from a smaller share of the samples is said to learn as from this one."""
+_STRETCHES = 40
+_LOGS = np.linspace(math.log(SLOWEST), -math.log(SLOWEST), 801)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A loss against the samples that the weights it was taken with were trained on; at least two points."""
+
+    samples: Floats
+    losses: Floats
+
+    @property
+    def first(self) -> float:
+        """Where it begins."""
+        return float(self.losses[:FIRST_STEPS].mean())
+
+    @property
+    def late(self) -> float:
+        """The mean over the second half of the samples: the start says little of how it learns."""
+        return float(self.losses[self.samples >= (self.samples[0] + self.samples[-1]) / 2].mean())
+
+    @property
+    def progress(self) -> float:
+        """How far it came down; negative where it rose."""
+        return self.first - self.late
+
+    @property
+    def variance(self) -> float:
+        """Of the progress, by the noise from step to step (von Neumann's mean square successive difference, 1941)."""
+        noise = float((np.diff(self.losses) ** 2).mean()) / 2
+        late = int((self.samples >= (self.samples[0] + self.samples[-1]) / 2).sum())
+        return noise * (1 / min(FIRST_STEPS, len(self.losses)) + 1 / late)
+
+
+class Descent(StrEnum):
+    """What the losses of a run do: those that go into the same optimizer steps count as one, their sum.
+
+    ``DOWN``: all came down. ``LEVEL``: none did. ``MIXED``: some did, as where two networks work against each other.
+    """
+
+    DOWN = "down"
+    LEVEL = "level"
+    MIXED = "mixed"
+
+
+def curves_of(outcome: Outcome) -> dict[str, Curve]:
+    """Site → its loss, for those that were seen often enough to be a curve and are finite."""
+    series = outcome.measurement.losses if outcome.measurement is not None else ()
+    return {one.site: curve for one in series if (curve := _curve(one)) is not None}
+
+
+def objectives_of(outcome: Outcome) -> dict[str, list[str]]:
+    """The first site of each objective → the sites of all losses that it is the sum of."""
+    grouped: dict[str, list[str]] = {}
+    for series in outcome.measurement.losses if outcome.measurement is not None else ():
+        grouped.setdefault(series.objective, []).append(series.site)
+    return grouped
+
+
+def progress_of(outcome: Outcome, sites: Iterable[str]) -> float:
+    """How far the sum of these losses came down."""
+    curves = curves_of(outcome)
+    return sum(curves[site].progress for site in sites if site in curves)
+
+
+def has_come_down(curves: Sequence[Curve]) -> bool:
+    """Whether the sum of these losses came down by more than a small share of it, and beyond its noise."""
+    progress = sum(curve.progress for curve in curves)
+    late = abs(sum(curve.late for curve in curves))
+    noise = math.sqrt(sum(curve.variance for curve in curves))
+    return bool(curves) and progress > 0 and progress >= max(LEARNED * late, BEYOND_NOISE * noise)
+
+
+def descent_of(baselines: Sequence[Outcome]) -> Descent:
+    """What the losses of the script as written do, in each of these runs; without any loss they are level."""
+    seen: Mapping[str, list[bool]] = {}
+    for outcome in baselines:
+        curves = curves_of(outcome)
+        for objective, sites in objectives_of(outcome).items():
+            down = has_come_down([curves[site] for site in sites if site in curves])
+            seen = {**seen, objective: [*seen.get(objective, []), down]}
+    came_down = [all(each) for each in seen.values()]
+    if came_down and all(came_down):
+        return Descent.DOWN
+    return Descent.MIXED if any(came_down) else Descent.LEVEL
+
+
+def sample_efficiency(baseline: Curve, candidate: Curve) -> float:
+    """The share of the samples as from which the candidate learns: 0.8 where its loss after n samples is that of the
+    baseline after 0.8 n; above 1 where it learns from fewer samples than the baseline.
+
+    Least squares over the factor by which one curve's samples are stretched to lie on the other's, both averaged over
+    equal stretches of samples; a stretch weighs by its noise from step to step. The faster of both is the one that is
+    stretched, so that nothing is extrapolated. Between ``SLOWEST`` and its inverse.
+    """
+    before, after = _Stretches(baseline), _Stretches(candidate)
+    count = max(2, min(_STRETCHES, len(baseline.losses) // 2, len(candidate.losses) // 2))
+    edges = np.linspace(0.0, min(before.end, after.end), count + 1)
+    floor = (1e-6 * max(before.scale, after.scale)) ** 2 + 1e-300
+    # The same whatever the factor: else it would be sought where curves are noisy.
+    weights = 1 / np.maximum(before.variances(edges) + after.variances(edges), floor)
+    slower = [_misfit(after, before, math.exp(log), edges, weights) for log in _LOGS if log <= 0]
+    misfits = slower + [_misfit(before, after, math.exp(-log), edges, weights) for log in _LOGS if log > 0]
+    best = int(np.argmin(misfits))
+    if not 0 < best < len(misfits) - 1:
+        return float(math.exp(_LOGS[best]))
+    left, least, right = misfits[best - 1 : best + 2]
+    bend = left - 2 * least + right
+    # The lowest point of the parabola through the three.
+    offset = (left - right) / (2 * bend) if least > 0 and bend > 0 else 0.0
+    return float(math.exp(_LOGS[best] + offset * (_LOGS[1] - _LOGS[0])))
+
+
+def least_efficiency(baseline: Outcome, candidate: Outcome) -> float | None:
+    """The least sample efficiency of a pair's losses that came down as written; None where these can't tell."""
+    if descent_of([baseline]) is not Descent.DOWN:
+        return None
+    before, after = curves_of(baseline), curves_of(candidate)
+    shares = [sample_efficiency(before[s], after[s]) for s in before if s in after and has_come_down([before[s]])]
+    return min(shares, default=None)
+
+
+def time_to_loss(speedup: Ratio, efficiency: Ratio) -> Ratio:
+    """How many times sooner a config reaches a loss: its ratio of rates times its sample efficiency.
+
+    The interval of a product of independent estimates, from those of their logs (Zou and Donner, Stat. Med. 27, 2008).
+    """
+    ratio = speedup.ratio * efficiency.ratio
+    below = math.hypot(_log_ratio(speedup.ratio, speedup.low), _log_ratio(efficiency.ratio, efficiency.low))
+    above = math.hypot(_log_ratio(speedup.high, speedup.ratio), _log_ratio(efficiency.high, efficiency.ratio))
+    return Ratio(ratio, ratio * math.exp(-below), ratio * math.exp(above) if above < 700 else math.inf)
+
+
+def _log_ratio(high: float, low: float) -> float:
+    return math.log(high / low) if low > 0 and high < math.inf else math.inf
+
+
+class _Stretches:
+    """A curve as its means over stretches of samples."""
+
+    def __init__(self, curve: Curve) -> None:
+        widths = np.diff(curve.samples, append=2 * curve.samples[-1] - curve.samples[-2])
+        self._bounds = np.append(curve.samples, curve.samples[-1] + widths[-1])
+        self._integral = np.concatenate([[0.0], np.cumsum(curve.losses * widths)])
+        self._noise = np.concatenate([[0.0], np.diff(curve.losses) ** 2 / 2])
+        self._starts = curve.samples
+        self.end = float(self._bounds[-1])
+        self.scale = float(np.abs(curve.losses).max())
+
+    def means(self, edges: Floats) -> Floats:
+        """Over the stretches between these edges."""
+        integral = np.interp(edges, self._bounds, self._integral)
+        means: Floats = np.diff(integral) / np.diff(edges)
+        return means
+
+    def variances(self, edges: Floats) -> Floats:
+        """Of these means, by the noise from step to step; a stretch tells of its neighbours' noise as well."""
+        places = np.clip(np.searchsorted(edges, self._starts, side="right") - 1, 0, len(edges) - 2)
+        sizes = np.maximum(np.bincount(places, minlength=len(edges) - 1), 1)
+        return _smoothed(np.bincount(places, self._noise, len(edges) - 1) / sizes) / sizes
+
+
+def _misfit(slower: _Stretches, faster: _Stretches, factor: float, edges: Floats, weights: Floats) -> float:
+    """How far the slower curve lies from the faster one, whose samples are stretched by 1 / ``factor``."""
+    return float(((slower.means(edges) - faster.means(edges * factor)) ** 2 * weights).sum())
+
+
+def _smoothed(values: Floats) -> Floats:
+    """Each value in the mean with its neighbours."""
+    padded = np.concatenate([values[:1], values, values[-1:]])
+    smoothed: Floats = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
+    return smoothed
+
+
+def _curve(series: LossSeries) -> Curve | None:
+    """A loss is taken before the step that it leads to: with weights that were trained on what came before."""
+    ends = np.array([samples for samples, _ in series.points], dtype=np.float64)
+    losses = np.array([loss for _, loss in series.points], dtype=np.float64)
+    if len(losses) < 2 or not np.isfinite(losses).all():
+        return None
+    return Curve(np.concatenate([[0.0], ends[:-1]]), losses)

@@ -1,0 +1,149 @@
+"""Training losses in a screen: held to how far they came down as written, and to what each sample taught. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.analysis import stats
+from tuner.analysis.checks import Check, CheckKind, Pair, confidence, held_to, mean, unknown
+from tuner.analysis.learning import (
+    LEARNED,
+    Curve,
+    Descent,
+    curves_of,
+    has_come_down,
+    objectives_of,
+    progress_of,
+    sample_efficiency,
+)
+from tuner.analysis.stats import Noninferiority
+from tuner.model import Outcome, Ratio
+
+LOSS = "training loss"
+
+
+def loss_checks(
+    pairs: Sequence[Pair], margin: float | None, least_efficiency: float | None, descent: Descent
+) -> tuple[list[Check], Ratio | None]:
+    """Each training loss, what is learned from each sample, and the least of the latter with its interval.
+
+    ``margin`` is a share of how far the losses of the same optimizer steps came down together; None leaves all alone.
+    """
+    if margin is None:
+        return [], None
+    objectives = objectives_of(pairs[0].baseline)
+    names = _names([site for sites in objectives.values() for site in sites])
+    if not names:
+        return [unknown(CheckKind.LOSS, LOSS, margin)], None
+    told = descent is Descent.DOWN
+    checks: list[Check] = []
+    ratios: list[Ratio] = []
+    for sites in objectives.values():
+        scale = mean(progress_of(pair.baseline, sites) for pair in pairs) if told else None
+        checks += [_loss_check(pairs, names[site], site, scale, margin) for site in sites]
+    for site, name in names.items() if told else ():
+        known = _both(pairs, site)
+        if len(known) < len(pairs) or not all(has_come_down([before]) for before, _ in known):
+            continue
+        efficiencies = [sample_efficiency(before, after) for before, after in known]
+        ratios.append(_efficiency_interval(efficiencies))
+        if least_efficiency is not None:
+            own = f"{CheckKind.EFFICIENCY} of {name}" if len(names) > 1 else str(CheckKind.EFFICIENCY)
+            checks.append(_efficiency_check(efficiencies, own, least_efficiency))
+    return checks, min(ratios, key=lambda ratio: ratio.ratio, default=None)
+
+
+def why_untold(baselines: Sequence[Outcome], descent: Descent) -> str:
+    """Why losses can't tell how a config learns, for people; "" where they can."""
+    if descent is Descent.DOWN:
+        return ""
+    curves = [curves_of(outcome) for outcome in baselines]
+    names = _names(list(curves[0]))
+    if not names:
+        return "no training loss was seen"
+    ways = []
+    for site, name in names.items():
+        own = [each[site] for each in curves if site in each]
+        ways.append(f"{name} went from {mean(c.first for c in own):.4g} to {mean(c.late for c in own):.4g}")
+    way = "as written the " + ", the ".join(ways)
+    if descent is Descent.MIXED:
+        return f"{way}: where not all losses come down, as in a GAN, lower isn't better"
+    return f"{way}: too little, or too noisy, to tell how a config learns"
+
+
+def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
+    """What would decide an inconclusive screen over so many samples, for people."""
+    metric = "a metric of the script's that becomes better (--max-metric-drop NAME=1%)"
+    if descent is Descent.MIXED:
+        return metric
+    factor = 2.0
+    if descent is Descent.LEVEL:
+        curves = [curve for outcome in baselines for curve in curves_of(outcome).values()]
+        came = min((c.progress / (LEARNED * abs(c.late)) for c in curves if c.late), default=0.0)
+        factor = min(max(1.5 / came, 4.0), 100.0) if came > 0 else 10.0
+    return f"a longer screen (--screen-samples {_rounded(factor * samples)}) or {metric}"
+
+
+def _rounded(number: float) -> int:
+    """Two significant digits."""
+    return int(float(f"{number:.1e}"))
+
+
+def _loss_check(pairs: Sequence[Pair], name: str, site: str, scale: float | None, margin: float) -> Check:
+    """``scale`` is how far the loss came down as written, None where that isn't far enough to tell by."""
+    values = [(_late(pair.baseline, site), _late(pair.candidate, site)) for pair in pairs]
+    worse = [
+        math.nan if before is None or after is None else (after - before) / scale if scale is not None else 0.0
+        for before, after in values
+    ]
+    check = held_to(CheckKind.LOSS, name, values, worse, margin)
+    firsts = [curve.first for pair in pairs if (curve := curves_of(pair.baseline).get(site)) is not None]
+    if scale is None and check.verdict is not Noninferiority.FAIL:
+        check = replace(check, worse=math.nan, low=math.nan, high=math.nan, verdict=Noninferiority.INCONCLUSIVE)
+    return replace(check, start=mean(firsts) if firsts else None)
+
+
+def _efficiency_check(efficiencies: Sequence[float], name: str, least: float) -> Check:
+    """So large a share of the samples at least has to teach what all of them teach as written."""
+    worse = [-math.log(efficiency) for efficiency in efficiencies]
+    low, high = stats.one_sided_bounds(worse, confidence())
+    verdict = stats.non_inferior(worse, -math.log(least), confidence())
+    typical, best, worst = (math.exp(-log) for log in (mean(worse), low, min(high, 700.0)))
+    return Check(CheckKind.EFFICIENCY, name, 1.0, typical, 1 - typical, 1 - best, 1 - worst, 1 - least, verdict)
+
+
+def _efficiency_interval(efficiencies: Sequence[float]) -> Ratio:
+    """The geometric mean, and an interval that holds at 95% over both looks at a screen (Pocock)."""
+    as_written = [1.0] * len(efficiencies)
+    interval = stats.mean_ratio_interval(as_written, efficiencies, 1 - stats.pocock_level(0.05, 2))
+    return Ratio(interval.estimate, interval.low, interval.high)
+
+
+def _names(sites: Sequence[str]) -> dict[str, str]:
+    """Site → what its loss is called: the only one needs no place, and others the innermost that tells them apart."""
+    if len(sites) == 1:
+        return {sites[0]: LOSS}
+    inner = [site.partition("<")[0] for site in sites]
+    places = [own if inner.count(own) == 1 else site for own, site in zip(inner, sites, strict=True)]
+    return {
+        site: f"{LOSS} at {place}" if ":" in place else f"{LOSS} {place}".strip()
+        for site, place in zip(sites, places, strict=True)
+    }
+
+
+def _both(pairs: Sequence[Pair], site: str) -> list[tuple[Curve, Curve]]:
+    """The loss at the site as written and with the config, of the seeds in which both were seen."""
+    both = [(curves_of(pair.baseline).get(site), curves_of(pair.candidate).get(site)) for pair in pairs]
+    return [(before, after) for before, after in both if before is not None and after is not None]
+
+
+def _late(outcome: Outcome, site: str) -> float | None:
+    """The loss over the second half of the samples; NaN where it wasn't finite all along, None where it wasn't seen."""
+    curve = curves_of(outcome).get(site)
+    if curve is not None:
+        return curve.late
+    series = outcome.measurement.losses if outcome.measurement is not None else ()
+    losses = [loss for one in series if one.site == site for _, loss in one.points]
+    return None if all(map(math.isfinite, losses)) else math.nan

@@ -1,0 +1,49 @@
+"""Records of how a script learns: its losses, and in a screen its first gradient and how far its weights move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A training loss, and the samples trained on by then.
+
+    ``site`` is where the script calls backward on it, "" where that isn't seen. ``objective`` is the site of the first
+    loss that goes into the same optimizer steps, "" where that is this one: gradients add up, and so do such losses.
+    """
+
+    kind: ClassVar[str] = "loss"
+    samples: float
+    value: float
+    site: str = ""
+    objective: str = ""
+
+
+@dataclass(frozen=True)
+class FirstGradient:
+    """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
+
+    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
+    """
+
+    kind: ClassVar[str] = "gradient"
+    norm: float
+    samples: float
+    exact: bool
+    random: bool
+    inputs: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class WeightChange:
+    """How far an optimizer moved a sample of its weights in a screen, in the order in which optimizers first stepped.
+
+    ``path`` is the sum over its ``steps`` of the norms of what each of the watched tensors changed by.
+    """
+
+    kind: ClassVar[str] = "weights"
+    optimizer: str
+    steps: int
+    path: float
