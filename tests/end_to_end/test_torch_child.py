@@ -107,7 +107,7 @@ def test_a_script_that_ends_early_is_counted_and_described(
 def test_every_knob_is_verified_by_observation(
     trained: Callable[..., Any], config: dict[str, Any], options: dict[str, str]
 ) -> None:
-    run = trained(config, knowledge={**KNOWN, "options": options})
+    run = trained(config, knowledge={**KNOWN, "framework": "torch", "options": options})
     assert {k: run.evidence(k) for k in config} == dict.fromkeys(config, "verified"), run.output
     places = {record["knob"]: (record["sites_changed"], record["sites_seen"]) for record in run.of("knob")}
     assert places["batch_size"] == ((0, 0) if options else (1, 1))
