@@ -46,11 +46,11 @@ def batch_refuses(known: Known) -> str:
     """Why the batch size can't be turned while the effective batch is kept, or ""."""
     if not keeps(known.knowledge):
         return _counted(known.knowledge)
+    if known.knowledge.batch_norm:
+        return "BatchNorm would see smaller batches (see --effective-batch)"
     accumulation = known.knowledge.left_out.get("grad_accumulation", "")
     if accumulation:
         return f"it would change the effective batch (see --effective-batch), since {accumulation}"
-    if known.knowledge.batch_norm:
-        return "BatchNorm would see smaller batches (see --effective-batch)"
     return ""
 
 

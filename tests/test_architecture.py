@@ -43,7 +43,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "counts learned",
         "records",
         "wire evidence",
-        "seeds created_files",
+        "seeds created_files places",
         "recorder",
         "clock devices",
         "sources knobs facts metrics user_modules",

@@ -15,6 +15,8 @@ from support.command import AUTOTUNE
 from tuner.cli import main
 from tuner.devices.cpu import cpu_device
 from tuner.devices.software import software
+from tuner.errors import ObjectiveError
+from tuner.study.identity import objective_of
 
 SCRIPT = """
 import argparse
@@ -163,6 +165,12 @@ SPACE = SearchSpace("own", "torch", ())
 """
 
 
+OBJECTIVE = """
+from tuner.objective import Objective
+OBJECTIVE = Objective("own", "samples/s", True, lambda measurement: measurement.rate)
+"""
+
+
 def plan(*arguments: str) -> int:
     """A dry run: it creates nothing, and yet has loaded the Python files by then."""
     return main(["study", "train.py", "--device", "cpu", "--dry-run", *arguments])
@@ -190,19 +198,41 @@ def test_python_from_elsewhere_needs_a_word(folder: Path, capsys: pytest.Capture
     assert (folder / "loaded").exists()
 
 
-def test_a_study_toml_of_another_user_loads_nothing(
+def owned(monkeypatch: pytest.MonkeyPatch, **owners: int) -> None:
+    """Makes files of these names another user's, as nobody but root could."""
+    monkeypatch.setattr("tuner.cli.trust._owner", lambda file: owners.get(file.stem, os.geteuid()))
+
+
+def test_a_study_toml_of_another_user_says_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Whoever may write beside a script, in the temporary folder say, would choose its arguments and more."""
     (folder / "space.py").write_text(SPACE.format(mark=str(folder / "loaded")))
-    toml = folder / "study.toml"
-    toml.write_text('[study]\nspace = "space.py"\n')
-    owner = os.stat(toml)
-    monkeypatch.setattr("tuner.cli.trust.os.geteuid", lambda: owner.st_uid + 1)
-    monkeypatch.setattr("tuner.cli.trust.SYSTEM_UID", -1)
-    assert plan() == 2
-    error = capsys.readouterr().err
-    assert "belongs to another user" in error and "[untrusted]" in error
+    for text in ('space = "space.py"', 'args = ["--checkpoint", "evil.pt"]'):
+        (folder / "study.toml").write_text(f"[study]\n{text}\n")
+        owned(monkeypatch, study=4242)
+        assert plan() == 2
+        error = capsys.readouterr().err
+        assert "study.toml belongs to another user" in error and "[untrusted]" in error
+        assert not (folder / "loaded").exists()
+        owned(monkeypatch, study=4242, train=4242)  # a project of that user's, whose script is run anyway
+        assert plan() == 0
+        (folder / "loaded").unlink(missing_ok=True)
+    assert plan("--trust") == 0
+
+
+def test_a_stored_study_loads_no_file_by_being_listed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = folder / "objective.py"
+    own.write_text(f"from pathlib import Path\nPath({str(folder / 'loaded')!r}).write_text('')\n" + OBJECTIVE)
+    stored = {"objective": "own (samples/s, higher is better)", "objective.source": str(own)}
+    with pytest.raises(ObjectiveError, match="--trust loads it"):
+        objective_of(stored)
     assert not (folder / "loaded").exists()
+    with pytest.raises(ObjectiveError, match="another one now"):
+        objective_of({**stored, "objective": "changed"}, trusted=True)
+    assert (folder / "loaded").exists()
 
 
 def test_what_the_command_line_names_instead_is_not_asked_for(folder: Path) -> None:

@@ -280,7 +280,7 @@ def test_a_watch_that_is_left_out_patches_nothing_and_the_others_do(
 def test_a_knob_whose_watch_is_left_out_is_told_so(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
-    facts = run_child(write_script(LEDGER), without=[Watch.LOADER, Watch.LOSSES]).facts
+    facts = run_child(write_script(LEDGER), without=[Watch.LOADER, Watch.MODULES]).facts
     assert facts["left_out"]["num_workers"] == facts["left_out"]["batch_size"] == "the watch loader is off"
-    assert facts["left_out"]["grad_accumulation"] == "the watch losses is off"
-    assert "precision" in facts["as_written"] and "precision" not in facts["left_out"]
+    assert facts["left_out"]["grad_accumulation"] == facts["left_out"]["precision"] == "the watch modules is off"
+    assert "lr_scale" in facts["as_written"] and "lr_scale" not in facts["left_out"]

@@ -47,6 +47,17 @@ def test_the_script_finds_the_same_world(write_script: Callable[..., Path], run_
     assert ours == theirs
 
 
+def test_a_safe_path_takes_nothing_off_the_users_own(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "mine.py").write_text("value = 7")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
+    script = write_script("import sys, mine\nprint(mine.value, sys.path)")
+    assert run_child(script).output == _plain(script).stdout
+
+
 def test_a_users_own_tuner_module_stays_theirs(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

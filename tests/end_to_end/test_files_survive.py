@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.file_attacks import HARNESS, PYTHON, prepare, state
+from support.file_attacks import HARMLESS, HARNESS, PYTHON, prepare, state
 
+from tuner.child.wire import KEPT
 from tuner.runner.created_files import move_created_files
 
 TELLS = """
@@ -79,6 +80,9 @@ def test_pythons_own_calls(tmp_path: Path, compare: Callable[..., Any]) -> None:
     assert "through" in trial.output
     notes = [note["text"] for note in trial.of("note")]
     assert any("diverted" in note for note in notes) and any("kept" in note for note in notes)
+    kept = {json.loads(line) for line in (trial.folder / KEPT).read_text().splitlines()}
+    assert {Path(path).relative_to(project).parts[0] for path in kept} == {*PYTHON} - HARMLESS
+    assert all(os.path.lexists(path) for path in kept)
 
 
 def test_files_of_the_users_in_the_temporary_folder(tmp_path: Path, compare: Callable[..., Any]) -> None:
@@ -340,5 +344,5 @@ def test_a_diverted_file_that_is_read_past_python_is_told_of(
     """)
     run = run_child(script)
     assert run.output.splitlines() == ["of a trial", "of a trial", "the user's"]
-    told = [note["text"] for note in run.of("note") if "past Python" in note["text"]]
-    assert len(told) == 1 and told[0].startswith(str(tmp_path / "theirs.txt"))
+    (remark,) = run.facts["remarks"]
+    assert remark.startswith(str(tmp_path / "theirs.txt"))

@@ -16,6 +16,7 @@ import pytest
 from support import planted, study_driver, worlds
 
 from tuner.child.watch import Watch
+from tuner.cli import main
 from tuner.devices.cpu import cpu_device
 from tuner.errors import ExitCode, OwnFaultError, UntunableError, UserScriptError
 from tuner.events import Event, Noted
@@ -192,6 +193,26 @@ def test_a_failure_that_the_surroundings_explain_is_nobodys_fault(
         study(plan_of(script))
     assert "RANK=0" in caught.value.hint
     assert not (script.parent / "study" / "checks").exists()
+
+
+@pytest.mark.slow
+def test_the_command_says_whose_fault_it_was_and_ends_with_its_own_status(
+    tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    child = planted.plant(tmp_path, "torch/loader.py", planted.LOADER)
+    monkeypatch.setattr("tuner.cli.study.ProcessRunner", lambda: ProcessRunner(child=child))
+    monkeypatch.setattr("tuner.cli.probe.ProcessRunner", lambda: ProcessRunner(child=child))
+    monkeypatch.chdir(write_script(TRAIN).parent)
+    options = ["train.py", "--device", "cpu", "--knobs", "threads"]
+    assert main(["study", *options, "--study", "study", "--trials", "1", "--no-probe"]) == ExitCode.INTERNAL
+    said = capsys.readouterr().out
+    assert "a fault of autotune: it broke this script, which is in order" in said
+    assert "studied without what broke it: loader" in said and "fault.txt" in said
+    assert main(["probe", *options, "--study", "probed"]) == ExitCode.INTERNAL
+    errors = capsys.readouterr().err
+    assert "the script is in order, and autotune breaks it" in errors and "[own-fault]" in errors
+    assert "--without loader leaves out what breaks it" in errors and "torch/loader.py" in errors
 
 
 @pytest.mark.slow

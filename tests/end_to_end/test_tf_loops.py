@@ -42,7 +42,7 @@ def test_steps_and_samples_of_a_loop_with_validation(begin: Begin, traced: bool)
     facts = trial.end()
     assert (trial.steps, trial.samples) == (21, 3 * SAMPLES)
     assert facts["unit"] == "samples"
-    assert [key.split(":")[0] for key in facts["training_loaders"]] == ["test_tf_loops.py"]
+    assert [key.split(".py.")[0] for key in facts["training_loaders"]] == ["test_tf_loops"]
     assert facts["as_written"]["batch_size"] == 8
     assert trial.set_apart() >= 2
     assert facts["left_out"].get("jit_compile", "") == ("" if traced else "the training step isn't a tf.function")
@@ -113,7 +113,7 @@ def test_a_folder_of_the_users_may_be_called_keras(begin: Begin) -> None:
     exec(compile(source, "/home/someone/keras/tensorflow/python/train.py", "exec"), namespace)
     trial = begin()
     namespace["train"](tf.function(Net().step), batches(10).repeat(2))
-    assert [key.split(":")[0] for key in trial.end()["training_loaders"]] == ["train.py"]
+    assert [key.split(".py.")[0] for key in trial.end()["training_loaders"]] == ["train"]
 
 
 def test_a_whole_epoch_in_one_function_is_counted_by_its_graph(begin: Begin) -> None:

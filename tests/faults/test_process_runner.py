@@ -378,9 +378,10 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from tuner.devices.cpu import cpu_device
+from tuner.knowledge import Knowledge
 from tuner.model import Script
 from tuner.runner.launch import exec_applied
-exec_applied(Script("train.py", ()), cpu_device(), {{"workers": 2}}, {{}}, child=Path({str(child)!r}))
+exec_applied(Script("train.py", ()), cpu_device(), {{"workers": 2}}, Knowledge(), child=Path({str(child)!r}))
 """
     process = subprocess.Popen([sys.executable, "-c", caller], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     output, _ = process.communicate("quiet please", timeout=60)

@@ -19,7 +19,7 @@ from tuner.cli.tables import WIDE, drawn
 from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, TrialStarted
 from tuner.export import PROFILE
 from tuner.export.profile import read
-from tuner.model import Phase, Trial, Verdict
+from tuner.model import LeftOut, Phase, Trial, Verdict
 from tuner.objective import RATE
 from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
@@ -39,6 +39,10 @@ SUMMARIES: dict[str, StudyResult] = {
     "no_time": replace(made_up.RESULT, winner=None, why="the time for searching is used up (300 s in all)"),
     "learns_worse": replace(
         made_up.RESULT, winner=None, screened=(replace(made_up.SCREENED[1], config=made_up.CONFIG),)
+    ),
+    "broken_by_us": replace(
+        made_up.RESULT, winner=made_up.KEEP, broke_it=("loader",), fault=f"{made_up.FOLDER}/fault.txt",
+        left_out={**made_up.RESULT.left_out, "num_workers": LeftOut("the watch loader is off")},
     ),
     "drifted": replace(made_up.RESULT, winner=made_up.KEEP, shifts=(made_up.SHIFT,)),
     "nothing_faster": replace(

@@ -15,6 +15,7 @@ from tuner.errors import UsageError
 from tuner.knowledge import Knowledge, as_document, first_knowledge, read, widened, with_arguments
 from tuner.model import BASELINE, Config, Phase, Trial, Value
 
+ACCUMULATION = "grad_accumulation"
 STORED = {
     "as_written": {"batch_size": 16, "num_workers": 0, "lr_scale": 1.0, "pin_memory": False, "precision": "fp32"},
     "left_out": {"compile": "the script calls torch.compile itself"}, "suggested": [], "steps": 57, "samples": 912.0,
@@ -139,3 +140,24 @@ def test_what_brings_nothing_new_leaves_knowledge_as_it_is() -> None:
         assert widened(KNOWN, {"input": "slow"}, trials) is KNOWN
     wider = widened(KNOWN, {"input": "slow"}, [_trial(input="fast")])
     assert widened(wider, {"input": "slow"}, [_trial(input="fast"), _trial(input="other")]) is wider
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "config", "size"),
+    [
+        (Knowledge(framework="torch"), {"batch_size": 4, ACCUMULATION: 4}, 16),
+        (Knowledge(framework="torch", as_written={"batch_size": 8}), {ACCUMULATION: 4}, 32),
+        (Knowledge(framework="torch"), {"batch_size": 4}, 4),
+        (Knowledge(framework="keras"), {"batch_size": 4, ACCUMULATION: 4}, 4),
+        (Knowledge(framework="torch", trainer="transformers"), {"batch_size": 4, ACCUMULATION: 4}, 4),
+        (Knowledge(framework="torch", placeholders=(ACCUMULATION,)), {"batch_size": 4, ACCUMULATION: 4}, 4),
+        (Knowledge(framework="torch", options={ACCUMULATION: "accum"}), {"batch_size": 4, ACCUMULATION: 4}, 4),
+        (Knowledge(framework="torch", suggested=(ACCUMULATION,)), {"batch_size": 4, ACCUMULATION: 4}, 4),
+    ],
+)
+def test_the_script_is_given_the_whole_of_a_batch_that_a_patch_splits(
+    knowledge: Knowledge, config: dict[str, Value], size: int
+) -> None:
+    given = knowledge.given(config)
+    assert given["batch_size"] == size
+    assert {**given, "batch_size": 0} == {**config, "batch_size": 0}

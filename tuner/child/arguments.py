@@ -42,9 +42,10 @@ class ArgparseOptions(ScriptOptions):
 
     def __init__(self, session: Session) -> None:
         request = session.request
+        self._given = request.knowledge.given(request.config)
         self.bound = {
             knob: dest for knob, dest in request.knowledge.options.items()
-            if knob in request.config and is_option_of(knob, dest)
+            if knob in self._given and is_option_of(knob, dest)
         }  # fmt: skip
         self._applied: set[str] = set()
         self._session = session
@@ -58,7 +59,7 @@ class ArgparseOptions(ScriptOptions):
             destinations = {action.dest for action in parser._actions}
             for knob, dest in self.bound.items():
                 if dest in destinations and type(getattr(parsed, dest, None)) is int:
-                    setattr(parsed, dest, self._session.request.config[knob])
+                    setattr(parsed, dest, self._given[knob])
                     self._applied.add(knob)
             for action in parser._actions:
                 value = getattr(parsed, action.dest, None)
@@ -84,7 +85,10 @@ class ArgparseOptions(ScriptOptions):
         """A knob has an option where one of its usual names holds the value that was observed in the loader."""
         facts, knobs = self._session.facts, self._session.knobs
         destinations: dict[str, str] = {}
+        patched = facts.framework == "torch" and "grad_accumulation" not in facts.left_out
         for knob in OPTION_NAMES:
+            if knob == "grad_accumulation" and patched:
+                continue  # in parts the script's own batches, schedules and counts stay what they are
             written = facts.as_written.get(knob)
             for dest, option in self._seen.items():
                 if is_named(dest, knob) and type(option.value) is int and option.value == written:

@@ -12,6 +12,7 @@ import os
 import struct
 import time
 
+_LIBC = ctypes.CDLL(None)
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
 _STATX_BTIME = 0x800
@@ -35,8 +36,8 @@ def birth(path: str, *, follow: bool = True) -> float | None:
     buffer = ctypes.create_string_buffer(256)
     try:
         flags = 0 if follow else _AT_SYMLINK_NOFOLLOW
-        failed = ctypes.CDLL(None).statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_BTIME, buffer)
-    except (AttributeError, OSError, ValueError):
+        failed = _LIBC.statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_BTIME, buffer)
+    except (AttributeError, ValueError):
         return None  # a C library without statx, or a path that can't be one
     (mask,) = struct.unpack_from("I", buffer, 0)
     if failed or not mask & _STATX_BTIME:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -30,3 +31,12 @@ class EpochUse:
     later: int = 0
     later_s: float = 0.0
     respawns: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A learning-rate scheduler, what it was told of its length (``T_max``, milestones), how often it was stepped."""
+
+    name: str
+    horizon: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .counts import EpochUse, ScalerCounts
+from .counts import EpochUse, ScalerCounts, Schedule
 from .records import Facts, LoaderUse, PlanLine, Value, plain_value
 from .watch import Watch
 
@@ -54,6 +54,9 @@ class ScriptFacts:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    rates: list[tuple[int, float]] = field(default_factory=list)
+    schedules: list[Schedule] = field(default_factory=list)
+    averagings: int = 0
     watches: list[Watch] = field(default_factory=list)
     without: list[Watch] = field(default_factory=list)
     module_hashes: dict[str, str] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import shutil
 import stat
@@ -21,10 +22,10 @@ from typing import TypeVar
 
 from . import births
 from .created_files import CreatedFiles
-from .records import ChildRequest
+from .places import caches, entry, folders_of, is_in
 from .session import Session
 from .stale_reads import StaleReads
-from .wire import FILES
+from .wire import FILES, KEPT
 
 Given = TypeVar("Given")
 """A path as the script gives it, a descriptor, or an open file."""
@@ -33,6 +34,7 @@ TEMPORARY = ("tmp", "pymp-", "torch", "triton", "jax", ".")
 _GONE = "\0"
 _FICLONE = 0x40049409
 _MUCH_BYTES = 2**30
+_MOST_FOLDERS = 4096
 
 
 class Overlay:
@@ -48,18 +50,22 @@ class Overlay:
         self.root = os.path.join(self.folder, FILES)
         self.diverted: dict[str, str] = {}
         self.removed: set[str] = set()
+        self._kept: set[str] = set()
         self.began = births.now()
         self.home = os.path.realpath(os.path.expanduser("~"))
         self.temporary = os.path.realpath(tempfile.gettempdir())
         self.library_cache = os.path.join(self.home, ".cache")
         self.named = tuple(
-            path for path in _folders_of(session.request) if path not in (self.library_cache, self.temporary)
+            path for path in folders_of(session.request) if path not in (self.library_cache, self.temporary)
         )
-        self.caches = tuple(os.path.realpath(path) for path in _caches())
+        self.caches = tuple(os.path.realpath(path) for path in caches())
         self.created = CreatedFiles(session.request.folder, self.is_watched, lambda: bool(session.clock.total_steps))
         self.stale_reads = StaleReads()
         self._working = threading.local()
         self._has_forks = False
+        self._stat, self._lstat = os.stat, os.lstat
+        self._real_folders: dict[str, str] = {}
+        self._below: tuple[str, ...] | None = None
         os.register_at_fork(after_in_parent=self._forked, after_in_child=self._forked)
         session.observers.append(self._tell_of_stale_reads)
 
@@ -83,10 +89,19 @@ class Overlay:
         finally:
             self._working.now = before
 
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """As ``working``, where a link or a folder is made, renamed or removed: paths through it lie elsewhere then."""
+        with self.working():
+            try:
+                yield
+            finally:
+                self._real_folders.clear()
+
     @property
     def is_active(self) -> bool:
         """Whether any path may mean something else than it says."""
-        return bool(self.diverted or self.removed or self._has_forks)
+        return bool(self.diverted or self.removed) or (self._has_forks and self._is_there(self.root))
 
     # where a path lies
 
@@ -103,8 +118,8 @@ class Overlay:
 
         ``everywhere``: also in caches. ``follow``: what a link leads to is meant, and not the link.
         """
-        real = os.path.realpath(path) if follow else _entry(path)
-        if not self._is_protected(real, everywhere):
+        real = os.path.realpath(path) if follow else entry(path)
+        if not self._is_protected(real, everywhere) or (real.endswith(".lock") and not everywhere):
             return False
         try:
             status = os.stat(real) if follow else os.lstat(real)
@@ -119,17 +134,17 @@ class Overlay:
 
     def _is_protected(self, real: str, everywhere: bool) -> bool:
         """Whether the path lies where trials may not write what they like."""
-        of_the_kernel = real.startswith(("/dev/", "/proc/", "/sys/")) and not _is_in(real, "/dev/shm")
-        if of_the_kernel or _is_in(real, self.folder):
+        of_the_kernel = real.startswith(("/dev/", "/proc/", "/sys/")) and not is_in(real, "/dev/shm")
+        if of_the_kernel or is_in(real, self.folder):
             return False
         if everywhere:
             return True
-        if self._is_cached(real) or real.endswith(".lock"):
+        if self._is_cached(real):
             return False
-        return self._is_named(real) or not _is_in(real, self.library_cache)
+        return self._is_named(real) or not is_in(real, self.library_cache)
 
     def _is_cached(self, real: str) -> bool:
-        if any(_is_in(real, cache) for cache in self.caches) or f"{os.sep}__pycache__" in real:
+        if any(is_in(real, cache) for cache in self.caches) or f"{os.sep}__pycache__" in real:
             return True
         compiled = os.path.join(self.temporary, "torchinductor_")
         return real.startswith(compiled)
@@ -140,26 +155,59 @@ class Overlay:
         if not self._is_protected(real, model):
             return False
         if model or self._is_named(real):
-            hidden = _is_in(real, self.home) and os.path.relpath(real, self.home).startswith(".")
+            hidden = is_in(real, self.home) and os.path.relpath(real, self.home).startswith(".")
             return model or not hidden
-        if _is_in(real, self.temporary):
+        if is_in(real, self.temporary):
             return not os.path.relpath(real, self.temporary).startswith(TEMPORARY)
-        return not _is_in(real, self.home)
+        return not is_in(real, self.home)
 
     def _is_named(self, real: str) -> bool:
         """Whether it is below the current folder, the script's, or one that an argument of the script names."""
-        return any(_is_in(real, home) for home in (os.path.realpath(os.getcwd()), *self.named))
+        return any(is_in(real, home) for home in (os.path.realpath(os.getcwd()), *self.named))
 
     def view(self, path: str, *, follow: bool = True) -> str | None:
         """Where that lies which the script sees at the path; None where it removed it, or a folder above it."""
-        found = self._find(_entry(path))
-        if found is None and follow:
+        found = self._find(self._known_entry(path))
+        if found is None and follow and os.path.islink(path):
             found = self._find(os.path.realpath(path))
         return path if found is None else None if found == _GONE else found
 
+    def _is_itself(self, name: str) -> bool:
+        """Whether the path is surely what it says: found out fast, for a loader that reads a file a sample."""
+        folder, last = os.path.split(name)
+        real = self._real_folders.get(folder)
+        if real is None or (self._has_forks and self._is_there(self._target_of(f"{real}{os.sep}{last}"))):
+            return False
+        key = f"{real}{os.sep}{last}"
+        if self._below is None:
+            self._below = tuple(path + os.sep for path in (*self.diverted, *self.removed))
+        if key in self.diverted or key in self.removed or key.startswith(self._below):
+            return False
+        try:
+            return not stat.S_ISLNK(self._lstat(name).st_mode)
+        except OSError:
+            return True
+
+    def _known_entry(self, path: str) -> str:
+        """``_entry``, remembered for each folder."""
+        folder, name = os.path.split(path)
+        real = self._real_folders.get(folder)
+        if real is None:
+            if len(self._real_folders) > _MOST_FOLDERS:
+                self._real_folders.clear()
+            real = self._real_folders[folder] = os.path.realpath(folder)
+        return os.path.join(real, name)
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self._stat(path)
+        except OSError:
+            return False
+        return True
+
     def _find(self, name: str) -> str | None:
         """The trial's version, ``_GONE``, or None for a path that is what it says."""
-        if self._has_forks and os.path.lexists(target := self._target_of(name)) and not os.path.isdir(target):
+        if self._has_forks and os.path.isfile(target := self._target_of(name)):
             return target  # of this trial's other processes
         below = ""
         while True:
@@ -177,15 +225,24 @@ class Overlay:
 
     def target(self, path: str, *, follow: bool = True) -> str:
         """Where the trial's version of the path lies from now on; the folder for it is made."""
-        name = os.path.realpath(path) if follow else _entry(path)
+        name = os.path.realpath(path) if follow else entry(path)
         if name not in self.diverted:
             target = self._target_of(name)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             if os.path.isfile(name):
                 self.stale_reads.watch(name)
             self.diverted[name] = target
-            self.note(f"diverted {path} to the trial's folder")
+            self._below = None
+            self.keeps(name, f"diverted {path} to the trial's folder")
         return self.diverted[name]
+
+    def keeps(self, name: str, text: str) -> None:
+        """The script would have changed the path of the user's. It is written down before anything else is done."""
+        if name not in self._kept:
+            self._kept.add(name)
+            with contextlib.suppress(OSError), open(os.path.join(self.folder, KEPT), "a", encoding="utf-8") as file:
+                file.write(json.dumps(name) + "\n")
+        self.note(text)
 
     def note(self, text: str) -> None:
         """A line for people, of the trial's own process only."""
@@ -218,6 +275,8 @@ class Overlay:
                 return self._write_where_removed(name)
             if place != name:
                 return place
+            if self.created.has_made(name) and not os.path.islink(name):
+                return path
             if exclusive or os.path.isdir(name) or not self.is_users(name, everywhere=everywhere):
                 return path
             if not os.access(name, os.W_OK):
@@ -229,17 +288,17 @@ class Overlay:
             return self.target(name)
 
     def _write_where_removed(self, name: str) -> str:
-        key = _entry(name)
+        key = entry(name)
         if key not in self.removed and os.path.realpath(name) not in self.removed:
             raise missing(name)
         return self.target(name, follow=key not in self.removed)
 
     def for_reading(self, path: Given, *, follow: bool = True) -> Given | str:
         """The trial's version of the path, if it has one. Raises ``FileNotFoundError`` where the script removed it."""
-        if not self.is_active or self.is_working:
+        if self.is_working or not self.is_active:
             return path
         name = self.absolute(path)
-        if name is None:
+        if name is None or self._is_itself(name):
             return path
         with self.working():
             place = self.view(name, follow=follow)
@@ -276,21 +335,23 @@ class Overlay:
 
     def remove(self, path: str) -> None:
         """The script sees nothing at the path of the user's from now on."""
-        name = _entry(path)
-        self.removed = {key for key in self.removed if not _is_in(key, name)} | {name}
+        name = entry(path)
+        self.removed = {key for key in self.removed if not is_in(key, name)} | {name}
+        self._below = None
         # What the trial had made of it, or in it, is gone indeed.
-        for below in [key for key in self.diverted if _is_in(key, name)]:
+        for below in [key for key in list(self.diverted) if is_in(key, name)]:
             del self.diverted[below]
         target = self._target_of(name)
         with contextlib.suppress(OSError):
             shutil.rmtree(target) if os.path.isdir(target) else os.unlink(target)
-        self.note(f"kept {path}, which the script would remove")
+        self.keeps(name, f"kept {path}, which the script would remove")
 
     def forget(self, path: str) -> None:
         """The trial's version of the path was renamed or removed: nothing is there, though the user's may be."""
-        name = _entry(path)
+        name = entry(path)
         if self.diverted.pop(name, None) is not None and os.path.lexists(path):
             self.removed.add(name)
+        self._below = None
 
     def make_folders(self, path: str) -> None:
         """A library is about to make the folder, and those above it, past Python: what is missing of them is noted."""
@@ -314,40 +375,12 @@ class Overlay:
 
     def _tell_of_stale_reads(self) -> None:
         for path in self.stale_reads.seen():
-            self.note(
-                f"{path} was diverted, and its old version read past Python, by the script's libraries or by another "
-                "program: what came of it isn't what the script wrote; have it write to a new file"
+            self.session.facts.remark(
+                f"{path} was there before, was written anew in the trial, and was then opened past Python, where only "
+                "its old version is found; have the script write to a new file"
             )
 
 
 def missing(path: object) -> FileNotFoundError:
     """What is raised where nothing is at the path."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
-def _is_in(path: str, folder: str) -> bool:
-    """Whether it is the folder, or below it."""
-    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-def _entry(path: str) -> str:
-    """The path with the links in its folder resolved, and itself as it is."""
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
-
-
-def _caches() -> Iterator[str]:
-    """What the environment names as one, such as the study's own for what is compiled."""
-    for name, value in os.environ.items():
-        if os.path.isabs(value) and ("CACHE" in name or name in ("HF_HOME", "TORCH_HOME", "KERAS_HOME")):
-            yield value
-
-
-def _folders_of(request: ChildRequest) -> Iterator[str]:
-    """Where the script lies, and every path that its arguments name."""
-    if request.script:
-        yield os.path.dirname(os.path.realpath(request.script))
-    for argument in request.argv:
-        value = argument.rpartition("=")[2]
-        if os.sep in value:
-            yield os.path.realpath(value)

@@ -152,6 +152,7 @@ def _on_own(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., 
         with overlay.working():
             place = overlay.view(name)
             if place == name and overlay.is_users(name):
+                overlay.keeps(os.path.realpath(name), f"left the permissions and times of {name} as they were")
                 return None
         if place is None:
             raise missing(path)
@@ -165,7 +166,7 @@ def _mkdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., R
         name = overlay.absolute(path)
         if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
             return original(path, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place is None:
                 if overlay.view(os.path.dirname(name)) is None:
@@ -183,7 +184,7 @@ def _remove(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
         name = overlay.absolute(path)
         if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
             return original(path, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place is None:
                 raise missing(path)
@@ -203,7 +204,7 @@ def _rmdir(overlay: Overlay, original: Callable[..., object]) -> Callable[..., o
         name = overlay.absolute(path)
         if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
             return original(path, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place is None:
                 raise missing(path)
@@ -224,7 +225,7 @@ def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
         name = overlay.absolute(path)
         if name is None or overlay.is_working or kwargs.get("dir_fd") is not None or os.path.islink(name):
             return original(path, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place == name and overlay.is_users(name, follow=False) and os.path.isdir(name):
                 overlay.remove(name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import ClassVar
 
-from .counts import EpochUse, ScalerCounts
+from .counts import EpochUse, ScalerCounts, Schedule
 from .learned import FirstGradient as FirstGradient
 from .learned import Loss as Loss
 from .learned import WeightChange as WeightChange
@@ -70,6 +70,8 @@ class Knowledge:
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with. ``schedules``: what
+    moves that rate. ``averagings``: updates of averaged models (EMA, SWA).
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
@@ -117,6 +119,9 @@ class Knowledge:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    rates: tuple[tuple[int, float], ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    averagings: int = 0
     module_hashes: Mapping[str, str] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
@@ -126,6 +131,15 @@ class Knowledge:
     watches: tuple[Watch, ...] = ()
     without: tuple[Watch, ...] = ()
     silences: Silences = field(default_factory=Silences)
+
+    def given(self, config: Mapping[str, Value]) -> Mapping[str, Value]:
+        """The config as the script's own options and arguments take it: what a patch splits is whole to them."""
+        parts, size = config.get("grad_accumulation"), config.get("batch_size", self.as_written.get("batch_size"))
+        by_options = "grad_accumulation" in {*self.placeholders, *self.options, *self.suggested}
+        patched = self.framework == "torch" and self.trainer != "transformers" and not by_options
+        if patched and type(parts) is int and type(size) is int:
+            return {**config, "batch_size": size * parts}
+        return config
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., o
         by_descriptor = any(kwargs.get(name) is not None for name in ("src_dir_fd", "dst_dir_fd"))
         if source is None or destination is None or overlay.is_working or by_descriptor:
             return original(src, dst, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             here, there = overlay.view(source, follow=False), overlay.view(destination, follow=False)
             if here is None or (there is None and overlay.view(os.path.dirname(destination)) is None):
                 raise missing(src)
@@ -95,7 +95,7 @@ def link(overlay: Overlay, original: Callable[..., object]) -> Callable[..., obj
         by_descriptor = any(kwargs.get(name) is not None for name in ("src_dir_fd", "dst_dir_fd"))
         if source is None or destination is None or overlay.is_working or by_descriptor:
             return original(src, dst, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             here, there = overlay.view(source), overlay.view(destination, follow=False)
             if here is None:
                 raise missing(src)
@@ -114,7 +114,7 @@ def symlink(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
         destination = overlay.absolute(dst)
         if destination is None or overlay.is_working or kwargs.get("dir_fd") is not None:
             return original(src, dst, *args, **kwargs)
-        with overlay.working():
+        with overlay.changing():
             there = overlay.view(destination, follow=False)
             target = overlay.target(destination, follow=False) if there is None else there
             overlay.created.will_make(target)

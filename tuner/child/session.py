@@ -173,7 +173,7 @@ class Session:
         """For ``tuner.suggested``: the config's value, or the script's own default."""
         self._suggestions[knob] = default
         self.knobs.delegate(knob)
-        return self.request.config.get(knob, default)
+        return self.request.knowledge.given(self.request.config).get(knob, default)
 
     def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
         """For ``tuner.report``. "step" counts the script's own steps, "samples" what it trained on by then."""
@@ -188,7 +188,7 @@ class Session:
             self.metrics.log(name, value)
 
     def stated_batch_size(self) -> int:
-        """Samples in one forward pass, as far as an argument or a question of the script says; 0 where none does.
+        """Samples of a batch, as far as an argument or a question of the script says; 0 where none does.
 
         Only where the baseline was counted in samples too: its rate is what the others are held against.
         """
@@ -197,7 +197,7 @@ class Session:
         if not bound or self._own_steps or knowledge.unit not in ("", "samples"):
             return 0
         stated = (
-            self.request.config.get("batch_size"), knowledge.as_written.get("batch_size"),
+            knowledge.given(self.request.config).get("batch_size"), knowledge.as_written.get("batch_size"),
             self._suggestions.get("batch_size"), self.options.value("batch_size"),
         )  # fmt: skip
         return next((size for size in stated if type(size) is int), 0)

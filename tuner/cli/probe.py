@@ -13,7 +13,7 @@ from tuner.cli.planning import check_writable, make_plan
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
-from tuner.cli.trust import vouch_for_python
+from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode
 from tuner.formatting import rate_text
@@ -46,8 +46,7 @@ def add_parser(verbs: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Probes the script."""
     settings = gather(arguments)
-    if settings.source is not None:
-        vouch_for_python(settings.source, settings.loads, trusted=arguments.trust)
+    vouch_for_settings(settings, trusted=arguments.trust)
     plan = make_plan(settings)
     warn_of_secrets(plan.script)
     check_writable(plan.folder)

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         lines += _remarks(profile, knowledge, device, shown=shown)
         for line in [*lines, f"{_says(profile)} on {device_text(device)}"]:
             print(f"autotune: {_printable(line)}", file=sys.stderr)
-    rendered = replace(script, argv=render(script.argv, profile.config))
+    rendered = replace(script, argv=render(script.argv, knowledge.given(profile.config)))
     exec_applied(
         rendered, device, profile.config, knowledge, alone=ranks() == 1, shown=shown, strict=arguments.strict
     )  # fmt: skip

@@ -18,7 +18,7 @@ from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.knowledge import typed_value
 from tuner.model import Config, Value
-from tuner.space.registry import AUTO
+from tuner.space.registry import AUTO, is_file
 
 FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {
@@ -73,7 +73,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         source, declared = None, {}
     if command.get("script") or command.get("module"):
         declared = {key: value for key, value in declared.items() if key not in ("script", "module")}
-    loads = [declared[key] for key in ("space", "objective") if key not in command and _is_file(declared.get(key, ""))]
+    loads = [declared[key] for key in ("space", "objective") if key not in command and is_file(declared.get(key, ""))]
     tables = {key: {**declared.get(key, {}), **command.get(key, {})} for key in _TABLES}
     merged = {**DEFAULTS, **declared, **command, **tables}
     return Settings(
@@ -190,11 +190,6 @@ def _speaks_of(declared: Mapping[str, Any], command: Mapping[str, Any]) -> bool:
         return declared.get("module", command["module"]) == command["module"] and not declared.get("script")
     named = declared.get("script")
     return not declared.get("module") and (not named or Path(named).resolve() == Path(command["script"]).resolve())
-
-
-def _is_file(name: str) -> bool:
-    """Whether a space or an objective is named by its file, as ``registry`` tells it."""
-    return name.endswith(".py") or "/" in name
 
 
 def _text(value: Any) -> str:

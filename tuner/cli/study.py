@@ -14,7 +14,7 @@ from tuner.cli.planning import check_writable, described, make_plan, set_aside
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
-from tuner.cli.trust import vouch_for_python
+from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode
 from tuner.export import EXPORTERS, PROFILE
@@ -85,8 +85,7 @@ def add_parser(verbs: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Studies the script and writes best.json. Everything that can be refused is refused before a file is made."""
     settings = gather(arguments)
-    if settings.source is not None:
-        vouch_for_python(settings.source, settings.loads, trusted=arguments.trust)
+    vouch_for_settings(settings, trusted=arguments.trust)
     plan = make_plan(settings)
     warn_of_secrets(plan.script)
     if arguments.dry_run:

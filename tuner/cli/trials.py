@@ -12,6 +12,7 @@ from tuner.analysis.cold_start import with_cold_starts
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.waterfall import waterfall
 from tuner.cli.tables import show
+from tuner.cli.trust import declare_trust
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ObjectiveError, StorageError, UsageError
 from tuner.formatting import count_text
@@ -31,7 +32,7 @@ def add_parser(verbs: Subparsers) -> None:
     """Declares the verb."""
     parser = verbs.add_parser(
         "trials", help="list the trials of a study",
-        usage="autotune trials [DIR] [--json | --check] [--waterfall [--svg FILE]]",
+        usage="autotune trials [DIR] [--json | --check] [--waterfall [--svg FILE]] [--trust]",
         description="Lists the trials of the study in DIR. Without DIR, the study in the current folder, or the only"
         " one below it.",
     )  # fmt: skip
@@ -43,6 +44,7 @@ def add_parser(verbs: Subparsers) -> None:
         help="show what each change gained, from the script as written to the fastest trial",
     )  # fmt: skip
     parser.add_argument("--svg", metavar="FILE", help="draw the waterfall as an SVG file, too")
+    declare_trust(parser, "load the objective where it is Python in a file that the study names")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     stored = open_study(arguments.dir)
     if arguments.check:
         return _check(stored)
-    objective, trials = _objective(stored), with_cold_starts(stored.trials)
+    objective, trials = _objective(stored, trusted=arguments.trust), with_cold_starts(stored.trials)
     if arguments.waterfall:
         changes = waterfall(trials, BaselineTrack(trials, objective))
         return _show_waterfall(stored, changes, objective, arguments.svg, as_json=arguments.json)
@@ -68,10 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _objective(stored: StoredStudy) -> Objective:
+def _objective(stored: StoredStudy, *, trusted: bool) -> Objective:
     """The study's own objective; the rate, with a warning on standard error, where it can't be loaded any more."""
     try:
-        return objective_of(stored.record.identity)
+        return objective_of(stored.record.identity, trusted=trusted)
     except ObjectiveError as error:
         name = stored.record.identity.get("objective", "an unknown one")
         print(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.cli.script import ranks
+from tuner.cli.settings import Settings
 from tuner.errors import UntrustedError
 
 SYSTEM_UID = 0
@@ -34,32 +34,34 @@ def vouch(what: str, *, trusted: bool, hint: str) -> None:
     raise UntrustedError(what, hint=hint)
 
 
-def vouch_for_python(source: Path, files: Sequence[Path], *, trusted: bool) -> None:
-    """Says which Python a study.toml has this process load; asks where it isn't the user's own, or lies elsewhere.
+def vouch_for_settings(settings: Settings, *, trusted: bool) -> None:
+    """Says which Python the study.toml has this process load; asks where that or the file itself may be a stranger's.
 
-    Raises ``UntrustedError``.
+    A stranger is neither this user nor the system nor the owner of the script, whose code is run anyway. Python is also
+    asked for where it lies outside of the study.toml's folder. Raises ``UntrustedError``.
     """
-    if not files:
+    source = settings.source
+    if source is None:
         return
-    names = ", ".join(str(file) for file in files)
-    print(f"autotune: {source} loads Python into autotune itself: {names}", file=sys.stderr)
+    if settings.loads:
+        names = ", ".join(str(file) for file in settings.loads)
+        print(f"autotune: {source} loads Python into autotune itself: {names}", file=sys.stderr)
+    known = {os.geteuid(), SYSTEM_UID, _owner(Path(settings.script)) if settings.script else None}
     folder = source.resolve().parent
-    for file in (source, *files):
-        if not _is_own(file):
+    for file in (source, *settings.loads):
+        owner = _owner(file)
+        if owner is not None and owner not in known:
             reason = f"{file} belongs to another user"
         elif not file.resolve().is_relative_to(folder):
-            reason = f"{file} lies outside of the folder of {source}"
+            reason = f"{source} loads Python from outside of its folder: {file}"
         else:
             continue
-        vouch(
-            f"{source} loads Python, and {reason}", trusted=trusted,
-            hint="read it, and add --trust; or name a space and an objective of your own with --space and --objective",
-        )  # fmt: skip
+        vouch(reason, trusted=trusted, hint="read it, and add --trust; or move it away, and say the same in options")
 
 
-def _is_own(file: Path) -> bool:
-    """Whether the file is this user's or the system's. One that isn't there is nobody's: what loads it says so."""
+def _owner(file: Path) -> int | None:
+    """The user whose file it is; None where it isn't there: what reads it says so."""
     try:
-        return file.stat().st_uid in (os.geteuid(), SYSTEM_UID)
+        return file.stat().st_uid
     except OSError:
-        return True
+        return None

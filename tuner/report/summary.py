@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.learning import time_to_loss
 from tuner.analysis.stats import Noninferiority
-from tuner.child.watch import KNOBS_OF, Watch
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -139,12 +138,10 @@ def _fault(result: StudyResult) -> list[str]:
     """That autotune broke the script, and what that took from the study."""
     if not result.broke_it:
         return []
-    turned_by_them = {knob for watch in result.broke_it for knob in KNOBS_OF.get(Watch(watch), ())}
-    lost = [knob for knob, left in result.left_out.items() if knob in turned_by_them and not left.unselected]
     return [
         "a fault of autotune: it broke this script, which is in order",
         f"  studied without what broke it: {', '.join(result.broke_it)}",
-        *([f"  so these knobs could not be tried: {', '.join(lost)}"] if lost else []),
+        "  the knobs that this cost are among those left out",
         f"  please report it, with {result.fault}",
     ]
 

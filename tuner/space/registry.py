@@ -39,7 +39,7 @@ def load_objective(name: str) -> Objective:
         raise ObjectiveError(
             f"{name} declares {_described(value)}", hint="OBJECTIVE must be a tuner.objective.Objective"
         )
-    return replace(value, source=str(Path(name).absolute()) if _is_file(name) else name)
+    return replace(value, source=str(Path(name).absolute()) if is_file(name) else name)
 
 
 def names(group: str) -> list[str]:
@@ -48,7 +48,7 @@ def names(group: str) -> list[str]:
 
 
 def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[ObjectiveError]) -> object:
-    if _is_file(name):
+    if is_file(name):
         return _from_file(Path(name), attribute, error)
     point = _entry_point(name, group)
     if point is None:
@@ -66,7 +66,8 @@ def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[
         ) from cause
 
 
-def _is_file(name: str) -> bool:
+def is_file(name: str) -> bool:
+    """Whether a space or an objective is named by its file."""
     return name.endswith(".py") or "/" in name
 
 

@@ -58,9 +58,9 @@ class TrialExecutor:
 
     def request_of(self, trial: Trial, knowledge: Knowledge, window: Window) -> TrialRequest:
         """What the runner is asked for the trial. A watch that breaks the script stays out of every trial."""
-        plan = self._plan
+        plan, given = self._plan, knowledge.given(trial.config)
         return TrialRequest(
-            trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, trial.config)),
+            trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, given)),
             plan.device, trial.config, knowledge, window, plan.limits, trial.seed,
             trial.side.in_child if trial.side is not None else None, plan.folder / COMPILE_CACHE,
             plan.without | frozenset(knowledge.without),

@@ -13,7 +13,7 @@ from tuner.devices.present import kind_of
 from tuner.errors import ObjectiveError, StudyMismatchError
 from tuner.masking import masked
 from tuner.objective import Objective, amortised
-from tuner.space.registry import OBJECTIVES, load_objective, names
+from tuner.space.registry import OBJECTIVES, is_file, load_objective, names
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage import codec
 from tuner.study.plan import StudyPlan
@@ -98,13 +98,16 @@ def check_modules(stored: Mapping[str, str], source: Path, folder: str) -> None:
         )
 
 
-def objective_of(stored: Mapping[str, Any]) -> Objective:
+def objective_of(stored: Mapping[str, Any], *, trusted: bool = False) -> Objective:
     """The objective of a stored study, loaded again. Raises ``ObjectiveError`` where it can't be, or is another one.
 
-    Studies of earlier versions say only what it was called: of those that are installed it is the one of that name.
+    A file is loaded where that is ``trusted`` only: whoever wrote the study's database chose which. Studies of earlier
+    versions say only what it was called: of those that are installed it is the one of that name.
     """
     wanted = str(stored.get("objective", ""))
     source = stored.get("objective.source")
+    if source and is_file(str(source)) and not trusted:
+        raise ObjectiveError(f"it is Python in {source}, as the study's folder says; --trust loads it")
     for name in [str(source)] if source else names(OBJECTIVES):
         objective = load_objective(name)
         planned = stored.get("objective.planned_samples")

@@ -44,7 +44,7 @@ def probe(
         knowledge = first_knowledge(bound)
 
         def run(name: str, config: Config, side: ProbeSide | None = None) -> Outcome:
-            script = replace(plan.script, argv=render(plan.script.argv, config))
+            script = replace(plan.script, argv=render(plan.script.argv, knowledge.given(config)))
             window = probe_window(plan.window) if side else plan.window
             folder = plan.folder / PROBE / name
             request = TrialRequest(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from support.in_process import Log, session_of
 
-from tuner.child import wire
+from tuner.child import applied, wire
 from tuner.child.applied import Effect
 from tuner.child.recorder import Recorder
 from tuner.child.records import Facts
@@ -100,3 +102,18 @@ def test_a_fault_of_ours_does_not_take_the_training_down(capfd: pytest.CaptureFi
     said = capfd.readouterr().err.splitlines()
     assert said[0] == "autotune: a fault of its own: what was applied can't be told: KeyError: 'x'"
     assert said[1] == "autotune: at the script's end NOT in effect: batch_size (nothing that it could turn was reached)"
+
+
+def test_where_steps_are_not_seen_it_is_told_after_a_while(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applied, "SECONDS", 0.05)
+    session = session_of({"mode": "apply", "config": {"batch_size": 4}}, Recorder(None))
+    assert session.applied is not None
+    session.applied.attend(lambda: {"batch_size": Effect(2)})
+    for _ in range(3):
+        session.applied.training_begins()
+    for thread in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
+        thread.join()
+    assert session.applied.ended(0) == 0
+    assert capfd.readouterr().err == "autotune: after 0 s of training in effect: batch_size (2 places)\n"

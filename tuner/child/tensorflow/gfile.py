@@ -144,7 +144,7 @@ def _deleting(overlay: Overlay, original: Callable[..., Result]) -> Callable[...
         name = local(overlay, path)
         if name is None:
             return original(path)
-        with overlay.working():
+        with overlay.changing():
             place = overlay.view(name, follow=False)
             if place == name and overlay.is_users(name, follow=False):
                 overlay.remove(name)
@@ -164,7 +164,7 @@ def _making(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., 
         if overlay.is_active and overlay.view(name) != name:
             os.makedirs(name, exist_ok=True)
             return None
-        with overlay.working():
+        with overlay.changing():
             overlay.make_folders(name)
         return original(path)
 

@@ -242,6 +242,10 @@ class LoopWatch:
         facts.training_loaders = [source.key for source in self.iterations.training()]
         facts.loaders = [LoaderUse(source.key, source.fetches) for source in self.iterations.sources]
         facts.products, facts.retraces = dict(counted), retraces
+        if not self.iterations.training():
+            facts.wait_is_unseen = True
+        elif self.iterations.sources.wait_is_hidden:
+            facts.hide_wait("another thread fetches it from the dataset")
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
             session.facts.remark(
                 f"the training step was traced anew {retraces} times in {calls} steps: pass tensors, not Python numbers"

@@ -46,6 +46,7 @@ class AppliedKnobs:
         """Of each knob of the config that a patch of PyTorch applies."""
         looks: dict[str, Callable[[], Effect]] = {
             **{knob: partial(self._loader, knob) for knob in LOADER_KNOBS},
+            "batch_size": self._batch_size,
             "precision": self._precision,
             "compile": self._compile,
             "channels_last": self._channels_last,
@@ -100,8 +101,12 @@ class AppliedKnobs:
         return Effect(using, "something in the script set it back" if optimizers else "no torch optimizer was made")
 
     def _accumulation(self) -> Effect:
-        steps = self.watches.steps
-        return Effect(int(steps.factor == 1 or steps.micro > 0), "no torch optimizer has stepped")
+        parts = self.watches.modules.parts
+        return Effect(parts.sites[1], parts.obstacle() or "no module was called in training with more than one part")
+
+    def _batch_size(self) -> Effect:
+        """In a loader; where a batch is computed in parts, what a model is given at once."""
+        return self._accumulation() if self.knobs.wants("grad_accumulation") else self._loader("batch_size")
 
     def _rate(self) -> Effect:
         rates = self.watches.steps.rates

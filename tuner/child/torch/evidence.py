@@ -7,6 +7,8 @@ from ..records import Compile, Evidence, LoaderUse
 from . import compiler
 from .loader import LOADER_KNOBS, Loader
 from .modules import CUDA_GRAPHS, NOT_COMPILED
+from .parts import KNOB as ACCUMULATION
+from .trajectory import KNOBS as TRAJECTORY_KNOBS
 from .watches import FRAMEWORK, TorchWatches
 
 NO_LOADER = "no DataLoader feeds the training steps"
@@ -82,6 +84,7 @@ class Observation:
         self._written_loader(primary)
         self._written_modules()
         self._written_steps()
+        steps.trajectory.observe()
 
     def _written_data(self, primary: Loader | None) -> None:
         facts = self.session.facts
@@ -133,24 +136,17 @@ class Observation:
 
     def _written_steps(self) -> None:
         facts, steps = self.session.facts, self.steps
-        accumulated = round(steps.backwards / max(1, steps.steps))
-        facts.as_written["grad_accumulation"] = 1
-        reason = ""
-        if not steps.stepped:
-            reason = "no torch optimizer takes the steps"
-        elif steps.together > 1:
-            reason = f"{steps.together} optimizers share one loop: their gradients can't be told apart"
-        elif "grad_accumulation" in self.session.knobs.trainer_options:
+        accumulated = round(steps.backwards / max(1, steps.steps + steps.evaluations))
+        facts.as_written[ACCUMULATION] = 1
+        if ACCUMULATION in self.session.knobs.trainer_options:
             pass  # the trainer knows how to, whatever its loop looks like from here
-        elif steps.closures:
-            reason = "the optimizer calls the script's closure"
-        elif accumulated > 1 and steps.factor == 1:
-            facts.as_written["grad_accumulation"] = accumulated
-            reason = "the script accumulates gradients itself"
-        elif steps.losses.reduction in ("unknown", "count"):
-            reason = "how the loss depends on the batch can't be read from its graph"
-        if reason:
-            facts.left_out["grad_accumulation"] = reason
+        elif accumulated > 1 and steps.stepped and steps.together <= 1:
+            facts.as_written[ACCUMULATION] = accumulated
+            facts.left_out[ACCUMULATION] = "the script accumulates gradients itself"
+        elif not self._reached():
+            facts.left_out[ACCUMULATION] = "the training loss doesn't come out of a call of a torch module"
+        elif self.modules.parts.obstacle():
+            facts.left_out[ACCUMULATION] = self.modules.parts.obstacle()
         offered = frozenset.intersection(*(x.offered for x in steps.stepped)) if steps.stepped else frozenset()
         offered -= {self.session.device.torch_optimizer_default}
         if not offered:
@@ -169,6 +165,9 @@ class Observation:
         self._module_evidence()
         self._step_evidence()
         self.steps.rates.observe()
+        departure = self.steps.trajectory.departure()
+        for knob in TRAJECTORY_KNOBS if departure else ():
+            knobs.report(knob, Finding(Evidence.CONTRADICTED, departure))
         if "threads" in knobs.requested:
             knobs.compare("threads", torch.get_num_threads())
         if "cudnn_benchmark" in knobs.requested:
@@ -189,11 +188,21 @@ class Observation:
         else:
             trains = self.sources.training()
             changed = sum(knob in loader.changed for loader in trains)
-            knobs.compare(knob, _seen_of_loader(primary, knob), sites=len(trains), changed=changed)
+            seen = self._size_of_pass(primary) if knob == "batch_size" else _seen_of_loader(primary, knob)
+            knobs.compare(knob, seen, sites=len(trains), changed=changed)
+
+    def _size_of_pass(self, loader: Loader) -> object:
+        """Samples in one forward pass."""
+        parts = self.modules.parts.observed
+        return loader.usual_size // parts if loader.usual_size % parts == 0 else loader.usual_size / parts
+
+    def _reached(self) -> bool:
+        """Whether calls of modules that train precede the backwards: what is done around such calls reaches them."""
+        return self.modules.covered_backwards >= 0.9 * max(1, self.steps.backwards)
 
     def _module_evidence(self) -> None:
         knobs, modules = self.session.knobs, self.modules
-        reached = modules.covered_backwards >= 0.9 * max(1, self.steps.backwards)
+        reached = self._reached()
         if "precision" in knobs.requested:
             self._precision_evidence(reached)
         if "channels_last" in knobs.requested:
@@ -248,13 +257,22 @@ class Observation:
 
     def _step_evidence(self) -> None:
         knobs, steps = self.session.knobs, self.steps
-        if "grad_accumulation" in knobs.requested:
-            observed = round(steps.backwards / max(1, steps.steps))
-            kept = steps.factor == 1 or (steps.boundaries and steps.kept_gradients >= 0.99 * steps.boundaries)
-            why = "" if kept else "gradients don't survive between micro-batches: the script clears them itself"
-            knobs.compare("grad_accumulation", observed if kept else f"{observed}, cleared", why=why)
+        if knobs.wants(ACCUMULATION):
+            sites, changed = self.modules.parts.sites
+            observed, why = self._parts_seen(), self.modules.parts.obstacle()
+            knobs.compare(ACCUMULATION, observed, sites=sites, changed=changed, why=why)
+        elif ACCUMULATION in knobs.requested:
+            knobs.compare(ACCUMULATION, round(steps.backwards / max(1, steps.steps)))
         if "optimizer" in knobs.requested:
             self._implementation_evidence(str(knobs.requested["optimizer"]))
+
+    def _parts_seen(self) -> object:
+        """In how many parts the batches were computed that were asked for."""
+        parts, primary = self.modules.parts.observed, self.sources.primary
+        asked = self.watches.loaders.values_for(primary).get("batch_size") if primary is not None else None
+        if primary is None or asked is None or primary.usual_size == asked:
+            return parts
+        return f"{parts}, of batches of {primary.usual_size} instead of {asked}"
 
     def _implementation_evidence(self, chosen: str) -> None:
         stepped, knobs = self.steps.stepped, self.session.knobs
@@ -269,6 +287,4 @@ class Observation:
 
 
 def _seen_of_loader(loader: Loader, knob: str) -> object:
-    if knob == "batch_size":
-        return loader.usual_size
     return bool(loader.live.get("pinned")) if knob == "pin_memory" else loader.live.get(knob)

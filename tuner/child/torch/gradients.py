@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
 
 from ..records import FirstGradient
 from ..session import Session
 from .batches import tensors_of
+from .draws import Draws
 from .types import Optimizer, Tensor
 
 _KEPT_BATCHES = 64
@@ -28,7 +27,7 @@ class GradientWatch:
         self.waiting = session.request.seed is not None and session.measuring
         self._batches: list[tuple[int, dict[str, tuple[int, float]]]] = []
         self._backwards = 0
-        self._drawn: list[object] = []
+        self._drawn: Draws | None = None
         self._random = False
         self._norm: float | None = None
 
@@ -41,14 +40,14 @@ class GradientWatch:
         inputs = {f"{key}:{place}": (t.numel(), self._weighted_sum(t)) for place, t in enumerate(tensors)}
         self._batches.append((count, inputs))
         if not self._backwards:
-            self._drawn = self._generators()
+            self._drawn = Draws(self._torch)
 
     def backward_begins(self) -> None:
         """Whatever was drawn since the batch came (dropout, a mixture of samples) differs between parts and whole."""
         if self.waiting:
             self._backwards += 1
-            if self._backwards == 1 and self._drawn:
-                self._random = self._generators() != self._drawn
+            if self._backwards == 1 and self._drawn is not None:
+                self._random = self._drawn.moved()
 
     def clipping_begins(self, optimizers: Iterable[Optimizer]) -> None:
         """Clipped gradients are alike, whatever they were."""
@@ -91,13 +90,3 @@ class GradientWatch:
         rows = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1)
         summed = rows.sum(0, dtype=torch.float64)
         return float(summed @ torch.cos(torch.arange(len(summed), dtype=torch.float64, device=summed.device)))
-
-    def _generators(self) -> list[object]:
-        """Where the random generators stand that a training loop draws from."""
-        torch, numpy = self._torch, sys.modules.get("numpy")
-        stand = [torch.get_rng_state().tolist(), random.getstate()]
-        if numpy is not None:
-            stand.append([str(part) for part in numpy.random.get_state()])
-        if torch.cuda.is_initialized():
-            stand.append(torch.cuda.get_rng_state().tolist())
-        return stand

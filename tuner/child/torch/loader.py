@@ -6,19 +6,21 @@ import inspect
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, cast
+from typing import Any, Generic, NamedTuple
 
 from ..call_sites import inside_library, user_stack
 from ..counts import EpochUse
+from ..evidence import SetBy
 from ..patches import patch
 from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
 from .batches import is_on_device, is_pinned, leading_dimension, tokens_of
 from .copies import CopyWatch, refusals
+from .datasets import length, reference, shards_itself
 from .queues import ready_batches
 from .types import Arguments, DataLoader, LoaderIterator, Result
 
@@ -77,12 +79,14 @@ class LoaderWatch:
     def install(self) -> None:
         """Patches what the mode needs: under "apply" only the construction, and only if a knob asks for it."""
         data = self.torch.utils.data
-        wanted = [k for k in LOADER_KNOBS if self.session.knobs.wants(k)]
+        wanted = [knob for knob in (*LOADER_KNOBS, "grad_accumulation") if self.session.knobs.wants(knob)]
         if self.session.measuring or wanted:
             patch(data.DataLoader, "__init__", self._init)
             patch(data.DataLoader, "__iter__", self._iter)
+        base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
+        if self.session.knobs.wants("persistent_workers"):
+            patch(base, "_reset", self._reset)
         if self.session.measuring:
-            base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
             patch(base, "__next__", self._next)
             patch(base, "_next_index", self._next_index)
 
@@ -121,7 +125,7 @@ class LoaderWatch:
         loader = self._loader_of.get(iterator) if iterator is not None else None
         if primary is None or loader is None or not primary.map_style or primary.first_start_s is None:
             return None
-        batches = _length(loader)
+        batches = length(loader)
         if not batches:
             return None
         workers = int(primary.live.get("num_workers") or 0)
@@ -161,8 +165,8 @@ class LoaderWatch:
             key = f"{stack}#{len(self.sources.at(stack))}"
             entry = self.sources.add(Loader(key, stack, written=_written(given), refused=self._refusals(loader, given)))
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
-            entry.dataset_len = _length(dataset) if entry.map_style else None
-        entry.dataset = _reference(dataset)
+            entry.dataset_len = length(dataset) if entry.map_style else None
+        entry.dataset = reference(dataset)
         entry.made += 1
         self._of_object[loader] = entry
         return entry
@@ -176,7 +180,7 @@ class LoaderWatch:
                     return entry
         for entry in self.sources.at(stack):
             if entry.iterated and entry.written == _written(given):
-                alike = entry.map_style and entry.dataset_len == _length(dataset)
+                alike = entry.map_style and entry.dataset_len == length(dataset)
                 if alike or entry.dataset() is dataset:
                     return entry
         return None
@@ -200,27 +204,36 @@ class LoaderWatch:
         elif batch_sampler is None and given.get("batch_size", 1) is None:
             refused["batch_size"] = "the dataset makes its batches itself (batch_size=None)"
         dataset = given.get("dataset")
-        if isinstance(dataset, data.IterableDataset) and not _shards_itself(dataset):
+        if isinstance(dataset, data.IterableDataset) and not shards_itself(dataset):
             reason = "an iterable dataset that doesn't ask which worker it is in: every worker would repeat the data"
             refused["num_workers"] = refused["prefetch_factor"] = refused["persistent_workers"] = reason
         return {**refusals(given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:
-        config = self.session.request.config
+        values = self.values_for(entry)
         for knob in LOADER_KNOBS:
-            if not self.session.knobs.wants(knob) or knob in entry.refused:
+            if knob not in values or knob in entry.refused:
                 continue
             old = given.get("batch_sampler") if knob == "batch_size" else None
             if old is not None and type(old) is not self.torch.utils.data.BatchSampler:
                 continue  # a library's own, around the sampler of the loader that was changed already
             if old is not None:
-                given["batch_sampler"] = type(old)(old.sampler, int(config[knob]), old.drop_last)
+                given["batch_sampler"] = type(old)(old.sampler, int(values[knob]), old.drop_last)
             else:
-                given[knob] = config[knob]
+                given[knob] = values[knob]
             entry.changed.add(knob)
         if int(given.get("num_workers", 0)) == 0:
             for dependent in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
                 given.pop(dependent, None)
+
+    def values_for(self, entry: Loader) -> dict[str, Value]:
+        """What a training loader is given. Of a batch that is computed in parts it makes the whole."""
+        knobs, config = self.session.knobs, self.session.request.config
+        values = {knob: config[knob] for knob in LOADER_KNOBS if knobs.wants(knob)}
+        parts, size = knobs.wanted("grad_accumulation"), config.get("batch_size", entry.written["batch_size"])
+        if knobs.set_by("batch_size") is SetBy.PATCH and type(parts) is int and type(size) is int:
+            values["batch_size"] = size * parts
+        return values
 
     # iteration
 
@@ -241,6 +254,19 @@ class LoaderWatch:
             return iterator
 
         return __iter__
+
+    def _reset(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        """Workers that stay draw their seed once, new ones with each epoch; the order of samples comes after it."""
+
+        def _reset(iterator: LoaderIterator, loader: DataLoader, first_iter: bool = False) -> Result:
+            result = original(iterator, loader, first_iter)
+            entry = self._of_object.get(loader)
+            if not first_iter and entry is not None and not entry.written["persistent_workers"]:
+                torch = self.torch
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            return result
+
+        return _reset
 
     def _look_at(self, entry: Loader, loader: DataLoader, iterator: LoaderIterator) -> None:
         self._of_object[iterator] = entry
@@ -360,30 +386,3 @@ def _written(given: Arguments) -> dict[str, Value | None]:
         "pin_memory": bool(given.get("pin_memory", False)),
         "persistent_workers": bool(given.get("persistent_workers", False)),
     }
-
-
-def _reference(dataset: object) -> Callable[[], object]:
-    """The dataset as long as it lives; a list, say, can't be referred to weakly and is never recognised."""
-    try:
-        return weakref.ref(dataset)
-    except TypeError:
-        return object  # a new one with each call: identical to nothing
-
-
-def _length(dataset: object) -> int | None:
-    try:
-        return len(cast("Sized", dataset))
-    except Exception:  # none, or the user's own, which may raise anything
-        return None
-
-
-def _shards_itself(dataset: object) -> bool:
-    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands.
-
-    A chain of datasets shards itself where each of them does. PyTorch's own pipes do so only with a filter among them,
-    which the loader's process can't see: they count as such that don't.
-    """
-    if type(dataset).__module__.startswith("torch.") and type(dataset).__name__ == "ChainDataset":
-        return all(_shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
-    code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
-    return code is not None and "get_worker_info" in code.co_names

@@ -6,12 +6,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from ..patches import patch
 from ..records import Phase
 from ..session import Session
+from .parts import PartsWatch
 from .types import Handle, Layer, Module, Result, Tensor
 
 NOT_COMPILED = ("off", False)
@@ -46,6 +48,7 @@ class ModuleWatch:
         mode = session.knobs.wanted("compile")
         self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.torch_type
+        self.parts = PartsWatch(session, torch, self._rounds)
         self.roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
@@ -69,7 +72,7 @@ class ModuleWatch:
     def install(self) -> None:
         """Patches what the mode needs."""
         self.session.knobs.on_delegation(self._delegated)
-        acts = self.precision in DTYPES or bool(self.channels_last) or bool(self.compile_mode)
+        acts = self.precision in DTYPES or bool(self.channels_last or self.compile_mode) or self.parts.parts > 1
         if self.session.measuring or acts:
             patch(self.torch.nn.Module, "__call__", self._call)
         if self.session.measuring:
@@ -89,6 +92,9 @@ class ModuleWatch:
 
         def __call__(module: Module, *args: object, **kwargs: object) -> Result:
             if watch.inside:
+                if module is watch.parts.inner and not watch.torch.compiler.is_compiling():
+                    result: Result = watch.parts.run(module, partial(original, module), args, kwargs)
+                    return result
                 return original(module, *args, **kwargs)
             return watch._outermost(original, module, args, kwargs)
 
@@ -150,7 +156,7 @@ class ModuleWatch:
         kwargs: dict[str, object],
     ) -> Result:  # fmt: skip
         # The first call is eager, so that hooks on single layers can see what really happens in them.
-        if self.compile_mode and root.calls >= 1:
+        if self.compile_mode and root.calls >= 1 and self.parts.decided(module):
             root.compiled = root.compiled or self._compiled(module)
         with self._observing(module) if self._is_worth_a_look(root) else nullcontext():
             result = self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
@@ -179,11 +185,12 @@ class ModuleWatch:
         if self.channels_last and root.has_conv2d:
             args = tuple(self._to_channels_last(a) for a in args)
             kwargs = {k: self._to_channels_last(v) for k, v in kwargs.items()}
-        if compiled is not None:
-            result: Result = self._in_precision(lambda: compiled(*args, **kwargs))
+        forward: Callable[..., Any] = compiled or partial(original, module)
+        if compiled is not None and self.compile_mode == CUDA_GRAPHS:
             # A CUDA graph writes its next outputs over these, which the script may still hold.
-            return self._cloned(result) if self.compile_mode == CUDA_GRAPHS else result
-        return self._in_precision(lambda: original(module, *args, **kwargs))
+            forward = self._cloning(compiled)
+        result: Result = self._in_precision(lambda: self.parts.run(module, forward, args, kwargs))
+        return result
 
     def _in_precision(self, run: Callable[[], Result]) -> Result:
         if self.precision not in DTYPES:
@@ -194,12 +201,20 @@ class ModuleWatch:
         converted: Result = self._to_float(result, dtype)
         return converted
 
+    def _rounds(self) -> bool:
+        """Whether matrix products are taken with fewer digits than those of full float32."""
+        autocast = self.precision in DTYPES or bool(self.torch.is_autocast_enabled(self.device_type))
+        return autocast or any(self.session.device.torch_rounding(self.torch))
+
     def _to_float(self, value: Any, dtype: object) -> Any:
         """Outputs go back as float32: the script's own loss and metrics were written for that."""
         return self._map_tensors(lambda tensor: tensor.float() if tensor.dtype == dtype else tensor, value)
 
-    def _cloned(self, value: Any) -> Any:
-        return self._map_tensors(lambda tensor: tensor.clone(), value)
+    def _cloning(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def cloned(*args: object, **kwargs: object) -> Any:
+            return self._map_tensors(lambda tensor: tensor.clone(), run(*args, **kwargs))
+
+        return cloned
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor], value: Any) -> Any:
         if isinstance(value, self.torch.Tensor):
@@ -258,6 +273,7 @@ class ModuleWatch:
 
     def backward_ran(self) -> None:
         """Counts the backwards that a training call of ours preceded: the share that the knobs reach."""
+        self.parts.backward_ran()
         self.covered_backwards += self.calls_since_backward > 0
         self.calls_since_backward = 0
 

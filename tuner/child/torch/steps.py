@@ -1,8 +1,7 @@
-"""PyTorch's backward and optimizers: where a step ends, gradient accumulation, fp16 loss scaling, fused updates."""
+"""PyTorch's backward and optimizers: where a step ends, fp16 loss scaling, fused updates."""
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -15,6 +14,7 @@ from .learning_rates import KNOB, RateWatch
 from .losses import LossWatch, remember_plain
 from .optimizers import Stepped, describe, implementations
 from .scalers import ScalerWatch
+from .trajectory import TrajectoryWatch
 from .types import (
     Closure,
     Entry,
@@ -24,7 +24,6 @@ from .types import (
     Keywords,
     Optimizer,
     Result,
-    Scheduler,
     Tensor,
     Tensors,
     Wrap,
@@ -36,7 +35,7 @@ BackwardListener = Callable[[bool], None]
 
 
 class StepWatch:
-    """Patches backward, step and zero_grad. An accumulated or scaled step is arranged here and nowhere else."""
+    """Patches backward and step. A scaled step is arranged here and nowhere else."""
 
     def __init__(
         self, session: Session, torch: ModuleType, backward_ran: BackwardListener, gradients: GradientWatch
@@ -52,27 +51,22 @@ class StepWatch:
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.backwards = 0
         self.steps = 0
-        self.closures = 0
+        self.evaluations = 0
+        """Of closures that the script gives its optimizer, beyond the first one in a step."""
         self.scaled_by_script = False
         self.losses = LossWatch(session)
         self.rates = RateWatch(session)
+        self.trajectory = TrajectoryWatch(session, torch)
         self.weights = WeightWatch(session, torch)
         self.in_optimizer = False
         self.in_backward = False
-        self.factor = int(session.knobs.wanted("grad_accumulation") or 1)
-        self.micro = 0
-        self.kept_gradients = 0
-        self.boundaries = 0
-        self.skipping = False
         self.scaler: GradScaler | None = None
         self.scaler_used = False
         self.unscaled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.precision = session.knobs.wanted("precision")
 
     def _delegated(self, knob: str) -> None:
-        if knob == "grad_accumulation":
-            self.factor = 1
-        elif knob == "precision":
+        if knob == "precision":
             self.precision = self.scaler = None
 
     def install(self) -> None:
@@ -80,7 +74,7 @@ class StepWatch:
         self.session.knobs.on_delegation(self._delegated)
         torch = self.torch
         optimizer = torch.optim.Optimizer
-        changes = self.factor > 1 or self.precision == "fp16"
+        changes = self.precision == "fp16"
         if self.session.measuring or changes:
             patch(torch.autograd, "backward", self._backward)
             patch(optimizer, "profile_hook_step", self._profile_hook_step)
@@ -89,16 +83,11 @@ class StepWatch:
         if changes or self.gradients.waiting:
             patch(torch.nn.utils, "clip_grad_norm_", self._clip)
             patch(torch.nn.utils, "clip_grad_value_", self._clip)
-        if self.factor > 1:
-            patch(optimizer, "zero_grad", self._zero_grad)
-            patch(torch.nn.Module, "zero_grad", self._zero_grad)
-            self._patch_schedulers()
         if self.session.measuring or changes:
             patch(torch.amp.GradScaler, "scale", self._note_scaler)
-            patch(torch.amp.GradScaler, "update", self._scaler_call)
-        if self.factor > 1:
-            for method in ("step", "unscale_"):
-                patch(torch.amp.GradScaler, method, self._scaler_call)
+        if self.session.measuring:
+            patch(torch.amp.GradScaler, "update", self.scalers.watched)
+            self.trajectory.install()
         if self.precision == "fp16":
             self.scaler = torch.amp.GradScaler(self.session.device.torch_type)
 
@@ -125,34 +114,18 @@ class StepWatch:
         return backward
 
     def _scale(self, losses: list[Tensor], grad_tensors: Gradients) -> Gradients:
-        """The gradients to start from: 1/k under accumulation of a mean loss, times the scaler's scale under fp16."""
-        scalar = len(losses) == 1 and losses[0].numel() == 1 and _all_none(grad_tensors)
-        factor = 1.0 if self.losses.reduction == "sum" or not scalar else 1.0 / self.factor
-        if self.factor > 1:
-            self._check_kept_gradients()
+        """The gradients to start from: under fp16, times the scaler's scale."""
         # Without an optimizer nobody would divide by the scale again.
         scaler = self.scaler if self.optimizers else None
-        if scaler is None and factor == 1.0:
+        if scaler is None:
             return grad_tensors
         self._update_scaler()
         given = _starts(self.torch, losses, grad_tensors)
         starts = [
-            self.torch.full_like(loss, factor) if start is None else start
+            self.torch.full_like(loss, 1.0) if start is None else start
             for loss, start in zip(losses, given, strict=True)
         ]
-        return starts if scaler is None else [scaler.scale(start) for start in starts]
-
-    def _check_kept_gradients(self) -> None:
-        """Between micro-batches gradients must survive: a script that sets ``p.grad = None`` itself defeats this."""
-        if self.micro % self.factor == 0:
-            return
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.requires_grad:
-                        self.kept_gradients += parameter.grad is not None
-                        self.boundaries += 1
-                        return
+        return [scaler.scale(start) for start in starts]
 
     def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
@@ -191,15 +164,8 @@ class StepWatch:
             self._describe(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if callable(closure):
-            self.closures += 1
             args = (self._counted(optimizer, closure), *args[1:])
             kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
-        if self.factor > 1:
-            self.micro += 1
-            if self.micro % self.factor:
-                self.skipping = True
-                return None
-            self.skipping = False
         if not callable(closure):
             self._look_at_gradients(optimizer)
         self.weights.step_begins(optimizer)
@@ -218,6 +184,7 @@ class StepWatch:
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)
+            self.trajectory.stepped(optimizer)
             self.session.step("torch")
         return result
 
@@ -240,6 +207,7 @@ class StepWatch:
             nonlocal evaluations
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
+                self.evaluations += 1
                 self.session.step("torch")
             loss = closure()
             self._look_at_gradients(optimizer)
@@ -254,19 +222,8 @@ class StepWatch:
             self.scaler_used = False
             self.unscaled.clear()
 
-    def _zero_grad(self, original: Callable[..., object]) -> Callable[..., object]:
-        def zero_grad(owner: object, *args: object, **kwargs: object) -> object:
-            if self.micro % self.factor:
-                return None
-            return original(owner, *args, **kwargs)
-
-        return zero_grad
-
     def _clip(self, original: Callable[..., object]) -> Callable[..., object]:
         def clip(parameters: object, *args: object, **kwargs: object) -> object:
-            if self.factor > 1 and (self.micro + 1) % self.factor:
-                # Clipping belongs to the whole step; on a micro-batch it would shrink what is still being summed.
-                return self.torch.zeros(())
             if self.scaler is not None:
                 for optimizer in set(self.optimizers) - set(self.unscaled):
                     self.scaler.unscale_(optimizer)
@@ -275,29 +232,6 @@ class StepWatch:
             return original(parameters, *args, **kwargs)
 
         return clip
-
-    def _patch_schedulers(self) -> None:
-        """A scheduler that is stepped with every micro-batch must move with every whole step only."""
-        schedulers = sys.modules.get("torch.optim.lr_scheduler")
-        base = getattr(schedulers, "LRScheduler", None)
-        if base is None:
-            return
-
-        def make(original: Callable[..., object]) -> Callable[..., object]:
-            def _initial_step(scheduler: Scheduler) -> None:
-                original(scheduler)
-                step = scheduler.step
-
-                def guarded(*args: object, **kwargs: object) -> object:
-                    if self.skipping and self.micro % self.factor:
-                        return None
-                    return step(*args, **kwargs)
-
-                scheduler.step = _wearing(guarded, step)
-
-            return _initial_step
-
-        patch(base, "_initial_step", make)
 
     def _note_scaler(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale(scaler: GradScaler, *args: object, **kwargs: object) -> object:
@@ -309,25 +243,6 @@ class StepWatch:
             return result
 
         return scale
-
-    def _scaler_call(self, original: Callable[..., object]) -> Callable[..., object]:
-        """The script's own scaler must act once a whole step: unscaling twice would divide the sum twice."""
-        name = original.__name__
-        run = self.scalers.watched(original) if name == "update" and self.session.measuring else original
-
-        def call(scaler: GradScaler, *args: object, **kwargs: object) -> object:
-            if scaler is self.scaler:
-                return run(scaler, *args, **kwargs)
-            if name == "step" and (self.micro + 1) % self.factor:
-                self.micro += 1
-                self.skipping = True
-                return None
-            inside = (self.micro + 1) % self.factor if name == "unscale_" else self.micro % self.factor
-            if name in ("unscale_", "update") and inside:
-                return None
-            return run(scaler, *args, **kwargs)
-
-        return call
 
     def _add_param_group(self, original: Callable[..., object]) -> Callable[..., object]:
         def add_param_group(optimizer: Optimizer, param_group: Group) -> object:

@@ -25,7 +25,11 @@ ACCELERATE_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 
 
 def lightning(session: Session, module: ModuleType) -> None:
-    """Lightning's Trainer: precision, accumulation, and a root folder of the trial's own."""
+    """Lightning's Trainer: precision, and a root folder of the trial's own.
+
+    Not its ``accumulate_grad_batches``: callbacks, limits and schedules of the script count batches, of which it makes
+    more.
+    """
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(trainer: object, *args: object, **kwargs: object) -> None:
@@ -34,7 +38,6 @@ def lightning(session: Session, module: ModuleType) -> None:
                 kwargs["default_root_dir"] = os.path.join(session.request.folder, "lightning")
                 session.note("Lightning's default_root_dir is the trial's folder")
             _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
-            _accumulate(session, kwargs, "accumulate_grad_batches", kwargs.get("accumulate_grad_batches") or 1)
             original(trainer, *args, **kwargs)
 
         return __init__
@@ -92,6 +95,9 @@ def transformers(session: Session, module: ModuleType) -> None:
         def __post_init__(arguments: object) -> None:
             session.facts.trainer = "transformers"
             options = vars(arguments)
+            if options.get("dataloader_drop_last"):
+                reason = "with dataloader_drop_last other samples would be dropped from smaller batches"
+                session.knobs.keep_script_value("grad_accumulation", reason)
             _loader_options(session, options)
             if session.measuring:
                 options["output_dir"] = os.path.join(session.request.folder, "transformers")
@@ -106,8 +112,7 @@ def transformers(session: Session, module: ModuleType) -> None:
                     if session.device.kind == "cpu" and "use_cpu" in options:
                         options["use_cpu"] = True  # without it, mixed precision is refused where there is no GPU
                     session.knobs.delegate("precision")
-            written = options.get("gradient_accumulation_steps") or 1
-            _accumulate(session, options, "gradient_accumulation_steps", written)
+            _accumulate(session, options)
             original(arguments)
 
         return __post_init__
@@ -141,7 +146,7 @@ def fabric(session: Session, module: ModuleType) -> None:
 
 
 def accelerate(session: Session, module: ModuleType) -> None:
-    """accelerate's Accelerator: mixed precision; accumulation only where the script uses ``accumulate()``."""
+    """accelerate's Accelerator: mixed precision."""
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
@@ -152,7 +157,6 @@ def accelerate(session: Session, module: ModuleType) -> None:
                 given = signature.bind_partial(accelerator, *args, **kwargs).arguments
                 written = given.get("mixed_precision")
                 _choose(session, "precision", kwargs, "mixed_precision", ACCELERATE_PRECISION, written=written)
-                session.knobs.keep_script_value("grad_accumulation", "accelerate accumulates by its own option")
             original(accelerator, *args, **kwargs)
 
         return __init__
@@ -173,10 +177,11 @@ def _choose(
         session.knobs.delegate(knob)
 
 
-def _accumulate(session: Session, options: Options, option: str, written: object) -> None:
-    session.knobs.trainer_options["grad_accumulation"] = written
+def _accumulate(session: Session, options: Options) -> None:
+    """By the trainer's own option: its models compute their loss themselves, of the samples that they are given."""
+    session.knobs.trainer_options["grad_accumulation"] = options.get("gradient_accumulation_steps") or 1
     if session.knobs.wants("grad_accumulation"):
-        options[option] = session.request.config["grad_accumulation"]
+        options["gradient_accumulation_steps"] = session.request.config["grad_accumulation"]
         session.knobs.delegate("grad_accumulation")
 
 

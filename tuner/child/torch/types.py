@@ -134,6 +134,7 @@ class DataLoader(Protocol):
     prefetch_factor: int | None
     persistent_workers: bool
     pin_memory: bool
+    generator: object
     dataset: object
     collate_fn: object
     _iterator: LoaderIterator | None

@@ -1,0 +1,35 @@
+"""What a DataLoader is given to load: how long it is, and whether worker processes may load it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sized
+from typing import cast
+
+
+def reference(dataset: object) -> Callable[[], object]:
+    """The dataset as long as it lives; a list, say, can't be referred to weakly and is never recognised."""
+    try:
+        return weakref.ref(dataset)
+    except TypeError:
+        return object  # a new one with each call: identical to nothing
+
+
+def length(dataset: object) -> int | None:
+    """Its samples; None where it can't tell."""
+    try:
+        return len(cast("Sized", dataset))
+    except Exception:  # none, or the user's own, which may raise anything
+        return None
+
+
+def shards_itself(dataset: object) -> bool:
+    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands.
+
+    A chain of datasets shards itself where each of them does. PyTorch's own pipes do so only with a filter among them,
+    which the loader's process can't see: they count as such that don't.
+    """
+    if type(dataset).__module__.startswith("torch.") and type(dataset).__name__ == "ChainDataset":
+        return all(shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
+    code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
+    return code is not None and "get_worker_info" in code.co_names
