@@ -279,6 +279,27 @@ def test_a_schedule_follows_the_samples_and_stays_the_scripts_own(begin: Begin, 
     assert isinstance(k.models.load_model(tmp_path / "saved.keras").optimizer._learning_rate, type(decay))
 
 
+@pytest.mark.parametrize("sets", [True, False])
+def test_a_rate_that_the_script_sets_takes_no_factor(begin: Begin, sets: bool) -> None:
+    k = keras()
+
+    class Halves(k.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model.optimizer.learning_rate = 0.1 / 2**epoch
+
+    def train() -> None:
+        plateau = k.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=10.0)
+        fit(model(), callbacks=[Halves() if sets else plateau])
+
+    baseline = begin()
+    train()
+    assert ("lr_scale" in baseline.end()["left_out"]) is sets
+    trial = begin({"lr_scale": 2.0}, framework="keras")
+    train()
+    trial.end()
+    assert trial.evidence("lr_scale")[0] == ("contradicted" if sets else "verified")
+
+
 def test_steps_that_cannot_be_made_of_larger_batches_are_told(begin: Begin) -> None:
     trial = begin({"batch_size": 30}, framework="keras", as_written={"batch_size": 10}, effective_batch="free")
     made = model()

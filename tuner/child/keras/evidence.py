@@ -30,7 +30,7 @@ OWN_LOSS = "how the loss of the script's own training step depends on the batch 
 NO_PRODUCTS = "no product of matrices was seen in the training step"
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
 """Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
-OWN_RATE = "a LearningRateScheduler sets the rate"
+OWN_RATE = "the script sets the rate while it trains"
 UNSCALED = "nothing in the script's own training step scales its loss, which fp16 needs"
 
 
@@ -189,7 +189,7 @@ class Observation:
             left_out["grad_accumulation"] = left_out["batch_size"]  # their batches can't be made larger, either
         if call.acts_by_batch or call.saves_by_batch:
             left_out["steps_per_execution"] = call.why_not_several_steps(2)
-        if call.sets_rate:
+        if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
             left_out["grad_accumulation"] = OWN_LOSS
@@ -273,12 +273,18 @@ class Observation:
 
     def _rate_evidence(self) -> None:
         knobs, optimizers = self.session.knobs, self.watches.optimizers
-        if self.call is not None and self.call.sets_rate:
+        if self.call is not None and self._sets_rate(self.call):
             knobs.compare("lr_scale", None, why=OWN_RATE)
         elif optimizers is None or not optimizers.scaled:
             knobs.inapplicable("lr_scale", "no optimizer has a rate", sites=0)
         else:
             knobs.compare("lr_scale", optimizers.scale)
+
+    def _sets_rate(self, call: FitCall) -> bool:
+        """Whether the script gives the rate values of its own, in which no factor would stay."""
+        optimizers = self.watches.optimizers
+        was_set = optimizers is not None and optimizers.rate_was_set() and not call.lowers_rate
+        return call.sets_rate or was_set
 
     def _precision_evidence(self) -> None:
         """By the products of the traced step where there are any; a policy that no layer heeds shows there."""
