@@ -12,7 +12,9 @@ figure. Prints the share of "improved" with its 95% interval (Wilson). The rest 
 
 November 2026, with the other options as they are: 2 of 300 (0.67%, 95% [0.18%, 2.40%]) with none of them; 7 of 1,000
 (0.70%, [0.34%, 1.44%]) with ``--first-run-slower 0.03``; 8 of 800 (1.00%, [0.51%, 1.96%]) with ``--budgets``; 3 of 300
-(1.00%, [0.34%, 2.90%]) with ``--lost 0.15``.
+(1.00%, [0.34%, 2.90%]) with ``--lost 0.15``; 4 of 200 (2.00%, [0.78%, 5.03%]) with ``--resumes 3``. With the random
+order and the full level in each finals of before: 9 of 300 (3.00%, [1.59%, 5.60%]) with ``--first-run-slower 0.03``, 7
+of 150 (4.67%, [2.28%, 9.32%]) with ``--resumes 3``.
 """
 
 from __future__ import annotations
