@@ -328,6 +328,59 @@ def test_keras_models(tmp_path: Path, compare: Callable[..., Any]) -> None:
     compare(script, project)
 
 
+TRAINERS = """
+    import os, sys, warnings
+    warnings.simplefilter("ignore")
+    import lightning, torch, transformers
+    rows = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor([1, 2, 3])} for _ in range(4)]
+    config = transformers.GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=8, n_positions=8)
+
+    class Net(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+        def training_step(self, batch, index):
+            return self.layer(batch[0]).square().mean()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def seen(folder):
+        return sorted(os.path.join(a, c) for a, b, cs in os.walk(folder) for c in cs)
+
+    preparing = sys.argv[1:] == ["prepare"]
+    for folder in ("theirs",) if preparing else ("theirs", "mine"):
+        options = transformers.TrainingArguments(
+            folder + "/hf", max_steps=2 if preparing else 4, save_steps=1, save_total_limit=2, report_to=[],
+            disable_tqdm=True, use_cpu=True, per_device_train_batch_size=1, save_only_model=False, logging_steps=1,
+        )
+        trainer = transformers.Trainer(transformers.GPT2LMHeadModel(config), options, train_dataset=rows)
+        there = os.path.isdir(folder + "/hf")
+        resume = transformers.trainer_utils.get_last_checkpoint(folder + "/hf") if there else None
+        print(resume)
+        trainer.train(resume_from_checkpoint=resume)
+        print(trainer.state.global_step, seen(folder + "/hf"))
+        loaded = transformers.GPT2LMHeadModel.from_pretrained(folder + "/hf/checkpoint-4") if not preparing else 0
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 2)), batch_size=1)
+        keep = lightning.pytorch.callbacks.ModelCheckpoint(folder + "/pl", save_last=True, filename="net-{step}")
+        pl = lightning.Trainer(
+            max_epochs=2, callbacks=[keep], logger=False, enable_progress_bar=False, accelerator="cpu",
+            enable_model_summary=False,
+        )
+        pl.fit(Net(), data, ckpt_path=folder + "/pl/last.ckpt" if os.path.exists(folder + "/pl/last.ckpt") else None)
+        print(seen(folder + "/pl"), os.path.basename(keep.best_model_path))
+        Net.load_from_checkpoint(folder + "/pl/last.ckpt")
+"""
+
+
+@pytest.mark.slow
+def test_trainers_resume_from_what_is_there_and_sweep_it(tmp_path: Path, compare: Callable[..., Any]) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    script = textwrap.dedent(TRAINERS)
+    prepare_by(script, project, "prepare")
+    compare(script, project)
+
+
 def test_a_diverted_file_that_is_read_past_python_is_told_of(
     tmp_path: Path, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
