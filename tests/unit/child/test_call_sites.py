@@ -116,10 +116,23 @@ def test_places_stay_while_lines_move_and_numbers_change(tmp_path: Path, before:
     assert places(SOURCE.replace(before, after, 1), tmp_path / "data.py") == places(SOURCE, tmp_path / "data.py")
 
 
+WITHOUT_COLUMNS = """
+from call_sites import user_stack as ask
+
+def main():
+    a = ask()
+    b = ask()
+    c = ask(
+    )
+    return [a, b, c]
+
+print(len({place for _ in range(2) for place in main()}))
+"""
+
+
 def test_calls_are_told_apart_where_python_keeps_no_columns(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("from call_sites import user_stack as ask\n\ndef main():\n    a = ask()\n    b = ask()\n"
-                      "    c = ask(\n    )\n    return [a, b, c]\n\nprint(len({place for _ in range(2) for place in main()}))\n")  # fmt: skip
+    script.write_text(WITHOUT_COLUMNS)
     environment = {**os.environ, "PYTHONPATH": os.path.dirname(call_sites.__file__)}
     for flags in ([], ["-X", "no_debug_ranges"]):
         command = [sys.executable, *flags, str(script)]
