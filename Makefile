@@ -22,7 +22,10 @@ NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: env study test test-all check-cuda golden lint types clean
+# The oldest Keras that pyproject.toml promises; make test-keras KERAS="keras==3.10.*"  takes another.
+KERAS ?= keras==3.8.*
+
+.PHONY: env study test test-all test-keras check-cuda golden lint types clean
 
 env: $(VENV)/.installed
 
@@ -63,6 +66,13 @@ test-all: lint types
 # On a machine with a card and PyTorch, in ten minutes and without a network; what it lacks: WHEELS=a folder of wheels.
 check-cuda:
 	$(PYTHON) tests/benchmarks/check_cuda.py --out check-cuda.json $(if $(WHEELS),--wheels $(WHEELS))
+
+# Another Keras than the newest one, laid before it: beside the same TensorFlow, JAX and PyTorch, and for these tests only.
+test-keras: $(VENV)/.tests
+	rm -rf $(VENV)/keras
+	$(INSTALL) --no-deps --target $(VENV)/keras '$(KERAS)'
+	PYTHONPATH=$(abspath $(VENV)/keras) $(PYTEST) tests/end_to_end/test_keras_*.py tests/faults/test_keras_faults.py \
+		tests/differential/test_keras_*.py
 
 # AUTOTUNE_GOLDEN=write make golden  writes the golden files anew
 golden: $(VENV)/.tests

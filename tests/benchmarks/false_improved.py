@@ -97,7 +97,7 @@ def improves(arguments: tuple[int, Machine, bool, int]) -> bool:
             plan = worlds.plan(
                 Path(folder), trials=None if has_budget else (4 + 3 * number if resumes else 9), budget_s=budget_s,
                 finals_rounds=5, finalists=3, selection=("workers", "precision", "compile"),
-                accuracy=AccuracyLimits(max_loss_increase=None), device=worlds.device(f"card {seed}"), seed=seed,
+                accuracy=AccuracyLimits(max_loss_increase=None), device=worlds.device(f"card in {folder}"), seed=seed,
             )  # fmt: skip
             runner = ReplayRunner(machine.outcome)
             result = run_study(

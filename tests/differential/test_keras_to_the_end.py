@@ -102,7 +102,7 @@ def test_a_split_batch_trains_to_the_same_end(
 ) -> None:  # fmt: skip
     plain = plainly(tmp_path_factory.mktemp("plain"), backend)
     script = write_script(TRAIN)
-    ran = run_child(script, SPLIT, argv=(backend,), mode="apply", knowledge=KNOWN)
+    ran = run_child(script, SPLIT, argv=(backend,), mode="apply", knowledge=KNOWN, timeout=250)
     assert ran.returncode == 0, ran.output
     split = json.loads((script.parent / "told.json").read_text())
     assert plain.pop("kept", []) == split.pop("kept", [])

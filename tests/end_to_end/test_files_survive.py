@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.file_attacks import HARNESS, PYTHON, prepare, state
+from support.file_attacks import HARMLESS, HARNESS, PYTHON, prepare, state
 
+from tuner.child.wire import KEPT
 from tuner.runner.created_files import move_created_files
 
 TELLS = """
@@ -79,6 +80,9 @@ def test_pythons_own_calls(tmp_path: Path, compare: Callable[..., Any]) -> None:
     assert "through" in trial.output
     notes = [note["text"] for note in trial.of("note")]
     assert any("diverted" in note for note in notes) and any("kept" in note for note in notes)
+    kept = {json.loads(line) for line in (trial.folder / KEPT).read_text().splitlines()}
+    assert {Path(path).relative_to(project).parts[0] for path in kept} == {*PYTHON} - HARMLESS
+    assert all(os.path.lexists(path) for path in kept)
 
 
 def test_files_of_the_users_in_the_temporary_folder(tmp_path: Path, compare: Callable[..., Any]) -> None:

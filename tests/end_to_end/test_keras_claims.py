@@ -161,6 +161,13 @@ def test_an_eager_step_that_depends_on_python_may_not_be_traced(begin: Begin, ki
         assert "seen" in reason
 
 
+def test_a_format_that_an_eager_step_computes_in_is_not_taken_for_seen(begin: Begin) -> None:
+    trial = begin({"precision": "bf16"}, framework="keras")
+    fit(model(run_eagerly=True), epochs=1)
+    trial.end()
+    assert trial.evidence("precision")[0] == "unverifiable"
+
+
 # loss scaling
 
 
@@ -277,6 +284,27 @@ def test_a_schedule_follows_the_samples_and_stays_the_scripts_own(begin: Begin, 
     made.save(tmp_path / "saved.keras")
     begin()
     assert isinstance(k.models.load_model(tmp_path / "saved.keras").optimizer._learning_rate, type(decay))
+
+
+@pytest.mark.parametrize("sets", [True, False])
+def test_a_rate_that_the_script_sets_takes_no_factor(begin: Begin, sets: bool) -> None:
+    k = keras()
+
+    class Halves(k.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model.optimizer.learning_rate = 0.1 / 2**epoch
+
+    def train() -> None:
+        plateau = k.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=10.0)
+        fit(model(), callbacks=[Halves() if sets else plateau])
+
+    baseline = begin()
+    train()
+    assert ("lr_scale" in baseline.end()["left_out"]) is sets
+    trial = begin({"lr_scale": 2.0}, framework="keras")
+    train()
+    trial.end()
+    assert trial.evidence("lr_scale")[0] == ("contradicted" if sets else "verified")
 
 
 def test_steps_that_cannot_be_made_of_larger_batches_are_told(begin: Begin) -> None:

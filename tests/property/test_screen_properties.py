@@ -12,7 +12,7 @@ from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits, judge
 from tuner.analysis.checks import Pair
-from tuner.analysis.learning import Curve, Descent, curves_of, descent_of, sample_efficiency
+from tuner.analysis.learning import Curve, Descent, curves_of, descent_of, sample_efficiencies
 from tuner.analysis.stats import Noninferiority
 from tuner.model import BASELINE, Outcome
 
@@ -83,6 +83,6 @@ def test_the_unit_and_the_zero_of_a_loss_mean_nothing_to_what_is_learned_from_a_
             outcome = learned(lambda over, chance: zero + unit * loss(over, chance), number)
             return next(iter(curves_of(outcome).values()))
 
-        return sample_efficiency(curve(pace, seed), curve(pace * share, seed + 1))
+        return sample_efficiencies([(curve(pace, seed), curve(pace * share, seed + 1))])[0]
 
     assert abs(read(unit, zero) / read(1.0, 0.0) - 1) < 0.05

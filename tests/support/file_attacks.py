@@ -136,6 +136,12 @@ PYTHON = {
 }
 """Python's own calls. Each is exec'ed in a folder that ``prepare`` made."""
 
+HARMLESS = {
+    "open_x", "open_folder", "open_new", "os_open_exclusive", "remove_new", "rename_over_full_folder", "mkdir",
+    "rmdir_full", "by_descriptor", "sqlite_new",
+}  # fmt: skip
+"""Those that fail under plain Python, or touch nothing of the user's."""
+
 
 def prepare(base: Path, names: list[str]) -> None:
     """For each attack a folder of what a user may have."""

@@ -21,6 +21,7 @@ BEYOND_NOISE = 4.0
 SLOWEST = 0.02
 """A candidate that learns as from a smaller share of the samples is said to learn as from this one."""
 _STRETCHES = 40
+_CELLS = 400
 _LOGS = np.linspace(math.log(SLOWEST), -math.log(SLOWEST), 801)
 
 
@@ -107,30 +108,42 @@ def descent_of(baselines: Sequence[Outcome]) -> Descent:
     return Descent.MIXED if any(came_down) else Descent.LEVEL
 
 
-def sample_efficiency(baseline: Curve, candidate: Curve) -> float:
-    """The share of the samples as from which the candidate learns: 0.8 where its loss after n samples is that of the
-    baseline after 0.8 n; above 1 where it learns from fewer samples than the baseline.
+def sample_efficiencies(pairs: Sequence[tuple[Curve, Curve]]) -> list[float]:
+    """Of each pair (as written, and the candidate on the same seed) the share of the samples as from which it learns.
 
-    Least squares over the factor by which one curve's samples are stretched to lie on the other's, both averaged over
-    equal stretches of samples; a stretch weighs by its noise from step to step. The faster of both is the one that is
-    stretched, so that nothing is extrapolated. Between ``SLOWEST`` and its inverse.
+    0.8 where the candidate's loss after n samples is that of the script as written after 0.8 n; above 1 where it learns
+    from fewer samples than that. Least squares over the factor by which samples are stretched. What is fitted is the
+    difference of the pair, in which the noise of their common batches cancels, by that of a smooth curve: the
+    decreasing one that is nearest to the mean of all seeds (isotonic regression; Ayer et al., Ann. Math. Stat. 26,
+    1955). That of the faster side is stretched, so that nothing is extrapolated. Between ``SLOWEST`` and its inverse.
     """
-    before, after = _Stretches(baseline), _Stretches(candidate)
-    count = max(2, min(_STRETCHES, len(baseline.losses) // 2, len(candidate.losses) // 2))
-    edges = np.linspace(0.0, min(before.end, after.end), count + 1)
-    floor = (1e-6 * max(before.scale, after.scale)) ** 2 + 1e-300
-    # The same whatever the factor: else it would be sought where curves are noisy.
-    weights = 1 / np.maximum(before.variances(edges) + after.variances(edges), floor)
-    slower = [_misfit(after, before, math.exp(log), edges, weights) for log in _LOGS if log <= 0]
-    misfits = slower + [_misfit(before, after, math.exp(-log), edges, weights) for log in _LOGS if log > 0]
-    best = int(np.argmin(misfits))
+    runs = [(_Stretches(before), _Stretches(after)) for before, after in pairs]
+    end = min(run.end for both in runs for run in both)
+    shortest = min(len(curve.losses) for both in pairs for curve in both)
+    edges = np.linspace(0.0, end, max(2, min(_STRETCHES, shortest // 2)) + 1)
+    shapes = [_Shape(side, end, min(_CELLS, shortest)) for side in zip(*runs, strict=True)]
+    slower = np.array([shapes[0].change(edges, math.exp(log)) for log in _LOGS if log <= 0])
+    faster = np.array([shapes[1].change(edges, math.exp(-log)) for log in _LOGS if log > 0])
+    changes = np.concatenate([slower, -faster])
+    found = []
+    for before, after in runs:
+        apart = after.means(edges) - before.means(edges)
+        floor = (1e-6 * max(before.scale, after.scale)) ** 2 + 1e-300
+        weights = 1 / np.maximum(before.variances(edges) + after.variances(edges), floor)
+        found.append(math.exp(_lowest(((apart - changes) ** 2 * weights).sum(axis=1))))
+    return found
+
+
+def _lowest(misfits: Floats) -> float:
+    """The log factor at which the misfit is lowest, between those that were tried."""
+    best = int(misfits.argmin())
     if not 0 < best < len(misfits) - 1:
-        return float(math.exp(_LOGS[best]))
-    left, least, right = misfits[best - 1 : best + 2]
+        return float(_LOGS[best])
+    left, least, right = (float(misfit) for misfit in misfits[best - 1 : best + 2])
     bend = left - 2 * least + right
     # The lowest point of the parabola through the three.
     offset = (left - right) / (2 * bend) if least > 0 and bend > 0 else 0.0
-    return float(math.exp(_LOGS[best] + offset * (_LOGS[1] - _LOGS[0])))
+    return float(_LOGS[best] + offset * (_LOGS[1] - _LOGS[0]))
 
 
 def least_efficiency(baseline: Outcome, candidate: Outcome) -> float | None:
@@ -138,8 +151,8 @@ def least_efficiency(baseline: Outcome, candidate: Outcome) -> float | None:
     if descent_of([baseline]) is not Descent.DOWN:
         return None
     before, after = curves_of(baseline), curves_of(candidate)
-    shares = [sample_efficiency(before[s], after[s]) for s in before if s in after and has_come_down([before[s]])]
-    return min(shares, default=None)
+    known = [(before[site], after[site]) for site in before if site in after and has_come_down([before[site]])]
+    return min((sample_efficiencies([pair])[0] for pair in known), default=None)
 
 
 def time_to_loss(speedup: Ratio, efficiency: Ratio) -> Ratio:
@@ -182,9 +195,31 @@ class _Stretches:
         return _smoothed(np.bincount(places, self._noise, len(edges) - 1) / sizes) / sizes
 
 
-def _misfit(slower: _Stretches, faster: _Stretches, factor: float, edges: Floats, weights: Floats) -> float:
-    """How far the slower curve lies from the faster one, whose samples are stretched by 1 / ``factor``."""
-    return float(((slower.means(edges) - faster.means(edges * factor)) ** 2 * weights).sum())
+class _Shape:
+    """The decreasing curve nearest to the mean of several."""
+
+    def __init__(self, curves: Sequence[_Stretches], end: float, cells: int) -> None:
+        self._edges = np.linspace(0.0, end, cells + 1)
+        means = sum((curve.means(self._edges) for curve in curves), np.zeros(cells)) / len(curves)
+        self._integral = np.concatenate([[0.0], np.cumsum(_decreasing(means) * np.diff(self._edges))])
+
+    def change(self, edges: Floats, factor: float) -> Floats:
+        """How much higher each stretch lies once its samples count by this factor, at most 1."""
+        means = np.diff(np.interp(edges * factor, self._edges, self._integral)) / np.diff(edges * factor)
+        change: Floats = means - np.diff(np.interp(edges, self._edges, self._integral)) / np.diff(edges)
+        return change
+
+
+def _decreasing(values: Floats) -> Floats:
+    """The nearest values that never rise: neighbours that do are pooled."""
+    pools: list[tuple[float, int]] = []
+    for value in values.tolist():
+        total, size = value, 1
+        while pools and pools[-1][0] / pools[-1][1] <= total / size:
+            before, length = pools.pop()
+            total, size = before + total, length + size
+        pools.append((total, size))
+    return np.concatenate([np.full(size, total / size) for total, size in pools])
 
 
 def _smoothed(values: Floats) -> Floats:

@@ -16,7 +16,7 @@ from tuner.analysis.learning import (
     has_come_down,
     objectives_of,
     progress_of,
-    sample_efficiency,
+    sample_efficiencies,
 )
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Outcome, Ratio
@@ -47,7 +47,7 @@ def loss_checks(
         known = _both(pairs, site)
         if len(known) < len(pairs) or not all(has_come_down([before]) for before, _ in known):
             continue
-        efficiencies = [sample_efficiency(before, after) for before, after in known]
+        efficiencies = sample_efficiencies(known)
         ratios.append(_efficiency_interval(efficiencies))
         if least_efficiency is not None:
             own = f"{CheckKind.EFFICIENCY} of {name}" if len(names) > 1 else str(CheckKind.EFFICIENCY)

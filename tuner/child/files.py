@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import shutil
 import stat
@@ -24,7 +25,7 @@ from .created_files import CreatedFiles
 from .places import caches, entry, folders_of, is_in
 from .session import Session
 from .stale_reads import StaleReads
-from .wire import FILES
+from .wire import FILES, KEPT
 
 Given = TypeVar("Given")
 """A path as the script gives it, a descriptor, or an open file."""
@@ -49,6 +50,7 @@ class Overlay:
         self.root = os.path.join(self.folder, FILES)
         self.diverted: dict[str, str] = {}
         self.removed: set[str] = set()
+        self._kept: set[str] = set()
         self.began = births.now()
         self.home = os.path.realpath(os.path.expanduser("~"))
         self.temporary = os.path.realpath(tempfile.gettempdir())
@@ -231,8 +233,16 @@ class Overlay:
                 self.stale_reads.watch(name)
             self.diverted[name] = target
             self._below = None
-            self.note(f"diverted {path} to the trial's folder")
+            self.keeps(name, f"diverted {path} to the trial's folder")
         return self.diverted[name]
+
+    def keeps(self, name: str, text: str) -> None:
+        """The script would have changed the path of the user's. It is written down before anything else is done."""
+        if name not in self._kept:
+            self._kept.add(name)
+            with contextlib.suppress(OSError), open(os.path.join(self.folder, KEPT), "a", encoding="utf-8") as file:
+                file.write(json.dumps(name) + "\n")
+        self.note(text)
 
     def note(self, text: str) -> None:
         """A line for people, of the trial's own process only."""
@@ -334,7 +344,7 @@ class Overlay:
         target = self._target_of(name)
         with contextlib.suppress(OSError):
             shutil.rmtree(target) if os.path.isdir(target) else os.unlink(target)
-        self.note(f"kept {path}, which the script would remove")
+        self.keeps(name, f"kept {path}, which the script would remove")
 
     def forget(self, path: str) -> None:
         """The trial's version of the path was renamed or removed: nothing is there, though the user's may be."""

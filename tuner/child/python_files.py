@@ -152,6 +152,7 @@ def _on_own(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., 
         with overlay.working():
             place = overlay.view(name)
             if place == name and overlay.is_users(name):
+                overlay.keeps(os.path.realpath(name), f"left the permissions and times of {name} as they were")
                 return None
         if place is None:
             raise missing(path)

@@ -29,6 +29,9 @@ FILES = "files"
 MADE = "made.jsonl"
 """In the trial's folder: what the trial makes among the user's files, a line each; see ``created_files``."""
 
+KEPT = "kept.jsonl"
+"""In the trial's folder: paths of the user's that the script would have changed or removed, a JSON string a line."""
+
 
 UNREADABLE = "a record can't be read:"
 """Begins the note that stands in for a record which isn't as declared."""

@@ -7,6 +7,8 @@ The user's files are as safe in these runs as in a trial: while the watch on fil
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from tuner import __version__
 from tuner.child.watch import Watch
-from tuner.child.wire import FILES
+from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import raised_line
 from tuner.runner.request import TrialRequest
@@ -104,7 +106,7 @@ class Inquiry:
 
     def verdict(self) -> Verdict:
         """Whose fault the failure is, and without which watches the script runs."""
-        diverted = list(_diverted(self._request.folder / FILES))
+        diverted = list(_diverted(self._request.folder))
         if not diverted:
             # Up to the failure nothing is written: then plain Python can't do any harm.
             plain = self._plain()
@@ -158,10 +160,14 @@ class Inquiry:
         return outcome
 
 
-def _diverted(folder: Path) -> Iterator[str]:
-    """The paths that a trial had versions of its own of, or that it made: where they lay."""
-    for here, _, names in os.walk(folder):
-        yield from (os.path.join(os.sep, os.path.relpath(here, folder), name) for name in names)
+def _diverted(trial: Path) -> Iterator[str]:
+    """The paths that a trial had versions of its own of, or saw removed, or that it made: where they lay."""
+    with contextlib.suppress(OSError):
+        for line in (trial / KEPT).read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # torn by whatever ended the trial
+                yield json.loads(line)
+    for here, _, names in os.walk(trial / FILES):
+        yield from (os.path.join(os.sep, os.path.relpath(here, trial / FILES), name) for name in names)
 
 
 def watches_in(traceback_text: str) -> list[Watch]:

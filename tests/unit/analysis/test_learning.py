@@ -17,7 +17,7 @@ from tuner.analysis.learning import (
     descent_of,
     has_come_down,
     least_efficiency,
-    sample_efficiency,
+    sample_efficiencies,
     time_to_loss,
 )
 from tuner.model import LossSeries, Outcome, Ratio
@@ -27,6 +27,11 @@ def outcome(*series: LossSeries) -> Outcome:
     measured = worlds.measured(1.0)
     assert measured.measurement is not None
     return replace(measured, measurement=replace(measured.measurement, losses=series))
+
+
+def sample_efficiency(before: Curve, after: Curve) -> float:
+    [found] = sample_efficiencies([(before, after)])
+    return found
 
 
 def exponential(share: float = 1.0, *, noise: float = 0.0, seed: int = 0, batch: int = 64, floor: float = 0.1) -> Curve:
@@ -72,6 +77,19 @@ def test_it_is_the_same_read_either_way() -> None:
 def test_whoever_never_learns_learns_as_from_none() -> None:
     still = Curve(exponential().samples, np.full(300, 2.1))
     assert sample_efficiency(exponential(), still) == pytest.approx(0.02)
+
+
+def test_noise_that_both_share_does_not_draw_them_together() -> None:
+    """Both train on the same batches: where they are loud and the loss has come down early, all else is quiet."""
+    chance, samples = random.Random(3), np.arange(470.0) * 64
+    pairs = []
+    for _ in range(6):
+        batches = np.array([chance.gauss(0, 0.1) for _ in samples])
+        pairs.append((
+            Curve(samples, 0.5 + 2 * 0.5 ** (samples / 1200) + batches),
+            Curve(samples, 0.5 + 2 * 0.5 ** (0.9 * samples / 1200) + batches),
+        ))  # fmt: skip
+    assert sample_efficiencies(pairs) == pytest.approx([0.9] * 6, abs=0.02)
 
 
 def test_batches_of_other_sizes_are_compared_by_their_samples() -> None:

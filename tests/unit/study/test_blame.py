@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support import worlds
 
 from tuner.child.records import Knowledge
 from tuner.child.watch import Watch
+from tuner.child.wire import KEPT
 from tuner.model import BASELINE, Outcome, OutcomeKind, Script
 from tuner.runner.request import TrialRequest
 from tuner.study.blame import ALL, Inquiry, Verdict, Whose, alike, may_be_ours, watches_in
@@ -84,6 +86,15 @@ def test_where_files_were_written_plain_python_comes_last_and_only_if_it_harms_n
     verdict, asked = inquire(tmp_path, raised(), lambda request: raised())
     assert [request.plain for request in asked] == ([False] if exists else [False, True])
     assert verdict.whose is (Whose.OPEN if exists else Whose.SCRIPT)
+
+
+def test_where_the_users_files_were_kept_from_the_script_plain_python_is_not_tried(tmp_path: Path) -> None:
+    """A library may have removed a folder past Python: nothing lies in the trial's folder for it."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "0000").mkdir()
+    (tmp_path / "0000" / KEPT).write_text(json.dumps(str(tmp_path / "out")) + '\n"torn')
+    verdict, asked = inquire(tmp_path, raised(), lambda request: raised())
+    assert (verdict.whose, [request.plain for request in asked]) == (Whose.OPEN, [False])
 
 
 def test_the_watch_on_files_is_never_taken_away(tmp_path: Path) -> None:

@@ -36,6 +36,11 @@ def sets_rate(callbacks: Iterable[object]) -> bool:
     return any("LearningRateScheduler" in type(callback).__name__ for callback in callbacks)
 
 
+def lowers_rate(callbacks: Iterable[object]) -> bool:
+    """Whether one of them multiplies the learning rate that it finds."""
+    return any("ReduceLROnPlateau" in type(callback).__name__ for callback in callbacks)
+
+
 def _is_own(callback: object, method: str) -> bool:
     """Whether the callback's method is the script's own: a class's, or a function that it was given."""
     if method in getattr(callback, "__dict__", {}):

@@ -15,7 +15,7 @@ from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit import FitCall
 from .freezing import DRAWS, what_froze
-from .model import POLICIES, accumulation_of, compute_dtypes, has_batch_norm, inner_optimizer, reduction_of
+from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of
 from .on_batch import OWN_BATCHES
 from .steps import StepWatch
 from .watches import Watches
@@ -28,9 +28,10 @@ BATCH_REASONS = {
 }
 OWN_LOSS = "how the loss of the script's own training step depends on the batch is unknown"
 NO_PRODUCTS = "no product of matrices was seen in the training step"
+EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every operation of it"
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
 """Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
-OWN_RATE = "a LearningRateScheduler sets the rate"
+OWN_RATE = "the script sets the rate while it trains"
 UNSCALED = "nothing in the script's own training step scales its loss, which fp16 needs"
 
 
@@ -189,7 +190,7 @@ class Observation:
             left_out["grad_accumulation"] = left_out["batch_size"]  # their batches can't be made larger, either
         if call.acts_by_batch or call.saves_by_batch:
             left_out["steps_per_execution"] = call.why_not_several_steps(2)
-        if call.sets_rate:
+        if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
             left_out["grad_accumulation"] = OWN_LOSS
@@ -273,12 +274,18 @@ class Observation:
 
     def _rate_evidence(self) -> None:
         knobs, optimizers = self.session.knobs, self.watches.optimizers
-        if self.call is not None and self.call.sets_rate:
+        if self.call is not None and self._sets_rate(self.call):
             knobs.compare("lr_scale", None, why=OWN_RATE)
         elif optimizers is None or not optimizers.scaled:
             knobs.inapplicable("lr_scale", "no optimizer has a rate", sites=0)
         else:
             knobs.compare("lr_scale", optimizers.scale)
+
+    def _sets_rate(self, call: FitCall) -> bool:
+        """Whether the script gives the rate values of its own, in which no factor would stay."""
+        optimizers = self.watches.optimizers
+        was_set = optimizers is not None and optimizers.rate_was_set() and not call.lowers_rate
+        return call.sets_rate or was_set
 
     def _precision_evidence(self) -> None:
         """By the products of the traced step where there are any; a policy that no layer heeds shows there."""
@@ -296,7 +303,9 @@ class Observation:
             knobs.report("precision", Finding(Evidence.CONTRADICTED, UNSCALED, changed=0))
             return
         if not counts or not wanted:
-            reason = f"nobody knows what {requested} computes in" if counts else NO_PRODUCTS
+            eager = self.call is not None and self.call.model.run_eagerly
+            unseen = EAGER_PRODUCTS if eager else NO_PRODUCTS
+            reason = f"nobody knows what {requested} computes in" if counts else unseen
             knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason))
             return
         most = max(counts, key=lambda dtype: counts[dtype])
@@ -308,7 +317,7 @@ class Observation:
         knobs.report("precision", finding)
 
     def _products(self) -> dict[str, int]:
-        """Number format → products of matrices in the training step, else layers that compute in it."""
+        """Number format → products of matrices in the training step; empty where they can't be seen."""
         if self.call is None or self.steps is None:
             return dict(self.session.facts.products)
         if self.watches.backend != "tensorflow":
@@ -317,7 +326,7 @@ class Observation:
         if self.watches.tf is not None:
             for graph in self.steps.graphs():
                 counts.update(products(self.watches.tf, graph))
-        return dict(counts) or compute_dtypes(self.call.model)
+        return dict(counts)
 
     def _xla_evidence(self, call: FitCall, steps: StepWatch) -> None:
         wanted, compiled = bool(self.session.request.config["jit_compile"]), bool(call.model.jit_compile)

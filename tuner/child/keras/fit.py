@@ -35,15 +35,17 @@ class FitCall:
 
     ``fed_by``: "arrays", "dataset" (of tf.data), "pydataset", "generator" or "loader" (of torch). ``written``: knob →
     the script's own value. ``workers``: that prepare the batches of a PyDataset. ``custom_step``: whether the model has
-    a training step of its own. ``sets_rate``: whether a callback sets the learning rate; ``acts_by_batch`` and
-    ``saves_by_batch``: names of callbacks that do so with batches, "" for none. ``counted_steps``: the script's own
-    ``steps_per_epoch`` and ``validation_steps``. ``refused``: knob → why it isn't turned in this call.
+    a training step of its own. ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one
+    multiplies it. ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none.
+    ``counted_steps``: the script's own ``steps_per_epoch`` and ``validation_steps``. ``refused``: knob → why it isn't
+    turned in this call.
     """
 
     model: Model
     fed_by: str
     custom_step: bool
     sets_rate: bool
+    lowers_rate: bool = False
     acts_by_batch: str = ""
     saves_by_batch: str = ""
     counted_steps: tuple[int, ...] = ()
@@ -148,7 +150,8 @@ class FitWatch:
         counted = (arguments.get("steps_per_epoch"), arguments.get("validation_steps"))
         return FitCall(
             model, self._kind_of(arguments.get("x")), custom_step=has_own_step(type(model)),
-            sets_rate=callbacks.sets_rate(listed), acts_by_batch=callbacks.acts_by_batch(listed),
+            sets_rate=callbacks.sets_rate(listed), lowers_rate=callbacks.lowers_rate(listed),
+            acts_by_batch=callbacks.acts_by_batch(listed),
             saves_by_batch=callbacks.saves_by_batch(listed), counted_steps=tuple(int(n) for n in counted if n),
         )  # fmt: skip
 

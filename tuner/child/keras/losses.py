@@ -30,9 +30,10 @@ class LossReader:
         fits, loops = watches.fits, watches.loops
         if fits is None or fits.call is None or not fits.steps.logs:
             loss = fits.on_batch.take_loss() if fits is not None else None
+            others: dict[str, float] = {}
             if loss is None and loops is not None:
-                loss = loops.take_loss()
-            return {} if loss is None else {"": loss}
+                loss, others = loops.take_loss(), loops.other_losses.take()
+            return others if loss is None else {"": loss, **others}
         # jax holds the metrics' state elsewhere while it trains.
         totals = self._totals(watches, fits.call.model) if fits.backend != "jax" else {}
         if totals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable
 from fractions import Fraction
 from types import ModuleType
@@ -85,6 +86,7 @@ class OptimizerWatch:
         self.scaled = 0
         self.accumulated_by_script = 0
         self.losses_scaled = 0
+        self._rates: list[tuple[weakref.ref[KerasOptimizer], float]] = []
         self.on_first: Callable[[], None] = lambda: None
 
     def install(self) -> None:
@@ -114,6 +116,9 @@ class OptimizerWatch:
             self.created.append(type(optimizer).__name__)
             self._apply(bound.arguments)
             original(*bound.args, **bound.kwargs)
+            rate = bound.arguments.get("learning_rate")
+            if self.session.measuring and isinstance(rate, (int, float)):
+                self._rates.append((weakref.ref(optimizer), float(rate)))
 
         return __init__
 
@@ -128,6 +133,18 @@ class OptimizerWatch:
         if isinstance(rate, (int, float)):
             arguments["learning_rate"] = float(rate) * self.scale
         self.scaled += isinstance(rate, (int, float)) or callable(rate)
+
+    def rate_was_set(self) -> bool:
+        """Whether an optimizer's rate isn't the number any more that it was made with. With JAX that can't be seen."""
+        for reference, made_with in self._rates:
+            optimizer = reference()
+            try:
+                now = float(optimizer._learning_rate.numpy())  # type: ignore[union-attr]  # None and schedules: below
+            except (AttributeError, TypeError, ValueError):
+                continue
+            if abs(now - made_with) > 1e-5 * abs(made_with):
+                return True
+        return False
 
     def _current_rate(self, original: Callable[[KerasOptimizer], Any]) -> Callable[[KerasOptimizer], Any]:
         schedules, ops = self.keras.optimizers.schedules, self.keras.ops

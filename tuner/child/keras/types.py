@@ -35,7 +35,7 @@ class KerasOptimizer(Optimizer, Protocol):
 
     inner_optimizer: KerasOptimizer
     _iterations: Variable
-    _learning_rate: object
+    _learning_rate: Variable
 
     def apply(self, gradients: Sequence[object], variables: Sequence[object]) -> object: ...
     def apply_gradients(self, pairs: Iterable[tuple[object, object]]) -> object: ...

@@ -25,7 +25,8 @@ def _memmap(overlay: Overlay, original: Callable[..., Array]) -> Callable[..., A
         mode = args[1] if len(args) > 1 else kwargs.get("mode", "r+")
         name = overlay.absolute(filename)
         if mode in ("r+", "readwrite") and name is not None and _is_much(overlay, name):
-            overlay.note(f"{name} is opened for writing: what is written to it stays in memory, and is never read back")
+            text = f"{name} is opened for writing: what is written to it stays in memory, and is never read back"
+            overlay.keeps(name, text)
             if len(args) > 1:
                 args = (args[0], "c", *args[2:])
             else:

@@ -95,7 +95,7 @@ class Folders:
             elif name.endswith(".index") or name.startswith(_STATE):
                 shutil.copyfile(os.path.join(real, name), os.path.join(own, name))
         self._own[real] = own
-        self._overlay.note(f"diverted {folder} to the trial's folder")
+        self._overlay.keeps(real, f"diverted {folder} to the trial's folder")
         return own
 
 

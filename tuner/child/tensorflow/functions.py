@@ -24,6 +24,14 @@ Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 Call = Callable[..., object]
 
 
+def outermost(tf: ModuleType) -> Graph:
+    """The graph of the function that is being traced; those of its loops and branches lie within."""
+    graph: Graph = tf.compat.v1.get_default_graph()
+    while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # FuncGraph has one, eager's doesn't
+        graph = graph.outer_graph
+    return graph
+
+
 @dataclass
 class TracedFunction:
     """One tf.function that the script calls itself, and what its traces showed.
@@ -196,9 +204,7 @@ class FunctionWatch:
         entry.counters.add(loss=scalar, gradients=1)
 
     def _keep_graph(self, entry: TracedFunction) -> None:
-        graph: Graph = self.tf.compat.v1.get_default_graph()
-        while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # FuncGraph has one, eager's doesn't
-            graph = graph.outer_graph
+        graph = outermost(self.tf)
         if all(other is not graph for other in entry.graphs):
             entry.graphs = [*entry.graphs, graph][-KEPT_GRAPHS:]
 

@@ -19,6 +19,7 @@ from .data.watch import DatasetWatch
 from .functions import FunctionWatch, TracedFunction, not_converted
 from .graphs import products
 from .iteration import IterationWatch
+from .losses import OtherLosses
 from .types import Arguments, Optimizer, Result, Structure, Tensor
 
 # Another optimizer or function that steps so often while the first one rests has taken over from it.
@@ -50,6 +51,7 @@ class LoopWatch:
         self._eager_steps = 0
         self._losses: list[Tensor] = []
         self._loss_sites: list[str] = []
+        self.other_losses = OtherLosses(session, tf)
         self._loss: float | None = None
         self._told = False
 
@@ -85,7 +87,10 @@ class LoopWatch:
             result = original(tape, target, sources, *args, **kwargs)
             if not self.fitting and self.session.here and self._trains(sources):
                 if not self.tf.executing_eagerly():
-                    self.functions.gradient_traced(target, user_stack())
+                    site = self.other_losses.numbered(user_stack())
+                    self.functions.gradient_traced(target, site)
+                    if not self.functions.is_retracing:
+                        self.other_losses.traced(self.functions.current, target, site)
                 elif self.functions.current is None and not self._stands_aside():
                     self._eager_gradient(target)
             return result
@@ -110,6 +115,8 @@ class LoopWatch:
         if site == self._loss_sites[0] and isinstance(target, self.tf.Tensor):
             # In a screen every step is a block, and its parts belong together; elsewhere the newest one will do.
             self._losses = [*self._losses, target] if self.session.request.seed is not None else [target]
+        elif site != self._loss_sites[0]:
+            self.other_losses.seen(target, site)
         if self._any_applied:
             return
         if self._awaits_apply:
@@ -235,6 +242,10 @@ class LoopWatch:
         facts.training_loaders = [source.key for source in self.iterations.training()]
         facts.loaders = [LoaderUse(source.key, source.fetches) for source in self.iterations.sources]
         facts.products, facts.retraces = dict(counted), retraces
+        if not self.iterations.training():
+            facts.wait_is_unseen = True
+        elif self.iterations.sources.wait_is_hidden:
+            facts.hide_wait("another thread fetches it from the dataset")
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
             session.facts.remark(
                 f"the training step was traced anew {retraces} times in {calls} steps: pass tensors, not Python numbers"
