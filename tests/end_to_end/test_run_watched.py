@@ -310,5 +310,5 @@ def test_a_strategy_that_can_not_be_had_does_not_end_the_training(
     [result] = [line for line in run.output.splitlines() if line.startswith("{")]
     assert json.loads(result) == {"epochs": 2, "steps": 8}
     lines = said(run.output)
-    assert any(line.startswith("autotune: strategy tpu: ") for line in lines), lines
+    assert any(line.startswith("autotune: strategy tpu") for line in lines), lines
     assert "in effect: batch_size, steps_per_execution; NOT in effect: strategy (" in lines[-1]

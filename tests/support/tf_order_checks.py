@@ -163,6 +163,7 @@ def check_more_calls_do_not_give_up_the_order() -> None:
 
 def check_functions_that_call_python_run_one_by_one() -> None:
     """A file that is shared is read from two places at once."""
+    import keras
 
     def python(x: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(lambda v: v, [x], tf.int64), [])
@@ -170,6 +171,9 @@ def check_functions_that_call_python_run_one_by_one() -> None:
     assert "calls Python" in written(numbers().map(python).batch(4), "parallel_calls")
     assert written(numbers().map(python, num_parallel_calls=2).batch(4), "parallel_calls") == 2
     assert "one call may depend on the one before" in written(numbers().map(counting()).batch(4), "parallel_calls")
+    layer = keras.layers.RandomFlip("horizontal", seed=1)  # its seed lies in a variable, and is all that lasts
+    pictures = numbers().map(lambda x: layer(tf.fill([4, 4, 1], tf.cast(x, tf.float32)), training=True))
+    assert written(pictures.batch(4), "parallel_calls") == "none"
     both = numbers().map(python).map(noise).batch(4)
     adapted = Trial(parallel_calls=2).watch.adapt(both, batched=True)
     kinds = [type(made).__name__ for made in made_of(adapted)]

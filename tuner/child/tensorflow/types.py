@@ -137,11 +137,18 @@ class GraphDef(Protocol):
     library: FunctionLibrary
 
 
+class NamedVariable(Protocol):
+    """A variable that a graph captures."""
+
+    name: str
+
+
 class Graph(Protocol):
     """What a function is traced into. ``outer_graph`` is declared on graphs of functions only."""
 
     inputs: Sequence[Tensor]
     outer_graph: Graph
+    variables: Sequence[NamedVariable]
 
     def as_graph_def(self) -> GraphDef: ...
 

@@ -43,6 +43,8 @@ _DRAWS = re.compile(
     r"(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial|SampleDistortedBoundingBox|Stateless|Rng)\w*"
     r"|Stateful(Random|Uniform|StandardNormal|TruncatedNormal)\w*"
 )
+_OF_VARIABLES = re.compile(r"(Read|Assign|AssignAdd)VariableOp")
+_SEED_STATE = "seed_generator_state"
 
 
 def operations(dataset: Dataset) -> set[str]:
@@ -76,9 +78,15 @@ def is_steady_link(link: Node) -> bool:
     return link.method in _STEADY
 
 
-def only_draws(name: str) -> bool:
-    """Whether a stateful operation of this name does nothing but draw random numbers."""
-    return _DRAWS.fullmatch(name) is not None
+def lasting_ops(dataset: Dataset) -> list[str]:
+    """Those of the stateful operations by which one call may depend on the one before: all that don't just draw.
+
+    Keras' layers draw by a variable that holds a seed.
+    """
+    variables = [variable for function in dataset._functions() for variable in function.function.graph.variables]
+    seeds = bool(variables) and all(_SEED_STATE in variable.name for variable in variables)
+    drawing = [_DRAWS, _OF_VARIABLES] if seeds else [_DRAWS]
+    return [name for name in stateful_ops(dataset) if not any(kind.fullmatch(name) for kind in drawing)]
 
 
 def made_of(dataset: Dataset) -> Iterator[Dataset]:

@@ -8,7 +8,7 @@ from types import ModuleType
 from ...records import Value
 from ..types import Dataset
 from .batches import as_int
-from .caches import only_draws, stateful_ops
+from .caches import lasting_ops
 from .recipes import Node, Refused
 
 AUTO = "auto"
@@ -45,7 +45,7 @@ def why_one_by_one(link: Node) -> str:
         return "without a cycle_length the number of calls decides in which order interleave reads"
     if _calls_of(link) != NONE or link.dataset is None:
         return ""
-    stateful = [name for name in stateful_ops(link.dataset) if not only_draws(name)]
+    stateful = lasting_ops(link.dataset)
     if any("PyFunc" in name for name in stateful):
         return f"the function handed to {link.method} calls Python, which may not bear several calls at once"
     if stateful:

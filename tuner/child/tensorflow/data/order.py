@@ -14,7 +14,7 @@ from types import ModuleType
 
 from ..types import Dataset
 from .batches import BATCHERS, as_int
-from .caches import made_of, only_draws, stateful_ops
+from .caches import lasting_ops, made_of, stateful_ops
 from .options import why_one_by_one
 from .recipes import Node, Refused
 
@@ -157,7 +157,7 @@ def _why_ordered(link: Node) -> str:
         return f"what {link.method.strip('_')} makes of another order isn't known"
     if link.dataset is None:
         return ""  # of our own making: moved from where the script had it, or stateless
-    stateful = [name for name in stateful_ops(link.dataset) if not only_draws(name)]
+    stateful = lasting_ops(link.dataset)
     return f"the function handed to {link.method} holds {stateful[0]}: the order may matter to it" if stateful else ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from ..types import Array, Structure, Tensor
-from .caches import is_steady_link, is_steady_source, only_draws, operations, stateful_ops
+from .caches import is_steady_link, is_steady_source, lasting_ops, operations, stateful_ops
 from .recipes import Node, Refused
 
 # A map may as well stand behind these: they choose and order elements without looking at them.
@@ -102,7 +102,7 @@ def _why_unread(source: Node) -> str:
             return "a Python generator makes the data, and what is looked at is gone"
         if not (is_steady_link(link) if link.inputs else is_steady_source(link)):
             return f"what a look at the data of {link.method.strip('_')} would change isn't known"
-        lasting = [] if link.dataset is None else [n for n in stateful_ops(link.dataset) if not only_draws(n)]
+        lasting = [] if link.dataset is None else lasting_ops(link.dataset)
         if lasting:
             cause = "calls Python" if any("PyFunc" in name for name in lasting) else f"holds {lasting[0]}"
             return f"the function handed to {link.method} {cause}: a look at its results may change the next ones"
