@@ -161,6 +161,13 @@ def test_an_eager_step_that_depends_on_python_may_not_be_traced(begin: Begin, ki
         assert "seen" in reason
 
 
+def test_a_format_that_an_eager_step_computes_in_is_not_taken_for_seen(begin: Begin) -> None:
+    trial = begin({"precision": "bf16"}, framework="keras")
+    fit(model(run_eagerly=True), epochs=1)
+    trial.end()
+    assert trial.evidence("precision")[0] == "unverifiable"
+
+
 # loss scaling
 
 

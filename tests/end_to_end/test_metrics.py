@@ -79,7 +79,7 @@ def test_a_writers_scalars_are_metrics(
     metrics = {record["name"]: record["value"] for record in ran.of("metric")}
     assert metrics["Accuracy/val"] == 0.5
     assert metrics["Loss/train"] >= 0
-    assert len(ran.of("metric")) == 2, "the last value of each, not every one"
+    assert len(ran.of("metric")) == 4, "the first and the last value of each, not every one"
 
 
 @pytest.mark.parametrize("epochs", ["3", "1000000"], ids=["to the end", "ended early"])

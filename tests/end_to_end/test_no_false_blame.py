@@ -202,14 +202,23 @@ def test_the_command_says_whose_fault_it_was_and_ends_with_its_own_status(
 ) -> None:  # fmt: skip
     child = planted.plant(tmp_path, "torch/loader.py", planted.LOADER)
     monkeypatch.setattr("tuner.cli.study.ProcessRunner", lambda: ProcessRunner(child=child))
-    monkeypatch.setattr("tuner.cli.probe.ProcessRunner", lambda: ProcessRunner(child=child))
     monkeypatch.chdir(write_script(TRAIN).parent)
-    options = ["train.py", "--device", "cpu", "--knobs", "threads"]
-    assert main(["study", *options, "--study", "study", "--trials", "1", "--no-probe"]) == ExitCode.INTERNAL
+    options = ["train.py", "--device", "cpu", "--knobs", "threads", "--trials", "1", "--no-probe"]
+    assert main(["study", *options]) == ExitCode.INTERNAL
     said = capsys.readouterr().out
     assert "a fault of autotune: it broke this script, which is in order" in said
     assert "studied without what broke it: loader" in said and "fault.txt" in said
-    assert main(["probe", *options, "--study", "probed"]) == ExitCode.INTERNAL
+
+
+@pytest.mark.slow
+def test_a_probe_says_which_watch_to_leave_out(
+    tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    child = planted.plant(tmp_path, "torch/loader.py", planted.LOADER)
+    monkeypatch.setattr("tuner.cli.probe.ProcessRunner", lambda: ProcessRunner(child=child))
+    monkeypatch.chdir(write_script(TRAIN).parent)
+    assert main(["probe", "train.py", "--device", "cpu"]) == ExitCode.INTERNAL
     errors = capsys.readouterr().err
     assert "the script is in order, and autotune breaks it" in errors and "[own-fault]" in errors
     assert "--without loader leaves out what breaks it" in errors and "torch/loader.py" in errors

@@ -70,6 +70,19 @@ class Opened(Rows):
         return super().__getitem__(index)
 
 
+class Kept(Rows):
+    """Keeps each sample that it has made once, in a list and a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: list[Any] = [None] * 96
+        self.named: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        self.listed[index] = self.named[index] = super().__getitem__(index)
+        return self.listed[index]
+
+
 class Counting(Rows):
     """Makes each sample a little harder than the one before."""
 
@@ -136,7 +149,7 @@ def test_a_generator_in_a_closure_is_found(begin: Begin) -> None:
     assert found["num_workers"].startswith("dataset.transform.chance draws")
 
 
-@pytest.mark.parametrize("made", [Rows, lambda: Rows(noisy), Shuffled, Opened])
+@pytest.mark.parametrize("made", [Rows, lambda: Rows(noisy), Shuffled, Opened, Kept])
 def test_what_each_worker_may_copy_is_left_to_workers(begin: Begin, made: Callable[[], Any]) -> None:
     assert left_out(begin, made()) == {}
 

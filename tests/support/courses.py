@@ -171,7 +171,7 @@ FEW = SCRIPT[: SCRIPT.index('    train("warm-up per batch"')] + '    train("stop
 
 def told(output: str) -> dict[str, dict[str, Any]]:
     """Name of each training → what it printed of its course."""
-    lines = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
+    lines = (json.loads(line) for line in output.splitlines() if line.startswith('{"name"'))
     return {line["name"]: line for line in lines}
 
 

@@ -174,9 +174,11 @@ class _Stretches:
     """A curve as its means over stretches of samples."""
 
     def __init__(self, curve: Curve) -> None:
-        widths = np.diff(curve.samples, append=2 * curve.samples[-1] - curve.samples[-2])
-        self._bounds = np.append(curve.samples, curve.samples[-1] + widths[-1])
-        self._integral = np.concatenate([[0.0], np.cumsum(curve.losses * widths)])
+        # A loss stands for the samples around its own: half of those to its neighbours.
+        beyond = 2 * curve.samples[-1] - curve.samples[-2]
+        ends = (curve.samples + np.append(curve.samples[1:], beyond)) / 2
+        self._bounds = np.concatenate([curve.samples[:1], ends])
+        self._integral = np.concatenate([[0.0], np.cumsum(curve.losses * np.diff(self._bounds))])
         self._noise = np.concatenate([[0.0], np.diff(curve.losses) ** 2 / 2])
         self._starts = curve.samples
         self.end = float(self._bounds[-1])

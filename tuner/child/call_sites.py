@@ -27,6 +27,7 @@ _GENERATED = "__autograph_generated"
 _INSTALLED = ("site-packages", "dist-packages")
 DEPTH = 6
 """Calls of the user's that tell one place from another."""
+WHOLE_LINE = 2**31
 MOST_PLACES = 4096
 """How many places are remembered: a script may make new code all the time."""
 _places: dict[tuple[int, int], tuple[CodeType, str]] = {}
@@ -94,9 +95,12 @@ def _place(code: CodeType, index: int, main: bool) -> str:
 
 
 def _positions(code: CodeType) -> tuple[tuple[int, int, int, int] | None, ...]:
-    """First line, last line, first and last column (in bytes) of each instruction; None where it isn't kept."""
+    """First line, last line, first and last column (in bytes) of each instruction; None where it isn't kept.
+
+    Whole lines where Python was told to keep no columns (PYTHONNODEBUGRANGES).
+    """
     return tuple(
-        None if line is None or end is None or column is None or end_column is None else (line, end, column, end_column)
+        None if line is None else (line, end or line, column or 0, WHOLE_LINE if end_column is None else end_column)
         for line, end, column, end_column in code.co_positions()
     )
 

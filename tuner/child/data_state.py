@@ -30,7 +30,8 @@ _PLAIN = (type(None), bool, int, float, complex, str)
 class StateWatch:
     """Looks at data while they are read, and tells what of them has changed since the first look.
 
-    One for each iteration: what a script changes between two of them isn't changed by reading.
+    One for each iteration: what a script changes between two of them isn't changed by reading. What was None, or not
+    there at all, is no change: files that are opened late, results that are kept.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,8 @@ class StateWatch:
         if self._batches not in LATER_LOOKS or self._first is None:
             return ""
         now = state_of(roots)
-        return next((path for path, before in self._first.items() if path in now and now[path] != before), "")
+        known = {path: before for path, before in self._first.items() if before is not None and path in now}
+        return next((path for path, before in known.items() if now[path] != before), "")
 
 
 def state_of(roots: Mapping[str, object]) -> State:

@@ -116,6 +116,30 @@ def test_places_stay_while_lines_move_and_numbers_change(tmp_path: Path, before:
     assert places(SOURCE.replace(before, after, 1), tmp_path / "data.py") == places(SOURCE, tmp_path / "data.py")
 
 
+WITHOUT_COLUMNS = """
+from call_sites import user_stack as ask
+
+def main():
+    a = ask()
+    b = ask()
+    c = ask(
+    )
+    return [a, b, c]
+
+print(len({place for _ in range(2) for place in main()}))
+"""
+
+
+def test_calls_are_told_apart_where_python_keeps_no_columns(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WITHOUT_COLUMNS)
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(call_sites.__file__)}
+    for flags in ([], ["-X", "no_debug_ranges"]):
+        command = [sys.executable, *flags, str(script)]
+        answer = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+        assert answer == "3\n", "in each call of the function the same three"
+
+
 def test_a_call_that_says_something_else_is_another_place(tmp_path: Path) -> None:
     now = places(SOURCE.replace("make(data, size=8)", "make(data, *(), size=8)"), tmp_path / "data.py")
     was = places(SOURCE, tmp_path / "data.py")

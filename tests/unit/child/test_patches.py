@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuner.child.patches import patch, unpatch_all
+from tuner.child.patches import instead, patch, unpatch_all
 
 
 class Library:
@@ -66,3 +66,16 @@ def test_a_static_method_stays_one() -> None:
 def test_a_library_without_the_attribute_is_told() -> None:
     with pytest.raises(AttributeError):
         patch(Library, "gone", _plus_one)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_one_objects_method_is_another_for_a_while(own: bool) -> None:
+    """Also where it raises, and where the object had a method of its own."""
+    one, other = Library(), Library()
+    if own:
+        one.method = lambda x: 5 * x  # type: ignore[method-assign]
+    with pytest.raises(KeyError), instead(one, "method", lambda x: x):
+        assert (one.method(3), other.method(3)) == (3, 6)
+        raise KeyError
+    assert one.method(3) == (15 if own else 6)
+    assert ("method" in vars(one)) is own

@@ -15,7 +15,7 @@ from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit import FitCall
 from .freezing import DRAWS, what_froze
-from .model import POLICIES, accumulation_of, compute_dtypes, has_batch_norm, inner_optimizer, reduction_of
+from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of
 from .on_batch import OWN_BATCHES
 from .steps import StepWatch
 from .watches import Watches
@@ -28,6 +28,7 @@ BATCH_REASONS = {
 }
 OWN_LOSS = "how the loss of the script's own training step depends on the batch is unknown"
 NO_PRODUCTS = "no product of matrices was seen in the training step"
+EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every operation of it"
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
 """Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
 OWN_RATE = "the script sets the rate while it trains"
@@ -302,7 +303,9 @@ class Observation:
             knobs.report("precision", Finding(Evidence.CONTRADICTED, UNSCALED, changed=0))
             return
         if not counts or not wanted:
-            reason = f"nobody knows what {requested} computes in" if counts else NO_PRODUCTS
+            eager = self.call is not None and self.call.model.run_eagerly
+            unseen = EAGER_PRODUCTS if eager else NO_PRODUCTS
+            reason = f"nobody knows what {requested} computes in" if counts else unseen
             knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason))
             return
         most = max(counts, key=lambda dtype: counts[dtype])
@@ -314,7 +317,7 @@ class Observation:
         knobs.report("precision", finding)
 
     def _products(self) -> dict[str, int]:
-        """Number format → products of matrices in the training step, else layers that compute in it."""
+        """Number format → products of matrices in the training step; empty where they can't be seen."""
         if self.call is None or self.steps is None:
             return dict(self.session.facts.products)
         if self.watches.backend != "tensorflow":
@@ -323,7 +326,7 @@ class Observation:
         if self.watches.tf is not None:
             for graph in self.steps.graphs():
                 counts.update(products(self.watches.tf, graph))
-        return dict(counts) or compute_dtypes(self.call.model)
+        return dict(counts)
 
     def _xla_evidence(self, call: FitCall, steps: StepWatch) -> None:
         wanted, compiled = bool(self.session.request.config["jit_compile"]), bool(call.model.jit_compile)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 
-from ..call_sites import user_stack
+from ..call_sites import line_stack
 from ..evidence import Finding
 from ..patches import patch
 from ..records import Evidence, LoaderUse
@@ -87,7 +87,7 @@ class LoopWatch:
             result = original(tape, target, sources, *args, **kwargs)
             if not self.fitting and self.session.here and self._trains(sources):
                 if not self.tf.executing_eagerly():
-                    site = self.other_losses.numbered(user_stack())
+                    site = self.other_losses.numbered(line_stack())
                     self.functions.gradient_traced(target, site)
                     if not self.functions.is_retracing:
                         self.other_losses.traced(self.functions.current, target, site)
@@ -109,7 +109,7 @@ class LoopWatch:
         if not self.session.measuring:
             return
         self.iterations.gradient_ran()
-        site = user_stack()
+        site = line_stack()
         if site not in self._loss_sites and len(self._loss_sites) < 16:
             self._loss_sites.append(site)
         if site == self._loss_sites[0] and isinstance(target, self.tf.Tensor):

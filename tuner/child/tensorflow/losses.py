@@ -7,6 +7,7 @@ from collections import Counter
 from types import ModuleType
 
 from ..session import Session
+from ..watch import Watch
 from .counters import Counters, Counts
 from .functions import TracedFunction, outermost
 from .types import Graph, Tensor
@@ -19,7 +20,7 @@ class OtherLosses:
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self._tf = tf
-        self._looks = session.request.seed is not None and session.measuring
+        self._looks = session.request.seed is not None and session.measuring and session.uses(Watch.LOSSES)
         self._counted: dict[str, Counters] = {}
         self._taken: dict[str, Counts] = {}
         self._eager: dict[str, list[Tensor]] = {}

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-from ..call_sites import frames, user_stack
+from ..call_sites import frames, line_stack
 from ..session import Session
 from ..watch import Watch
 from .types import Tensor
@@ -94,7 +94,7 @@ class LossWatch:
         return leads
 
     def _see_all(self, losses: list[Tensor]) -> None:
-        place = user_stack()
+        place = line_stack()
         for number, loss in enumerate(losses):
             site = f"{place}#{number}" if number else place
             if not _is_scalar(loss) or (site not in self._series and len(self._series) >= _MOST_SERIES):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
 
@@ -25,7 +24,7 @@ ACCELERATE_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 
 
 def lightning(session: Session, module: ModuleType) -> None:
-    """Lightning's Trainer: precision, and a root folder of the trial's own.
+    """Lightning's Trainer: precision.
 
     Not its ``accumulate_grad_batches``: callbacks, limits and schedules of the script count batches, of which it makes
     more.
@@ -34,9 +33,6 @@ def lightning(session: Session, module: ModuleType) -> None:
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(trainer: object, *args: object, **kwargs: object) -> None:
             session.facts.trainer = "lightning"
-            if session.measuring:
-                kwargs["default_root_dir"] = os.path.join(session.request.folder, "lightning")
-                session.note("Lightning's default_root_dir is the trial's folder")
             _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
             original(trainer, *args, **kwargs)
 
@@ -89,7 +85,7 @@ def transformers_log(session: Session, module: ModuleType) -> None:
 
 
 def transformers(session: Session, module: ModuleType) -> None:
-    """TrainingArguments: batch size, accumulation, precision, workers; outputs go to the trial's folder."""
+    """TrainingArguments: batch size, accumulation, precision, workers; nothing is reported to trackers."""
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def __post_init__(arguments: object) -> None:
@@ -100,9 +96,8 @@ def transformers(session: Session, module: ModuleType) -> None:
                 session.knobs.keep_script_value("grad_accumulation", reason)
             _loader_options(session, options)
             if session.measuring:
-                options["output_dir"] = os.path.join(session.request.folder, "transformers")
                 options["report_to"] = "none"
-                session.note("TrainingArguments.output_dir is the trial's folder, and report_to is none")
+                session.note("TrainingArguments.report_to is none")
             if options.get("bf16") or options.get("fp16"):
                 session.knobs.keep_script_value("precision", "TrainingArguments set a mixed precision already")
             elif session.knobs.wants("precision"):

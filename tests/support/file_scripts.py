@@ -1,0 +1,226 @@
+"""Scripts that save with real libraries and read back: in a folder of the user's, and in one of their own."""
+
+from __future__ import annotations
+
+LIBRARIES = """
+    import os, shutil, sys
+    import h5py, numpy as np, safetensors.numpy, safetensors.torch, tokenizers, torch
+    from safetensors import safe_open
+    new = sys.argv[1:] == ["prepare"]
+    value = 1 if new else 2
+    for folder in ("theirs",) if new else ("theirs", "mine"):
+        os.makedirs(folder, exist_ok=True)
+        os.chdir(folder)
+        # PyTorch
+        torch.save({"a": value}, "a.pt")
+        print(torch.load("a.pt"))
+        torch.save(torch.full((3,), value), "mapped.pt")
+        print(torch.load("mapped.pt", mmap=True))
+        torch.jit.save(torch.jit.script(torch.nn.Linear(1, value)), "jit.pt")
+        print(torch.jit.load("jit.pt").weight.shape)
+        # safetensors
+        for module, tensor in ((safetensors.torch, torch.full((2,), value)), (safetensors.numpy, np.full(2, value))):
+            module.save_file({"x": tensor}, "x.safetensors")
+            print(module.load_file("x.safetensors"))
+        with safe_open("x.safetensors", framework="np") as file:
+            print(file.get_tensor("x"))
+        safetensors.torch.save_file({"x": torch.full((2,), value)}, "t.tmp")
+        os.replace("t.tmp", "x.safetensors")
+        print(safetensors.torch.load_file("x.safetensors"))
+        # tokenizers
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"word": value, "?": 0}, unk_token="?"))
+        tokenizer.save("tokenizer.json")
+        print(tokenizers.Tokenizer.from_file("tokenizer.json").encode("word").ids)
+        print(tokenizer.model.save("."), open("vocab.json").read())
+        # HDF5
+        for mode in ("w", "a", "r+"):
+            with h5py.File("data.h5", mode) as file:
+                file[f"{mode}{value}"] = np.full(2, value)
+            with h5py.File("data.h5") as file:
+                print(sorted(file))
+        try:
+            h5py.File("data.h5", "x")
+        except FileExistsError:
+            print("exists")
+        # NumPy
+        np.save("array.npy", np.full(4, value))
+        mapped = np.load("array.npy", mmap_mode="r+")
+        mapped[0] = 7
+        mapped.flush()
+        print(np.load("array.npy"))
+        raw = np.memmap("raw.bin", np.uint8, "w+", shape=(4,))
+        raw[:] = value
+        raw.flush()
+        np.memmap("raw.bin", np.uint8, "r+")[1] = 9
+        print(np.fromfile("raw.bin", np.uint8))
+        np.full(4, value, np.uint8).tofile("raw.bin")
+        print(np.fromfile("raw.bin", np.uint8))
+        np.savez("arrays.npz", a=np.full(2, value))
+        print(np.load("arrays.npz")["a"])
+        os.chdir("..")
+    if not new:
+        shutil.rmtree("theirs")
+        print(os.path.exists("theirs/a.pt"))
+"""
+
+TRANSFORMERS = """
+    import os, sys
+    import torch, transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    torch.manual_seed(len(sys.argv))
+    config = transformers.GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=8, n_positions=8)
+    tokenizer = Tokenizer(models.WordLevel({"a": 1 + len(sys.argv), "?": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?")
+    for folder in sys.argv[1:] or ["theirs", "mine"]:
+        model = transformers.GPT2LMHeadModel(config)
+        model.save_pretrained(folder)
+        fast.save_pretrained(folder)
+        loaded = transformers.GPT2LMHeadModel.from_pretrained(folder)
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters()))
+        print(transformers.AutoTokenizer.from_pretrained(folder)("a b")["input_ids"], sorted(os.listdir(folder)))
+        model.save_pretrained(folder + "-in-parts", max_shard_size=300)
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder + "-in-parts")
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters()))
+        print(len([name for name in os.listdir(folder + "-in-parts") if "safetensors" in name]))
+"""
+
+TENSORFLOW = """
+    import os, sys
+    import numpy as np, tensorflow as tf
+    gfile = tf.io.gfile
+    preparing = sys.argv[1:] == ["prepare"]
+    value = 1.0 if preparing else 2.0
+    def records(path):
+        return [int(r.numpy()) for r in tf.data.TFRecordDataset([path])]
+    def numbers(dataset):
+        return [int(x) for x in dataset]
+    for top in ("theirs",) if preparing else ("theirs", "mine"):
+        gfile.makedirs(top + "/deep/er")
+        os.chdir(top)
+        with tf.io.TFRecordWriter("a.tfrecord") as writer:
+            writer.write(str(int(value)).encode())
+        print(records("a.tfrecord"), numbers(tf.data.TFRecordDataset("a.tfrecord").map(tf.strings.to_number)))
+        tf.io.write_file("b.txt", f"{value}")
+        tf.io.write_file(tf.constant("c.txt"), f"{value}")
+        print(tf.io.read_file("b.txt").numpy(), tf.io.read_file(tf.constant("c.txt")).numpy())
+        with gfile.GFile("d.txt", "w") as file:
+            file.write(f"{value}")
+        with gfile.GFile("d.txt", "a") as file:
+            file.write(f"{value}")
+        print(gfile.GFile("d.txt").read(), open("d.txt").read(), gfile.stat("d.txt").length)
+        gfile.copy("d.txt", "e.txt", overwrite=True)
+        gfile.rename("b.txt", "e.txt", overwrite=True)
+        print(gfile.GFile("e.txt").read(), gfile.exists("b.txt"), os.path.exists("b.txt"))
+        with gfile.GFile("b.txt", "w") as file:
+            file.write("again")
+        # saved datasets, caches, snapshots
+        data = tf.data.Dataset.range(int(value) * 3)
+        data.save("saved")
+        print(numbers(tf.data.Dataset.load("saved")))
+        if not preparing:
+            print(numbers(data.cache("cached-" + top)), numbers(data.cache("cached-" + top)))
+            print(numbers(data.snapshot("snap-" + top)))
+        # checkpoints: a manager that resumes, and sweeps what is too many
+        variable = tf.Variable(0.0)
+        checkpoint = tf.train.Checkpoint(variable=variable)
+        manager = tf.train.CheckpointManager(checkpoint, "managed", max_to_keep=1)
+        checkpoint.restore(manager.latest_checkpoint)
+        print(variable.numpy(), os.path.basename(manager.latest_checkpoint or "-"))
+        variable.assign(value)
+        manager.save()
+        variable.assign(0.0)
+        checkpoint.restore(tf.train.latest_checkpoint("managed")).assert_consumed()
+        print(variable.numpy(), os.path.basename(manager.latest_checkpoint))
+        path = checkpoint.write("written/one")
+        tf.train.Checkpoint(variable=variable).read("written/one").expect_partial()
+        print([name for name, _ in tf.train.list_variables("written/one")][-1:])
+        module = tf.Module()
+        module.variable = tf.Variable(value)
+        tf.saved_model.save(module, "model")
+        print(tf.saved_model.load("model").variable.numpy())
+        with tf.summary.create_file_writer("logs").as_default():
+            tf.summary.scalar("x", value, step=0)
+        if preparing:
+            with gfile.GFile("deep/er/f.txt", "w") as file:
+                file.write("deep")
+        else:
+            gfile.rmtree("deep")
+            print(gfile.exists("deep"), gfile.exists("deep/er/f.txt"), os.path.exists("deep"))
+            gfile.makedirs("deep/er")
+            with gfile.GFile("deep/er/g.txt", "w") as file:
+                file.write("new")
+            print(gfile.listdir("deep/er"), os.listdir("deep/er"), gfile.glob("deep/er/*"))
+            gfile.remove("d.txt")
+            print(gfile.exists("d.txt"), "d.txt" in gfile.listdir("."), gfile.glob("d.tx*"))
+            try:
+                gfile.GFile("d.txt").read()
+            except tf.errors.NotFoundError:
+                print("not found")
+        os.chdir("..")
+"""
+
+KERAS = """
+    import os, sys
+    os.environ["KERAS_BACKEND"] = "torch"
+    import keras, numpy as np
+    keras.utils.set_random_seed(len(sys.argv))
+    for folder in sys.argv[1:] or ["theirs", "mine"]:
+        os.makedirs(folder, exist_ok=True)
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        keep = keras.callbacks.ModelCheckpoint(folder + "/best.keras")
+        weights = keras.callbacks.ModelCheckpoint(folder + "/w.weights.h5", save_weights_only=True)
+        back_up = keras.callbacks.BackupAndRestore(folder + "/back-up")
+        model.fit(np.ones((4, 2)), np.ones(4), callbacks=[keep, weights, back_up], verbose=0)
+        x = np.ones((1, 2))
+        expected = model.predict(x, verbose=0)
+        assert (keras.models.load_model(folder + "/best.keras").predict(x, verbose=0) == expected).all()
+        model.load_weights(folder + "/w.weights.h5")
+        model.save(folder + "/legacy.h5")
+        assert (keras.models.load_model(folder + "/legacy.h5", compile=False).predict(x, verbose=0) == expected).all()
+        print(sorted(os.listdir(folder)))
+"""
+
+TRAINERS = """
+    import os, sys, warnings
+    warnings.simplefilter("ignore")
+    import lightning, torch, transformers
+    rows = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor([1, 2, 3])} for _ in range(4)]
+    config = transformers.GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=8, n_positions=8)
+
+    class Net(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+        def training_step(self, batch, index):
+            return self.layer(batch[0]).square().mean()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def seen(folder):
+        return sorted(os.path.join(a, c) for a, b, cs in os.walk(folder) for c in cs)
+
+    preparing = sys.argv[1:] == ["prepare"]
+    for folder in ("theirs",) if preparing else ("theirs", "mine"):
+        options = transformers.TrainingArguments(
+            folder + "/hf", max_steps=2 if preparing else 4, save_steps=1, save_total_limit=2, report_to=[],
+            disable_tqdm=True, use_cpu=True, per_device_train_batch_size=1, save_only_model=False, logging_steps=1,
+        )
+        trainer = transformers.Trainer(transformers.GPT2LMHeadModel(config), options, train_dataset=rows)
+        there = os.path.isdir(folder + "/hf")
+        resume = transformers.trainer_utils.get_last_checkpoint(folder + "/hf") if there else None
+        print(resume)
+        trainer.train(resume_from_checkpoint=resume)
+        print(trainer.state.global_step, seen(folder + "/hf"))
+        loaded = transformers.GPT2LMHeadModel.from_pretrained(folder + "/hf/checkpoint-4") if not preparing else 0
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 2)), batch_size=1)
+        keep = lightning.pytorch.callbacks.ModelCheckpoint(folder + "/pl", save_last=True, filename="net-{step}")
+        pl = lightning.Trainer(
+            max_epochs=2, callbacks=[keep], logger=False, enable_progress_bar=False, accelerator="cpu",
+            enable_model_summary=False,
+        )
+        pl.fit(Net(), data, ckpt_path=folder + "/pl/last.ckpt" if os.path.exists(folder + "/pl/last.ckpt") else None)
+        print(seen(folder + "/pl"), os.path.basename(keep.best_model_path))
+        Net.load_from_checkpoint(folder + "/pl/last.ckpt")
+"""
