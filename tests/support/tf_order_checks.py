@@ -174,6 +174,8 @@ def check_functions_that_call_python_run_one_by_one() -> None:
     layer = keras.layers.RandomFlip("horizontal", seed=1)  # its seed lies in a variable, and is all that lasts
     pictures = numbers().map(lambda x: layer(tf.fill([4, 4, 1], tf.cast(x, tf.float32)), training=True))
     assert written(pictures.batch(4), "parallel_calls") == "none"
+    shards = numbers(9).interleave(lambda x: tf.data.Dataset.range(x).shuffle(9), cycle_length=3)
+    assert written(shards.batch(4), "parallel_calls") == "none"
     both = numbers().map(python).map(noise).batch(4)
     adapted = Trial(parallel_calls=2).watch.adapt(both, batched=True)
     kinds = [type(made).__name__ for made in made_of(adapted)]

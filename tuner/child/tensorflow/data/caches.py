@@ -42,6 +42,7 @@ _SOURCE_OPS = re.compile(r"(TFRecord|TextLine|FixedLengthRecord|Range|TensorSlic
 _DRAWS = re.compile(
     r"(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial|SampleDistortedBoundingBox|Stateless|Rng)\w*"
     r"|Stateful(Random|Uniform|StandardNormal|TruncatedNormal)\w*"
+    r"|(Dummy|Anonymous)SeedGenerator\w*|Shuffle(AndRepeat)?Dataset\w*"
 )
 _OF_VARIABLES = re.compile(r"(Read|Assign|AssignAdd)VariableOp")
 _SEED_STATE = "seed_generator_state"
