@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 
 from .files import Overlay, missing
+from .places import is_in
 
 
 def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
@@ -18,7 +19,10 @@ def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., o
             return original(src, dst, *args, **kwargs)
         with overlay.changing():
             here, there = overlay.view(source, follow=False), overlay.view(destination, follow=False)
-            if here is None or (there is None and overlay.view(os.path.dirname(destination)) is None):
+            above = overlay.view(os.path.dirname(destination))
+            if above is not None and os.path.lexists(above) and not os.path.isdir(above):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), src, None, dst)
+            if here is None or above is None:
                 raise missing(src)
             if not os.path.lexists(here) or here == there:
                 return original(here, there or destination)  # fails, or does nothing
@@ -53,6 +57,10 @@ def _check_rename(overlay: Overlay, source: tuple[str, str], destination: tuple[
     number = 0
     if folder and os.path.realpath(to).startswith(os.path.realpath(path) + os.sep):
         number = errno.EINVAL
+    elif there is not None and os.path.lexists(there) and is_in(os.path.realpath(path), os.path.realpath(to)):
+        number = errno.ENOTEMPTY
+    elif there is not None and not os.path.isdir(os.path.dirname(there)):
+        number = errno.ENOTDIR if os.path.lexists(os.path.dirname(there)) else errno.ENOENT
     elif there is not None and os.path.lexists(there):
         if folder != _is_folder(there):
             number = errno.ENOTDIR if folder else errno.EISDIR

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.file_attacks import state
 from support.in_process import Log, session_of
@@ -138,6 +138,10 @@ def _fill(folder: Path) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
+@example(steps=[("rename", "folder", "new/deep")])
+@example(steps=[("rename", "folder", "theirs/deep")])
+@example(steps=[("rename", "folder/inner", "folder")])
+@example(steps=[("write", "new", ""), ("remove", "theirs", ""), ("rename", "theirs", "new/deep")])
 def test_any_sequence_of_calls_gives_what_plain_python_gives(
     steps: list[tuple[str, str, str]], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
