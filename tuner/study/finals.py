@@ -241,7 +241,7 @@ def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
                 proofs.append(earlier)
         failed = failed_in(schedule, study.trials, study.plan.objective)
         if _was_judged(study, schedule) and not schedule.runs_left(study.trials, failed):
-            judged |= {trial.config for trial in schedule.candidates}
+            judged |= {trial.config for trial in schedule.candidates if trial.number not in schedule.dropped}
     best = max(proofs, key=lambda proof: proof.speedup.low, default=winner)  # of equal ones the latest
     if best is not None and best.config in screens and all(one.config != best.config for one in study.screened):
         study.screened = (*study.screened, screens[best.config])
