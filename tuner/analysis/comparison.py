@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.analysis import stats
@@ -179,13 +179,17 @@ def pairs_of(
     )
 
 
-def decide(schedule: Schedule, trials: Sequence[Trial], objective: Objective) -> Winner | None:
+def decide(
+    schedule: Schedule, trials: Sequence[Trial], objective: Objective, *, without: Collection[Config] = ()
+) -> Winner | None:
     """What the finals proved; None where no candidate was measured twice beside the baseline.
+
+    Those ``without`` whom it is decided still count as candidates: the interval is as wide.
 
     The candidate whose interval's lower end is highest is judged, by its calm rounds. Fewer than three of them prove
     nothing: the figures are those of all rounds then, and the label says why they are no proof.
     """
-    failed = set(failed_in(schedule, trials, objective))
+    failed = {*failed_in(schedule, trials, objective), *without}
     contests = []
     for candidate in schedule.candidates:
         every = pairs_of(schedule, candidate.config, trials, objective)

@@ -200,7 +200,8 @@ def _candidate(result: StudyResult) -> dict[str, Any] | None:
     if result.improved:
         return None
     if winner is not None and winner.config:
-        return {"config": dict(winner.config), "speedup": plain(asdict(winner.speedup)), "proven": False}
+        reason = {"reason": winner.label} if winner.label else {}
+        return {"config": dict(winner.config), "speedup": plain(asdict(winner.speedup)), "proven": False, **reason}
     if best is None or not best.config or result.best_gain is None:
         return None
     return {"config": dict(best.config), "single_trial_gain": result.best_gain, "proven": False}

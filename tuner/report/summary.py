@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.learning import time_to_loss
+from tuner.analysis.learning import LATER, time_to_loss
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import (
     bottleneck_text,
@@ -81,7 +81,8 @@ def _verdict(result: StudyResult) -> list[str]:
         return [*_unproven(result), ended]
     if winner.verdict is Verdict.IMPROVED:
         return [f"faster: {config_text(winner.config)}", _proof(winner), *_sooner(winner, result.screened), ended]
-    lines = ["keep your config: nothing tried was proven faster"]
+    faster = "what is faster reaches a loss later" if winner.label == LATER else "nothing tried was proven faster"
+    lines = [f"keep your config: {faster}"]
     if winner.config:
         lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
         lines += _sooner(winner, result.screened)

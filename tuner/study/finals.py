@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tuner.analysis.accuracy import Screened
 from tuner.analysis.comparison import Schedule, decide, failed_in, is_decided, pairs_of
 from tuner.analysis.contention import CONTAMINATING
+from tuner.analysis.learning import LATER, is_later
+from tuner.analysis.stats import Noninferiority
+from tuner.analysis.tiers import tier_of
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import config_text, count_text
 from tuner.model import BASELINE, Config, Phase, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
+from tuner.study.screens import screen_of
 
 MORE_ROUNDS = 2
 """So many rounds are added to undecided finals at a time."""
@@ -27,7 +32,7 @@ def run_finals(study: StudyContext) -> Winner | None:
 
     As many of ``study.fit`` meet the baseline as the plan has finalists. Finals end where the time is up: what they
     measured is kept, and three rounds are enough for a proof. What earlier finals of the study proved stands, unless
-    these judge the same config. Raises as ``StudyContext.execute``.
+    these judge the same config or prove a faster one. Raises as ``StudyContext.execute``.
     """
     schedule = _schedule(study)
     if schedule is None:
@@ -40,7 +45,7 @@ def run_finals(study: StudyContext) -> Winner | None:
         winner = decide(schedule, study.trials, study.plan.objective)
         extended = _extended(study, schedule, winner)
         if extended is None:
-            return _standing(study, winner)
+            return _standing(study, _verdict(study, schedule))
         schedule = extended
 
 
@@ -60,10 +65,12 @@ def note_lack_of_time(study: StudyContext, fastest: Trial, winner: Winner | None
 
 
 def verdict_so_far(study: StudyContext) -> Winner | None:
-    """What finals that were stopped had proven by then; None where they had not begun or prove nothing yet."""
+    """What a study that was stopped had proven by then, in these finals or earlier ones; None where it has nothing."""
+    if study.space is None:
+        return None  # nobody knows yet what needs a screen
     schedule = _begun(study)
-    winner = decide(schedule, study.trials, study.plan.objective) if schedule is not None else None
-    return winner if winner is not None and not winner.label else None
+    winner = _verdict(study, schedule) if schedule is not None else None
+    return _standing(study, winner if winner is not None and winner.label in ("", LATER) else None)
 
 
 def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]:
@@ -134,7 +141,34 @@ def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int) -> W
     study.note(f"the finals end after {rounds_done} of {schedule.rounds} rounds: no time left")
     ended = replace(schedule, rounds=rounds_done, ended=True)
     _save(study, ended)
-    return decide(ended, study.trials, study.plan.objective)
+    return _verdict(study, ended)
+
+
+def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
+    """What the finals proved of those that reach a loss no later than the script as written.
+
+    Where one of the others alone is proven to be faster, that is kept with its figures, and isn't improved.
+    """
+    objective, later = study.plan.objective, list[Winner]()
+    while True:
+        winner = decide(schedule, study.trials, objective, without=[one.config for one in later])
+        if winner is None or winner.verdict is not Verdict.IMPROVED:
+            return later[0] if later else winner
+        if not _is_later(study, schedule, winner):
+            return winner
+        later.append(replace(winner, verdict=Verdict.KEEP_BASELINE, label=LATER))
+
+
+def _is_later(study: StudyContext, schedule: Schedule, winner: Winner) -> bool:
+    screened = screen_of(study, _candidate_of(schedule, winner))
+    if screened is None or screened.efficiency is None:
+        return False
+    tiers = {knob.name: knob.tier for knob in study.space.space.knobs} if study.space is not None else {}
+    return is_later(winner.speedup, screened.efficiency, tier_of(winner.config, tiers))
+
+
+def _candidate_of(schedule: Schedule, winner: Winner) -> Trial:
+    return next(trial for trial in schedule.candidates if trial.config == winner.config)
 
 
 def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) -> Schedule | None:
@@ -188,21 +222,30 @@ def _was_judged(study: StudyContext, schedule: Schedule) -> bool:
 
 
 def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
-    """The verdict, or what earlier finals proved where it proves nothing: each opening has its share of the error.
+    """The fastest of all that was proven, by the lower end; the verdict where nothing was.
 
-    A proof falls where its config isn't fit any more, or where later finals judged the same config.
+    Each opening has its share of the error, and so earlier proofs stand beside later ones. One falls where its config
+    isn't fit any more, or where later finals judged the same config to their end.
     """
-    if winner is not None and winner.verdict is Verdict.IMPROVED:
-        return winner
-    fit, judged = {trial.config for trial in study.fit}, set[Config]()
+    proofs = [winner] if winner is not None and winner.verdict is Verdict.IMPROVED else []
+    screens, judged = dict[Config, Screened](), set[Config]()
     for schedule in reversed(_all_finals(study)):
-        earlier = decide(schedule, study.trials, study.plan.objective)
-        proven = earlier is not None and earlier.verdict is Verdict.IMPROVED
-        if earlier is not None and proven and earlier.config in fit and earlier.config not in judged:
-            return earlier
-        if _was_judged(study, schedule):
-            judged |= {trial.config for trial in schedule.candidates}
-    return winner
+        earlier = _verdict(study, schedule)
+        if earlier is not None and earlier.verdict is Verdict.IMPROVED and earlier.config not in judged:
+            candidate = _candidate_of(schedule, earlier)
+            screened = screen_of(study, candidate)
+            if screened is not None:
+                screens[earlier.config] = screened
+            passed = screened is not None and screened.verdict is Noninferiority.PASS
+            if passed or not study.time.needs_screen(earlier.config):
+                proofs.append(earlier)
+        failed = failed_in(schedule, study.trials, study.plan.objective)
+        if _was_judged(study, schedule) and not schedule.runs_left(study.trials, failed):
+            judged |= {trial.config for trial in schedule.candidates if trial.number not in schedule.dropped}
+    best = max(proofs, key=lambda proof: proof.speedup.low, default=winner)  # of equal ones the latest
+    if best is not None and best.config in screens and all(one.config != best.config for one in study.screened):
+        study.screened = (*study.screened, screens[best.config])
+    return best
 
 
 def _schedule(study: StudyContext) -> Schedule | None:

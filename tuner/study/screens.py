@@ -65,6 +65,23 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> list[Screened]
     return screened
 
 
+def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
+    """What the candidate's screen showed, this time or, by the record, earlier; None where it has or needs none."""
+    if not study.time.needs_screen(candidate.config):
+        return None
+    known = next((screened for screened in study.screened if screened.config == candidate.config), None)
+    if known is not None:
+        return known
+    for samples in screen_lengths(study.plan, study.baseline):
+        pairs = _recorded_pairs(study, candidate, samples)
+        if pairs and is_settled(candidate.config, pairs):
+            return judge(candidate.config, pairs, study.plan.accuracy, samples)
+        seeds = MOST_SEEDS if len(pairs) >= MOST_SEEDS else SEEDS
+        if len(pairs) >= seeds:
+            return judge(candidate.config, pairs[:seeds], study.plan.accuracy, samples)
+    return None
+
+
 def note_unseen(study: StudyContext, baseline: Trial) -> None:
     """Says at once which bounded metrics the script as written didn't give: a screen of them would show nothing."""
     unseen = study.plan.accuracy.unseen(_metrics(study, baseline)[1])

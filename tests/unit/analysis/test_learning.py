@@ -16,6 +16,7 @@ from tuner.analysis.learning import (
     curves_of,
     descent_of,
     has_come_down,
+    is_later,
     least_efficiency,
     sample_efficiencies,
     time_to_loss,
@@ -136,3 +137,11 @@ def test_time_to_loss_is_the_product_with_an_interval() -> None:
     assert (surely.low, surely.high) == pytest.approx((1.8, 2.2))
     unknown = time_to_loss(Ratio(2.0, 1.8, 2.2), Ratio(0.9, 0.0, math.inf))
     assert (unknown.low, unknown.high) == (0.0, math.inf)
+
+
+def test_a_config_is_later_by_the_whole_interval_and_one_of_tier_3_by_the_estimate() -> None:
+    efficiency = Ratio(0.9, 0.85, 0.95)
+    surely, perhaps = Ratio(1.02, 1.01, 1.03), Ratio(1.08, 1.02, 1.14)
+    assert is_later(surely, efficiency, 2) and is_later(surely, efficiency, 3)
+    assert is_later(perhaps, efficiency, 3) and not is_later(perhaps, efficiency, 2)
+    assert not is_later(Ratio(1.3, 1.2, 1.4), efficiency, 3)

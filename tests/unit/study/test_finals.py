@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from support import worlds
 from support.ran import Ran
 
 from tuner.analysis.accuracy import AccuracyLimits
+from tuner.analysis.learning import LATER
+from tuner.export import PROFILE
 from tuner.model import Config, Outcome, Phase, Trial, Verdict
+from tuner.report.summary import summary
+from tuner.result import StudyResult
+from tuner.runner.replay import ReplayRunner
+from tuner.runner.request import TrialRequest
+from tuner.search.structured import StructuredSampler
 from tuner.storage.database import Repository
 from tuner.study.plan import StudyPlan
+from tuner.study.run import run_study
 
 UNSCREENED = AccuracyLimits(max_loss_increase=None)
 
@@ -62,3 +74,108 @@ def test_the_same_candidates_again_are_no_new_finals(tmp_path: Path) -> None:
     assert groups(resumed.trials) == groups(first.trials)
     assert resumed.winner == first.winner
     assert finals(tmp_path)["opening"] == 1
+
+
+def profile(result: StudyResult) -> dict[str, object]:
+    content = PROFILE.serialize(result, None)
+    assert content is not None
+    [document] = json.loads(content)["profiles"]
+    return dict(document)
+
+
+def screened_study(folder: Path, trials: int, variants: float) -> StudyResult:
+    """bf16 is twice as fast; with another knob beside it five times, but only the first time, then by ``variants``."""
+    seen = Counter[Config]()
+
+    def outcome(config: Config) -> Outcome:
+        seen[config] += 1
+        gain = 2.0 if config == {"precision": "bf16"} else 1.0
+        if "precision" in config and len(config) > 1:
+            gain = variants if seen[config] > 1 else 5.0
+        return worlds.measured(100.0 * gain * (1 + 0.001 * (sum(seen.values()) % 5)), 0.3)
+
+    knobs = ("precision", "workers", "compile")
+    return Ran(worlds.plan(folder, trials=trials, finalists=1, selection=knobs, finals_rounds=3), outcome).result
+
+
+def proven_bf16(folder: Path) -> StudyResult:
+    for trials in range(2, 12):
+        result = screened_study(folder, trials, 2.0)
+        if result.winner is not None and result.winner.config == {"precision": "bf16"}:
+            return result
+    raise AssertionError("bf16 alone was never proven")
+
+
+def test_a_proof_stands_though_its_config_is_not_screened_again(tmp_path: Path) -> None:
+    first = proven_bf16(tmp_path)
+    searched = sum(trial.phase in (Phase.BASELINE, Phase.SEARCH) for trial in first.trials)
+    resumed = screened_study(tmp_path, searched + 6, 0.9)
+    assert len(groups(resumed.trials)) > len(groups(first.trials)), "a variant had its finals"
+    assert resumed.winner == first.winner
+    document = profile(resumed)
+    assert document["config"] == {"precision": "bf16"}
+    accuracy = document["accuracy"]
+    assert isinstance(accuracy, dict) and accuracy["verdict"] == "pass"
+
+
+def test_a_slower_proof_does_not_replace_a_faster_one(tmp_path: Path) -> None:
+    first = proven_bf16(tmp_path)
+    searched = sum(trial.phase in (Phase.BASELINE, Phase.SEARCH) for trial in first.trials)
+    resumed = screened_study(tmp_path, searched + 6, 1.5)
+    assert len(groups(resumed.trials)) > len(groups(first.trials)), "a variant had its finals"
+    assert resumed.winner == first.winner
+
+
+def test_a_proof_stands_where_later_finals_are_stopped(tmp_path: Path) -> None:
+    first = Ran(plan(tmp_path, 2), speeds()).result
+    stop, rate, runs = threading.Event(), speeds(lucky=1), Counter[Config]()
+
+    def until_the_fourth_round(config: Config) -> Outcome:
+        runs[config] += 1
+        if config and runs[config] > 4:
+            stop.set()
+        return rate(config)
+
+    stopped = Ran(plan(tmp_path, 4), until_the_fourth_round, stop).result
+    assert stopped.interrupted and len(groups(stopped.trials)) == 2
+    assert stopped.winner == first.winner
+    assert profile(stopped)["config"] == {"precision": "bf16"}
+
+
+class SlowLearner(ReplayRunner):
+    """bf16 is 1.1 times as fast, and learns as from 80% of the samples; workers are 1.05 times as fast."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda c: worlds.measured(100.0 * (1.1 if "precision" in c else 1.05 if "workers" in c else 1.0), 0.3)
+        )
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        outcome = super().run(request, stop)
+        if outcome.measurement is None:
+            return outcome
+        pace = 0.04 if "precision" in request.config else 0.05
+        losses = worlds.series(0.5 + 2.0 * 2.718 ** (-pace * step) for step in range(80))
+        return replace(outcome, measurement=replace(outcome.measurement, losses=(losses,)))
+
+
+def slowly_learned(folder: Path, *knobs: str) -> StudyResult:
+    lenient = AccuracyLimits(max_loss_increase=1.0, min_sample_efficiency=0.5)
+    study = worlds.plan(folder, trials=8, selection=knobs, accuracy=lenient, finalists=9)
+    return run_study(study, SlowLearner(), StructuredSampler(), lambda event: None, threading.Event())
+
+
+def test_what_reaches_a_loss_later_is_not_improved(tmp_path: Path) -> None:
+    result = slowly_learned(tmp_path, "precision")
+    assert result.winner is not None and result.winner.speedup.low > 1.0
+    assert (result.winner.verdict, result.winner.label) == (Verdict.KEEP_BASELINE, LATER)
+    said = summary(result, {}, "")
+    assert said.startswith("keep your config: what is faster reaches a loss later") and LATER in said
+    document = profile(result)
+    candidate = document["candidate"]
+    assert document["config"] == {} and isinstance(candidate, dict) and candidate["reason"] == LATER
+
+
+def test_a_slower_candidate_takes_the_place_of_one_that_reaches_a_loss_later(tmp_path: Path) -> None:
+    result = slowly_learned(tmp_path, "precision", "workers")
+    assert result.improved and result.winner is not None and set(result.winner.config) == {"workers"}
