@@ -16,6 +16,8 @@ _OF_TEXT = re.compile(
     r"[-_]?token$"
 )
 _IN_ADDRESS = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(@)")
+# Shape of a model rather than a key: a number of tokens.
+_COUNT = re.compile(r"[-+]?\d{1,6}(?:\.\d+)?")
 _HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", MASK})
 
 
@@ -53,4 +55,6 @@ def _is_secret(name: str, value: str) -> bool:
     plain = name.lstrip("-+").lower()
     if value.lower() in _HARMLESS or re.fullmatch(r"\{.*\}", value):
         return False  # a switch, or a knob's place
+    if plain.endswith("token") and _COUNT.fullmatch(value):
+        return False
     return _SECRET.search(plain) is not None and _OF_TEXT.search(plain) is None

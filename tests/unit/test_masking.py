@@ -20,6 +20,8 @@ from tuner.masking import MASK, is_masked, masked, secret_options
         (("--db-password=a=b",), (f"--db-password={MASK}",)),
         (("--url", "https://me:abc@host/x"), ("--url", f"https://me:{MASK}@host/x")),
         (("+Token=abc",), (f"+Token={MASK}",)),
+        (("--password", "123456"), ("--password", MASK)),
+        (("--token", "123456789012"), ("--token", MASK)),
     ],
 )
 def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> None:
@@ -35,6 +37,7 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--max-tokens", "512"), ("--max_token", "512"), ("--pad-token", "<pad>"), ("--tokenizer", "bert"),
         ("--use-auth-token", "true"), ("--token", "--verbose"), ("--password-file", "x"), ("key=value",),
         ("--token={token=a|b}",), ("--secretary", "x"), ("token",), ("https://host/a:b@c",),
+        ("--num_query_token", "32"), ("--n-token=4",), ("model.latent_token=16",),
     ],
 )  # fmt: skip
 def test_what_only_looks_like_one_is_left(argv: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.cli.quantities import parse_bytes
-from tuner.cli.script import find_script, refuse_many_ranks, stem
+from tuner.cli.script import find_script, refuse_many_ranks, source_of, stem
 from tuner.cli.settings import Settings
 from tuner.devices.host import host_memory, spare_cores, usable_cores
 from tuner.devices.present import kind_of, resolve_device
@@ -43,6 +43,7 @@ def make_plan(settings: Settings) -> StudyPlan:
     return StudyPlan(
         name=name,
         script=script,
+        source=source_of(script),
         device=device,
         folder=Path(settings.folder or f"autotune-{name}"),
         spaces=spaces,

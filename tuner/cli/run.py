@@ -95,9 +95,9 @@ def _script(arguments: argparse.Namespace, profile: profiles.Profile, place: str
     argv, chosen = arguments.script_args, profile.script
     target = ["--module", chosen.module] if chosen.module else [chosen.path]
     named = ["--module", module] if module else [path] if path else target
-    if argv is None and is_masked(chosen.argv):
+    if is_masked(chosen.argv if argv is None else argv):
         raise ProfileError(
-            f"{place} doesn't hold the secrets among the arguments of its study: {_shown(chosen.argv)}",
+            f"{place} doesn't hold the secrets among the arguments of its study: {_shown(argv or chosen.argv)}",
             hint=f"give the arguments, as in: {shlex.join(['autotune', 'run', '--config', place, *named])} -- ...",
         )
     is_named = bool(path or module)

@@ -26,7 +26,8 @@ class StudyPlan:
     trials in a row without a gain worth having. The baseline is measured again every ``anchor_every`` trials.
     Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` is ``keep``
     or ``free``: whether samples per optimizer step may change. ``probe``: whether it begins with one where there is
-    time for it. ``without``: the watches that the user switched off.
+    time for it. ``without``: the watches that the user switched off. ``source``: the file that is run, of a module as of
+    a script; None where nobody says.
     """
 
     name: str
@@ -54,6 +55,7 @@ class StudyPlan:
     effective_batch: str = "keep"
     probe: bool = True
     without: frozenset[Watch] = frozenset()
+    source: Path | None = None
 
     @property
     def host(self) -> Host:

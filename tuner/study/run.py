@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
@@ -82,8 +81,8 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
     interrupted = False
     try:
         measure_baseline(study)
-        if study.resumed and study.plan.script.path:
-            check_modules(study.knowledge.module_hashes, Path(study.plan.script.path), str(study.plan.folder))
+        if study.resumed and study.plan.source is not None:
+            check_modules(study.knowledge.module_hashes, study.plan.source, str(study.plan.folder))
         resolve_space(study)
         probe_study(study)
         why = search(study, sampler)

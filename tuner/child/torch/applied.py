@@ -9,7 +9,7 @@ from functools import partial
 from ..applied import Effect
 from .checkpoints import NEITHER
 from .loader import LOADER_KNOBS, Loader
-from .modules import NOT_COMPILED
+from .modules import NOT_COMPILED, ROUNDINGS
 from .optimizers import implementations
 from .types import Optimizer
 from .watches import TorchWatches
@@ -71,8 +71,9 @@ class AppliedKnobs:
         return Effect(0, OTHER_LOADERS if loaders and self.watches.loaders.sources.known else NO_LOADER)
 
     def _precision(self) -> Effect:
-        if self.knobs.wanted("precision") in ("tf32", "fp32"):
-            return Effect(1)
+        wanted = self.knobs.wanted("precision")
+        if wanted in ROUNDINGS:
+            return self._setting("precision", ROUNDINGS[self.watches.session.device.torch_rounding(self.torch).matmul])
         return self._roots(lambda has_conv2d: True, "no module with parameters was called in training")
 
     def _channels_last(self) -> Effect:

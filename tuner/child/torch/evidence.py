@@ -6,7 +6,7 @@ from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
 from .loader import LOADER_KNOBS, Loader
-from .modules import CUDA_GRAPHS, NOT_COMPILED
+from .modules import CUDA_GRAPHS, NOT_COMPILED, ROUNDINGS
 from .parts import KNOB as ACCUMULATION
 from .trajectory import KNOBS as TRAJECTORY_KNOBS
 from .watches import FRAMEWORK, TorchWatches
@@ -14,7 +14,6 @@ from .watches import FRAMEWORK, TorchWatches
 NO_LOADER = "no DataLoader feeds the training steps"
 LENGTHS_ALIKE = 1.01
 """Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
-ROUNDINGS = ("fp32", "tf32")
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
 

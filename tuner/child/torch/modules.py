@@ -17,6 +17,8 @@ from .parts import PartsWatch
 from .types import Handle, Layer, Module, Result, Tensor
 
 NOT_COMPILED = ("off", False)
+ROUNDINGS = ("fp32", "tf32")
+"""Values of the knob "precision" for products of float32: as they are, and rounded."""
 CUDA_GRAPHS = "reduce-overhead"
 """The mode of torch.compile that replays CUDA graphs."""
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
