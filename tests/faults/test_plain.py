@@ -14,6 +14,7 @@ import pytest
 
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Outcome, OutcomeKind, Script
+from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
 
@@ -62,12 +63,26 @@ def test_the_script_finds_the_world_of_plain_python(
     )
     theirs = json.loads(told.stdout)
     silenced = {"WANDB_MODE", "COMET_MODE", "COMET_START_ONLINE", "NEPTUNE_MODE", "SWANLAB_MODE",
-                "CLEARML_OFFLINE_MODE", "MLFLOW_TRACKING_URI", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES",
-                "LINES", "COLUMNS"}  # fmt: skip
+                "CLEARML_OFFLINE_MODE", "MLFLOW_TRACKING_URI", "PYTHONUNBUFFERED", "LINES", "COLUMNS"}  # fmt: skip
     assert set(ours[3]) - silenced == set(theirs[3]) - silenced
     for given in (ours, theirs):
         given[3] = given[7] = None  # the flags: unbuffered, as a trial is
     assert ours == theirs
+
+
+@pytest.mark.parametrize("own", ["online", "disabled"])
+def test_the_users_devices_are_shown_and_a_tracker_that_is_off_is_noted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    monkeypatch.setenv("WANDB_MODE", own)
+    (tmp_path / "home" / "wandb").mkdir()
+    (tmp_path / "home" / "wandb" / "__init__.py").write_text("from . import inner")
+    (tmp_path / "home" / "wandb" / "inner.py").write_text("")
+    run("import os, wandb\ntry: import mlflow\nexcept ImportError: pass\nprint(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert (tmp_path / "run" / "log.txt").read_text() == "1,2\n"
+    noted = tmp_path / "run" / SILENCED
+    assert (noted.read_text() if noted.exists() else "") == ("wandb\n" if own == "online" else "")
 
 
 def test_an_environments_own_sitecustomize_is_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +106,10 @@ def test_an_environments_own_sitecustomize_is_run(run: Run, tmp_path: Path, monk
         "open('new.txt', 'w').close(); os.replace('new.txt', 'mine.txt')",
         "os.rename('mine.txt', 'other.txt')",
         "shutil.rmtree('folder')",
+        "open('folder/new.log', 'w').close(); shutil.rmtree('folder')",
+        "open('folder/new.log', 'w').close(); os.remove('kept.txt', dir_fd=os.open('folder', os.O_RDONLY))",
+        "os.rename('kept.txt', 'x', src_dir_fd=os.open('folder', os.O_RDONLY))",
+        "os.utime('mine.txt'); os.remove('mine.txt')",
         "os.rmdir('empty')",
         "shutil.copy(__file__, 'mine.txt')",
     ],
@@ -122,6 +141,12 @@ def test_what_it_makes_is_its_own_until_it_ends_and_is_put_aside_then(run: Run, 
     subprocess.run(["cp", "out/run/b.txt", "out/run/c.txt"], check=True)  # as a library in C does
     assert open("out/run/b.txt").read() == "ab"
     os.remove("out/run/b.txt")
+    os.makedirs("gone/deep")
+    open("gone/deep/x.txt", "w").close()
+    subprocess.run(["cp", "gone/deep/x.txt", "gone/y.txt"], check=True)
+    shutil.rmtree("gone")
+    subprocess.run(["cp", "train.py", "z.txt"], check=True)
+    os.remove("z.txt")
     open("log.txt", "w").write("x" * 2_000_000)
     """
     outcome = run(body)

@@ -184,12 +184,12 @@ def child_environment(request: TrialRequest, request_path: Path, records: int) -
     return {**_environment(request), wire.REQUEST_ENV: str(request_path), wire.RECORDS_ENV: str(records)}
 
 
-def _environment(request: TrialRequest) -> dict[str, str]:
-    """The user's environment with the device and the threads set, and trackers off."""
+def _environment(request: TrialRequest, *, shown: bool = True) -> dict[str, str]:
+    """The user's environment with the threads and, where it is ``shown``, the device set, and trackers off."""
     return {
         **_compile_cache(request.compile_cache),
         **os.environ,
-        **device_environment(request.device, request.config),
+        **device_environment(request.device, request.config, shown=shown),
         **_silent_trackers(request.folder.absolute()),
         "PYTHONUNBUFFERED": "1",
     }
@@ -201,14 +201,22 @@ def plain_command(script: Script, python: str) -> list[str]:
 
 
 def plain_environment(request: TrialRequest) -> dict[str, str]:
-    """The environment of a trial, with what keeps plain Python from writing over the user's files."""
+    """The user's environment with trackers off, and with what keeps plain Python from writing over the user's files.
+
+    It shows the script the user's own devices, as ``autotune run`` does.
+    """
     script = request.script
     named = [value for argument in script.argv if os.sep in (value := argument.rpartition("=")[2])]
     homes = [os.getcwd(), *([os.path.dirname(os.path.abspath(script.path))] if script.path else []), *named]
     own = os.environ.get("PYTHONPATH")
-    given = {"folder": str(request.folder.absolute()), "homes": homes, "path": own}
+    silent = _silent_trackers(request.folder.absolute())
+    silenced = [
+        module for module, names in _TRACKERS.items() if any(os.environ.get(name) != silent[name] for name in names)
+    ]
+    given = {"folder": str(request.folder.absolute()), "homes": homes, "path": own, "silenced": silenced}
     search_path = str(PLAIN) if not own else f"{PLAIN}{os.pathsep}{own}"
-    return {**_environment(request), "PYTHONPATH": search_path, sitecustomize.ENV: json.dumps(given)}
+    environment = _environment(request, shown=False)
+    return {**environment, "PYTHONPATH": search_path, sitecustomize.ENV: json.dumps(given)}
 
 
 def device_environment(device: Device, config: Config, *, alone: bool = True, shown: bool = True) -> dict[str, str]:
@@ -223,6 +231,13 @@ def device_environment(device: Device, config: Config, *, alone: bool = True, sh
 def _compile_cache(folder: Path | None) -> dict[str, str]:
     """A study's figures must not hang on what another process compiled before it; nor may that be run."""
     return {} if folder is None else {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache.own(folder.absolute()))}
+
+
+# A tracker's module → the variables that switch it off.
+_TRACKERS = {
+    "wandb": ("WANDB_MODE",), "comet_ml": ("COMET_MODE", "COMET_START_ONLINE"), "neptune": ("NEPTUNE_MODE",),
+    "swanlab": ("SWANLAB_MODE",), "clearml": ("CLEARML_OFFLINE_MODE",), "mlflow": ("MLFLOW_TRACKING_URI",),
+}  # fmt: skip
 
 
 def _silent_trackers(folder: Path) -> dict[str, str]:

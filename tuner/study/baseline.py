@@ -110,6 +110,14 @@ def blame_error(
             f"the script is in order, and autotune breaks it: {failed.detail}",
             hint=f"{left}; please report it, with {fault}", traceback_text=failed.with_ours or failed.traceback_text,
         )  # fmt: skip
+    if verdict.silenced:
+        names = " and ".join(verdict.silenced)
+        return UserScriptError(
+            f"the script fails in what a trial shows it: {failed.detail}",
+            hint=f"it imports {names}, which is off in trials and may explain it: leave that out by an argument of the"
+            f" script. So it fails under plain Python with it off; all that it printed is in {log}",
+            traceback_text=failed.traceback_text,
+        )
     if verdict.whose is Whose.OPEN:
         return UserScriptError(
             f"the script fails: {failed.detail}",

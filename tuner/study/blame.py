@@ -2,7 +2,10 @@
 
 That a script fails by itself may be said only where plain Python fails as well. So a baseline that fails is run again
 without what autotune does to it, for as long as the failure took and a margin; what runs on until then doesn't fail.
-The user's files are as safe in these runs as in a trial: while the watch on files is out, nothing of theirs is touched.
+
+First everything is left out but the watch on files: what runs so is broken by autotune. Plain Python, which that watch
+doesn't keep from the user's files, is tried only where the script fails so too, where nothing of the user's was written
+until then, and for hardly longer than that took.
 """
 
 from __future__ import annotations
@@ -20,16 +23,20 @@ from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import raised_line
+from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
 
 MARGIN_S = 10.0
 TIMES = 2.0
 """A run that is to show whether a failure comes again may take so many times as long as it took, and the margin."""
+PLAIN_MARGIN_S = 3.0
+"""Plain Python may take so much longer than the failure did: beyond it, the script may write what no trial showed."""
 SEARCH_S = 180.0
 """The search for the watch at fault takes no longer, or ``SEARCH_TIMES`` as long as the failure took."""
 SEARCH_TIMES = 6.0
 ALL = frozenset(Watch)
 _FAILURES = frozenset({"script-raised", "script-failed"})
+_BARE, _PLAIN = "without any watch but files", "plain Python"
 
 # A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
 _FILES_OF_WATCHES = (
@@ -47,7 +54,7 @@ _FILES_OF_WATCHES = (
 
 
 class Whose(StrEnum):
-    """Whose fault a failure is; ``OPEN`` where that can't be tried without danger to the user's files."""
+    """Whose fault a failure is; ``OPEN`` where that can't be tried without danger to the user's files or trackers."""
 
     SCRIPT = "script"
     OURS = "ours"
@@ -60,13 +67,15 @@ class Verdict:
 
     ``plain`` is what the script came to under plain Python, None where that wasn't tried. ``ways`` are sets of watches
     without which it runs in a trial, the smallest first: empty where that would take the watch on files away.
-    ``account`` says for people what was run, and what it came to.
+    ``silenced`` are the trackers that the script imports and that were off under plain Python as well: they may explain
+    the failure. ``account`` says for people what was run, and what it came to.
     """
 
     whose: Whose
     plain: Outcome | None = None
     ways: tuple[frozenset[Watch], ...] = ()
     account: tuple[str, ...] = ()
+    silenced: tuple[str, ...] = ()
 
 
 def may_be_ours(outcome: Outcome) -> bool:
@@ -106,34 +115,26 @@ class Inquiry:
 
     def verdict(self) -> Verdict:
         """Whose fault the failure is, and without which watches the script runs."""
-        diverted = list(_diverted(self._request.folder))
-        if not diverted:
-            # Up to the failure nothing is written: then plain Python can't do any harm.
-            plain = self._plain()
-            if may_be_ours(plain):
-                return Verdict(Whose.SCRIPT, plain, account=tuple(self._account))
-            if plain.kind is not OutcomeKind.INFRASTRUCTURE:
-                return Verdict(Whose.OURS, plain, tuple(self._ways()), tuple(self._account))
-        if not may_be_ours(self._bare()):
-            return Verdict(Whose.OURS, None, tuple(self._ways(bare_runs=True)), tuple(self._account))
-        if diverted and not any(os.path.lexists(path) for path in diverted):
-            plain = self._plain()
-            if may_be_ours(plain):
-                return Verdict(Whose.SCRIPT, plain, account=tuple(self._account))
-            if plain.kind is not OutcomeKind.INFRASTRUCTURE:
-                return Verdict(Whose.OURS, plain, account=tuple(self._account))
-        return Verdict(Whose.OPEN, account=tuple(self._account))
-
-    def _plain(self) -> Outcome:
-        return self._check("plain Python", plain=True)
+        bare = self._bare()
+        if not may_be_ours(bare):
+            return Verdict(Whose.OURS, None, tuple(self._ways()), tuple(self._account))
+        written = [*_diverted(self._request.folder), *_diverted(self._folder_of(_BARE))]
+        if any(os.path.lexists(path) for path in written):
+            return Verdict(Whose.OPEN, account=tuple(self._account))
+        longest_s = max(self._failed.seconds, bare.seconds) + PLAIN_MARGIN_S
+        plain = self._check(_PLAIN, plain=True, longest_s=longest_s)
+        if plain.kind is OutcomeKind.INFRASTRUCTURE:
+            return Verdict(Whose.OPEN, account=tuple(self._account))
+        if not may_be_ours(plain):
+            return Verdict(Whose.OURS, plain, account=tuple(self._account))
+        silenced = _silenced(self._folder_of(_PLAIN)) if plain.kind is not OutcomeKind.INFEASIBLE else ()
+        return Verdict(Whose.OPEN if silenced else Whose.SCRIPT, plain, (), tuple(self._account), silenced)
 
     def _bare(self) -> Outcome:
-        return self._check("without any watch but files", ALL - {Watch.FILES} | self._request.without)
+        return self._check(_BARE, ALL - {Watch.FILES} | self._request.without)
 
-    def _ways(self, *, bare_runs: bool = False) -> Iterator[frozenset[Watch]]:
+    def _ways(self) -> Iterator[frozenset[Watch]]:
         """Without which watches the script runs: one of them if that is enough, and all but the one on files."""
-        if not bare_runs and may_be_ours(self._bare()):
-            return
         off = self._request.without
         for watch in self._suspects():
             if self._spent_s > max(SEARCH_S, SEARCH_TIMES * self._failed.seconds):
@@ -149,15 +150,27 @@ class Inquiry:
         ordered = dict.fromkeys([*watches_in(self._failed.with_ours), *in_place])
         return [watch for watch in ordered if watch is not Watch.FILES and watch not in self._request.without]
 
-    def _check(self, name: str, without: frozenset[Watch] = frozenset(), *, plain: bool = False) -> Outcome:
-        longest_s = longest_check_s(self._failed)
+    def _folder_of(self, name: str) -> Path:
+        return self._folder / name.replace(" ", "-")
+
+    def _check(
+        self, name: str, without: frozenset[Watch] = frozenset(), *, plain: bool = False, longest_s: float | None = None
+    ) -> Outcome:
+        longest_s = longest_check_s(self._failed) if longest_s is None else longest_s
         limits = replace(self._request.limits, trial_timeout_s=longest_s, no_progress_s=longest_s)
-        folder = self._folder / name.replace(" ", "-")
+        folder = self._folder_of(name)
         outcome = self._run(replace(self._request, folder=folder, without=without, plain=plain, limits=limits))
         self._spent_s += outcome.seconds
         came_to = outcome.detail if may_be_ours(outcome) or outcome.kind is OutcomeKind.INFRASTRUCTURE else "it runs"
         self._account.append(f"{name}: {came_to}")
         return outcome
+
+
+def _silenced(folder: Path) -> tuple[str, ...]:
+    """The trackers that the script imported under plain Python and that were off, other than the user has them."""
+    with contextlib.suppress(OSError):
+        return tuple(sorted({*(folder / SILENCED).read_text(encoding="utf-8").split()}))
+    return ()
 
 
 def _diverted(trial: Path) -> Iterator[str]:

@@ -15,7 +15,9 @@ from tuner.child.records import Knowledge
 from tuner.child.watch import Watch
 from tuner.child.wire import KEPT
 from tuner.model import BASELINE, Outcome, OutcomeKind, Script
+from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
+from tuner.study.baseline import blame_error
 from tuner.study.blame import ALL, Inquiry, Verdict, Whose, alike, may_be_ours, watches_in
 
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n{}: it broke\n'
@@ -54,7 +56,8 @@ def test_the_one_watch_that_breaks_a_script_is_found(watch: Watch, traced: bool)
     assert verdict.ways == (frozenset({watch}), ALL - {Watch.FILES})
     assert all(request.limits.trial_timeout_s == 14.0 for request in asked), "each is bounded"
     if traced and watch is Watch.LOADER:
-        assert len(asked) == 3, "plain Python, all but files, and the watch in the trace"
+        assert len(asked) == 2, "all but files, and the watch in the trace"
+    assert not any(request.plain for request in asked), "what runs with nothing but the watch on files is ours to mend"
 
 
 def test_two_watches_at_once_leave_the_smallest_set_that_is_known(tmp_path: Path) -> None:
@@ -68,19 +71,35 @@ def test_what_the_user_left_out_stays_out(tmp_path: Path) -> None:
     assert all(request.plain or Watch.KERAS in request.without for request in asked)
 
 
-def test_a_script_that_fails_under_plain_python_costs_one_run(tmp_path: Path) -> None:
+def test_plain_python_comes_last_and_for_hardly_longer_than_the_failure_took(tmp_path: Path) -> None:
     verdict, asked = inquire(tmp_path, raised(), lambda request: raised())
-    assert (verdict.whose, len(asked), asked[0].plain) == (Whose.SCRIPT, 1, True)
+    assert (verdict.whose, [request.plain for request in asked]) == (Whose.SCRIPT, [False, True])
+    assert asked[1].limits.trial_timeout_s == 5.0, "what it writes later isn't known from any trial"
+
+
+def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_it(tmp_path: Path) -> None:
+    def run(request: TrialRequest) -> Outcome:
+        if request.plain:
+            request.folder.mkdir(parents=True)
+            (request.folder / SILENCED).write_text("wandb\n")
+        return raised()
+
+    verdict, _ = inquire(tmp_path, raised(), run)
+    assert (verdict.whose, verdict.silenced) == (Whose.OPEN, ("wandb",))
+    error = blame_error(raised(), verdict, tmp_path / "log.txt")
+    assert error.message == "the script fails in what a trial shows it: TypeError: it broke"
+    assert "it imports wandb, which is off in trials" in error.hint
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_where_files_were_written_plain_python_comes_last_and_only_if_it_harms_none(
-    tmp_path: Path, exists: bool
+@pytest.mark.parametrize("trial", ["0000", "checks/without-any-watch-but-files"])
+def test_where_files_were_written_plain_python_is_tried_only_if_it_harms_none(
+    tmp_path: Path, trial: str, exists: bool
 ) -> None:
     users = tmp_path / "out.txt"
     if exists:
         users.write_text("the user's")
-    own = tmp_path / "0000" / "files" / str(users).lstrip("/")
+    own = tmp_path / trial / "files" / str(users).lstrip("/")
     own.parent.mkdir(parents=True)
     own.write_text("the trial's")
     verdict, asked = inquire(tmp_path, raised(), lambda request: raised())
@@ -99,6 +118,7 @@ def test_where_the_users_files_were_kept_from_the_script_plain_python_is_not_tri
 
 def test_the_watch_on_files_is_never_taken_away(tmp_path: Path) -> None:
     verdict, asked = inquire(tmp_path, raised(), broken_by(Watch.FILES))
+    assert [request.plain for request in asked] == [False, True]
     assert (verdict.whose, verdict.ways) == (Whose.OURS, ())
     assert all(request.plain or Watch.FILES not in request.without for request in asked)
 
@@ -118,7 +138,7 @@ def test_the_search_for_the_watch_ends(tmp_path: Path) -> None:
 
     verdict, asked = inquire(tmp_path, raised(), slow)
     assert verdict.ways == (ALL - {Watch.FILES},)
-    assert len(asked) == 4
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 Python imports a module of this name when it starts; the runner puts this folder first on ``PYTHONPATH`` for a run that
 is to show what the script does without autotune. An audit hook sees what Python opens for writing, renames and removes.
 What would touch a file of the user's ends the process, and its path is left in the run's folder; what the script makes
-anew is written down there, to be put aside. Files that are written by C without Python's knowledge aren't seen.
+anew is written down there, to be put aside. Files that are written by C without Python's knowledge aren't seen, so that
+this is tried only where a trial showed that nothing of the user's is written before the failure, and not for longer.
 
 Standard library only. It takes itself out of the environment and off the path, and gives way to the environment's own
 module of that name.
@@ -21,9 +22,12 @@ from typing import Any
 
 ENV = "AUTOTUNE_PLAIN"
 """Environment variable, JSON: ``folder`` (the run's own), ``homes`` (the user's folders, wherever they lie), ``path``
-(the user's own PYTHONPATH; null where there is none)."""
+(the user's own PYTHONPATH; null where there is none), ``silenced`` (the trackers that are off other than the user has
+them)."""
 WITHHELD = "withheld.txt"
 """In the run's folder: the path that the script would have touched."""
+SILENCED = "silenced.txt"
+"""In the run's folder: those of the silenced trackers that the script imports, one a line."""
 _MADE = "made.jsonl"  # wire.MADE
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC
 
@@ -32,10 +36,11 @@ class Guard:
     """The audit hook. The run's own folder may be written, and so may caches, and temporary files outside of ``homes``.
     """
 
-    def __init__(self, folder: str, homes: list[str]) -> None:
+    def __init__(self, folder: str, homes: list[str], silenced: list[str]) -> None:
         self._folder = os.path.realpath(folder)
         self._homes = tuple(os.path.realpath(home) + os.sep for home in homes)
-        self._began = time.time()
+        self._silenced = set(silenced)
+        self._began = _now()
         caches = [value for name, value in os.environ.items() if os.path.isabs(value) and "CACHE" in name]
         caches += [os.environ[name] for name in ("HF_HOME", "TORCH_HOME", "KERAS_HOME") if name in os.environ]
         self._caches = tuple(os.path.realpath(path) + os.sep for path in (*caches, os.path.expanduser("~/.cache")))
@@ -52,13 +57,24 @@ class Guard:
             if getattr(sys.modules.get("sitecustomize"), "__file__", None) == __file__:
                 del sys.modules["sitecustomize"]
         elif event == "os.mkdir":
-            self._makes(arguments[0], folder=True)
-        elif event in ("os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"):
+            self._makes(_below(arguments[0], arguments[2]), folder=True)
+        elif event in ("os.remove", "os.rmdir", "shutil.rmtree"):
+            self._touches(_below(*arguments))
+        elif event == "os.truncate":
             self._touches(arguments[0])
         elif event == "os.rename":
-            self._touches(arguments[0])
-            self._touches(arguments[1])
-            self._makes(arguments[1], folder=False)
+            self._touches(_below(arguments[0], arguments[2]))
+            self._touches(_below(arguments[1], arguments[3]))
+            self._makes(_below(arguments[1], arguments[3]), folder=False)
+        elif event == "import" and self._silenced:
+            self._imports(str(arguments[0]))
+
+    def _imports(self, module: str) -> None:
+        # A module of the package is imported from within it: so the package is there, and not only looked for.
+        package, dot, _ = module.partition(".")
+        if dot and package in self._silenced:
+            self._silenced.discard(package)
+            self._append(SILENCED, package)
 
     def _opened(self, path: object, mode: object, flags: object) -> None:
         writes = isinstance(flags, int) and flags & _WRITING
@@ -75,10 +91,14 @@ class Guard:
         if name is None or name in self._made or not self._is_watched(name):
             return
         try:
-            is_users = os.lstat(name).st_mtime < self._began
+            changed = os.lstat(name).st_mtime
         except OSError:
             return
-        if is_users and not any(name.startswith(made + os.sep) for made in self._made):
+        if any(name.startswith(made + os.sep) for made in self._made):
+            return
+        # What is written into a folder changes it as well: it is the script's only if it came to be after the start.
+        born = _birth(name)
+        if born is None or min(born, changed) < self._began:
             self._withhold(name)
 
     def _makes(self, path: object, *, folder: bool) -> None:
@@ -107,6 +127,39 @@ class Guard:
         os.close(descriptor)
 
 
+def _now() -> float:
+    """The moment as file systems stamp it: see ``births.now``."""
+    try:
+        return time.clock_gettime(5)  # CLOCK_REALTIME_COARSE
+    except (AttributeError, OSError):
+        return time.time()
+
+
+def _birth(path: str) -> float | None:
+    """When what lies there came to be, links not followed; None where that isn't known: see ``births.birth``."""
+    try:
+        import ctypes  # not before it is needed: the script shouldn't find it imported
+
+        buffer = ctypes.create_string_buffer(256)
+        failed = ctypes.CDLL(None).statx(-100, os.fsencode(path), 0x100, 0x800, buffer)
+    except (ImportError, AttributeError, OSError, ValueError):
+        return None
+    if failed or not int.from_bytes(buffer.raw[:4], sys.byteorder) & 0x800:
+        return None
+    seconds, nanoseconds = buffer.raw[0x50:0x58], buffer.raw[0x58:0x5C]
+    return int.from_bytes(seconds, sys.byteorder, signed=True) + int.from_bytes(nanoseconds, sys.byteorder) / 1e9
+
+
+def _below(path: object, folder: object = None) -> object:
+    """The path, where ``folder`` is the descriptor of what it is relative to; None and -1 stand for none."""
+    if not isinstance(folder, int) or folder < 0 or not isinstance(path, (str, bytes, os.PathLike)):
+        return path
+    try:
+        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
+    except OSError:
+        return path
+
+
 def _absolute(path: object) -> str | None:
     """The path without links in its folders; None for descriptors."""
     if not isinstance(path, (str, bytes, os.PathLike)):
@@ -132,6 +185,6 @@ def _give_way(path: str | None) -> None:
 
 if ENV in os.environ:
     _given = json.loads(os.environ.pop(ENV))
-    _guard = Guard(_given["folder"], _given["homes"])
+    _guard = Guard(_given["folder"], _given["homes"], _given["silenced"])
     _give_way(_given["path"])
     sys.addaudithook(_guard)
