@@ -94,7 +94,7 @@ def plainly(folder: Path, backend: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jax", "torch"))]
+    "backend", [pytest.param(name, marks=pytest.mark.slow) for name in ("tensorflow", "jax", "torch")]
 )
 def test_a_split_batch_trains_to_the_same_end(
     backend: str, tmp_path_factory: pytest.TempPathFactory, write_script: Callable[..., Path],

@@ -52,7 +52,9 @@ def plainly(script: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=script.parent).stdout
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "compiled" else n for n in PROFILES])
+@pytest.mark.parametrize(
+    "name", [n if n == "all that may be exported" else pytest.param(n, marks=pytest.mark.slow) for n in PROFILES]
+)
 def test_a_profile_changes_nothing_of_the_course(write_script: Callable[..., Path], name: str) -> None:
     config, apart = PROFILES[name]
     script = write_script(courses.FEW)
@@ -72,7 +74,9 @@ OF_ARGUMENTS = """
 """
 
 
-@pytest.mark.parametrize("bound", [True, False], ids=["by a placeholder", "by an option"])
+@pytest.mark.parametrize(
+    "bound", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["by a placeholder", "by an option"]
+)
 def test_the_script_is_told_of_whole_batches(write_script: Callable[..., Path], bound: bool) -> None:
     """It may derive its rate, its epochs or its schedule from the size that an argument gives it."""
     text = courses.FEW.replace("SAMPLES, BATCH, EPOCHS = 92, 16, 3", "SAMPLES, EPOCHS = 92, 3" + OF_ARGUMENTS)

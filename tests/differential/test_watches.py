@@ -204,6 +204,7 @@ def test_a_torch_script_trains_alike_with_all_watches_and_with_none(
     compare(write_script(f"    KIND = 'plain'{TORCH}", "place/train.py"), [frozenset(), ALL_OFF])
 
 
+@pytest.mark.slow
 def test_a_keras_script_trains_alike_with_all_watches_and_with_none(
     write_script: Callable[..., Path], compare: Compare
 ) -> None:

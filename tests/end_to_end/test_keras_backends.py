@@ -83,7 +83,7 @@ PRECISE = """
 """
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "jax"])
 @pytest.mark.parametrize(("layers", "evidence"), [("asked", "verified"), ("written", "contradicted")])
 def test_a_precision_is_read_from_what_is_computed(
     backend: str, layers: str, evidence: str, write_script: Callable[..., Path], run_child: Callable[..., Any]

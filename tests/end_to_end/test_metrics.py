@@ -82,7 +82,9 @@ def test_a_writers_scalars_are_metrics(
     assert len(ran.of("metric")) == 4, "the first and the last value of each, not every one"
 
 
-@pytest.mark.parametrize("epochs", ["3", "1000000"], ids=["to the end", "ended early"])
+@pytest.mark.parametrize(
+    "epochs", [pytest.param("3", marks=pytest.mark.slow), "1000000"], ids=["to the end", "ended early"]
+)
 @pytest.mark.parametrize("library", ["lightning", "transformers"])
 def test_what_a_trainer_logs_is_a_metric(
     run_child: Callable[..., Any], write_script: Callable[..., Path], library: str, epochs: str

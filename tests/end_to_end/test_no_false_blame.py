@@ -83,6 +83,7 @@ def listed(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_watch_that_breaks_the_script_is_left_out_and_the_study_goes_on(
     tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:

@@ -201,6 +201,7 @@ COMPILED = """
 """
 
 
+@pytest.mark.slow
 def test_only_sources_of_the_users_are_hashed(
     write_script: Callable[..., Path], run_child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +255,7 @@ def rates(output: str) -> dict[tuple[str, int], float]:
     return {(how, int(step)): float(rate) for _, how, step, rate, _ in lines}
 
 
+@pytest.mark.slow
 def test_knobs_survive_a_checkpoint_whoever_saved_it(
     write_script: Callable[..., Path], run_child: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -276,6 +278,7 @@ def test_knobs_survive_a_checkpoint_whoever_saved_it(
     assert run(4, own, "-", SCALED) == pytest.approx(second_half)
 
 
+@pytest.mark.slow
 def test_a_rate_that_nothing_is_known_of_is_kept_and_told(
     write_script: Callable[..., Path], run_child: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_trainers_own_accumulation_gives_the_same_gradient_and_loss(
     assert result.checks[-1].verdict is Noninferiority.PASS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [UNEVEN, UNEVEN | COUNTED], ids=["looks like any mean", "a sum over a count"])
 def test_a_mean_over_tokens_that_count_is_taken_over_the_whole(screen: Callable[..., Screen], parts: Any) -> None:
     """A mean of the parts' means would be another loss: sequences have from 2 to 16 tokens that count."""

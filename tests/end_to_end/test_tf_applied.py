@@ -127,7 +127,7 @@ EPOCHS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["plain", "cycle", "kept"])
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("cycle", "kept"))])
 def test_datasets_made_anew_each_epoch_keep_their_knobs(write_script: Write, run_child: Run, kind: str) -> None:
     script = write_script(EPOCHS)
     # A window that ends with the script: what trains is known of three epochs.
