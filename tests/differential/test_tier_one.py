@@ -95,7 +95,9 @@ def test_each_knob_of_tier_one_takes_part(space: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "script"), [("torch", TORCH), pytest.param("keras", KERAS, marks=pytest.mark.slow)], ids=["torch", "keras"]
+    ("space", "script"),
+    [("torch", TORCH), pytest.param("keras", KERAS, marks=pytest.mark.slow)],
+    ids=["torch", "keras"],
 )
 def test_a_script_trains_on_the_same_samples_to_the_same_loss(
     space: str, script: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
