@@ -107,7 +107,7 @@ class ModuleWatch:
     ) -> Result:
         torch = self.torch
         ours = self.session.here and self.session.may_be_of("torch")
-        if not ours or torch.jit.is_scripting() or torch.compiler.is_compiling():
+        if not ours or torch.jit.is_scripting() or torch.jit.is_tracing() or torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
         if _in_backward(torch):
             return self._recompute(original, module, args, kwargs)
