@@ -120,7 +120,9 @@ def sample_efficiencies(pairs: Sequence[tuple[Curve, Curve]]) -> list[float]:
     decreasing one that is nearest to the mean of all seeds (isotonic regression; Ayer et al., Ann. Math. Stat. 26,
     1955). That of the faster side is stretched, so that nothing is extrapolated. Between ``SLOWEST`` and its inverse.
     """
-    runs = [(_Stretches(before), _Stretches(after)) for before, after in pairs]
+    # Squares of losses that are far below or above 1 leave what a float can hold.
+    largest = max(float(np.abs(curve.losses).max()) for both in pairs for curve in both) or 1.0
+    runs = [(_Stretches(before, largest), _Stretches(after, largest)) for before, after in pairs]
     end = min(run.end for both in runs for run in both)
     shortest = min(len(curve.losses) for both in pairs for curve in both)
     edges = np.linspace(0.0, end, max(2, min(_STRETCHES, shortest // 2)) + 1)
@@ -131,7 +133,7 @@ def sample_efficiencies(pairs: Sequence[tuple[Curve, Curve]]) -> list[float]:
     found = []
     for before, after in runs:
         apart = after.means(edges) - before.means(edges)
-        floor = (1e-6 * max(before.scale, after.scale)) ** 2 + 1e-300
+        floor = (1e-6 * max(before.scale, after.scale)) ** 2 + 1e-300  # also where both are 0 throughout
         weights = 1 / np.maximum(before.variances(edges) + after.variances(edges), floor)
         found.append(math.exp(_lowest(((apart - changes) ** 2 * weights).sum(axis=1))))
     return found
@@ -184,18 +186,19 @@ def _log_ratio(high: float, low: float) -> float:
 
 
 class _Stretches:
-    """A curve as its means over stretches of samples."""
+    """A curve as its means over stretches of samples, in units of ``unit``."""
 
-    def __init__(self, curve: Curve) -> None:
+    def __init__(self, curve: Curve, unit: float) -> None:
+        losses = curve.losses / unit
         # A loss stands for the samples around its own: half of those to its neighbours.
         beyond = 2 * curve.samples[-1] - curve.samples[-2]
         ends = (curve.samples + np.append(curve.samples[1:], beyond)) / 2
         self._bounds = np.concatenate([curve.samples[:1], ends])
-        self._integral = np.concatenate([[0.0], np.cumsum(curve.losses * np.diff(self._bounds))])
-        self._noise = np.concatenate([[0.0], np.diff(curve.losses) ** 2 / 2])
+        self._integral = np.concatenate([[0.0], np.cumsum(losses * np.diff(self._bounds))])
+        self._noise = np.concatenate([[0.0], np.diff(losses) ** 2 / 2])
         self._starts = curve.samples
         self.end = float(self._bounds[-1])
-        self.scale = float(np.abs(curve.losses).max())
+        self.scale = float(np.abs(losses).max())
 
     def means(self, edges: Floats) -> Floats:
         """Over the stretches between these edges."""

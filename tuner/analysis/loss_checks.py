@@ -81,7 +81,7 @@ def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
     factor = 2.0
     if descent is Descent.LEVEL:
         curves = [curve for outcome in baselines for curve in curves_of(outcome).values()]
-        came = min((c.progress / (LEARNED * abs(c.late)) for c in curves if c.late), default=0.0)
+        came = min((c.progress / abs(c.late) / LEARNED for c in curves if c.late), default=0.0)
         factor = min(max(1.5 / came, 4.0), 100.0) if came > 0 else 10.0
     return f"a longer screen (--screen-samples {_rounded(factor * samples)}) or {metric}"
 
