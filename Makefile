@@ -58,9 +58,9 @@ test: lint types
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed and not slow"
 
-# The long campaigns, too.
+# The long campaigns, too, and examples of properties that nobody tried before.
 test-all: lint types
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
+	$(PYTEST) --hypothesis-profile=new -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed or slow"
 
 # On a machine with a card and PyTorch, in ten minutes and without a network; what it lacks: WHEELS=a folder of wheels.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.study.budget import FEWEST_ROUNDS, LARGEST_SHARE_UNFOUND, Budget
 
-RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 SECONDS = st.floats(0, 1e6)
 BUDGETS = st.builds(
     Budget, st.none() | st.integers(1, 100), st.none() | st.floats(1, 1e6), SECONDS, SECONDS, st.floats(0, 0.5)
@@ -16,7 +15,6 @@ BUDGETS = st.builds(
 TRIAL_S = st.floats(0.1, 1e4)
 
 
-@RELAXED
 @given(BUDGETS, SECONDS, SECONDS)
 def test_what_is_left_only_shrinks(budget: Budget, after: float, later: float) -> None:
     now = budget.started + after
@@ -27,7 +25,6 @@ def test_what_is_left_only_shrinks(budget: Budget, after: float, later: float) -
     assert budget.elapsed(now) == pytest.approx(budget.spent_s + after, abs=1e-6)
 
 
-@RELAXED
 @given(BUDGETS, TRIAL_S, st.booleans())
 def test_the_proof_keeps_its_part_from_the_start(budget: Budget, proof_s: float, found: bool) -> None:
     reserved = budget.reserved_s(proof_s, found=found)
@@ -40,7 +37,6 @@ def test_the_proof_keeps_its_part_from_the_start(budget: Budget, proof_s: float,
     assert not found or reserved >= min(proof_s, budget.seconds), "what is found can be proven"
 
 
-@RELAXED
 @given(BUDGETS, SECONDS, st.integers(0, 100), TRIAL_S, SECONDS)
 def test_a_search_that_may_go_on_has_trials_and_time(
     budget: Budget, after: float, done: int, trial_s: float, reserved: float
@@ -56,7 +52,6 @@ def test_a_search_that_may_go_on_has_trials_and_time(
     assert left is None or left >= trial_s + (reserved * (1 - 1e-9) if done > 1 else 0)
 
 
-@RELAXED
 @given(BUDGETS, SECONDS, st.lists(TRIAL_S, min_size=1, max_size=7), st.integers(0, 8))
 def test_finals_fit_what_is_left(budget: Budget, after: float, runs_s: list[float], rounds: int) -> None:
     now = budget.started + after

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.child.counts import EpochUse, ScalerCounts
@@ -31,7 +31,6 @@ from tuner.model import (
 )
 from tuner.storage import codec
 
-RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 TEXT = st.text(max_size=12)
 FLOATS = st.floats()
 VALUES: st.SearchStrategy[Value] = st.booleans() | st.integers() | FLOATS | TEXT
@@ -124,7 +123,6 @@ def test_exactness_tells_apart_what_python_does_not() -> None:
         assert not _exact(one, other)
 
 
-@RELAXED
 @given(TREES)
 def test_a_value_comes_back(tree: Any) -> None:
     text = codec.dumps(tree)
@@ -134,7 +132,6 @@ def test_a_value_comes_back(tree: Any) -> None:
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-@RELAXED
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_a_config_comes_back_and_its_text_does_not_depend_on_the_order(config: dict[str, Value]) -> None:
     text = codec.encode_config(Config(config))
@@ -142,13 +139,11 @@ def test_a_config_comes_back_and_its_text_does_not_depend_on_the_order(config: d
     assert codec.encode_config(Config(dict(reversed(config.items())))) == text
 
 
-@RELAXED
 @given(OUTCOMES)
 def test_an_outcome_comes_back(outcome: Outcome) -> None:
     assert _exact(codec.decode_outcome(codec.encode_outcome(outcome)), outcome)
 
 
-@RELAXED
 @given(OUTCOMES, st.data())
 def test_a_torn_outcome_is_told(outcome: Outcome, data: st.DataObject) -> None:
     text = codec.encode_outcome(outcome).encode()
@@ -156,7 +151,6 @@ def test_a_torn_outcome_is_told(outcome: Outcome, data: st.DataObject) -> None:
         codec.decode_outcome(text[: data.draw(st.integers(0, len(text) - 1))])
 
 
-@RELAXED
 @given(TREES.map(json.dumps) | st.text() | st.binary())
 def test_foreign_text_is_read_or_told(text: str | bytes) -> None:
     for decode in (codec.loads, codec.decode_config, codec.decode_outcome):
@@ -166,7 +160,6 @@ def test_foreign_text_is_read_or_told(text: str | bytes) -> None:
             continue  # the one error that is promised
 
 
-@RELAXED
 @given(MEASUREMENTS)
 def test_a_measurement_of_an_earlier_version_is_read(measurement: Measurement) -> None:
     fields = codec.measurement_fields(replace(measurement, stolen_cpus=0.0, card=None))
@@ -174,7 +167,6 @@ def test_a_measurement_of_an_earlier_version_is_read(measurement: Measurement) -
     assert _exact(codec.measurement_of_fields(earlier), replace(measurement, stolen_cpus=0.0, card=None))
 
 
-@RELAXED
 @given(OUTCOMES, st.data())
 def test_an_outcome_that_lacks_a_field_is_told(outcome: Outcome, data: st.DataObject) -> None:
     fields = json.loads(codec.encode_outcome(outcome))

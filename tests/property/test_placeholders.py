@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tuner.errors import UsageError
@@ -12,7 +12,6 @@ from tuner.model import Device, Value, same_value
 from tuner.space.arguments import Placeholder, extend_space, parse, render
 from tuner.space.declare import Knob, Known, SearchSpace
 
-RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True)
 WORDS = st.text(st.characters(exclude_characters="{}|", exclude_categories=["Cs"]), min_size=1, max_size=6)
 VALUES: st.SearchStrategy[Value] = (
@@ -21,13 +20,11 @@ VALUES: st.SearchStrategy[Value] = (
 LITERALS = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]), max_size=6)
 
 
-@RELAXED
 @given(st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 def test_a_value_written_by_python_is_read_as_itself(value: Value) -> None:
     assert same_value(typed_value(str(value)), value)
 
 
-@RELAXED
 @given(st.text(max_size=8))
 def test_any_text_has_a_value_that_equals_itself(text: str) -> None:
     value = typed_value(text)
@@ -47,14 +44,12 @@ def test_a_value_has_the_type_that_it_looks_like(text: str, value: Value) -> Non
     assert same_value(typed_value(text), value)
 
 
-@RELAXED
 @given(st.lists(LITERALS))
 def test_arguments_without_braces_are_left_as_they_are(argv: list[str]) -> None:
     assert parse(argv) == {}
     assert render(argv, {"batch_size": 64}) == tuple(argv)
 
 
-@RELAXED
 @given(NAMES, st.lists(WORDS, min_size=1, max_size=4), LITERALS, LITERALS, st.data())
 def test_a_choice_is_rendered_as_it_was_written(
     knob: str, texts: list[str], before: str, after: str, data: st.DataObject
@@ -71,7 +66,6 @@ def test_a_choice_is_rendered_as_it_was_written(
     assert rendered in [f"{before}{t}{after}" for t in texts if same_value(typed_value(t), typed_value(chosen))]
 
 
-@RELAXED
 @given(NAMES, VALUES, st.sampled_from(["--x={}", "--x {}", "-x={}", "x={}"]))
 def test_a_value_that_was_not_written_is_rendered_so_that_it_is_read_back(knob: str, value: Value, form: str) -> None:
     assume(not isinstance(value, str) or same_value(typed_value(value), value))
@@ -80,7 +74,6 @@ def test_a_value_that_was_not_written_is_rendered_so_that_it_is_read_back(knob: 
     assert same_value(typed_value(last.rpartition("x=")[2] if "=" in form else last), value)
 
 
-@RELAXED
 @given(NAMES, st.lists(WORDS.filter(lambda word: not word.startswith("-")), max_size=3), st.booleans())
 def test_the_baseline_runs_without_a_bare_placeholder(knob: str, others: list[str], apart: bool) -> None:
     option = ["--width", f"{{{knob}}}"] if apart else [f"--width={{{knob}}}"]
@@ -92,7 +85,6 @@ def test_the_baseline_runs_without_a_bare_placeholder(knob: str, others: list[st
         assert len(render(argv, {knob: 3})) == len(argv)
 
 
-@RELAXED
 @given(NAMES, LITERALS, LITERALS)
 def test_doubled_braces_stand_for_single_ones(name: str, before: str, after: str) -> None:
     argv = [f"{before}{{{{{name}}}}}{after}"]

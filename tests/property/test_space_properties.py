@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.torch import SPACE as TORCH
@@ -16,7 +16,6 @@ from tuner.model import Config, Device, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, SearchSpace
 from tuner.space.resolve import ResolvedSpace, resolve
 
-RELAXED = settings(deadline=None)  # a shared machine stalls, and that is no fault of the code
 CPU = Device("cpu", 0, "a CPU", "", 2**34)
 # Values that Python takes for equal, among others.
 VALUES: st.SearchStrategy[Value] = st.sampled_from([True, False, 0, 1, 1.0, 0.0, 2, "1", "true", "fp32"])
@@ -47,7 +46,6 @@ def _indices(space: ResolvedSpace, data: st.DataObject) -> dict[str, int]:
     return {axis.knob.name: data.draw(st.integers(0, len(axis.values) - 1)) for axis in space.axes}
 
 
-@RELAXED
 @given(spaces())
 def test_an_axis_holds_what_was_written_and_no_value_twice(space: ResolvedSpace) -> None:
     for axis in space.axes:
@@ -58,7 +56,6 @@ def test_an_axis_holds_what_was_written_and_no_value_twice(space: ResolvedSpace)
     assert named == {knob.name for knob in space.space.knobs}
 
 
-@RELAXED
 @given(spaces(), st.data())
 def test_a_canonical_config_is_its_own(space: ResolvedSpace, data: st.DataObject) -> None:
     config = space.config_of(_indices(space, data))
@@ -66,7 +63,6 @@ def test_a_canonical_config_is_its_own(space: ResolvedSpace, data: st.DataObject
     assert space.canonical(space.complete(config)) == config
 
 
-@RELAXED
 @given(spaces(), st.data())
 def test_indices_and_canonical_configs_are_inverse(space: ResolvedSpace, data: st.DataObject) -> None:
     indices = _indices(space, data)
@@ -80,14 +76,12 @@ def test_indices_and_canonical_configs_are_inverse(space: ResolvedSpace, data: s
         assert back == indices
 
 
-@RELAXED
 @given(spaces())
 def test_as_written_is_the_baseline(space: ResolvedSpace) -> None:
     assert space.config_of({axis.knob.name: axis.as_written for axis in space.axes}) == space.pinned
     assert space.allows({})
 
 
-@RELAXED
 @given(spaces(), st.data())
 def test_a_pinned_knob_stays_pinned(space: ResolvedSpace, data: st.DataObject) -> None:
     config = space.config_of(_indices(space, data))
@@ -104,7 +98,6 @@ KNOWLEDGE = Knowledge(
 )  # fmt: skip
 
 
-@RELAXED
 @given(st.data())
 def test_the_declared_space_keeps_the_effective_batch(data: st.DataObject) -> None:
     space = resolve(TORCH, Known(CPU, 4, knowledge=KNOWLEDGE))

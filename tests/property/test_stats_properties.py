@@ -27,7 +27,6 @@ SCALE = st.sampled_from([2.0**power for power in range(-12, 13)])
 # No deadline an example anywhere: a shared machine stalls, and that is no fault of the code.
 
 
-@settings(deadline=None)
 @given(PAIRS, SCALE)
 def test_a_rate_lies_in_its_interval_and_scales_with_its_units(blocks: list[tuple[float, float]], scale: float) -> None:
     samples, seconds = [block[0] for block in blocks], [block[1] for block in blocks]
@@ -39,7 +38,6 @@ def test_a_rate_lies_in_its_interval_and_scales_with_its_units(blocks: list[tupl
     assert scaled.low == pytest.approx(interval.low * scale)
 
 
-@settings(deadline=None)
 @given(PAIRS)
 def test_a_ratio_turned_round_is_its_inverse(runs: list[tuple[float, float]]) -> None:
     before, after = [run[0] for run in runs], [run[1] for run in runs]
@@ -49,7 +47,6 @@ def test_a_ratio_turned_round_is_its_inverse(runs: list[tuple[float, float]]) ->
         assert there.low * back.high == pytest.approx(1)
 
 
-@settings(deadline=None)
 @given(SERIES, SCALE)
 def test_a_trend_has_no_units_and_reverses(values: list[float], scale: float) -> None:
     line, scaled, reverse = trend(values), trend([v * scale for v in values]), trend(values[::-1])
@@ -58,27 +55,23 @@ def test_a_trend_has_no_units_and_reverses(values: list[float], scale: float) ->
     assert reverse.slope == pytest.approx(-line.slope, rel=1e-6, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(SERIES)
 def test_a_steady_start_is_in_the_first_half(values: list[float]) -> None:
     assert 0 <= steady_start(values) <= len(values) // 2
 
 
-@settings(deadline=None)
 @given(st.floats(1e-9, 1 - 1e-9), st.floats(0.5, 1e4))
 def test_a_student_quantile_inverts_the_distribution(probability: float, degrees: float) -> None:
     value = student_t_quantile(probability, degrees)
     assert student_t_cdf(value, degrees) == pytest.approx(probability, rel=1e-6, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(st.floats(-50, 50), st.floats(-50, 50), st.floats(0.5, 1e4))
 def test_a_student_distribution_rises(one: float, other: float, degrees: float) -> None:
     low, high = sorted((one, other))
     assert 0 <= student_t_cdf(low, degrees) <= student_t_cdf(high, degrees) + 1e-12 <= 1 + 1e-11
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=10), st.floats(0, 5), st.floats(0, 5))
 def test_a_wider_margin_never_turns_pass_into_less(differences: list[float], margin: float, more: float) -> None:
     if non_inferior(differences, margin) is Noninferiority.PASS:
@@ -86,7 +79,7 @@ def test_a_wider_margin_never_turns_pass_into_less(differences: list[float], mar
         assert sum(differences) / len(differences) <= margin + 1e-9
 
 
-@settings(deadline=None, max_examples=25)  # each level takes a dozen integrals
+@settings(max_examples=25)  # each level takes a dozen integrals
 @given(st.floats(0.001, 0.2), st.integers(2, 12))
 def test_a_look_has_more_than_bonferronis_level(alpha: float, looks: int) -> None:
     assert alpha / looks <= pocock_level(alpha, looks) < alpha

@@ -56,7 +56,6 @@ REPORT = '"kind":"knob","knob":"a","requested":2,"sites_seen":1,"sites_changed":
 SENT = st.sampled_from(list(RECORDS.values())).flatmap(shaped)
 
 
-@settings(deadline=None)
 @given(SENT, st.floats(-1e9, 1e9))
 def test_a_record_comes_back_as_it_was(record: Record, t: float) -> None:
     (entry,) = wire.decode([wire.encode(record, t)])
@@ -64,13 +63,12 @@ def test_a_record_comes_back_as_it_was(record: Record, t: float) -> None:
     assert entry.t == round(t, 6)
 
 
-@settings(deadline=None)
 @given(shaped(ChildRequest))
 def test_a_request_comes_back_as_it_was(request: ChildRequest) -> None:
     assert repr(wire.decode_request(wire.encode_request(request))) == repr(request)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(SENT, st.data())
 def test_a_field_of_another_type_gives_a_note_and_no_exception(record: Record, data: st.DataObject) -> None:
     line = json.loads(wire.encode(record, 1.0))
@@ -119,7 +117,6 @@ def test_a_name_that_only_a_later_version_knows_is_skipped() -> None:
     assert entry.record == Note("a")
 
 
-@settings(deadline=None)
 @given(SENT, st.data())
 def test_a_torn_line_is_skipped_and_its_neighbours_are_not(record: Record, data: st.DataObject) -> None:
     whole = wire.encode(record, 0.0)
@@ -127,7 +124,6 @@ def test_a_torn_line_is_skipped_and_its_neighbours_are_not(record: Record, data:
     assert [type(entry.record) for entry in wire.decode([whole, torn])] == [type(record)]
 
 
-@settings(deadline=None)
 @given(st.binary())
 def test_garbage_is_skipped(garbage: bytes) -> None:
     assert all(type(entry.record) in RECORDS.values() for entry in wire.decode([garbage]))

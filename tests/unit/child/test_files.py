@@ -136,7 +136,7 @@ def _fill(folder: Path) -> None:
         (folder / name).write_text(name)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 @example(steps=[("rename", "folder", "new/deep")])
 @example(steps=[("rename", "folder", "theirs/deep")])

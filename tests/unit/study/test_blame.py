@@ -46,7 +46,7 @@ def broken_by(*watches: Watch) -> Callable[[TrialRequest], Outcome]:
     return lambda request: RUNS if request.plain or request.without >= set(watches) else raised()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(sorted(ALL - {Watch.FILES})), st.booleans())
 def test_the_one_watch_that_breaks_a_script_is_found(watch: Watch, traced: bool) -> None:
     frame = '  File "/x/tuner/child/torch/loader.py", line 1, in f\n' if traced else ""
