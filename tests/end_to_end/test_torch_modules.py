@@ -152,3 +152,34 @@ def test_float32_products_are_told_by_how_they_are_rounded(
     ran = run_child(write_script(text), {"precision": asked})
     assert not [note for note in ran.of("note") if "observation failed" in note["text"]]
     assert ran.evidence("precision") == evidence
+
+
+TRACED = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 4)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(512, 3, 8, 8), torch.randint(0, 4, (512,)))
+    for epoch in range(1000):
+        for x, y in DataLoader(data, batch_size=16):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if epoch < 2:
+                traced = torch.jit.trace(model, x, strict=True)  # its own check compares graphs and outputs
+                assert not any(node.kind() == "prim::PythonOp" for node in traced.graph.nodes())
+                torch.testing.assert_close(traced(x), model(x))
+"""
+
+
+@pytest.mark.parametrize("config", [{}, {"precision": "bf16", "channels_last": True}], ids=str)
+def test_a_model_is_traced_as_under_plain_python(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], config: dict[str, Any]
+) -> None:
+    """As by ``torch.jit.trace``, or TensorBoard's ``add_graph``."""
+    ran = run_child(write_script(TRACED), config)
+    assert not ran.of("exception"), ran.of("exception")
+    assert all(ran.evidence(knob) == "verified" for knob in config)
