@@ -33,9 +33,10 @@ def install(overlay: Overlay) -> None:
     """Patches the ways in which Python scripts write, rename, remove and look for files."""
     patch(builtins, "open", lambda original: _open(overlay, original))
     patch(io, "open", lambda _: builtins.open)
+    remove, rmdir = _removing(_is_file), _removing(_is_empty_folder)
     patches: dict[str, Make] = {
         "open": _os_open, "replace": renames.rename, "rename": renames.rename, "link": renames.link,
-        "symlink": renames.symlink, "remove": _remove, "unlink": _remove, "rmdir": _rmdir, "mkdir": _mkdir,
+        "symlink": renames.symlink, "remove": remove, "unlink": remove, "rmdir": rmdir, "mkdir": _mkdir,
         "truncate": _truncate, "chmod": _on_own, "utime": _on_own,
         "stat": reading_first, "lstat": _lstat, "access": _access, "listdir": _listdir, "scandir": _scandir,
     }  # fmt: skip
@@ -179,45 +180,41 @@ def _mkdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., R
     return mkdir
 
 
-def _remove(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
-    def remove(path: object, *args: object, **kwargs: object) -> object:
-        name = overlay.absolute(path)
-        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
-            return original(path, *args, **kwargs)
-        with overlay.changing():
-            place = overlay.view(name, follow=False)
-            if place is None:
-                raise missing(path)
-            is_users = place == name and overlay.is_users(name, follow=False)
-            if is_users and (os.path.islink(name) or not os.path.isdir(name)):
-                overlay.remove(name)
-                return None
-            done = original(path if place == name else place, *args)
-            overlay.forget(name)
-            return done
+def _removing(is_its: Callable[[Overlay, str, object], bool]) -> Make:
+    """What removes one file or folder: of the user's only where ``is_its``, and without touching it."""
 
-    return remove
+    def make(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
+        def remove(path: object, *args: object, **kwargs: object) -> object:
+            name = overlay.absolute(path)
+            if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+                return original(path, *args, **kwargs)
+            with overlay.changing():
+                place = overlay.view(name, follow=False)
+                if place is None:
+                    raise missing(path)
+                if place == name and overlay.is_users(name, follow=False) and is_its(overlay, name, path):
+                    overlay.remove(name)
+                    return None
+                done = original(path if place == name else place, *args)
+                overlay.forget(name)
+                return done
+
+        return remove
+
+    return make
 
 
-def _rmdir(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
-    def rmdir(path: object, *args: object, **kwargs: object) -> object:
-        name = overlay.absolute(path)
-        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
-            return original(path, *args, **kwargs)
-        with overlay.changing():
-            place = overlay.view(name, follow=False)
-            if place is None:
-                raise missing(path)
-            if place == name and overlay.is_users(name, follow=False) and os.path.isdir(name):
-                if overlay.listed(name, os.listdir(name)):
-                    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-                overlay.remove(name)
-                return None
-            done = original(path if place == name else place, *args)
-            overlay.forget(name)
-            return done
+def _is_file(overlay: Overlay, name: str, path: object) -> bool:
+    return os.path.islink(name) or not os.path.isdir(name)
 
-    return rmdir
+
+def _is_empty_folder(overlay: Overlay, name: str, path: object) -> bool:
+    """Raises OSError, as ``os.rmdir`` does, where the script sees something in it."""
+    if not os.path.isdir(name):
+        return False
+    if overlay.listed(name, os.listdir(name)):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+    return True
 
 
 def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:

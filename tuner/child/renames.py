@@ -5,18 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .files import Overlay, missing
 from .places import is_in
 
 
+def _names(overlay: Overlay, src: object, dst: object, kwargs: Mapping[str, object]) -> tuple[str, str] | None:
+    """The absolute paths that are meant; None where a call isn't about such, or is ours."""
+    by_descriptor = any(kwargs.get(name) is not None for name in ("src_dir_fd", "dst_dir_fd"))
+    source, destination = overlay.absolute(src), overlay.absolute(dst)
+    if source is None or destination is None or overlay.is_working or by_descriptor:
+        return None
+    return source, destination
+
+
 def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
     def call(src: object, dst: object, *args: object, **kwargs: object) -> object:
-        source, destination = overlay.absolute(src), overlay.absolute(dst)
-        by_descriptor = any(kwargs.get(name) is not None for name in ("src_dir_fd", "dst_dir_fd"))
-        if source is None or destination is None or overlay.is_working or by_descriptor:
+        names = _names(overlay, src, dst, kwargs)
+        if names is None:
             return original(src, dst, *args, **kwargs)
+        source, destination = names
         with overlay.changing():
             here, there = overlay.view(source, follow=False), overlay.view(destination, follow=False)
             above = overlay.view(os.path.dirname(destination))
@@ -99,10 +108,10 @@ def _move(rename: Callable[..., object], source: str, target: str) -> None:
 
 def link(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
     def call(src: object, dst: object, *args: object, **kwargs: object) -> object:
-        source, destination = overlay.absolute(src), overlay.absolute(dst)
-        by_descriptor = any(kwargs.get(name) is not None for name in ("src_dir_fd", "dst_dir_fd"))
-        if source is None or destination is None or overlay.is_working or by_descriptor:
+        names = _names(overlay, src, dst, kwargs)
+        if names is None:
             return original(src, dst, *args, **kwargs)
+        source, destination = names
         with overlay.changing():
             here, there = overlay.view(source), overlay.view(destination, follow=False)
             if here is None:

@@ -13,7 +13,7 @@ from typing import Any
 from ..patches import patch
 from ..records import Phase
 from ..session import Session
-from .parts import PartsWatch
+from .parts import PartsWatch, in_backward
 from .types import Handle, Layer, Module, Result, Tensor
 
 NOT_COMPILED = ("off", False)
@@ -109,7 +109,7 @@ class ModuleWatch:
         ours = self.session.here and self.session.may_be_of("torch")
         if not ours or torch.jit.is_scripting() or torch.jit.is_tracing() or torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
-        if _in_backward(torch):
+        if in_backward(torch):
             return self._recompute(original, module, args, kwargs)
         if not torch.is_grad_enabled():
             clock = self.session.clock
@@ -323,8 +323,3 @@ def _layout(torch: ModuleType, tensor: Tensor) -> bool | None:
         return None
     last, first = tensor.is_contiguous(memory_format=torch.channels_last), tensor.is_contiguous()
     return None if last == first else bool(last)
-
-
-def _in_backward(torch: ModuleType) -> bool:
-    """Whether this thread runs a backward at present."""
-    return bool(torch._C._current_graph_task_id() != -1)

@@ -140,7 +140,7 @@ class PartsWatch:
         if root is None:
             root = self._roots[module] = _Root()
             self._seen.append(root)
-        if self.torch._C._current_graph_task_id() != -1:
+        if in_backward(self.torch):
             return self._again(root, forward, (args, kwargs))
         root.calls += 1
         if self._stays_whole(root, module):
@@ -334,3 +334,8 @@ def _evaluating(module: Module) -> Iterator[None]:
     finally:
         for each, flag in zip(modules, flags, strict=True):
             each.training = flag
+
+
+def in_backward(torch: ModuleType) -> bool:
+    """Whether this thread runs a backward at present."""
+    return bool(torch._C._current_graph_task_id() != -1)
