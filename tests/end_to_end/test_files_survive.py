@@ -118,40 +118,23 @@ def test_libraries_that_write_past_python(tmp_path: Path, compare: Callable[...,
 
 
 @pytest.mark.slow
-def test_a_pretrained_model_is_loaded_as_it_was_saved(tmp_path: Path, compare: Callable[..., Any]) -> None:
-    """By Rust: into a folder of the script's own making, and over a model of the user's."""
+@pytest.mark.parametrize(
+    ("script", "first"),
+    [
+        # Loaded by Rust: into a folder of the script's own making, and over a model of the user's.
+        pytest.param(TRANSFORMERS, "theirs", id="a pretrained model is loaded as it was saved"),
+        pytest.param(TENSORFLOW, "prepare", id="TensorFlow writes through C"),
+        pytest.param(KERAS, "theirs", id="Keras models"),
+        pytest.param(TRAINERS, "prepare", id="trainers resume from what is there, and sweep it"),
+    ],
+)
+def test_frameworks_read_back_what_they_write(
+    tmp_path: Path, compare: Callable[..., Any], script: str, first: str
+) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    script = textwrap.dedent(TRANSFORMERS)
-    prepare_by(script, project, "theirs")
-    compare(script, project)
-
-
-@pytest.mark.slow
-def test_tensorflow_writes_through_c(tmp_path: Path, compare: Callable[..., Any]) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    script = textwrap.dedent(TENSORFLOW)
-    prepare_by(script, project, "prepare")
-    compare(script, project)
-
-
-@pytest.mark.slow
-def test_keras_models(tmp_path: Path, compare: Callable[..., Any]) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    script = textwrap.dedent(KERAS)
-    prepare_by(script, project, "theirs")
-    compare(script, project)
-
-
-@pytest.mark.slow
-def test_trainers_resume_from_what_is_there_and_sweep_it(tmp_path: Path, compare: Callable[..., Any]) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    script = textwrap.dedent(TRAINERS)
-    prepare_by(script, project, "prepare")
-    compare(script, project)
+    prepare_by(textwrap.dedent(script), project, first)
+    compare(textwrap.dedent(script), project)
 
 
 def test_a_diverted_file_that_is_read_past_python_is_told_of(

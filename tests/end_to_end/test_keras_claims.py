@@ -8,26 +8,13 @@ from typing import Any
 
 import numpy
 import pytest
-from support.keras_trials import Trial, begin, keras
+from support.keras_trials import Trial, arrays, begin, keras, model
 
 __all__ = ["begin"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 Begin = Callable[..., Trial]
 ROWS = 100
-
-
-def arrays(rows: int = ROWS) -> tuple[Any, Any]:
-    chance = numpy.random.default_rng(0)
-    x = chance.random((rows, 4), dtype="float32")
-    return x, x.sum(1, keepdims=True)
-
-
-def model(**compiled: Any) -> Any:
-    k = keras()
-    made = k.Sequential([k.Input((4,)), k.layers.Dense(8, activation="relu"), k.layers.Dense(1)])
-    made.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
-    return made
 
 
 def fit(made: Any, **arguments: Any) -> Any:

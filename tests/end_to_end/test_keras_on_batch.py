@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 import pytest
-from support.keras_trials import Trial, begin, keras
+from support.keras_trials import Trial, begin, model
 
 __all__ = ["begin"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -23,13 +23,6 @@ def batches(count: int, kind: str = "numpy") -> Any:
     for _ in range(count):
         x = chance.random((BATCH, 4), dtype="float32")
         yield (tf.constant(x), tf.constant(x.sum(1))) if kind == "tensors" else (x, x.sum(1))
-
-
-def model(**compiled: Any) -> Any:
-    k = keras()
-    made = k.Sequential([k.Input((4,)), k.layers.Dense(8, activation="relu"), k.layers.Dense(1)])
-    made.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
-    return made
 
 
 @pytest.mark.parametrize("kind", ["numpy", "tensors"])

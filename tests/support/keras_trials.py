@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 
 from support.in_process import InProcess
@@ -24,6 +25,21 @@ def keras() -> ModuleType:
         import keras as module
     imported: ModuleType = module
     return imported
+
+
+def arrays(rows: int = 100) -> tuple[Any, Any]:
+    """Inputs of four numbers, and their sums: to be learned."""
+    chance = numpy.random.default_rng(0)
+    x = chance.random((rows, 4), dtype="float32")
+    return x, x.sum(1, keepdims=True)
+
+
+def model(**compiled: Any) -> Any:
+    """A small network for them, compiled with SGD and the mean squared error unless told otherwise."""
+    k = keras()
+    made = k.Sequential([k.Input((4,)), k.layers.Dense(8, activation="relu"), k.layers.Dense(1)])
+    made.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
+    return made
 
 
 class Trial(InProcess):
