@@ -77,6 +77,11 @@ PYTHON = {
     "write_link": "open('link.txt', 'w').write('new'); say(open('old.txt').read())",
     "remove_link": "os.remove('link.txt'); say(os.path.lexists('link.txt'))",
     "new_link": "os.symlink('old.txt', 'l'); open('l', 'w').write('new'); say(open('old.txt').read())",
+    "link_turned": (
+        "os.mkdir('new'); os.symlink('new', 'latest'); open('latest/inner.txt', 'w').write('1')\n"
+        "os.remove('latest'); os.symlink('sub', 'latest'); open('latest/inner.txt', 'w').write('2')\n"
+        "say(open('sub/inner.txt').read(), open('new/inner.txt').read())\n"
+    ),
     "hard_link": "os.link('old.txt', 'h'); say(open('h').read()); os.remove('old.txt')",
     "mkdir": "os.mkdir('sub')",
     "rmdir_full": "os.rmdir('sub')",
