@@ -129,7 +129,7 @@ class Overlay:
             return False
         born = births.birth(real, follow=follow)
         if born is None:
-            return not self.created.has_made(path) and min(status.st_mtime, status.st_ctime) < self.began
+            return not self.created.has_made(real) and min(status.st_mtime, status.st_ctime) < self.began
         return born < self.began
 
     def _is_protected(self, real: str, everywhere: bool) -> bool:
@@ -275,8 +275,6 @@ class Overlay:
                 return self._write_where_removed(name)
             if place != name:
                 return place
-            if self.created.has_made(name) and not os.path.islink(name):
-                return path
             if exclusive or os.path.isdir(name) or not self.is_users(name, everywhere=everywhere):
                 return path
             if not os.access(name, os.W_OK):
@@ -323,8 +321,8 @@ class Overlay:
     def loading(self, path: Given) -> Given | str:
         """For libraries that read a file past ``open``."""
         place = self.for_reading(path)
-        if self.created.has_any and not self.is_working:
-            self.created.read(self.absolute(place))
+        if self.created.has_any and not self.is_working and (name := self.absolute(place)) is not None:
+            self.created.read(self._known_entry(name))
         return place
 
     def listed(self, folder: str, names: Iterable[str]) -> list[str]:

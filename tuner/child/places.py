@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from .records import ChildRequest
 
+_readlink = os.readlink
+
 
 def is_in(path: str, folder: str) -> bool:
     """Whether it is the folder, or below it."""
@@ -17,6 +19,15 @@ def entry(path: str) -> str:
     """The path with the links in its folder resolved, and itself as it is."""
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name)
+
+
+def of_descriptor(descriptor: int) -> str | None:
+    """What was opened, by its path; None where the kernel doesn't tell."""
+    try:
+        path = _readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
+    return path if os.path.isabs(path) else None
 
 
 def caches() -> Iterator[str]:
