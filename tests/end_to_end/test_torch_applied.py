@@ -17,7 +17,7 @@ from tuner.space.registry import load_space
 __all__ = ["begin"]
 
 Begin = Callable[..., Any]
-ALONE: list[tuple[str, Any]] = [
+ALONE: list[Any] = [
     ("num_workers", 1), ("prefetch_factor", 4), ("persistent_workers", True), ("threads", 1), ("channels_last", True),
     ("cudnn_benchmark", True), ("batch_size", 16), ("grad_accumulation", 2), ("lr_scale", 0.5),
     ("precision", "bf16"), ("precision", "fp16"), ("optimizer", "foreach"), ("optimizer", "fused"),
