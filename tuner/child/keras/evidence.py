@@ -189,7 +189,7 @@ class Observation:
         elif "batch_size" in left_out:
             left_out["grad_accumulation"] = left_out["batch_size"]  # their batches can't be made larger, either
         if call.acts_by_batch or call.saves_by_batch:
-            left_out["steps_per_execution"] = call.why_not_several_steps(2)
+            left_out["steps_per_execution"] = call.why_not_several_steps(2, call.epoch_steps)
         if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
