@@ -50,14 +50,14 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "applied",
         "session",
         "arguments files",
-        "renames descriptors",
+        "renames descriptors carried",
         "python_files",
         "adapter",
         "numpy formats torch tensorflow",
         "keras",
         "adapters",
         "hooks",
-        "execute",
+        "execute spawned",
         "__init__ __main__",
     )
 )
