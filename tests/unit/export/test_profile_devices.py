@@ -29,7 +29,8 @@ def test_a_machine_with_the_same_processor_and_other_cores_keeps_its_entry() -> 
     profiles = read(both, "best.json")
     assert choose(profiles, CPU, 2, "best.json").cores == 2
     assert choose(profiles, CPU, 64, "best.json").cores == 64
-    assert not still_proven(merged(None, profile(64), "best.json"), made_up.RESULT, {**profile(2), "runs": 0}, "best.json")
+    elsewhere = merged(None, profile(64), "best.json")
+    assert not still_proven(elsewhere, made_up.RESULT, {**profile(2), "runs": 0}, "best.json")
 
 
 def test_a_card_is_itself_in_whatever_machine() -> None:
