@@ -53,7 +53,8 @@ def note_lack_of_time(study: StudyContext, fastest: Trial, winner: Winner | None
     """Names the budget that would do, where nothing but time was lacking to prove the fastest config."""
     screened = [result.config for result in study.screened]
     lacked = winner is None if fastest in study.fit else fastest.config not in screened
-    if study.budget.seconds is None or not lacked:
+    failed = fastest.config in failed_in(study.trials, study.plan.objective)
+    if study.budget.seconds is None or not lacked or failed:
         return
     # A study that goes on measures the script as written once more.
     time = study.time
@@ -85,7 +86,7 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
             kept_s = LEEWAY * _left_s(study, schedule, schedule.rounds)
             _report_pairs(study, schedule, study.execute(trial, kept_s=kept_s))
             continue
-        left = schedule.runs_left(study.trials, failed_in(schedule, study.trials, study.plan.objective))
+        left = schedule.runs_left(study.trials, failed_in(study.trials, study.plan.objective))
         if not left:
             return schedule, schedule.rounds
         number, config = left[0]
@@ -106,7 +107,7 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
 def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedule | None:
     """The schedule without its weakest candidates, so that its first ``rounds`` rounds fit; None where none do."""
     objective = study.plan.objective
-    failed = failed_in(schedule, study.trials, objective)
+    failed = failed_in(study.trials, objective)
 
     def so_far(candidate: Trial) -> float:
         gains = pairs_of(schedule, candidate.config, study.trials, objective).gains
@@ -127,7 +128,7 @@ def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedul
 
 def _left_s(study: StudyContext, schedule: Schedule, rounds: int) -> float:
     """What is left of the first ``rounds`` rounds takes, in seconds."""
-    left = schedule.runs_left(study.trials, failed_in(schedule, study.trials, study.plan.objective))
+    left = schedule.runs_left(study.trials, failed_in(study.trials, study.plan.objective))
     return sum(study.time.run_s(Phase.FINALS, config) for number, config in left if number <= rounds)
 
 
@@ -225,7 +226,7 @@ def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
     """The fastest of all that was proven, by the lower end; the verdict where nothing was.
 
     Each opening has its share of the error, and so earlier proofs stand beside later ones. One falls where its config
-    isn't fit any more, or where later finals judged the same config to their end.
+    isn't fit any more, where a later run of it in the finals failed, or later finals judged it to their end.
     """
     proofs = [winner] if winner is not None and winner.verdict is Verdict.IMPROVED else []
     screens, judged = dict[Config, Screened](), set[Config]()
@@ -239,7 +240,7 @@ def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
             passed = screened is not None and screened.verdict is Noninferiority.PASS
             if passed or not study.time.needs_screen(earlier.config):
                 proofs.append(earlier)
-        failed = failed_in(schedule, study.trials, study.plan.objective)
+        failed = failed_in(study.trials, study.plan.objective)
         if _was_judged(study, schedule) and not schedule.runs_left(study.trials, failed):
             judged |= {trial.config for trial in schedule.candidates if trial.number not in schedule.dropped}
     best = max(proofs, key=lambda proof: proof.speedup.low, default=winner)  # of equal ones the latest
@@ -254,7 +255,8 @@ def _schedule(study: StudyContext) -> Schedule | None:
     begun = _begun(study)
     if begun is not None:
         return begun
-    candidates = study.fit[: plan.finalists]
+    failed = failed_in(study.trials, plan.objective)
+    candidates = [trial for trial in study.fit if trial.config not in failed][: plan.finalists]
     if not candidates:
         return None
     configs = (BASELINE, *(trial.config for trial in candidates))
@@ -267,7 +269,7 @@ def _schedule(study: StudyContext) -> Schedule | None:
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
     most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
     earlier = _all_finals(study)
-    schedule = Schedule(candidates[:count], rounds, plan.seed, looks, most_foreign_cpus)
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, most_foreign_cpus)
     # The same candidates again: what was searched since brought nothing better. Their finals go on.
     same = next((finals for finals in earlier if finals.group == schedule.group), None)
     openings = [max(1, finals.opening) for finals in earlier if _was_judged(study, finals)]
