@@ -75,7 +75,8 @@ class TrialExecutor:
         """The outcome, of a second run where other processes contaminated the first one.
 
         A contaminated run is not averaged in: the calmer of the two counts, and the other one's records are kept
-        beside it. A config that fails the second time has failed, however calm that run was. A machine that is always busy isn't asked again and again.
+        beside it. A config that fails the second time has failed, however calm that run was. A machine that is always
+        busy isn't asked again and again.
         """
         first = self._run(request)
         host = self._plan.host

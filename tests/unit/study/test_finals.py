@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from support import worlds
-from support.ran import Ran
+from support.ran import Ran, of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.learning import LATER
-from tuner.events import Event, TrialStarted
+from tuner.events import Event, Noted, TrialStarted
 from tuner.export import PROFILE
 from tuner.model import Config, Outcome, Phase, Trial, Verdict
 from tuner.report.summary import summary
@@ -233,3 +233,41 @@ def test_a_proof_falls_where_its_config_fails_in_later_finals(tmp_path: Path) ->
     resumed = study(4, lambda c, in_finals: broken if c and in_finals else later_speeds(c))
     assert len(groups(resumed.trials)) == 2
     assert resumed.winner is None
+
+
+def test_finals_that_are_stopped_between_two_looks_prove_nothing_yet(tmp_path: Path) -> None:
+    """Each Ctrl-C would be one more look: of 1000 configs like the script as written 28 are proven, not 18."""
+    study = replace(plan(tmp_path, 2), finals_rounds=5)
+    stop, rate, runs = threading.Event(), speeds(), Counter[Config]()
+
+    def until_the_fourth_round(config: Config) -> Outcome:
+        runs[config] += 1
+        if config and runs[config] > 4:
+            stop.set()
+        return rate(config)
+
+    stopped = Ran(study, until_the_fourth_round, stop)
+    finished = {t.round for t in stopped.result.trials if t.phase is Phase.FINALS and t.config}
+    assert stopped.result.interrupted and finished == {1, 2, 3}
+    assert stopped.result.winner is None and profile(stopped.result)["verdict"] == "keep-baseline"
+    notes = [event.text for event in of(stopped.events, Noted)]
+    assert "nothing is proven yet: stopped after 3 of 5 rounds of the finals; the same command goes on" in notes
+    resumed = Ran(study, speeds()).result
+    assert resumed.winner is not None and resumed.winner.verdict is Verdict.IMPROVED and resumed.winner.runs == 5
+
+
+def test_unfinished_finals_prove_nothing_once_others_take_their_place(tmp_path: Path) -> None:
+    stop, runs = threading.Event(), Counter[Config]()
+
+    def until_the_fourth_round(config: Config) -> Outcome:
+        runs[config] += 1
+        if config and runs[config] > 4:
+            stop.set()
+        return speeds()(config)
+
+    Ran(plan(tmp_path, 2), until_the_fourth_round, stop)
+    # Later it is as fast as the script as written, and another one is lucky.
+    fast = speeds(lucky=1)
+    resumed = Ran(plan(tmp_path, 4), lambda c: worlds.measured(90.0) if c == {"precision": "bf16"} else fast(c)).result
+    assert len(groups(resumed.trials)) == 2
+    assert resumed.winner is not None and resumed.winner.verdict is Verdict.KEEP_BASELINE
