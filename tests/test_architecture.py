@@ -49,7 +49,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "sources knobs facts metrics user_modules",
         "applied",
         "session",
-        "arguments files",
+        "arguments files own_batches",
         "renames",
         "python_files",
         "adapter",

@@ -35,14 +35,19 @@ BackwardListener = Callable[[bool], None]
 
 
 class StepWatch:
-    """Patches backward and step. A scaled step is arranged here and nowhere else."""
+    """Patches backward and step. A scaled step is arranged here and nowhere else.
+
+    ``step_ends``: called before a step is counted.
+    """
 
     def __init__(
-        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, gradients: GradientWatch
-    ) -> None:
+        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, step_ends: Callable[[], None],
+        gradients: GradientWatch,
+    ) -> None:  # fmt: skip
         self.session = session
         self.torch = torch
         self.backward_ran = backward_ran
+        self.step_ends = step_ends
         self.gradients = gradients
         self.scalers = ScalerWatch()
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -132,7 +137,7 @@ class StepWatch:
         self.backward_ran(leads)
         if not self.optimizers and not self.in_optimizer:
             self.losses.step_ends()
-            self.session.step("torch")
+            self._count_step()
 
     # optimizer
 
@@ -185,8 +190,12 @@ class StepWatch:
         if self.session.measuring:
             self.rates.stepped(optimizer)
             self.trajectory.stepped(optimizer)
-            self.session.step("torch")
+            self._count_step()
         return result
+
+    def _count_step(self) -> None:
+        self.step_ends()
+        self.session.step("torch")
 
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
         is_first = not self.steps and not self.scalers.begun
@@ -208,7 +217,7 @@ class StepWatch:
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
                 self.evaluations += 1
-                self.session.step("torch")
+                self._count_step()
             loss = closure()
             self._look_at_gradients(optimizer)
             return loss
