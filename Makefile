@@ -25,6 +25,9 @@ PYTEST = $(BIN)/python -m pytest
 # The oldest Keras that pyproject.toml promises; make test-keras KERAS="keras==3.10.*"  takes another.
 KERAS ?= keras==3.8.*
 
+# Hundreds of processes import the same modules: they are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: env study test test-all test-keras check-cuda golden lint types clean
 
 env: $(VENV)/.installed

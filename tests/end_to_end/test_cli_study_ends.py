@@ -96,8 +96,9 @@ def test_a_dry_run_makes_nothing(place: Place) -> None:
     assert [path.name for path in place.folder.iterdir()] == ["train.py"]
 
 
+@pytest.mark.parametrize("verb", ["study", pytest.param("probe", marks=pytest.mark.slow)])
 def test_a_knob_of_another_framework_is_refused_once_the_baseline_is_known(
-    place: Place, install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    place: Place, install: Callable[..., None], monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     source = """
         from tuner.space import Knob, SearchSpace
@@ -107,7 +108,6 @@ def test_a_knob_of_another_framework_is_refused_once_the_baseline_is_known(
     monkeypatch.setenv("PYTHONPATH", f"{place.folder / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     place.write(SCRIPT, "train.py")
     place.write('[study]\nscript = "train.py"\nknobs = ["lever"]\n', "study.toml")
-    for verb in ("study", "probe"):
-        answer = place.run(verb, "--device", "cpu", "--study", verb)
-        assert answer.returncode == 2, answer.stdout + answer.stderr
-        assert "error: lever is a knob of 'tiny', and the script trains with torch 2." in answer.stderr
+    answer = place.run(verb, "--device", "cpu", "--study", verb)
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    assert "error: lever is a knob of 'tiny', and the script trains with torch 2." in answer.stderr

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.file_attacks import HARMLESS, HARNESS, PYTHON, prepare, state
-from support.file_scripts import KERAS, LIBRARIES, TENSORFLOW, TRAINERS, TRANSFORMERS
+from support.file_scripts import KERAS, LIBRARIES, PROCESSES, TENSORFLOW, TRAINERS, TRANSFORMERS
 
 from tuner.child.wire import KEPT
 from tuner.runner.created_files import move_created_files
@@ -115,6 +115,15 @@ def test_libraries_that_write_past_python(tmp_path: Path, compare: Callable[...,
     prepare_by(script, project, "prepare")
     assert len(list((project / "theirs").iterdir())) > 8
     compare(script, project)
+
+
+def test_processes_that_the_script_starts_anew(tmp_path: Path, compare: Callable[..., Any]) -> None:
+    """Each is a fresh Python: what was diverted before is seen there, and what it diverts is seen here."""
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("log.txt", "first.txt", "gone.txt", "x.safetensors", "all.txt"):
+        (project / name).write_text("the user's")
+    compare(textwrap.dedent(PROCESSES), project)
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_a_precision_is_read_from_what_is_computed(
     assert ran.evidence("precision") == evidence, ran.of("knob")
 
 
-@pytest.mark.parametrize("how", ["compiled", "eager"])
+@pytest.mark.parametrize("how", ["compiled", pytest.param("eager", marks=pytest.mark.slow)])
 def test_that_a_step_was_compiled_is_read_from_what_ran(
     how: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
@@ -144,7 +144,7 @@ BY_BATCH = """
 """
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "jax"])
 def test_train_on_batch_is_counted(
     backend: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

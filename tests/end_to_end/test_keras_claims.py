@@ -97,6 +97,80 @@ def test_an_epoch_that_the_script_counts_is_not_overrun(begin: Begin, steps: int
     assert trial.evidence("steps_per_execution")[0] == ("verified" if taken else "contradicted")
 
 
+WRITTEN = {"batch_size": 10, "grad_accumulation": 1, "steps_per_execution": 1}
+
+
+def fit_endless(made: Any, steps: int, epochs: int = 3, dataset: Any = None) -> Any:
+    """A dataset without an end, in batches of ten, and epochs of so many of them."""
+    import tensorflow as tf
+
+    endless = tf.data.Dataset.from_tensor_slices(arrays()).repeat().batch(10) if dataset is None else dataset
+    made.fit(endless, epochs=epochs, steps_per_epoch=steps, verbose=0)
+    return endless
+
+
+@pytest.mark.parametrize(("steps", "taken"), [(8, False), (16, True)])
+def test_an_epoch_of_larger_batches_is_not_overrun(begin: Begin, steps: int, taken: bool) -> None:
+    """Eight steps of the script are four of batches twice as large, and no call of eight."""
+    trial = begin({"batch_size": 20, "steps_per_execution": 8}, framework="keras", as_written=WRITTEN)
+    made = model()
+    fit_endless(made, steps)
+    facts = trial.end()
+    assert int(made.optimizer.iterations.numpy()) == facts["steps"] == 3 * steps // 2
+    assert facts["samples"] == 3 * 10 * steps
+    assert trial.evidence("batch_size") == ("verified", "")
+    evidence, reason = trial.evidence("steps_per_execution")
+    assert evidence == ("verified" if taken else "contradicted")
+    assert reason == ("" if taken else "4 steps, in batches of this size, are no multiple of 8")
+
+
+def test_each_call_of_fit_is_asked_how_many_steps_its_epochs_have(begin: Begin) -> None:
+    """What an earlier call has set on the model isn't the script's own."""
+    trial = begin({"steps_per_execution": 8}, framework="keras", as_written=WRITTEN)
+    made = model(steps_per_execution=2)
+    fit_endless(made, 16, epochs=1)
+    assert made.steps_per_execution == 8
+    fit_endless(made, 10, epochs=1)
+    facts = trial.end()
+    assert made.steps_per_execution == 2
+    assert int(made.optimizer.iterations.numpy()) == facts["steps"] == 26
+    assert trial.evidence("steps_per_execution")[0] == "contradicted"
+
+
+@pytest.mark.parametrize("fed_by", ["dataset", "arrays"])
+def test_an_epoch_that_larger_batches_cannot_make_stays_as_it_is(begin: Begin, fed_by: str) -> None:
+    trial = begin({"batch_size": 20}, framework="keras", as_written=WRITTEN)
+    made = model()
+    if fed_by == "dataset":
+        fit_endless(made, 5)
+    else:
+        made.fit(*arrays(150), batch_size=10, steps_per_epoch=5, epochs=3, verbose=0)
+    facts = trial.end()
+    assert (facts["samples"], facts["steps"]) == (150, 15)
+    evidence, reason = trial.evidence("batch_size")
+    assert (evidence, reason) == ("contradicted", "5 steps of 10 samples each can't be made of batches of 20")
+
+
+def test_each_call_of_fit_is_asked_whether_larger_batches_make_its_epochs(begin: Begin) -> None:
+    trial = begin({"batch_size": 20}, framework="keras", as_written=WRITTEN)
+    made = model()
+    dataset = fit_endless(made, 6, epochs=1)
+    fit_endless(made, 5, epochs=1, dataset=dataset)
+    fit_endless(made, 4, epochs=1, dataset=dataset)
+    facts = trial.end()
+    assert (facts["samples"], facts["steps"]) == (150, 3 + 5 + 2)
+
+
+def test_larger_batches_do_not_overrun_the_scripts_own_calls(begin: Begin) -> None:
+    """It takes four steps in one call itself: of three steps it would take four."""
+    trial = begin({"batch_size": 40}, framework="keras", as_written={**WRITTEN, "steps_per_execution": 4})
+    made = model(steps_per_execution=4)
+    fit_endless(made, 12)
+    assert trial.end()["samples"] == 360
+    assert int(made.optimizer.iterations.numpy()) == 36
+    assert trial.evidence("batch_size")[0] == "contradicted"
+
+
 # eager steps that are traced
 
 

@@ -198,7 +198,7 @@ def test_downloads_of_libraries_stay(
     (tmp_path / cwd).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / cwd)
     session = Session(ChildRequest(folder=str(tmp_path / "study" / "trials" / "0000")), Recorder(None))
-    assert Overlay(session).is_watched(str(tmp_path / path)) is watched
+    assert Overlay(session).places.is_watched(str(tmp_path / path)) is watched
 
 
 def test_what_can_not_be_moved_stays(tmp_path: Path) -> None:

@@ -77,6 +77,11 @@ PYTHON = {
     "write_link": "open('link.txt', 'w').write('new'); say(open('old.txt').read())",
     "remove_link": "os.remove('link.txt'); say(os.path.lexists('link.txt'))",
     "new_link": "os.symlink('old.txt', 'l'); open('l', 'w').write('new'); say(open('old.txt').read())",
+    "link_turned": (
+        "os.mkdir('new'); os.symlink('new', 'latest'); open('latest/inner.txt', 'w').write('1')\n"
+        "os.remove('latest'); os.symlink('sub', 'latest'); open('latest/inner.txt', 'w').write('2')\n"
+        "say(open('sub/inner.txt').read(), open('new/inner.txt').read())\n"
+    ),
     "hard_link": "os.link('old.txt', 'h'); say(open('h').read()); os.remove('old.txt')",
     "mkdir": "os.mkdir('sub')",
     "rmdir_full": "os.rmdir('sub')",
@@ -116,6 +121,43 @@ PYTHON = {
         "os.replace(file.name, 'old.txt')\n"
     ),
     "by_descriptor": "f = os.open('sub', os.O_RDONLY); say(os.listdir(f), os.stat('inner.txt', dir_fd=f).st_size)",
+    "opener": (
+        "fd = os.open('sub', os.O_RDONLY | os.O_DIRECTORY)\n"
+        "with open('inner.txt', 'w', opener=lambda path, flags: os.open(path, flags, dir_fd=fd)) as f: f.write('new')\n"
+        "say(open('sub/inner.txt').read(), os.stat('inner.txt', dir_fd=fd).st_size)\n"
+        "with open('new.txt', 'w', opener=lambda path, flags: os.open(path, flags, dir_fd=fd)) as f: f.write('new')\n"
+        "say(sorted(os.listdir(fd)), os.path.lexists('new.txt'))\n"
+    ),
+    "below_a_descriptor": (
+        "fd = os.open('sub', os.O_RDONLY | os.O_DIRECTORY)\n"
+        "os.chmod('inner.txt', 0o644, dir_fd=fd); os.utime('inner.txt', (1, 1), dir_fd=fd)\n"
+        "os.rename('inner.txt', 'renamed.txt', src_dir_fd=fd, dst_dir_fd=fd)\n"
+        "say(os.access('inner.txt', os.F_OK, dir_fd=fd), sorted(os.listdir(fd)), [e.name for e in os.scandir(fd)])\n"
+        "os.mkdir('made', dir_fd=fd); os.symlink('renamed.txt', 'l', dir_fd=fd)\n"
+        "os.replace('old.txt', 'made/old.txt', dst_dir_fd=fd); os.link('other.txt', 'o', dst_dir_fd=fd)\n"
+        "os.unlink('renamed.txt', dir_fd=fd); os.symlink('o', 'renamed.txt', dir_fd=fd)\n"
+        "say(os.stat('l', dir_fd=fd, follow_symlinks=False).st_mode, os.stat('l', dir_fd=fd).st_size)\n"
+    ),
+    "remove_below_descriptors": (
+        "import shutil\n"
+        "for top, folders, files, fd in os.fwalk('sub', topdown=False):\n"
+        "    for name in files: os.unlink(name, dir_fd=fd)\n"
+        "say(os.listdir('sub')); os.rmdir('sub')\n"
+        "fd = os.open('.', os.O_RDONLY); os.rmdir('empty', dir_fd=fd); say(sorted(os.listdir(fd)))\n"
+    ),
+    "times_of_a_descriptor": "fd = os.open('old.txt', os.O_RDONLY); os.utime(fd, (1, 1)); os.fchmod(fd, 0o600)",
+    "file_io": (
+        "import io\n"
+        "class Mine(io.FileIO, io.RawIOBase): pass\n"
+        "with io.FileIO('old.txt', 'w') as file: file.write(b'new')\n"
+        "with Mine('other.txt', 'a') as file: file.write(b'x')\n"
+        "with io.FileIO('old.txt') as f, Mine('other.txt') as m, open('old.txt', 'rb', 0) as raw:\n"
+        "    say(f.read(), m.readall(), isinstance(raw, io.FileIO), isinstance(raw, Mine), isinstance(m, io.FileIO))\n"
+        "    say(issubclass(Mine, io.RawIOBase), isinstance(f, io.RawIOBase), issubclass(type(raw), io.FileIO))\n"
+        "io.BufferedWriter(io.FileIO(b'sub/inner.txt', 'r+')).write(b'I')\n"
+        "try: io.FileIO('old.txt', 'x')\n"
+        "except FileExistsError: say('exists')\n"
+    ),
     "sqlite": (
         "import sqlite3\n"
         "for i in range(2):\n"

@@ -63,6 +63,38 @@ LIBRARIES = """
         print(os.path.exists("theirs/a.pt"))
 """
 
+PROCESSES = """
+    import concurrent.futures, multiprocessing, os
+    import joblib
+
+    with open("all.txt", "a") as file:  # each process runs the script's module, too
+        file.write(" once more")
+
+    def work(name):
+        with open(name, "a") as file:
+            file.write(f" and of the trial {os.path.exists('gone.txt')}")
+        with open(name) as file:
+            return file.read()
+
+    def save(name, value):
+        import numpy, safetensors.numpy
+        safetensors.numpy.save_file({"x": numpy.full(2, value)}, name)
+        return safetensors.numpy.load_file(name)
+
+    if __name__ == "__main__":
+        open("first.txt", "w").write("diverted before")
+        os.remove("gone.txt")
+        for method in ("spawn", "forkserver"):
+            process = multiprocessing.get_context(method).Process(target=work, args=("log.txt",))
+            process.start()
+            process.join()
+            print(process.exitcode, open("log.txt").read(), open("all.txt").read())
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+            print(pool.submit(work, "first.txt").result(), pool.submit(save, "x.safetensors", 1).result())
+        print(joblib.Parallel(2, "loky")(joblib.delayed(work)(name) for name in ("log.txt", "first.txt")))
+"""
+
 TRANSFORMERS = """
     import os, sys
     import torch, transformers

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable
 
+from .places import entry
 from .wire import MADE
 
 _MOST = 10_000
@@ -30,6 +31,7 @@ class CreatedFiles:
         self, folder: str, is_watched: Callable[[str, bool], bool], has_stepped: Callable[[], bool]
     ) -> None:
         self._path = os.path.join(folder, MADE)
+        # Paths with the links in their folders resolved: a link may lead elsewhere later.
         self._is_watched = is_watched
         self._has_stepped = has_stepped
         self._made: set[str] = set()
@@ -44,12 +46,11 @@ class CreatedFiles:
         """
         if path is None or os.path.lexists(path) or not self._may_note(path, model):
             return
-        self._made.add(path)
+        name = entry(path)
+        self._made.add(name)
         if model:
-            self._models.add(path)
-        self._note(
-            made=os.path.realpath(path), folder=folder, model=model, after_first_step=self._has_stepped()
-        )  # fmt: skip
+            self._models.add(name)
+        self._note(made=name, folder=folder, model=model, after_first_step=self._has_stepped())
 
     def will_make_all(self, prefix: str, *, model: bool = False, scratch: bool = False) -> None:
         """Files whose names a library chooses are about to be written; their paths begin with ``prefix``.
@@ -57,11 +58,11 @@ class CreatedFiles:
         A prefix that ends in a slash means whatever is new in that folder. ``scratch``: nobody wants them once the
         trial is over, however large they are.
         """
-        if prefix in self._made or not self._may_note(prefix, model):
+        name = entry(prefix)
+        if name in self._made or not self._may_note(prefix, model):
             return
-        self._made.add(prefix)
-        folder, begin = os.path.split(prefix)
-        folder = os.path.realpath(folder)
+        self._made.add(name)
+        folder, begin = os.path.split(name)
         had = []
         with contextlib.suppress(OSError):
             had = [name for name in os.listdir(folder) if name.startswith(begin)]
@@ -72,6 +73,7 @@ class CreatedFiles:
 
     def will_rename(self, source: str, destination: str) -> None:
         """What the trial made gets another name, and whatever lies in it."""
+        source = entry(source)
         self.will_make(destination, folder=os.path.isdir(source), model=source in self._models)
         for below in [path for path in self._made if path.startswith(source + os.sep)]:
             to = destination + below.removeprefix(source)
@@ -82,15 +84,15 @@ class CreatedFiles:
         """Whether this process has noted anything."""
         return bool(self._made)
 
-    def has_made(self, path: str) -> bool:
-        """Whether this process has noted the path as the trial's."""
-        return path in self._made
+    def has_made(self, name: str) -> bool:
+        """Whether this process has noted the path, the links in whose folder are resolved, as the trial's."""
+        return name in self._made
 
-    def read(self, path: str | None) -> None:
-        """What the script reads again is data, and not what came out of it."""
-        if path is not None and path in self._made and path not in self._read:
-            self._read.add(path)
-            self._note(read=os.path.realpath(path))
+    def read(self, name: str) -> None:
+        """What the script reads again is data, and not what came out of it. ``name`` as in ``has_made``."""
+        if name in self._made and name not in self._read:
+            self._read.add(name)
+            self._note(read=name)
 
     def _may_note(self, path: str, model: bool) -> bool:
         return len(self._made) < _MOST and self._is_watched(path, model)

@@ -15,22 +15,19 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from . import births
 from .created_files import CreatedFiles
-from .places import caches, entry, folders_of, is_in
+from .places import Places, entry, is_in
 from .session import Session
 from .stale_reads import StaleReads
 from .wire import FILES, KEPT
 
 Given = TypeVar("Given")
 """A path as the script gives it, a descriptor, or an open file."""
-TEMPORARY = ("tmp", "pymp-", "torch", "triton", "jax", ".")
-"""Names in the temporary folder begin so where a library made them up: no script finds them by their name."""
 _GONE = "\0"
 _FICLONE = 0x40049409
 _MUCH_BYTES = 2**30
@@ -41,7 +38,8 @@ class Overlay:
     """Which path the trial writes to and reads from in place of one that the script names.
 
     ``diverted``: paths of the user's → the trial's own version. ``removed``: those that the script removed; they are
-    there still. In both, the folder of a path is resolved, and the path itself where content is meant.
+    there still. In both, the folder of a path is resolved, and the path itself where content is meant. ``is_shared``:
+    other processes of the trial have overlays of the same folder, and may have made versions there.
     """
 
     def __init__(self, session: Session) -> None:
@@ -52,17 +50,13 @@ class Overlay:
         self.removed: set[str] = set()
         self._kept: set[str] = set()
         self.began = births.now()
-        self.home = os.path.realpath(os.path.expanduser("~"))
-        self.temporary = os.path.realpath(tempfile.gettempdir())
-        self.library_cache = os.path.join(self.home, ".cache")
-        self.named = tuple(
-            path for path in folders_of(session.request) if path not in (self.library_cache, self.temporary)
+        self.places = Places(session.request)
+        self.created = CreatedFiles(
+            session.request.folder, self.places.is_watched, lambda: bool(session.clock.total_steps)
         )
-        self.caches = tuple(os.path.realpath(path) for path in caches())
-        self.created = CreatedFiles(session.request.folder, self.is_watched, lambda: bool(session.clock.total_steps))
         self.stale_reads = StaleReads()
         self._working = threading.local()
-        self._has_forks = False
+        self.is_shared = False
         self._stat, self._lstat = os.stat, os.lstat
         self._real_folders: dict[str, str] = {}
         self._below: tuple[str, ...] | None = None
@@ -70,7 +64,7 @@ class Overlay:
         session.observers.append(self._tell_of_stale_reads)
 
     def _forked(self) -> None:
-        self._has_forks = True
+        self.is_shared = True
 
     # this process's own work
 
@@ -101,7 +95,7 @@ class Overlay:
     @property
     def is_active(self) -> bool:
         """Whether any path may mean something else than it says."""
-        return bool(self.diverted or self.removed) or (self._has_forks and self._is_there(self.root))
+        return bool(self.diverted or self.removed) or (self.is_shared and self._is_there(self.root))
 
     # where a path lies
 
@@ -119,7 +113,7 @@ class Overlay:
         ``everywhere``: also in caches. ``follow``: what a link leads to is meant, and not the link.
         """
         real = os.path.realpath(path) if follow else entry(path)
-        if not self._is_protected(real, everywhere) or (real.endswith(".lock") and not everywhere):
+        if not self.places.is_protected(real, everywhere) or (real.endswith(".lock") and not everywhere):
             return False
         try:
             status = os.stat(real) if follow else os.lstat(real)
@@ -129,41 +123,8 @@ class Overlay:
             return False
         born = births.birth(real, follow=follow)
         if born is None:
-            return not self.created.has_made(path) and min(status.st_mtime, status.st_ctime) < self.began
+            return not self.created.has_made(real) and min(status.st_mtime, status.st_ctime) < self.began
         return born < self.began
-
-    def _is_protected(self, real: str, everywhere: bool) -> bool:
-        """Whether the path lies where trials may not write what they like."""
-        of_the_kernel = real.startswith(("/dev/", "/proc/", "/sys/")) and not is_in(real, "/dev/shm")
-        if of_the_kernel or is_in(real, self.folder):
-            return False
-        if everywhere:
-            return True
-        if self._is_cached(real):
-            return False
-        return self._is_named(real) or not is_in(real, self.library_cache)
-
-    def _is_cached(self, real: str) -> bool:
-        if any(is_in(real, cache) for cache in self.caches) or f"{os.sep}__pycache__" in real:
-            return True
-        compiled = os.path.join(self.temporary, "torchinductor_")
-        return real.startswith(compiled)
-
-    def is_watched(self, path: str, model: bool = False) -> bool:
-        """Whether what is made there is put aside. Libraries keep downloads in the home folder, and much in /tmp."""
-        real = os.path.realpath(path)
-        if not self._is_protected(real, model):
-            return False
-        if model or self._is_named(real):
-            hidden = is_in(real, self.home) and os.path.relpath(real, self.home).startswith(".")
-            return model or not hidden
-        if is_in(real, self.temporary):
-            return not os.path.relpath(real, self.temporary).startswith(TEMPORARY)
-        return not is_in(real, self.home)
-
-    def _is_named(self, real: str) -> bool:
-        """Whether it is below the current folder, the script's, or one that an argument of the script names."""
-        return any(is_in(real, home) for home in (os.path.realpath(os.getcwd()), *self.named))
 
     def view(self, path: str, *, follow: bool = True) -> str | None:
         """Where that lies which the script sees at the path; None where it removed it, or a folder above it."""
@@ -176,7 +137,7 @@ class Overlay:
         """Whether the path is surely what it says: found out fast, for a loader that reads a file a sample."""
         folder, last = os.path.split(name)
         real = self._real_folders.get(folder)
-        if real is None or (self._has_forks and self._is_there(self._target_of(f"{real}{os.sep}{last}"))):
+        if real is None or (self.is_shared and self._is_there(self._target_of(f"{real}{os.sep}{last}"))):
             return False
         key = f"{real}{os.sep}{last}"
         if self._below is None:
@@ -207,7 +168,7 @@ class Overlay:
 
     def _find(self, name: str) -> str | None:
         """The trial's version, ``_GONE``, or None for a path that is what it says."""
-        if self._has_forks and os.path.isfile(target := self._target_of(name)):
+        if self.is_shared and os.path.isfile(target := self._target_of(name)):
             return target  # of this trial's other processes
         below = ""
         while True:
@@ -275,8 +236,6 @@ class Overlay:
                 return self._write_where_removed(name)
             if place != name:
                 return place
-            if self.created.has_made(name) and not os.path.islink(name):
-                return path
             if exclusive or os.path.isdir(name) or not self.is_users(name, everywhere=everywhere):
                 return path
             if not os.access(name, os.W_OK):
@@ -323,8 +282,8 @@ class Overlay:
     def loading(self, path: Given) -> Given | str:
         """For libraries that read a file past ``open``."""
         place = self.for_reading(path)
-        if self.created.has_any and not self.is_working:
-            self.created.read(self.absolute(place))
+        if self.created.has_any and not self.is_working and (name := self.absolute(place)) is not None:
+            self.created.read(self._known_entry(name))
         return place
 
     def listed(self, folder: str, names: Iterable[str]) -> list[str]:

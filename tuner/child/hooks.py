@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from . import seeds
-from .adapter import Adapter, instrument
+from .adapter import Adapter, Library, instrument
 from .adapters import ADAPTERS
 from .files import Overlay
 from .session import Session
@@ -71,4 +72,22 @@ def install(session: Session, overlay: Overlay | None) -> None:
 
     made = [make(session) for make in ADAPTERS]
     waiting = {name: instrumenting(adapter) for adapter in made for name in adapter.libraries}
+    sys.meta_path.insert(0, PostImportFinder(waiting))
+
+
+def divert(session: Session, overlay: Overlay) -> None:
+    """Has each library write and read where the overlay says, and does nothing else to it."""
+
+    def diverting(library: Library) -> Callable[[ModuleType], None]:
+        def call(module: ModuleType) -> None:
+            if library.divert is not None:
+                with contextlib.suppress(Exception):  # a version that doesn't fit: the trial's process says so
+                    library.divert(overlay, module)
+
+        return call
+
+    libraries = {name: library for make in ADAPTERS for name, library in make(session).libraries.items()}
+    waiting = {name: diverting(library) for name, library in libraries.items() if library.divert is not None}
+    for name in waiting.keys() & sys.modules.keys():
+        waiting[name](sys.modules[name])
     sys.meta_path.insert(0, PostImportFinder(waiting))

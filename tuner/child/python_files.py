@@ -5,20 +5,25 @@ A call fails as it would without us: with the same error where the file is there
 
 from __future__ import annotations
 
+import _io
 import builtins
 import errno
+import functools
 import inspect
 import io
 import os
 import shutil
+from abc import ABCMeta
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
 from . import renames
+from .descriptors import whole_paths
 from .files import Overlay, missing
-from .patches import patch
+from .patches import patch, put
+from .places import of_descriptor
 
 Result = TypeVar("Result")
 """What a patched function gives back unchanged."""
@@ -32,23 +37,27 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
 def install(overlay: Overlay) -> None:
     """Patches the ways in which Python scripts write, rename, remove and look for files."""
     patch(builtins, "open", lambda original: _open(overlay, original))
-    patch(io, "open", lambda _: builtins.open)
+    file_io = _file_io(overlay, io.FileIO)
+    for module in (io, _io):
+        patch(module, "open", lambda _: builtins.open)
+        put(module, "FileIO", file_io)
     remove, rmdir = _removing(_is_file), _removing(_is_empty_folder)
     patches: dict[str, Make] = {
         "open": _os_open, "replace": renames.rename, "rename": renames.rename, "link": renames.link,
         "symlink": renames.symlink, "remove": remove, "unlink": remove, "rmdir": rmdir, "mkdir": _mkdir,
-        "truncate": _truncate, "chmod": _on_own, "utime": _on_own,
+        "truncate": _truncate, "chmod": _on_own, "fchmod": _on_own, "chown": _on_own, "fchown": _on_own,
+        "lchown": functools.partial(_on_own, follow=False), "utime": _on_own,
         "stat": reading_first, "lstat": _lstat, "access": _access, "listdir": _listdir, "scandir": _scandir,
     }  # fmt: skip
     for name, make in patches.items():
         _patch_os(overlay, name, make)
-    patch(shutil, "rmtree", lambda original: _rmtree(overlay, original))
+    patch(shutil, "rmtree", lambda original: whole_paths(overlay, "rmtree", original, _rmtree(overlay, original)))
 
 
 def _patch_os(overlay: Overlay, name: str, make: Make) -> None:
     """What ``os`` says of a function's abilities holds for what replaces it."""
     original = getattr(os, name)
-    patch(os, name, lambda function: make(overlay, function))
+    patch(os, name, lambda function: whole_paths(overlay, name, function, make(overlay, function)))
     for abilities in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
         if original in abilities:
             abilities.add(getattr(os, name))
@@ -56,17 +65,50 @@ def _patch_os(overlay: Overlay, name: str, make: Make) -> None:
 
 def _open(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     def open(file: object, mode: object = "r", *args: object, **kwargs: object) -> Result:
-        if overlay.is_working or not isinstance(mode, str):
-            return original(file, mode, *args, **kwargs)
-        if any(letter in mode for letter in "wax+"):
-            keeps, exclusive = "a" in mode or "r" in mode, "x" in mode
-            file = overlay.for_writing(file, keep_content=keeps, exclusive=exclusive)
-            overlay.will_make(file, model=is_model_name(file))
-        else:
-            file = overlay.loading(file)
-        return original(file, mode, *args, **kwargs)
+        opener = args[5] if len(args) > 5 else kwargs.get("opener")
+        return original(_opened(overlay, file, mode, opener), mode, *args, **kwargs)
 
     return open
+
+
+def _opened(overlay: Overlay, file: object, mode: object, opener: object) -> object:
+    """What to open in place of ``file``. An opener calls ``os.open``, and alone knows what its path is below of."""
+    if overlay.is_working or not isinstance(mode, str) or opener is not None:
+        return file
+    if not any(letter in mode for letter in "wax+"):
+        return overlay.loading(file)
+    keeps, exclusive = "a" in mode or "r" in mode, "x" in mode
+    file = overlay.for_writing(file, keep_content=keeps, exclusive=exclusive)
+    overlay.will_make(file, model=is_model_name(file))
+    return file
+
+
+class _FileKind(ABCMeta):
+    """Of the class that takes the place of ``io.FileIO``: what ``open`` gives counts as its instance, as before."""
+
+    original: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        is_led = "original" in vars(cls)
+        return isinstance(instance, cls.original) if is_led else super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        is_led = "original" in vars(cls)
+        return issubclass(subclass, cls.original) if is_led else super().__subclasscheck__(subclass)
+
+
+def _file_io(overlay: Overlay, replaced: type[io.FileIO]) -> type:
+    """A class, since libraries inherit from it. What ``open`` makes of it by itself is led already."""
+
+    class FileIO(replaced, metaclass=_FileKind):  # type: ignore[misc, valid-type]  # a base that is found at run time
+        original = replaced
+        __doc__ = replaced.__doc__
+
+        def __init__(self, file: object, mode: object = "r", closefd: bool = True, opener: object = None) -> None:
+            super().__init__(_opened(overlay, file, mode, opener), mode, closefd, opener)
+
+    FileIO.__module__, FileIO.__qualname__ = replaced.__module__, replaced.__qualname__
+    return FileIO
 
 
 def is_model_name(file: object) -> bool:
@@ -77,15 +119,15 @@ def is_model_name(file: object) -> bool:
 
 def _os_open(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     def open(path: object, flags: int, *args: object, **kwargs: object) -> Result:
-        if overlay.is_working or kwargs.get("dir_fd") is not None or flags & os.O_DIRECTORY:
-            return original(path, flags, *args, **kwargs)
+        if flags & os.O_DIRECTORY:
+            return original(overlay.for_reading(path), flags, *args, **kwargs)
         if not flags & _WRITING:
             return original(overlay.loading(path), flags, *args, **kwargs)
         exclusive = bool(flags & os.O_EXCL and flags & os.O_CREAT)
         anew = bool(flags & os.O_TRUNC and flags & os.O_CREAT)
         path = overlay.for_writing(path, keep_content=not anew, exclusive=exclusive)
         if flags & os.O_CREAT:
-            overlay.will_make(path)
+            overlay.will_make(path, model=is_model_name(path))
         return original(path, flags, *args, **kwargs)
 
     return open
@@ -95,7 +137,7 @@ def reading_first(overlay: Overlay, original: Callable[..., Result]) -> Callable
     """``original``, which reads the path that is its first argument, given the trial's version of it."""
 
     def call(*args: object, **kwargs: object) -> Result:
-        if overlay.is_active and kwargs.get("dir_fd") is None:
+        if overlay.is_active:
             args, kwargs = with_path(original, 0, overlay.for_reading, args, kwargs)
         return original(*args, **kwargs)
 
@@ -118,9 +160,7 @@ def with_path(
 
 def _lstat(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     def lstat(path: object, *args: object, **kwargs: object) -> Result:
-        if kwargs.get("dir_fd") is None:
-            path = overlay.for_reading(path, follow=False)
-        return original(path, *args, **kwargs)
+        return original(overlay.for_reading(path, follow=False), *args, **kwargs)
 
     return lstat
 
@@ -128,7 +168,7 @@ def _lstat(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., R
 def _access(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
     def access(path: object, mode: int, *args: object, **kwargs: object) -> object:
         try:
-            path = path if kwargs.get("dir_fd") is not None else overlay.for_reading(path)
+            path = overlay.for_reading(path)
         except FileNotFoundError:
             return False
         return original(path, mode, *args, **kwargs)
@@ -143,21 +183,24 @@ def _truncate(overlay: Overlay, original: Callable[..., Result]) -> Callable[...
     return truncate
 
 
-def _on_own(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result | None]:
-    """Permissions and times of the trial's own files; those of the user's stay."""
+def _on_own(
+    overlay: Overlay, original: Callable[..., Result], follow: bool = True
+) -> Callable[..., Result | None]:
+    """Permissions, owners and times of the trial's own files; those of the user's stay."""
 
     def call(path: object, *args: object, **kwargs: object) -> Result | None:
-        name = overlay.absolute(path)
-        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+        name = of_descriptor(path) if isinstance(path, int) else overlay.absolute(path)
+        if name is None:
             return original(path, *args, **kwargs)
+        follows = follow and bool(kwargs.get("follow_symlinks", True))
         with overlay.working():
-            place = overlay.view(name)
-            if place == name and overlay.is_users(name):
+            place = overlay.view(name, follow=follows)
+            if place == name and overlay.is_users(name, follow=follows):
                 overlay.keeps(os.path.realpath(name), f"left the permissions and times of {name} as they were")
                 return None
-        if place is None:
+        if place is None and not isinstance(path, int):
             raise missing(path)
-        return original(path if place == name else place, *args, **kwargs)
+        return original(path if place == name or isinstance(path, int) else place, *args, **kwargs)
 
     return call
 
@@ -165,7 +208,7 @@ def _on_own(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., 
 def _mkdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     def mkdir(path: object, *args: object, **kwargs: object) -> Result:
         name = overlay.absolute(path)
-        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+        if name is None:
             return original(path, *args, **kwargs)
         with overlay.changing():
             place = overlay.view(name, follow=False)
@@ -186,7 +229,7 @@ def _removing(is_its: Callable[[Overlay, str, object], bool]) -> Make:
     def make(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
         def remove(path: object, *args: object, **kwargs: object) -> object:
             name = overlay.absolute(path)
-            if name is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+            if name is None:
                 return original(path, *args, **kwargs)
             with overlay.changing():
                 place = overlay.view(name, follow=False)
@@ -220,7 +263,7 @@ def _is_empty_folder(overlay: Overlay, name: str, path: object) -> bool:
 def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
     def rmtree(path: object, *args: object, **kwargs: object) -> object:
         name = overlay.absolute(path)
-        if name is None or overlay.is_working or kwargs.get("dir_fd") is not None or os.path.islink(name):
+        if name is None or os.path.islink(name):
             return original(path, *args, **kwargs)
         with overlay.changing():
             place = overlay.view(name, follow=False)
@@ -236,14 +279,19 @@ def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
     return rmtree
 
 
+def _folder(path: object) -> str | None:
+    """The folder that is to be listed: the current one, by its name, or what was opened."""
+    return of_descriptor(path) if isinstance(path, int) else Overlay.absolute("." if path is None else path)
+
+
 def _listdir(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
     def listdir(path: object = None) -> object:
-        name = overlay.absolute("." if path is None else path) if overlay.is_active else None
-        if name is None or overlay.is_working:
+        name = _folder(path) if overlay.is_active else None
+        if name is None:
             return original(path)
-        place = overlay.for_reading(path)
+        place = overlay.for_reading(name)
         with overlay.working():
-            names = original(place)
+            names = original(path if place == name else place)
             return overlay.listed(name, names) if isinstance(names, list) else names
 
     return listdir
@@ -276,13 +324,14 @@ class _Entries:
 
 def _scandir(overlay: Overlay, original: Callable[..., Scan]) -> Callable[..., object]:
     def scandir(path: object = None) -> object:
-        name = overlay.absolute("." if path is None else path) if overlay.is_active else None
-        if name is None or overlay.is_working:
+        name = _folder(path) if overlay.is_active else None
+        if name is None:
             return original(path)
-        place = overlay.for_reading(path)
+        place = overlay.for_reading(name)
+        seen = path if place == name else place
         if not overlay.removed:
-            return original(place)
-        with overlay.working(), original(place) as scan:
+            return original(seen)
+        with overlay.working(), original(seen) as scan:
             return _Entries(overlay, name, list(scan))
 
     return scandir

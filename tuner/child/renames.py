@@ -5,24 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from .files import Overlay, missing
 from .places import is_in
 
 
-def _names(overlay: Overlay, src: object, dst: object, kwargs: Mapping[str, object]) -> tuple[str, str] | None:
-    """The absolute paths that are meant; None where a call isn't about such, or is ours."""
-    by_descriptor = any(kwargs.get(name) is not None for name in ("src_dir_fd", "dst_dir_fd"))
+def _names(overlay: Overlay, src: object, dst: object) -> tuple[str, str] | None:
+    """The absolute paths that are meant; None where a call isn't about such."""
     source, destination = overlay.absolute(src), overlay.absolute(dst)
-    if source is None or destination is None or overlay.is_working or by_descriptor:
-        return None
-    return source, destination
+    return None if source is None or destination is None else (source, destination)
 
 
 def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
     def call(src: object, dst: object, *args: object, **kwargs: object) -> object:
-        names = _names(overlay, src, dst, kwargs)
+        names = _names(overlay, src, dst)
         if names is None:
             return original(src, dst, *args, **kwargs)
         source, destination = names
@@ -108,7 +105,7 @@ def _move(rename: Callable[..., object], source: str, target: str) -> None:
 
 def link(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
     def call(src: object, dst: object, *args: object, **kwargs: object) -> object:
-        names = _names(overlay, src, dst, kwargs)
+        names = _names(overlay, src, dst)
         if names is None:
             return original(src, dst, *args, **kwargs)
         source, destination = names
@@ -129,7 +126,7 @@ def link(overlay: Overlay, original: Callable[..., object]) -> Callable[..., obj
 def symlink(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
     def call(src: object, dst: object, *args: object, **kwargs: object) -> object:
         destination = overlay.absolute(dst)
-        if destination is None or overlay.is_working or kwargs.get("dir_fd") is not None:
+        if destination is None:
             return original(src, dst, *args, **kwargs)
         with overlay.changing():
             there = overlay.view(destination, follow=False)

@@ -1,9 +1,10 @@
-"""Leads safetensors, tokenizers, HDF5 and SQLite where the overlay says. It trains nothing."""
+"""Leads safetensors, tokenizers, HDF5, SQLite and new processes where the overlay says. It trains nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .. import carried
 from ..adapter import Adapter, Library
 from ..session import Session
 from . import databases, models
@@ -25,4 +26,5 @@ class FormatsAdapter(Adapter):
             "safetensors": Library(divert=models.divert_safetensors),
             "tokenizers": Library(divert=models.divert_tokenizers),
             "sqlite3": Library(divert=databases.divert_sqlite),
+            **{name: Library(divert=carried.divert_spawning) for name in carried.SPAWNING},
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -19,6 +20,7 @@ from ..tensorflow.types import Result
 from . import callbacks
 from .model import has_own_step
 from .on_batch import OnBatchWatch
+from .rates import EFFECTIVE_BATCH, RateWatch
 from .split import SplitWatch
 from .steps import Nesting, StepWatch
 from .types import Callback, Logs, Model
@@ -37,8 +39,8 @@ class FitCall:
     the script's own value. ``workers``: that prepare the batches of a PyDataset. ``custom_step``: whether the model has
     a training step of its own. ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one
     multiplies it. ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none.
-    ``counted_steps``: the script's own ``steps_per_epoch`` and ``validation_steps``. ``refused``: knob → why it isn't
-    turned in this call.
+    ``epoch_steps`` and ``validation_steps``: as the script counts them; 0 where it doesn't. ``refused``: knob → why it
+    isn't turned in this call.
     """
 
     model: Model
@@ -48,20 +50,46 @@ class FitCall:
     lowers_rate: bool = False
     acts_by_batch: str = ""
     saves_by_batch: str = ""
-    counted_steps: tuple[int, ...] = ()
+    epoch_steps: int = 0
+    validation_steps: int = 0
     written: dict[str, Value] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     dataset_len: int | None = None
     workers: int = 0
 
-    def why_not_several_steps(self, wanted: int) -> str:
-        """Why so many steps in one call would train another way than one; "" where they wouldn't."""
+    @property
+    def counted_steps(self) -> tuple[int, ...]:
+        """The script's own ``steps_per_epoch`` and ``validation_steps``, as far as it gives them."""
+        return tuple(steps for steps in (self.epoch_steps, self.validation_steps) if steps)
+
+    def why_no_such_batches(self, old: int | None, new: int) -> str:
+        """Why an epoch of the script's steps can't be made of batches of ``new`` samples; "" where it can.
+
+        ``old``: samples of the script's own batches, None where they aren't known.
+        """
+        steps, per_call = self.epoch_steps, int(self.written["steps_per_execution"])
+        if not steps or old == new:
+            return ""
+        if old is None:
+            return "steps_per_epoch can't follow the batch size: that of the script isn't known"
+        if steps * old % new:
+            return f"{steps} steps of {old} samples each can't be made of batches of {new}"
+        taken = steps * old // new
+        uneven = f"{taken} steps of {new} samples are no multiple of the script's own steps_per_execution, {per_call}"
+        return uneven if taken % per_call else ""
+
+    def why_not_several_steps(self, wanted: int, epoch_steps: int) -> str:
+        """Why so many steps in one call would train another way than one; "" where they wouldn't.
+
+        ``epoch_steps``: in an epoch of this call's batches; 0 where they aren't counted.
+        """
         if self.acts_by_batch:
             return f"{self.acts_by_batch} acts with every batch, and would be called with every {wanted}. one only"
         if self.saves_by_batch:
             return f"{self.saves_by_batch} saves after a number of batches"
-        uneven = [steps for steps in self.counted_steps if steps % wanted]
-        return f"{uneven[0]} steps, as the script counts them, are no multiple of {wanted}" if uneven else ""
+        uneven = [steps for steps in (epoch_steps, self.validation_steps) if steps % wanted]
+        whose = "as the script counts them" if epoch_steps == self.epoch_steps else "in batches of this size"
+        return f"{uneven[0]} steps, {whose}, are no multiple of {wanted}" if uneven else ""
 
 
 class FitWatch:
@@ -71,11 +99,12 @@ class FitWatch:
     """
 
     def __init__(
-        self, session: Session, keras: ModuleType, datasets: DatasetWatch | None, loops: LoopWatch | None,
-        on_epoch: Callable[[], None] = lambda: None,
+        self, session: Session, keras: ModuleType, rates: RateWatch, datasets: DatasetWatch | None,
+        loops: LoopWatch | None, *, on_epoch: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.session = session
         self.keras = keras
+        self.rates = rates
         self.datasets = datasets
         self.loops = loops
         self.on_epoch = on_epoch
@@ -83,16 +112,18 @@ class FitWatch:
         self.nesting = Nesting()
         self.steps = StepWatch(session, self.nesting, self.backend)
         self.split = SplitWatch(session, self.backend)
-        self.on_batch = OnBatchWatch(session, self.backend, lambda: self.nesting.active)
+        self.on_batch = OnBatchWatch(session, self.backend, rates, lambda: self.nesting.active)
         self.call: FitCall | None = None
+        self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Patches the class that defines ``fit``: every model inherits from it."""
         trainer = next(cls for cls in self.keras.Model.__mro__ if "fit" in cls.__dict__)
         patch(trainer, "fit", self._fit)
         self.split.install(trainer)
-        if self.session.measuring:
+        if self.session.measuring or self.rates.may_be_dropped:
             self.on_batch.install(trainer)
+        if self.session.measuring:
             patch(trainer, "evaluate", self._evaluate)
             patch(trainer, "predict", self._evaluate)
             self.steps.install(trainer)
@@ -125,6 +156,7 @@ class FitWatch:
                 self._enter(fits=-1)
                 self.steps.fit_ended()
                 self.split.end()
+                self.rates.fit_factor = None
 
         return fit
 
@@ -147,12 +179,12 @@ class FitWatch:
 
     def _begin(self, model: Model, arguments: FitArguments) -> FitCall:
         listed = callbacks.listed(arguments.get("callbacks"))
-        counted = (arguments.get("steps_per_epoch"), arguments.get("validation_steps"))
         return FitCall(
             model, self._kind_of(arguments.get("x")), custom_step=has_own_step(type(model)),
             sets_rate=callbacks.sets_rate(listed), lowers_rate=callbacks.lowers_rate(listed),
             acts_by_batch=callbacks.acts_by_batch(listed),
-            saves_by_batch=callbacks.saves_by_batch(listed), counted_steps=tuple(int(n) for n in counted if n),
+            saves_by_batch=callbacks.saves_by_batch(listed), epoch_steps=int(arguments.get("steps_per_epoch") or 0),
+            validation_steps=int(arguments.get("validation_steps") or 0),
         )  # fmt: skip
 
     def _read(self, call: FitCall, arguments: FitArguments) -> None:
@@ -161,7 +193,7 @@ class FitWatch:
         call.written = {
             "run_eagerly": bool(model.run_eagerly),
             "jit_compile": bool(model.jit_compile),
-            "steps_per_execution": int(model.steps_per_execution),
+            "steps_per_execution": self._own_calls(model),
         }
         if call.fed_by == "arrays":
             call.written["batch_size"] = arguments.get("batch_size") or DEFAULT_BATCH_SIZE
@@ -187,17 +219,23 @@ class FitWatch:
         share = arguments.get("validation_split") or 0.0
         return None if rows is None else int(rows * (1 - share)) if arguments.get("validation_data") is None else rows
 
+    def _own_calls(self, model: Model) -> int:
+        """The script's own ``steps_per_execution``, also of a model whose value an earlier call of fit has changed."""
+        now, (ours, own) = int(model.steps_per_execution), self._calls_set.get(model, (0, 0))
+        return own if now == ours else now
+
     def _apply(self, call: FitCall, arguments: FitArguments) -> None:
         """The knobs of the model, and those among the arguments."""
         session, config, model = self.session, self.session.request.config, call.model
-        differing = [knob for knob in MODEL_KNOBS if session.knobs.wants(knob) and getattr(model, knob) != config[knob]]
-        if "steps_per_execution" in differing:
-            reason = call.why_not_several_steps(int(config["steps_per_execution"]))
-            if reason:
-                call.refused["steps_per_execution"] = reason
-                differing.remove("steps_per_execution")
+        parts, factor = self._resize(call, arguments)
+        if factor != 1.0 and call.epoch_steps:
+            arguments["steps_per_epoch"] = round(call.epoch_steps / factor)  # a whole number: see why_no_such_batches
+        wanted: dict[str, Any] = {knob: config[knob] for knob in MODEL_KNOBS if session.knobs.wants(knob)}
+        if "steps_per_execution" in wanted:
+            wanted["steps_per_execution"] = self._steps_in_call(call, int(arguments.get("steps_per_epoch") or 0))
+        differing = [knob for knob, value in wanted.items() if getattr(model, knob) != value]
         for knob in differing:
-            setattr(model, knob, config[knob])
+            setattr(model, knob, wanted[knob])
         written = session.request.knowledge.as_written.get("jit_compile")
         if session.knobs.wants("strategy") and "jit_compile" not in config and isinstance(written, bool):
             # Keras decides on XLA by itself, and against it under a strategy: to undo one isn't to compile.
@@ -205,37 +243,64 @@ class FitWatch:
             model.jit_compile = written
         if session.knobs.wants("workers") and call.fed_by == "pydataset":
             arguments["x"].workers = call.workers = int(config["workers"])
-        parts, factor = self._resize(call, arguments)
         is_new = self.split.begin(model, parts)
-        self.steps.remake(model, always=bool(differing) or is_new)
-        if factor != 1.0 and arguments.get("steps_per_epoch"):
-            steps = int(arguments["steps_per_epoch"])
-            arguments["steps_per_epoch"] = max(1, round(steps / factor))
-            if arguments["steps_per_epoch"] * factor != steps:
-                call.refused["batch_size"] = f"{steps} steps of the script's batches can't be made of such batches"
+        has_new_rate = self.rates.fit_begins(model, factor)
+        self.steps.remake(model, always=bool(differing) or is_new or has_new_rate)
+
+    def _steps_in_call(self, call: FitCall, epoch_steps: int) -> int:
+        """The config's ``steps_per_execution``, or the script's own where an epoch of so many steps is against it."""
+        own, wanted = int(call.written["steps_per_execution"]), int(self.session.request.config["steps_per_execution"])
+        why = call.why_not_several_steps(wanted, epoch_steps) if wanted != own else ""
+        if why:
+            call.refused["steps_per_execution"] = why
+            return own
+        self._calls_set[call.model] = (wanted, own)
+        return wanted
 
     def _resize(self, call: FitCall, arguments: FitArguments) -> tuple[int, float]:
         """The batches of the config: into how many parts a step splits one, and its samples by those as written.
 
-        Batches are as large as all parts of one: where these make up the script's own batch, it stays as it is.
+        Batches are as large as all parts of one: where these make up the script's own batch, it stays as it is. They
+        stay so, too, where an epoch of the script's steps can't be made of others: that is known before any is made.
         """
         knobs = self.session.knobs
         splits = call.fed_by in ("arrays", "dataset") and not call.custom_step
         parts = self.split.parts_for(call.model) if splits else 1
         if call.fed_by == "dataset" and self.datasets is not None:
-            arguments["x"] = self.datasets.adapt(arguments["x"], batched=True, parts=parts)
-            if parts > 1 and self.datasets.refused("batch_size"):
-                call.refused["grad_accumulation"] = self.datasets.refused("batch_size")
-                return 1, self.datasets.factor(arguments["x"])
-            return parts, self.datasets.factor(arguments["x"])
+            return self._resize_dataset(call, arguments, self.datasets, parts)
         if call.fed_by == "arrays" and (knobs.wants("batch_size") or parts > 1):
             written = int(call.written["batch_size"])
             size = int(knobs.wanted("batch_size") or written) * parts
+            if self._refuse_batches(call, written, size):
+                return 1, 1.0
             # What validates does so by the batch size of training, unless the script says otherwise.
             arguments["validation_batch_size"] = arguments.get("validation_batch_size") or written
             arguments["batch_size"] = size
             return parts, size / written
         return parts, 1.0
+
+    def _resize_dataset(
+        self, call: FitCall, arguments: FitArguments, datasets: DatasetWatch, parts: int
+    ) -> tuple[int, float]:
+        x = arguments["x"]
+        resizes = self.session.knobs.wants("batch_size") or parts > 1
+        old = datasets.batch_size(x) if resizes and call.epoch_steps else None
+        new = int(self.session.knobs.wanted("batch_size") or old or 0) * parts
+        if resizes and self._refuse_batches(call, old, new):
+            arguments["x"] = datasets.adapt(x, batched=True, resizes=False)
+            return 1, 1.0
+        arguments["x"] = datasets.adapt(x, batched=True, parts=parts)
+        if parts > 1 and datasets.refused("batch_size"):
+            call.refused["grad_accumulation"] = datasets.refused("batch_size")
+            return 1, datasets.factor(arguments["x"])
+        return parts, datasets.factor(arguments["x"])
+
+    def _refuse_batches(self, call: FitCall, old: int | None, new: int) -> bool:
+        """Whether batches of ``new`` samples are refused in this call, since its epochs can't be made of them."""
+        why = call.why_no_such_batches(old, new)
+        if why:
+            call.refused.update({knob: why for knob in EFFECTIVE_BATCH if self.session.knobs.wants(knob)})
+        return bool(why)
 
     # metrics
 

@@ -40,7 +40,7 @@ class SplitWatch:
         self.backend = backend
         self.parts = self.newest = 1
         self.seen = 0
-        self._met: weakref.WeakSet[Model] = weakref.WeakSet()
+        self._made_for: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()
 
     def install(self, trainer: type) -> None:
         """Patches the class that defines ``fit``, which has Keras' own training step."""
@@ -54,11 +54,10 @@ class SplitWatch:
         return 1 if accumulation_of(model) > 1 else wanted
 
     def begin(self, model: Model, parts: int) -> bool:
-        """A ``fit`` begins. Returns whether the model's training function may have been made for whole batches."""
+        """A ``fit`` begins. Returns whether the model's training function may have been made for other parts."""
         self.parts = self.newest = parts
-        is_new = parts > 1 and model not in self._met
-        if is_new:
-            self._met.add(model)
+        is_new = parts != self._made_for.get(model, 1)
+        self._made_for[model] = parts
         return is_new
 
     def end(self) -> None:

@@ -71,14 +71,15 @@ class Record:
     A dataset that was made of it refers to it, which would keep it alive in a weak mapping.
 
     ``adapted``: the dataset with the config's knobs; ``written``: the script's own, of an adapted one; ``factor``: the
-    new batch size by the written one; ``built``: what was made on top of it, by ``Node.key``; ``cached``: whether it
-    has been counted as cached.
+    new batch size by the written one, and ``resizes``, whether ``adapted`` may have another one; ``built``: what was
+    made on top of it, by ``Node.key``; ``cached``: whether it has been counted as cached.
     """
 
     recipe: Recipe | None = None
     adapted: Dataset | None = None
     written: Dataset | None = None
     factor: float = 1.0
+    resizes: bool = True
     built: dict[Hashable, Dataset] = field(default_factory=dict)
     cached: bool = False
 

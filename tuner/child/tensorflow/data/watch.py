@@ -36,7 +36,10 @@ class Applied:
 
 
 class DatasetWatch:
-    """Records how datasets are made, adapts those that train, and reports what became of each knob."""
+    """Records how datasets are made, adapts those that train, and reports what became of each knob.
+
+    ``newest_factor``: the new batch size by the written one, of the dataset that was adapted last.
+    """
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self.session = session
@@ -44,6 +47,7 @@ class DatasetWatch:
         self.book = RecipeBook(tf)
         self.applied: dict[str, Applied] = {}
         self.sizes: dict[int, int] = {}
+        self.newest_factor = 1.0
         self.plans = plans.PlanWatch(tf, lambda: session.finished or session.clock.total_steps > FIRST_STEPS)
         self._met = False
         self._looks = FIRST_STEPS
@@ -62,28 +66,33 @@ class DatasetWatch:
 
     # at consumption
 
-    def adapt(self, dataset: Dataset, *, batched: bool = False, parts: int = 1) -> Dataset:
+    def adapt(
+        self, dataset: Dataset, *, batched: bool = False, parts: int = 1, resizes: bool = True
+    ) -> Dataset:
         """The dataset with the config's knobs; the very same object when there is nothing to change.
 
         ``batched``: its elements are known to be batches (``Model.fit`` takes nothing else), so that a dataset whose
         batcher can't be reached may have its batches cut anew. ``parts``: into how many a step splits its batch: so
-        many times larger it has to be.
+        many times larger it has to be. ``resizes``: whether its batches may be changed at all.
         """
         wants = self.session.knobs.wants
         wanted = [knob for knob in _ORDER if wants(knob) or (knob == "batch_size" and parts > 1)]
+        wanted = [knob for knob in wanted if knob != "batch_size" or resizes]
         if not wanted or not self.is_dataset(dataset) or not self.tf.executing_eagerly():
             return dataset
         record = self.book.record(dataset)
-        if record.adapted is None:
-            record.adapted = dataset
+        if record.adapted is None or record.resizes != resizes:
+            record.adapted, record.resizes = dataset, resizes
             try:
                 adapted = self._adapted(dataset, wanted, batched, parts)
             except Exception as error:
                 self.session.note(f"a dataset could not be changed: {type(error).__name__}: {error}")
                 return dataset
             record.adapted = adapted
+            self.newest_factor = record.factor
             its_record = self.book.record(adapted)
             its_record.adapted, its_record.written, its_record.factor = adapted, dataset, record.factor
+            its_record.resizes = resizes
         return record.adapted
 
     def _adapted(self, dataset: Dataset, wanted: list[str], batched: bool, parts: int) -> Dataset:
