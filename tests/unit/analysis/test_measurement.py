@@ -48,7 +48,8 @@ def test_samples_that_turned_out_to_be_none_are_steps() -> None:
     facts: Record = {"kind": "facts", "t": 1.0, "unit": "steps"}
     measurement = measurement_of(entries_of([*blocks(20), facts, DONE]), [])
     assert measurement is not None
-    assert (measurement.unit, measurement.rate) == ("steps", pytest.approx(10))
+    assert measurement.unit == "steps"
+    assert measurement.rate == pytest.approx(10)
 
 
 def test_a_wait_that_nothing_shows_is_not_told_as_none() -> None:
