@@ -39,6 +39,8 @@ def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., o
                     overlay.remove(destination)
                 there = None
             target = overlay.target(destination, follow=False) if there is None else there
+            if target != destination and (os.path.islink(here) or os.path.isdir(here)):
+                overlay.relinks()
             if is_users:
                 # The user's own stays as it is, and is copied: both names mean what they should from now on.
                 _copy(overlay, source, target)
@@ -132,6 +134,8 @@ def symlink(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
             there = overlay.view(destination, follow=False)
             target = overlay.target(destination, follow=False) if there is None else there
             overlay.created.will_make(target)
+            if target != destination:
+                overlay.relinks()
             return original(src, dst if target == destination else target, *args, **kwargs)
 
     return call

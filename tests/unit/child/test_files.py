@@ -93,8 +93,11 @@ def test_reads_of_the_old_version_are_seen(tmp_path: Path) -> None:
     assert reads.seen() == [str(paths[1])]
 
 
-NAMES = ("theirs", "folder", "folder/inner", "new", "new/deep", "folder/new")
-CALLS = ("write", "append", "read", "remove", "rename", "mkdir", "rmdir", "rmtree", "list", "exists", "replace_all")
+NAMES = ("theirs", "folder", "folder/inner", "new", "new/deep", "folder/new", "theirs/inner")
+CALLS = (
+    "write", "append", "read", "remove", "rename", "mkdir", "rmdir", "rmtree", "list", "exists", "replace_all",
+    "symlink", "readlink", "chdir", "up",
+)  # fmt: skip
 STEPS = st.lists(st.tuples(st.sampled_from(CALLS), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=12)
 
 
@@ -116,8 +119,22 @@ def _do(call: str, name: str, other: str) -> object:
             os.replace("t", name)
         elif call == "rmtree":
             shutil.rmtree(name)
+        elif call == "symlink":
+            os.symlink(other, name)
+        elif call == "readlink":
+            return os.readlink(name), os.path.islink(name), os.path.relpath(os.path.realpath(name))
+        elif call == "chdir":
+            before = os.getcwd()
+            os.chdir(name)
+            return os.path.relpath(os.getcwd(), before)
+        elif call == "up":
+            if os.path.basename(os.getcwd()) not in ("plain", "trial"):
+                os.chdir("..")
+            return os.path.basename(os.getcwd()).replace("plain", "trial")
         elif call == "list":
-            return sorted(os.listdir(name))
+            entries = sorted(os.scandir(name), key=lambda entry: entry.name)
+            told = [(e.path, e.is_dir(), e.is_symlink(), e.stat(follow_symlinks=False).st_size) for e in entries]
+            return sorted(os.listdir(name)), [fact[:3] if fact[1] else fact for fact in told]
         elif call == "exists":
             return os.path.exists(name), os.path.isdir(name), sorted(entry.name for entry in os.scandir("."))
         else:
@@ -141,6 +158,9 @@ def _fill(folder: Path) -> None:
 @example(steps=[("rename", "folder", "new/deep")])
 @example(steps=[("rename", "folder", "theirs/deep")])
 @example(steps=[("rename", "folder/inner", "folder")])
+@example(steps=[("remove", "theirs", ""), ("symlink", "theirs", "folder"), ("write", "theirs/inner", "x")])
+@example(steps=[("rmtree", "folder", ""), ("mkdir", "folder", ""), ("chdir", "folder", ""), ("write", "new", "x")])
+@example(steps=[("rename", "folder", "new"), ("symlink", "folder", "new"), ("write", "folder/inner", "x")])
 @example(steps=[("write", "new", ""), ("remove", "theirs", ""), ("rename", "theirs", "new/deep")])
 def test_any_sequence_of_calls_gives_what_plain_python_gives(
     steps: list[tuple[str, str, str]], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
