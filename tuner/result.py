@@ -45,7 +45,10 @@ class StudyLimits:
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """What was studied, where and within which limits, as its plan says. ``software`` is name → version."""
+    """What was studied, where and within which limits, as its plan says. ``software`` is name → version.
+
+    ``cores`` are those of the host that the trials might use; None where that isn't known.
+    """
 
     name: str
     folder: str
@@ -53,6 +56,7 @@ class StudyFacts:
     device: Device
     limits: StudyLimits
     software: Mapping[str, str] = field(default_factory=dict)
+    cores: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy
 import pytest
 import torch
 from support import courses
+from support.own_model import Module, Own
 from support.torch_trials import begin
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -49,22 +50,6 @@ def test_every_course_ends_as_the_plain_script_does(
 
 
 # models of which a part can't be computed by itself, or not without a change
-
-
-Module: Any = nn.Module
-
-
-class Own(Module):  # type: ignore[misc]  # PyTorch isn't typed here
-    """Maps five features to one; ``make`` adds to it, ``call`` is what it does."""
-
-    def __init__(self, call: Callable[..., Any], make: Callable[[Any], None] = lambda model: None) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 1)
-        self.call = call
-        make(self)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.call(self, *args, **kwargs)
 
 
 def _remember(model: Any, x: Any) -> Any:

@@ -19,7 +19,7 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
         max_loss_increase=plan.accuracy.max_loss_increase, min_sample_efficiency=plan.accuracy.min_sample_efficiency,
         max_metric_drop=dict(plan.accuracy.max_metric_drop), max_metric_rise=dict(plan.accuracy.max_metric_rise),
     )  # fmt: skip
-    return StudyFacts(plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software))
+    return StudyFacts(plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software), plan.cores)
 
 
 def result_of(study: StudyContext, *, winner: Winner | None, why: str, interrupted: bool) -> StudyResult:

@@ -9,6 +9,7 @@ This is right where a module's answer for a row hangs on that row alone. A modul
 batches (does it keep anything from one call to the next? does the script listen inside of it?), and then asked, without
 gradients and with the random numbers put back: does its answer for some rows stay while all others are exchanged? Do
 its answers for the parts make up that for the whole? Unless all of this is so it goes on being called with the whole.
+Where a mode, an attribute or an argument changes later it is watched and asked again (``conditions``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from ..session import Session
+from .conditions import Case, ConditionsReader, Todo, Trust
 from .draws import Draws
 from .rows import (
     Given,
@@ -31,6 +33,7 @@ from .rows import (
     exchanged,
     is_coarse,
     joined,
+    numbers,
     part,
     signature,
     some,
@@ -49,7 +52,8 @@ HOOKED = "the script has hooks on its model's modules"
 SHARDED = "its parameters are sharded"
 WATCHED_CALLS = 2
 """Calls with the whole batch before a module is asked: the first one may set something up."""
-LAST_LOOK = 1024
+LOOK_APART = 1024
+"""Calls between two looks at what a module holds, at most."""
 AMONG_OTHERS, IN_PARTS = (1e-4, 1e-2), (1e-3, 5e-2)
 """How far the answers for the same rows may lie apart, as shares of the largest value: among other rows of the same
 number, and in a part of them; each with full float32, and with fewer digits.
@@ -60,14 +64,18 @@ number, and in a part of them; each with full float32, and with fewer digits.
 class _Root:
     """An outermost module. ``refused``: why it isn't called in parts; ``left_whole``: why its newest call wasn't.
 
-    ``trusted``: kinds of calls that were checked.
+    ``trust``: in which cases it was asked. ``split``: outlines of arguments whose newest call was made in parts.
+    ``untold``: whether nothing was said yet of that it isn't called in parts any more.
     """
 
     calls: int = 0
     refused: str = ""
     left_whole: str = ""
-    trusted: set[str] = field(default_factory=set)
+    trust: Trust = field(default_factory=Trust)
+    conditions: ConditionsReader = field(default_factory=ConditionsReader)
+    split: set[str] = field(default_factory=set)
     in_parts: bool = False
+    untold: bool = False
     wraps: bool = False
 
 
@@ -121,6 +129,7 @@ class PartsWatch:
         """Of all modules: one may be gone by the time that anyone asks."""
         self._due = self._done = False
         self._due_backwards = self._done_backwards = 0
+        self._tell = session.note
         session.knobs.on_delegation(self._delegated)
 
     def _delegated(self, knob: str) -> None:
@@ -132,7 +141,7 @@ class PartsWatch:
     def decided(self, module: Module) -> bool:
         """Whether it is known how the module is called: a compiler should see no other shapes before."""
         root = self._roots.get(module)
-        return self.parts == 1 or (root is not None and bool(root.refused or root.trusted or root.wraps))
+        return self.parts == 1 or (root is not None and bool(root.refused or root.trust or root.wraps))
 
     def run(self, module: Module, forward: Forward, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """What ``forward(*args, **kwargs)`` gives, computed in parts where that is the same."""
@@ -159,11 +168,15 @@ class PartsWatch:
             root.refused = SHARDED
         if root.refused:
             self._due = True
+            if root.untold:
+                root.untold = False
+                self._tell(f"{KNOB}: a {name} is given whole batches from now on: {root.refused}")
             return True
         return self.parts == 1 and not self._measuring
 
-    def _watched(self, root: _Root, module: Module, forward: Forward, given: Given) -> Any:
-        before, versions = _looked_at(root, module), self._versions(given)
+    def _watched(self, root: _Root, module: Module, forward: Forward, given: Given, *, always: bool = False) -> Any:
+        """What it gives for the whole batch, looked at; ``always``: what the module holds, too, which is due rarely."""
+        before, versions = _looked_at(root, module, always=always), self._versions(given)
         result = forward(*given[0], **given[1])
         if self._versions(given) != versions:
             root.refused = CHANGES
@@ -190,29 +203,52 @@ class PartsWatch:
             return _raised(error)
 
     def _in_parts(self, root: _Root, module: Module, forward: Forward, given: Given) -> Any:
+        todo = Todo.PARTS
         before = _looked_at(root, module)
         try:
             call = self._call_of(forward, given)
             if call.rows > call.size:
-                self._due = True
-                if self._is_trusted(root, module, call):
+                case = self._case(root, module, call)
+                root.split.discard(case.outline)
+                todo = Todo.PARTS if root.refused else root.trust.todo(case)
+                self._due |= todo is not Todo.WATCH
+                if todo is Todo.ASK:
+                    root.refused = self._doubt(module, call)
+                    if not root.refused:
+                        root.trust.add(case)
+                if todo is not Todo.WATCH and not root.refused:
                     result = call.in_parts()
-                    self._done = root.in_parts = True
+                    root.split.add(case.outline)
+                    self._done = root.in_parts = root.untold = True
                     if before is not None and root.calls > 1 and not same_state(before, state_of(module)):
-                        root.refused = KEEPS
+                        self._was_wrong(root)
                     return result
         except UnsplittableError as error:
             root.left_whole = str(error)  # of this call only, such as the last one of an epoch
         except Exception as error:
             root.refused = _raised(error)
+        if todo is Todo.WATCH:
+            return self._watched(root, module, forward, given, always=True)
         return forward(*given[0], **given[1])
+
+    def _case(self, root: _Root, module: Module, call: _Call) -> Case:
+        conditions = root.conditions.read(module)
+        if conditions.hooked:
+            root.refused = HOOKED
+        outline = signature(self.torch, call.given, call.rows)
+        return Case(outline, conditions.kind, hash((conditions.numbers, *numbers(call.given))))
+
+    def _was_wrong(self, root: _Root) -> None:
+        """What the module kept of earlier calls in parts is no longer what it keeps of whole ones."""
+        root.refused, root.in_parts = KEEPS, False
+        self._done_backwards, self._done = 0, False
 
     def _again(self, root: _Root, forward: Forward, given: Given) -> Any:
         """Within a backward a checkpoint computes anew what it threw away: as it was computed the first time."""
-        if self.parts > 1 and not root.refused:
+        if self.parts > 1 and root.split:
             with suppress(UnsplittableError):
                 call = self._call_of(forward, given)
-                if call.rows > call.size and signature(self.torch, given, call.rows) in root.trusted:
+                if call.rows > call.size and signature(self.torch, given, call.rows) in root.split:
                     return call.in_parts()
         return forward(*given[0], **given[1])
 
@@ -230,19 +266,13 @@ class PartsWatch:
         """A smaller last batch has fewer parts of the same size; several rows a sample make larger parts."""
         return self._size if 0 < rows <= self._size * self.parts else max(1, -(-rows // self.parts))
 
-    def _is_trusted(self, root: _Root, module: Module, call: _Call) -> bool:
-        kind = signature(self.torch, call.given, call.rows)
-        if kind not in root.trusted and not root.refused:
-            root.refused = self._doubt(module, call)
-            if not root.refused:
-                root.trusted.add(kind)
-        return not root.refused
-
     # the question
 
     def _doubt(self, module: Module, call: _Call) -> str:
-        """Why calls of this kind can't be taken in parts; "" where they can. Leaves everything as it was."""
-        torch, before, drawn = self.torch, state_of(module), Draws(self.torch)
+        """Why calls of this kind can't be taken in parts; "" where they can. Leaves tensors as they were."""
+        torch, drawn = self.torch, Draws(self.torch)
+        held: list[Any] = list(module.modules())
+        buffers = [(b, b._version, b.clone()) for each in held for b in each._buffers.values() if _is_versioned(b)]
         # Under autocast, copies of the weights that are made without gradients must serve no training call.
         torch.clear_autocast_cache()
         try:
@@ -253,13 +283,16 @@ class PartsWatch:
         finally:
             drawn.put_back()
             torch.clear_autocast_cache()
-        if not doubt and self._watched_calls and not same_state(before, state_of(module)):
-            return KEEPS
+            with torch.no_grad():
+                for buffer, version, copy in buffers:
+                    if buffer._version != version:
+                        buffer.copy_(copy)
         return doubt
 
     def _compared(self, module: Module, call: _Call, drawn: Draws) -> str:
         torch, rows, size = self.torch, call.rows, call.size
         whole = call.copy().whole()
+        before = state_of(module)  # where nothing was watched, its first call may have set something up
         joined(torch, [whole], [rows])
         is_rounded = self._rounds() or is_coarse(torch, whole)
         is_random = drawn.moved()
@@ -270,6 +303,8 @@ class PartsWatch:
                 torch, some(torch, whole, start, stop), some(torch, other, start, stop), AMONG_OTHERS[is_rounded]
             ):
                 return NOT_ALONE
+        if not same_state(before, state_of(module)):
+            return KEEPS
         drawn.put_back()
         if not is_random:
             return "" if alike(torch, whole, call.copy().in_parts(), IN_PARTS[is_rounded]) else NOT_THE_WHOLE
@@ -304,15 +339,19 @@ class PartsWatch:
         return reasons[0] if reasons and len(reasons) == len(self._seen) and all(reasons) else ""
 
 
-def _looked_at(root: _Root, module: Module) -> State | None:
-    """What the module holds, at its first calls and ever more rarely from then on: a look goes through all of it."""
-    if root.calls & (root.calls - 1) or root.calls > LAST_LOOK:
+def _looked_at(root: _Root, module: Module, *, always: bool = False) -> State | None:
+    """What the module holds, at its first calls and more rarely from then on: a look goes through all of it."""
+    if not always and root.calls & (root.calls - 1) and root.calls % LOOK_APART:
         return None
     try:
         return state_of(module)
     except Exception as error:
         root.refused = _raised(error)
         return None
+
+
+def _is_versioned(tensor: Any) -> bool:
+    return tensor is not None and not tensor.is_inference()
 
 
 def _raised(error: Exception) -> str:

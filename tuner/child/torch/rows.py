@@ -71,8 +71,20 @@ def exchanged(torch: ModuleType, given: Given, rows: int, start: int, stop: int)
 
 
 def signature(torch: ModuleType, given: Given, rows: int) -> str:
-    """The same for calls that differ in nothing but their tensors' values and sizes."""
+    """The same for calls that differ in nothing but their tensors' values and sizes, and in numbers."""
     return repr(_outlined(torch, given, rows))
+
+
+def numbers(value: object) -> Iterator[int | float | complex]:
+    """The plain numbers in nested tuples, lists and mappings."""
+    if isinstance(value, (int, float, complex)):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from numbers(entry)
+    elif isinstance(value, (tuple, list)):
+        for entry in value:
+            yield from numbers(entry)
 
 
 def _outlined(torch: ModuleType, value: object, rows: int) -> object:

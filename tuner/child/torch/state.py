@@ -7,10 +7,10 @@ from typing import Any
 
 from .types import Module
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_OWN = frozenset({
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OWN = frozenset({
     "_parameters", "_modules", "_buffers", "training", "_non_persistent_buffers_set", "_state_dict_hooks",
-    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", *_HOOKS,
+    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", *HOOKS,
 })  # fmt: skip
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LOOKED_INTO = 64
@@ -24,7 +24,7 @@ def state_of(module: Module) -> State:
     held: State = []
     for each in modules:
         held.extend(_marked(buffer) for buffer in each._buffers.values())
-        held.extend(_marked(value) for name, value in vars(each).items() if name not in _OWN)
+        held.extend(_marked(value) for name, value in vars(each).items() if name not in OWN)
     return held
 
 
@@ -38,7 +38,7 @@ def same_state(one: State, other: State) -> bool:
 def hooked(module: Module) -> bool:
     """Whether something of the script's is called with each call of the module or of one in it: it expects a batch."""
     modules: list[Any] = list(module.modules())
-    hooks = (hook for each in modules for name in _HOOKS for hook in (vars(each).get(name) or {}).values())
+    hooks = (hook for each in modules for name in HOOKS for hook in (vars(each).get(name) or {}).values())
     return any(not str(getattr(hook, "__module__", "")).startswith(__package__) for hook in hooks)
 
 

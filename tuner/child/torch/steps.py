@@ -78,7 +78,8 @@ class StepWatch:
         if self.session.measuring or changes:
             patch(torch.autograd, "backward", self._backward)
             patch(optimizer, "profile_hook_step", self._profile_hook_step)
-        if self.session.measuring or self.session.knobs.wants("optimizer") or self.session.knobs.wants(KNOB):
+        turned = any(self.session.knobs.wants(knob) for knob in ("optimizer", KNOB))
+        if self.session.measuring or changes or turned:
             patch(optimizer, "add_param_group", self._add_param_group)
         if changes or self.gradients.waiting:
             patch(torch.nn.utils, "clip_grad_norm_", self._clip)

@@ -1,0 +1,96 @@
+"""``autotune run`` with one knob alone: what a trial patches to measure can't be what the knob leans on."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.torch_trials import begin
+from torch.utils.data import DataLoader, TensorDataset
+
+from tuner.space.registry import load_space
+
+__all__ = ["begin"]
+
+Begin = Callable[..., Any]
+ALONE: list[Any] = [
+    ("num_workers", 1), ("prefetch_factor", 4), ("persistent_workers", True), ("threads", 1), ("channels_last", True),
+    ("cudnn_benchmark", True), ("batch_size", 16), ("grad_accumulation", 2), ("lr_scale", 0.5),
+    ("precision", "bf16"), ("precision", "fp16"), ("optimizer", "foreach"), ("optimizer", "fused"),
+    pytest.param(
+        "compile", "default", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def settings_kept() -> Iterator[None]:
+    """PyTorch's own settings are those of the whole process."""
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    yield
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.benchmark = benchmark
+
+
+def _trained(workers: int) -> list[float]:
+    """The losses of a plain loop of 24 steps."""
+    torch.manual_seed(0)
+    nn = torch.nn
+    data = TensorDataset(torch.randn(192, 3, 6, 6), torch.arange(192).clamp(max=1))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses: list[float] = []
+    while len(losses) < 24:
+        for x, y in DataLoader(data, batch_size=8, shuffle=True, num_workers=workers):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    return losses
+
+
+def test_each_knob_that_a_cpu_has_is_among_them() -> None:
+    on_cpu = {knob.name for knob in load_space("torch").knobs if knob.devices is None or "cpu" in knob.devices}
+    tried = {getattr(case, "values", case)[0] for case in ALONE}
+    assert on_cpu - tried == set()
+
+
+@pytest.mark.parametrize(("knob", "value"), ALONE)
+def test_each_knob_works_alone(begin: Begin, capfd: pytest.CaptureFixture[str], knob: str, value: Any) -> None:
+    begin({knob: value}, mode="apply", as_written={"batch_size": 8})
+    losses = _trained(workers=1 if knob in ("prefetch_factor", "persistent_workers") else 0)
+    assert sum(losses[-6:]) < sum(losses[:6])
+    [said] = [line for line in capfd.readouterr().err.splitlines() if line.startswith("autotune: ")]
+    assert said.startswith(f"autotune: after 20 steps in effect: {knob}") and "NOT" not in said
+
+
+def test_fp16_alone_trains_to_the_end(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    """A profile of nothing else ended in the first step, with an assertion of the scaler's."""
+    script = write_script(FP16)
+    plain, scaled = (run_child(script, config, mode="apply") for config in ({}, {"precision": "fp16"}))
+    assert (plain.returncode, scaled.returncode) == (0, 0), scaled.output
+    assert "in effect: precision" in scaled.output
+    before, after = (float(run.output.split("loss ")[1]) for run in (plain, scaled))
+    assert after == pytest.approx(before, rel=0.05)
+
+
+FP16 = textwrap.dedent("""
+    import torch
+    torch.manual_seed(0)
+    x = torch.randn(256, 8)
+    y = x @ torch.randn(8, 1) + torch.randn(256, 1)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for epoch in range(20):
+        for rows in torch.arange(256).split(32):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x[rows]), y[rows])
+            loss.backward()
+            optimizer.step()
+    print("loss", float(torch.nn.functional.mse_loss(model(x), y).detach()))
+""")

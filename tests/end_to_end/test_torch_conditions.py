@@ -1,0 +1,157 @@
+"""A model that was found to have parts begins to do something else: a mode, an attribute or an argument changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.own_model import Module, Own
+from support.torch_trials import begin
+from torch import nn
+
+from tuner.child.torch.parts import KEEPS
+
+__all__ = ["begin"]
+
+Begin = Callable[..., Any]
+SPLIT = {"batch_size": 4, "grad_accumulation": 4}
+LATER_SCRIPT = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(160, 8), torch.randn(160, 1))
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer, seen, given = torch.optim.SGD(model.parameters(), lr=0.01), set(), nn.functional.batch_norm
+
+    def batch_norm(x, *args, **kwargs):
+        if torch.is_grad_enabled():
+            seen.add((len(x), model[1].training))
+        return given(x, *args, **kwargs)
+
+    nn.functional.batch_norm = batch_norm
+    for epoch in range(110):
+        model[1].train(epoch >= 105)
+        for x, y in DataLoader(data, 16, shuffle=True):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+    print(sorted(seen), int(model[1].num_batches_tracked))
+"""
+
+
+def test_batch_norm_that_is_unfrozen_late_sees_whole_batches(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    ran = run_child(write_script(LATER_SCRIPT), SPLIT, mode="apply")
+    told = ran.output.splitlines()[-1]
+    assert told == "[(4, False), (16, False), (16, True)] 50", ran.output
+    assert f"whole batches from now on: {KEEPS}" in ran.output
+
+
+def _mixed(x: Any) -> Any:
+    return x - x.mean(0)
+
+
+def _in_stages(model: Any, x: Any, stage: Any = 0) -> Any:
+    """Mixes the samples of a batch from stage 1 on, however a stage is told: by an argument or an attribute."""
+    return model.linear(_mixed(x) if stage or model.stage else x)
+
+
+def _staged(model: Any) -> None:
+    model.stage = 0
+
+
+def _named(model: Any) -> None:
+    model.mode = "alone"
+
+
+def _by_mode(model: Any, x: Any) -> Any:
+    return model.linear(_mixed(x) if model.mode == "mixed" else x)
+
+
+class Mixed(Module):  # type: ignore[misc]  # PyTorch isn't typed here
+    """Takes off the mean of the batch."""
+
+    def forward(self, x: Any) -> Any:
+        return _mixed(x)
+
+
+def _switch(model: Any) -> None:
+    model.inner = nn.Sequential(nn.Identity())
+
+
+LATER: dict[str, tuple[Any, Any, Any]] = {
+    "an attribute": (
+        lambda: Own(_in_stages, _staged), lambda m, n: setattr(m, "stage", int(n >= 40)), lambda m, x, n: m(x),
+    ),
+    "an argument": (lambda: Own(_in_stages, _staged), lambda m, n: None, lambda m, x, n: m(x, int(n >= 40))),
+    "an argument by name": (
+        lambda: Own(_in_stages, _staged), lambda m, n: None, lambda m, x, n: m(x, stage=float(n >= 40)),
+    ),
+    "a word": (
+        lambda: Own(_by_mode, _named), lambda m, n: setattr(m, "mode", "mixed" if n >= 40 else "alone"),
+        lambda m, x, n: m(x),
+    ),
+    "another module": (
+        lambda: Own(lambda m, x: m.linear(m.inner(x)), _switch),
+        lambda m, n: setattr(m.inner, "0", Mixed()) if n == 40 else None, lambda m, x, n: m(x),
+    ),
+    "a number that counts up beside it": (
+        lambda: Own(_by_mode, _named),
+        lambda m, n: m.__dict__.update(mode="mixed" if n >= 40 else "alone", count=n),
+        lambda m, x, n: m(x),
+    ),
+    "a hook": (
+        lambda: Own(lambda m, x: m.linear(x)),
+        lambda m, n: m.linear.register_forward_pre_hook(lambda module, args: _mixed(args[0])) if n == 40 else None,
+        lambda m, x, n: m(x),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_model_that_changes_is_asked_again(begin: Begin, name: str) -> None:
+    make, before, call = LATER[name]
+
+    def learn() -> list[float]:
+        model = make()
+        torch.manual_seed(3)
+        model.load_state_dict({name: torch.randn(p.shape) * 0.1 for name, p in model.state_dict().items()})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for n in range(60):
+            before(model, n)
+            optimizer.zero_grad()
+            call(model, torch.randn(16, 5), n).square().mean().backward()
+            optimizer.step()
+        return [value for p in model.parameters() for value in p.flatten().tolist()]
+
+    plain = learn()
+    trial = begin(SPLIT)
+    assert learn() == pytest.approx(plain, rel=1e-4, abs=1e-6)
+    trial.end()
+
+
+def test_a_number_that_changes_with_each_step_is_asked_about_ever_more_rarely(begin: Begin) -> None:
+    """It costs a few steps, and no evidence."""
+    forwards = 0
+
+    def call(model: Any, x: Any, step: int) -> Any:
+        nonlocal forwards
+        forwards += not torch.is_grad_enabled()
+        return model.linear(x) * (1 + model.warmth)
+
+    trial, model = begin(SPLIT), Own(call, lambda m: setattr(m, "warmth", 0.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for n in range(600):
+        model.warmth = 1 / (n + 1)
+        optimizer.zero_grad()
+        model(torch.randn(16, 5), n).square().mean().backward()
+        optimizer.step()
+    trial.end()
+    assert trial.evidence("grad_accumulation") == ("verified", "")
+    questions = forwards / (3 + 4)
+    assert 16 < questions < 100

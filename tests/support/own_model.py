@@ -1,0 +1,23 @@
+"""A small model of PyTorch's that does what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+Module: Any = nn.Module
+
+
+class Own(Module):  # type: ignore[misc]  # PyTorch isn't typed here
+    """Maps five features to one; ``make`` adds to it, ``call`` is what it does."""
+
+    def __init__(self, call: Callable[..., Any], make: Callable[[Any], None] = lambda model: None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 1)
+        self.call = call
+        make(self)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(self, *args, **kwargs)
