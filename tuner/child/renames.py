@@ -113,7 +113,7 @@ def link(overlay: Overlay, original: Callable[..., object]) -> Callable[..., obj
         source, destination = names
         with overlay.changing():
             here, there = overlay.view(source), overlay.view(destination, follow=False)
-            if here is None:
+            if here is None or (there is None and overlay.view(os.path.dirname(destination)) is None):
                 raise missing(src)
             target = overlay.target(destination, follow=False) if there is None else there
             overlay.created.will_rename(here, target)
@@ -132,6 +132,8 @@ def symlink(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
             return original(src, dst, *args, **kwargs)
         with overlay.changing():
             there = overlay.view(destination, follow=False)
+            if there is None and overlay.view(os.path.dirname(destination)) is None:
+                raise missing(dst)
             target = overlay.target(destination, follow=False) if there is None else there
             overlay.created.will_make(target)
             if target != destination:
