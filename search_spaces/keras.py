@@ -77,6 +77,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True,
+            on_cores=True,
             tier_reason="Order kept; left out for functions that call Python or keep a state between calls.",
         ),
         Knob(
@@ -91,7 +92,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "workers", _workers, "threads or processes that prepare the batches of a PyDataset",
-            tier=2, ordered=True, loader=True, value_type=int, least=1,
+            tier=2, ordered=True, loader=True, value_type=int, least=1, on_cores=True,
             tier_reason="Batches keep their order, but the script's own code makes several at once, so it is screened.",
         ),
         Knob(
@@ -105,17 +106,17 @@ SPACE = SearchSpace(
         ),
         Knob(
             "private_threads", _private_threads, "threads of tf.data's own, 0 for the runtime's",
-            ordered=True, loader=True, value_type=int, least=0,
+            ordered=True, loader=True, value_type=int, least=0, on_cores=True,
             tier_reason="The same functions on the same elements in the same order, in other threads.",
         ),
         Knob(
             "threads", _threads, "intra-op threads of the training process",
-            ordered=True, devices=CPU, value_type=int, least=1,
+            ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
         Knob(
             "inter_op_threads", _threads, "operations that run at once",
-            ordered=True, devices=CPU, value_type=int, least=1,
+            ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same operations, of which others run at once; what depends on another one waits for it.",
         ),
         Knob(

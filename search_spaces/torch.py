@@ -47,12 +47,12 @@ SPACE = SearchSpace(
     knobs=(
         Knob(
             "num_workers", _workers, "DataLoader worker processes",
-            ordered=True, loader=True, heavier=True, value_type=int, least=0,
+            ordered=True, loader=True, heavier=True, value_type=int, least=0, on_cores=True,
             tier_reason="The same samples in the same order; left out where workers would copy what changes.",
         ),
         Knob(
             "threads", _threads, "intra-op threads of the training process",
-            ordered=True, devices=frozenset({"cpu"}), value_type=int, least=1,
+            ordered=True, devices=frozenset({"cpu"}), value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
         Knob(

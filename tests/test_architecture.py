@@ -50,7 +50,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "applied",
         "session",
         "arguments files",
-        "renames descriptors carried",
+        "renames whole_paths folders carried",
         "python_files",
         "adapter",
         "numpy formats torch tensorflow",

@@ -155,6 +155,31 @@ def test_edited_modules_are_told_and_refused_where_that_is_asked_for(folder: Pat
     assert done.returncode == 2 and "[profile]" in done.stderr and not (folder / "ran.txt").exists()
 
 
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("cores", [None, 10_000])
+def test_a_profile_of_a_larger_machine_is_told_and_refused_where_that_is_asked_for(
+    folder: Path, cores: int | None, written: bool
+) -> None:
+    large = {"threads": 9_999, "num_workers": 8_888}
+    write_profile(folder, cores=cores, config=large, knowledge={"as_written": large if written else {"threads": 1}})
+    done = run(folder, "train.py", "--")
+    assert done.returncode == 0, done.stderr
+    assert ("10000 cores could be used, now " in done.stderr) is (cores is not None)
+    for knob, value in large.items():
+        assert (f"{knob} is {value}, more than the " in done.stderr) is not written
+    if cores is not None or not written:
+        (folder / "ran.txt").unlink()
+        done = run(folder, "--strict", "train.py", "--")
+        assert done.returncode == 2 and "[profile]" in done.stderr and not (folder / "ran.txt").exists()
+
+
+@pytest.mark.parametrize("cores", [0, True, "2", 1.5])
+def test_cores_are_a_number(folder: Path, cores: object) -> None:
+    write_profile(folder, cores=cores)
+    done = run(folder, "train.py", "--")
+    assert done.returncode == 2 and "not a number of cores" in done.stderr and not (folder / "ran.txt").exists()
+
+
 # study.toml
 
 SPACE = """

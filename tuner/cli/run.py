@@ -24,9 +24,9 @@ from tuner.knowledge import Knowledge, hold_lines
 from tuner.masking import is_masked, masked
 from tuner.model import Device, Script, Verdict
 from tuner.runner.launch import exec_applied
-from tuner.space.applicable import check_applicable
+from tuner.space.applicable import beyond_cores, check_applicable
 from tuner.space.arguments import parse, render
-from tuner.space.declare import Known
+from tuner.space.declare import Known, SearchSpace
 from tuner.space.registry import load_spaces
 from tuner.study.identity import hashes_of_modules
 
@@ -60,14 +60,18 @@ def add_parser(verbs: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
     place = _file(arguments.config)
-    device = _device(arguments.device)
-    profile = profiles.choose(profiles.read(_content(Path(place)), place), device, place)
+    device, cores = _device(arguments.device), usable_cores()
+    profile = profiles.choose(profiles.read(_content(Path(place)), place), device, cores, place)
     script = _script(arguments, profile, place)
     knowledge = knowledge_of(profile, script, place)
-    _check_config(profile, device, script, place)
+    known, spaces = Known(device, cores, knowledge=profile.knowledge), load_spaces(AUTO)
+    _check_config(profile, known, spaces, script, place)
     modules = hashes_of_modules(source_of(script), profile.knowledge.module_hashes)
-    drift = profiles.drift(profile, script, software(), modules)
+    drift = profiles.drift(profile, script, software(), modules, cores)
     changes = [_change_text(change) for change in drift if change.name not in _NO_MATTER]
+    if profile.cores != cores:
+        beyond = beyond_cores(profile.config, known, spaces)
+        changes += [f"{name} is {profile.config[name]}, more than the {cores} usable cores" for name in beyond]
     if changes and arguments.strict:
         raise ProfileError(
             f"{place} was proven under other conditions: {'; '.join(changes)}",
@@ -113,11 +117,12 @@ def _script(arguments: argparse.Namespace, profile: profiles.Profile, place: str
     return find_script(path, module, chosen.argv if argv is None else argv, "run")
 
 
-def _check_config(profile: profiles.Profile, device: Device, script: Script, place: str) -> None:
+def _check_config(
+    profile: profiles.Profile, known: Known, spaces: Sequence[SearchSpace], script: Script, place: str
+) -> None:
     """Raises ``ProfileError`` where the config would set anything but knobs, or one to a value that it can't have."""
-    known = Known(device, usable_cores(), knowledge=profile.knowledge)
     try:
-        check_applicable(profile.config, known, load_spaces(AUTO), parse(script.argv))
+        check_applicable(profile.config, known, spaces, parse(script.argv))
     except UsageError as error:
         raise ProfileError(
             _printable(f"{place}: {error.message}"), hint=error.hint or "run the study again to rewrite it"
@@ -199,6 +204,8 @@ def _change_text(change: profiles.Change) -> str:
         return f"{change.name}, which the script imports, {'has changed' if change.now else 'is gone'}"
     if change.part is profiles.ProvenPart.ARGUMENTS:
         return f"its arguments were {change.before}, now {change.now}"
+    if change.part is profiles.ProvenPart.DEVICE:
+        return f"{change.before} cores could be used, now {change.now}"
     return f"{change.name} was {change.before}, now {change.now}"
 
 

@@ -28,7 +28,10 @@ FINALS, SINGLE_TRIAL = "finals", "single trial"
 
 @dataclass(frozen=True)
 class Profile:
-    """One device's entry of a best.json, read back."""
+    """One device's entry of a best.json, read back.
+
+    ``cores`` are those of the host that the proof might use, None where the profile is of an earlier version.
+    """
 
     device: Device
     config: Config
@@ -37,6 +40,7 @@ class Profile:
     environment: Mapping[str, str]
     knowledge: Knowledge
     speedup: float | None
+    cores: int | None = None
 
 
 class ProfileExporter:
@@ -52,14 +56,14 @@ class ProfileExporter:
     def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
         """The file with this device's profile in place of its earlier one; None where nothing was measured.
 
-        A proof that the file holds already stays, unless this study has finals of its own to set against it.
+        A proof that the file holds already stays where ``still_proven`` says so.
         Raises ``ProfileError`` where ``existing`` is no best.json.
         """
         if result.best is None:
             return None
         place = f"{result.study.folder}/{self.file_name}"
         profile = profile_of(result)
-        if existing is not None and still_proven(existing, profile, place):
+        if existing is not None and still_proven(existing, result, profile, place):
             return existing
         return merged(existing, profile, place)
 
@@ -72,6 +76,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     tier = tier_of(config, result.tiers)
     return {
         "device": asdict(study.device),
+        "cores": study.cores,
         "config": dict(config),
         "verdict": str(Verdict.IMPROVED if proven is not None else Verdict.KEEP_BASELINE),
         "speedup": plain(asdict(winner.speedup)) if winner is not None else None,
@@ -100,23 +105,33 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
 def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> bytes:
     """The file with this device's profile in place of its earlier one. Raises ``ProfileError``."""
     profiles = _documents(existing, place) if existing is not None else []
-    key = _key(profile)
-    others = [other for other in profiles if _key(other) != key]
+    others = [other for other in profiles if not _same_device(other, profile)]
     document = {"schema": SCHEMA, "profiles": [*others, dict(profile)]}
     return (json.dumps(document, indent=2, allow_nan=False, default=str) + "\n").encode()
 
 
-def still_proven(existing: bytes, profile: Mapping[str, Any], place: str) -> bool:
-    """Whether the file holds a proof for this very device, script and arguments that ``profile`` has nothing against.
+def still_proven(existing: bytes, result: StudyResult, profile: Mapping[str, Any], place: str) -> bool:
+    """Whether the file holds a proof for this very device that the study, whose ``profile`` this is, leaves standing.
 
-    Finals decide; a study that ended before its own didn't.
+    It was given for the same script, modules, arguments and software, within the same limits but that of time; no run
+    and no screen of its config failed in this study, and it had no finals: those decide.
     """
-    same = ("path", "module", "sha256", "argv")
     for other in _documents(existing, place):
-        if _key(other) == _key(profile) and other.get("verdict") == str(Verdict.IMPROVED):
-            alike = all(other["script"].get(name) == profile["script"].get(name) for name in same)
-            return alike and other.get("environment") == profile.get("environment") and profile["runs"] == 0
+        if _same_device(other, profile) and other.get("verdict") == str(Verdict.IMPROVED):
+            against = profile["runs"] > 0 or result.speaks_against(Config(other.get("config", {})))
+            return not against and _circumstances(other) == _circumstances(profile)
     return False
+
+
+def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """What a proof is given for. Limits that an earlier version didn't write are taken for unset."""
+    script, limits = profile.get("script", {}), profile.get("limits", {})
+    return {
+        "script": [script.get(name) for name in ("path", "module", "sha256", "argv")],
+        "modules": profile.get("knowledge", {}).get("module_hashes", {}),
+        "software": profile.get("environment"),
+        "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name != "trial_timeout_s"},
+    }
 
 
 def read(content: bytes, place: str) -> list[Profile]:
@@ -133,12 +148,15 @@ def read(content: bytes, place: str) -> list[Profile]:
     return profiles
 
 
-def choose(profiles: list[Profile], device: Device, place: str) -> Profile:
-    """The profile of this very device, else of its model. Raises ``ProfileError`` naming those there are."""
+def choose(profiles: list[Profile], device: Device, cores: int, place: str) -> Profile:
+    """The profile of this very device, else of its model; of several one that was proven with as many ``cores``.
+
+    Raises ``ProfileError`` naming those there are.
+    """
     same_kind = [p for p in profiles if p.device.kind == device.kind]
     same_card = [p for p in same_kind if p.device.uuid == device.uuid]
     same_model = [p for p in same_kind if p.device.name == device.name]
-    for profile in [*same_card, *same_model]:
+    for profile in sorted(same_card or same_model, key=lambda p: (p.cores != cores, p.cores is None)):
         return profile
     there = ", ".join(f"{p.device.label} ({p.device.name})" for p in profiles) or "none"
     raise ProfileError(
@@ -154,6 +172,7 @@ class ProvenPart(StrEnum):
     MODULE = "module"
     ARGUMENTS = "arguments"
     SOFTWARE = "software"
+    DEVICE = "device"
 
 
 @dataclass(frozen=True)
@@ -161,7 +180,8 @@ class Change:
     """Something that is not as it was when the config was proven. ``part`` is what changed; software has a ``name``.
 
     For the script and its modules, whose ``name`` is their path, ``before`` and ``now`` are hashes, of a module that is
-    gone ""; for the arguments, command lines without their secrets.
+    gone ""; for the arguments, command lines without their secrets; for the device, whose ``name`` is ``cores``, how
+    many of them its host has.
     """
 
     part: ProvenPart
@@ -171,10 +191,15 @@ class Change:
 
 
 def drift(
-    profile: Profile, script: Script, environment: Mapping[str, str], modules: Mapping[str, str]
+    profile: Profile, script: Script, environment: Mapping[str, str], modules: Mapping[str, str], cores: int
 ) -> list[Change]:
-    """What is not as it was when the config was proven. ``modules``: those of the profile's, as they are now."""
+    """What is not as it was when the config was proven.
+
+    ``modules``: those of the profile's, as they are now; ``cores``: those that may be used here.
+    """
     changes = []
+    if profile.cores is not None and profile.cores != cores:
+        changes.append(Change(ProvenPart.DEVICE, str(profile.cores), str(cores), "cores"))
     if profile.script.sha256 and script.sha256 != profile.script.sha256:
         changes.append(Change(ProvenPart.SCRIPT, profile.script.sha256, script.sha256))
     for name, before in profile.knowledge.module_hashes.items():
@@ -270,9 +295,19 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
     return profiles
 
 
-def _key(profile: Mapping[str, Any]) -> tuple[Any, Any]:
-    device = profile.get("device")
-    return (device.get("kind"), device.get("uuid")) if isinstance(device, dict) else (None, None)
+def _same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two profiles are of the same device.
+
+    One whose ``uuid`` is no more than its model's name, as a CPU's, is told by the cores as well. Profiles of earlier
+    versions don't say them, and pass for any number.
+    """
+    device, other_device = one.get("device"), other.get("device")
+    if not isinstance(device, dict) or not isinstance(other_device, dict):
+        return device == other_device
+    if any(device.get(name) != other_device.get(name) for name in ("kind", "uuid")):
+        return False
+    cores, other_cores = one.get("cores"), other.get("cores")
+    return device.get("uuid") != device.get("name") or None in (cores, other_cores) or cores == other_cores
 
 
 def _profile(document: Mapping[str, Any]) -> Profile:
@@ -288,7 +323,9 @@ def _profile(document: Mapping[str, Any]) -> Profile:
     environment = dict(document["environment"])
     if not all(isinstance(text, str) for text in environment.values()):
         raise ValueError("environment must map names to versions")
-    speedup = document.get("speedup")
+    speedup, cores = document.get("speedup"), document.get("cores")
+    if cores is not None and (type(cores) is not int or cores < 1):
+        raise ValueError(f"cores is {cores!r}, not a number of cores")
     return Profile(
         device=Device(**device),
         config=Config(config),
@@ -297,6 +334,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         environment=environment,
         knowledge=_knowledge(document.get("knowledge", {})),
         speedup=float(speedup["ratio"]) if speedup else None,
+        cores=cores,
     )
 
 

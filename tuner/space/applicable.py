@@ -40,6 +40,17 @@ def check_applicable(
             )
 
 
+def beyond_cores(config: Config, known: Known, spaces: Sequence[SearchSpace]) -> list[str]:
+    """The knobs that the config sets to more threads or processes than there are cores, unless the script does so."""
+    names = {knob.name for space in spaces for knob in space.knobs if knob.on_cores}
+    written = known.knowledge.as_written
+    return [
+        name
+        for name, value in config.items()
+        if name in names and isinstance(value, int) and value > known.cores and not same_value(value, written.get(name))
+    ]
+
+
 def _check(knobs: Sequence[Knob], value: Value, known: Known) -> None:
     """Raises the last error where none of the knobs of one name, each of another space, takes the value."""
     errors: list[UsageError] = []

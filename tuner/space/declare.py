@@ -42,6 +42,7 @@ class Knob:
     ``own`` ones are arguments of the script that no space declares: nobody has said what they change, so they are
     judged by the whole rate.
     ``value_type`` is the type that a value must have, None for any, and ``least`` the smallest number.
+    ``on_cores``: it is a number of threads or processes at once, of which more than the machine's cores are of no use.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Knob:
     own: bool = False
     value_type: type[bool] | type[int] | type[float] | type[str] | None = None
     least: int | None = None
+    on_cores: bool = False
 
     def check(self, value: Value) -> None:
         """Raises ``UsageError`` for a value that no script could take, such as one pinned with a slip."""

@@ -38,19 +38,26 @@ PROVEN = Profile(made_up.DEVICE, made_up.CONFIG, Verdict.IMPROVED, made_up.SCRIP
     ],
 )  # fmt: skip
 def test_each_change_names_what_changed(script: Script, software: dict[str, str], changes: list[Change]) -> None:
-    assert drift(PROVEN, script, software, {}) == changes
+    assert drift(PROVEN, script, software, {}, 4) == changes
 
 
 def test_modules_of_the_users_are_told_by_their_path() -> None:
     known = replace(PROVEN, knowledge=Knowledge(module_hashes={"a.py": "1", "b.py": "2", "c.py": "3", "../d.py": "4"}))
     now = {"a.py": "1", "b.py": "5", "c.py": ""}
-    assert drift(known, made_up.SCRIPT, SOFTWARE, now) == [
+    assert drift(known, made_up.SCRIPT, SOFTWARE, now, 4) == [
         Change(ProvenPart.MODULE, "2", "5", "b.py"), Change(ProvenPart.MODULE, "3", "", "c.py")
     ]
 
 
 def test_another_secret_is_no_other_argument() -> None:
     proven = replace(PROVEN, script=replace(made_up.SCRIPT, argv=("--token", "(hidden)", "--lr", "1")))
-    assert drift(proven, replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "1")), SOFTWARE, {}) == []
-    [change] = drift(proven, replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "2")), SOFTWARE, {})
+    assert drift(proven, replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "1")), SOFTWARE, {}, 4) == []
+    [change] = drift(proven, replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "2")), SOFTWARE, {}, 4)
     assert "new" not in change.now
+
+
+@pytest.mark.parametrize(("before", "changes"), [
+    (None, []), (4, []), (64, [Change(ProvenPart.DEVICE, "64", "4", "cores")]),
+])  # fmt: skip
+def test_other_cores_are_another_device(before: int | None, changes: list[Change]) -> None:
+    assert drift(replace(PROVEN, cores=before), made_up.SCRIPT, SOFTWARE, {}, 4) == changes

@@ -151,7 +151,7 @@ def test_its_profile_is_read(studies: Path, write_script: Callable[..., Path]) -
     place = studies / "finished" / "best.json"
     (profile,) = profiles.read(place.read_bytes(), str(place))
     device = Device("cpu", 0, "AMD EPYC", "AMD EPYC", 0)
-    assert profiles.choose([profile], device, str(place)) == profile
+    assert profiles.choose([profile], device, 4, str(place)) == profile
     assert profile.script.argv == ("--width={width=256|128}",)
     knowledge = knowledge_of(profile, profile.script, str(place))
     assert knowledge.training_loaders == ("train.py:14#0",)

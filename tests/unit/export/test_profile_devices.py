@@ -1,0 +1,47 @@
+"""Which entry of a best.json belongs to which machine: two of them may have the same processor."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from support import made_up
+
+from tuner.export.profile import choose, merged, profile_of, read, still_proven
+
+CPU = replace(made_up.DEVICE, kind="cpu", name="AMD EPYC", uuid="AMD EPYC")
+CARD = replace(made_up.DEVICE, kind="cuda", name="NVIDIA H100", uuid="GPU-1")
+
+
+def profile(cores: int | None, device: Any = CPU) -> dict[str, Any]:
+    return profile_of(replace(made_up.RESULT, study=replace(made_up.STUDY, device=device, cores=cores)))
+
+
+def cores_of(content: bytes) -> list[int | None]:
+    return [read_back.cores for read_back in read(content, "best.json")]
+
+
+def test_a_machine_with_the_same_processor_and_other_cores_keeps_its_entry() -> None:
+    both = merged(merged(None, profile(2), "best.json"), profile(64), "best.json")
+    assert cores_of(both) == [2, 64]
+    assert cores_of(merged(both, profile(2), "best.json")) == [64, 2]
+    profiles = read(both, "best.json")
+    assert choose(profiles, CPU, 2, "best.json").cores == 2
+    assert choose(profiles, CPU, 64, "best.json").cores == 64
+    elsewhere = merged(None, profile(64), "best.json")
+    assert not still_proven(elsewhere, made_up.RESULT, {**profile(2), "runs": 0}, "best.json")
+
+
+def test_a_card_is_itself_in_whatever_machine() -> None:
+    assert cores_of(merged(merged(None, profile(2, CARD), "best.json"), profile(64, CARD), "best.json")) == [64]
+
+
+def test_an_entry_of_an_earlier_version_is_read_and_gives_way() -> None:
+    old = profile(None)
+    del old["cores"]
+    content = json.dumps({"schema": 1, "profiles": [old]}).encode()
+    assert cores_of(content) == [None]
+    assert choose(read(content, "best.json"), CPU, 8, "best.json").cores is None
+    assert still_proven(content, made_up.RESULT, {**profile(2), "runs": 0}, "best.json")
+    assert cores_of(merged(content, profile(2), "best.json")) == [2]
