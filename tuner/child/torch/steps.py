@@ -40,14 +40,16 @@ BackwardListener = Callable[[bool], None]
 
 
 class StepWatch:
-    """Patches backward and step."""
+    """Patches backward and step. ``step_ends``: called before a step is counted."""
 
     def __init__(
-        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, gradients: GradientWatch
-    ) -> None:
+        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, step_ends: Callable[[], None],
+        gradients: GradientWatch,
+    ) -> None:  # fmt: skip
         self.session = session
         self.torch = torch
         self.backward_ran = backward_ran
+        self.step_ends = step_ends
         self.gradients = gradients
         self.scalers = ScalerWatch()
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -122,7 +124,7 @@ class StepWatch:
         self.backward_ran(leads)
         if not self.optimizers and not self._here.in_optimizer:
             self.losses.step_ends()
-            self.session.step("torch")
+            self._count_step()
 
     # optimizer
 
@@ -173,8 +175,12 @@ class StepWatch:
         if self.session.measuring:
             self.rates.stepped(optimizer)
             self.trajectory.stepped(optimizer)
-            self.session.step("torch")
+            self._count_step()
         return result
+
+    def _count_step(self) -> None:
+        self.step_ends()
+        self.session.step("torch")
 
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
         is_first = not self.steps and not self.scalers.begun
@@ -189,7 +195,7 @@ class StepWatch:
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
                 self.evaluations += 1
-                self.session.step("torch")
+                self._count_step()
             loss = closure()
             if self.scaling is not None:
                 self.scaling.closure_ran(optimizer)
