@@ -91,8 +91,10 @@ class AppliedKnobs:
         return Effect(int(observed == self.knobs.wanted("grad_accumulation")), why)
 
     def _rate(self) -> Effect:
-        optimizers = self.watches.optimizers
-        return Effect(optimizers.scaled if optimizers is not None else 0, "no optimizer has a rate")
+        rates = self.watches.optimizers.rates if self.watches.optimizers is not None else None
+        if rates is not None and rates.dropped:
+            return Effect(0, rates.dropped)
+        return Effect(rates.scaled if rates is not None else 0, "no optimizer has a rate")
 
     def _strategy(self) -> Effect:
         strategies, fits = self.watches.strategies, self.watches.fits

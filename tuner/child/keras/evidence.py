@@ -276,15 +276,17 @@ class Observation:
         knobs, optimizers = self.session.knobs, self.watches.optimizers
         if self.call is not None and self._sets_rate(self.call):
             knobs.compare("lr_scale", None, why=OWN_RATE)
-        elif optimizers is None or not optimizers.scaled:
+        elif optimizers is not None and optimizers.rates.dropped:
+            knobs.compare("lr_scale", None, why=optimizers.rates.dropped)
+        elif optimizers is None or not optimizers.rates.scaled:
             knobs.inapplicable("lr_scale", "no optimizer has a rate", sites=0)
         else:
-            knobs.compare("lr_scale", optimizers.scale)
+            knobs.compare("lr_scale", optimizers.rates.scale)
 
     def _sets_rate(self, call: FitCall) -> bool:
         """Whether the script gives the rate values of its own, in which no factor would stay."""
         optimizers = self.watches.optimizers
-        was_set = optimizers is not None and optimizers.rate_was_set() and not call.lowers_rate
+        was_set = optimizers is not None and optimizers.rates.rate_was_set() and not call.lowers_rate
         return call.sets_rate or was_set
 
     def _precision_evidence(self) -> None:

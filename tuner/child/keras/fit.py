@@ -20,12 +20,12 @@ from ..tensorflow.types import Result
 from . import callbacks
 from .model import has_own_step
 from .on_batch import OnBatchWatch
+from .rates import EFFECTIVE_BATCH, RateWatch
 from .split import SplitWatch
 from .steps import Nesting, StepWatch
 from .types import Callback, Logs, Model
 
 DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing
-EFFECTIVE_BATCH = ("batch_size", "grad_accumulation")
 MODEL_KNOBS = ("run_eagerly", "jit_compile", "steps_per_execution")
 FitArguments = dict[str, Any]
 """``Model.fit``'s arguments by name, of whatever kind the script passes."""
@@ -99,11 +99,12 @@ class FitWatch:
     """
 
     def __init__(
-        self, session: Session, keras: ModuleType, datasets: DatasetWatch | None, loops: LoopWatch | None,
-        on_epoch: Callable[[], None] = lambda: None,
+        self, session: Session, keras: ModuleType, rates: RateWatch, datasets: DatasetWatch | None,
+        loops: LoopWatch | None, *, on_epoch: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.session = session
         self.keras = keras
+        self.rates = rates
         self.datasets = datasets
         self.loops = loops
         self.on_epoch = on_epoch
@@ -111,7 +112,7 @@ class FitWatch:
         self.nesting = Nesting()
         self.steps = StepWatch(session, self.nesting, self.backend)
         self.split = SplitWatch(session, self.backend)
-        self.on_batch = OnBatchWatch(session, self.backend, lambda: self.nesting.active)
+        self.on_batch = OnBatchWatch(session, self.backend, rates, lambda: self.nesting.active)
         self.call: FitCall | None = None
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 
@@ -120,8 +121,9 @@ class FitWatch:
         trainer = next(cls for cls in self.keras.Model.__mro__ if "fit" in cls.__dict__)
         patch(trainer, "fit", self._fit)
         self.split.install(trainer)
-        if self.session.measuring:
+        if self.session.measuring or self.rates.may_be_dropped:
             self.on_batch.install(trainer)
+        if self.session.measuring:
             patch(trainer, "evaluate", self._evaluate)
             patch(trainer, "predict", self._evaluate)
             self.steps.install(trainer)
@@ -154,6 +156,7 @@ class FitWatch:
                 self._enter(fits=-1)
                 self.steps.fit_ended()
                 self.split.end()
+                self.rates.fit_factor = None
 
         return fit
 
@@ -241,7 +244,8 @@ class FitWatch:
         if session.knobs.wants("workers") and call.fed_by == "pydataset":
             arguments["x"].workers = call.workers = int(config["workers"])
         is_new = self.split.begin(model, parts)
-        self.steps.remake(model, always=bool(differing) or is_new)
+        has_new_rate = self.rates.fit_begins(model, factor)
+        self.steps.remake(model, always=bool(differing) or is_new or has_new_rate)
 
     def _steps_in_call(self, call: FitCall, epoch_steps: int) -> int:
         """The config's ``steps_per_execution``, or the script's own where an epoch of so many steps is against it."""

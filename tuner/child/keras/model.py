@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-import weakref
 from collections.abc import Callable
-from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .rates import RateWatch
 from .types import KerasOptimizer, Model, Policy
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
@@ -67,34 +66,27 @@ class PolicyWatch:
 
 
 class OptimizerWatch:
-    """The learning rate of every optimizer that the script makes, and what of it is asked for while it trains.
+    """The optimizers that the script makes; ``rates`` are theirs.
 
-    A rate that is a number is passed on changed. A schedule stays the script's own object, so that what is saved with a
-    model is what the script wrote: its figures are changed when the optimizer asks for them.
-
-    ``created``: names of their classes. ``scaled``: how many rates were changed. ``accumulated_by_script``: steps of
-    accumulation that the script asks for; 0 for none. ``losses_scaled``: how often a loss was passed to an optimizer
-    for scaling. ``on_first`` is called before the first optimizer is made.
+    ``created``: names of their classes. ``accumulated_by_script``: steps of accumulation that the script asks for; 0
+    for none. ``losses_scaled``: how often a loss was passed to an optimizer for scaling. ``on_first`` is called before
+    the first optimizer is made.
     """
 
     def __init__(self, session: Session, keras: ModuleType) -> None:
         self.session = session
         self.keras = keras
-        self.scale = float(session.knobs.wanted("lr_scale") or 1.0)
-        self.pace = _pace(session)
+        self.rates = RateWatch(session, keras)
         self.created: list[str] = []
-        self.scaled = 0
         self.accumulated_by_script = 0
         self.losses_scaled = 0
-        self._rates: list[tuple[weakref.ref[KerasOptimizer], float]] = []
         self.on_first: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Patches the base class: every optimizer's own ``__init__`` calls it."""
         base = sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
         patch(base, "__init__", self._init)
-        if self.scale != 1.0 or self.pace != 1:
-            patch(base, "_get_current_learning_rate", self._current_rate)
+        self.rates.install(base)
         if self.session.measuring:
             for owner in (base, self.keras.optimizers.LossScaleOptimizer):
                 patch(owner, "scale_loss", self._scale_loss)
@@ -116,9 +108,7 @@ class OptimizerWatch:
             self.created.append(type(optimizer).__name__)
             self._apply(bound.arguments)
             original(*bound.args, **bound.kwargs)
-            rate = bound.arguments.get("learning_rate")
-            if self.session.measuring and isinstance(rate, (int, float)):
-                self._rates.append((weakref.ref(optimizer), float(rate)))
+            self.rates.made(optimizer, bound.arguments.get("learning_rate"))
 
         return __init__
 
@@ -127,39 +117,8 @@ class OptimizerWatch:
         written = arguments.get("gradient_accumulation_steps")
         if written:
             self.accumulated_by_script = int(written)
-        if self.scale == 1.0:
-            return
-        rate = arguments.get("learning_rate")
-        if isinstance(rate, (int, float)):
-            arguments["learning_rate"] = float(rate) * self.scale
-        self.scaled += isinstance(rate, (int, float)) or callable(rate)
-
-    def rate_was_set(self) -> bool:
-        """Whether an optimizer's rate isn't the number any more that it was made with. With JAX that can't be seen."""
-        for reference, made_with in self._rates:
-            optimizer = reference()
-            try:
-                now = float(optimizer._learning_rate.numpy())  # type: ignore[union-attr]  # None and schedules: below
-            except (AttributeError, TypeError, ValueError):
-                continue
-            if abs(now - made_with) > 1e-5 * abs(made_with):
-                return True
-        return False
-
-    def _current_rate(self, original: Callable[[KerasOptimizer], Any]) -> Callable[[KerasOptimizer], Any]:
-        schedules, ops = self.keras.optimizers.schedules, self.keras.ops
-
-        def _get_current_learning_rate(optimizer: KerasOptimizer) -> Any:
-            rate = optimizer._learning_rate
-            if isinstance(rate, schedules.LearningRateSchedule) and self.pace != 1:
-                # Of the same number of samples: a schedule counts batches, which have another size here.
-                pace = self.pace
-                step = ops.floor_divide(ops.multiply(optimizer._iterations, pace.numerator), pace.denominator)
-                return rate(step) * self.scale
-            # A number was changed when the optimizer was made.
-            return original(optimizer) * self.scale if callable(rate) else original(optimizer)
-
-        return _get_current_learning_rate
+        if "learning_rate" in arguments:
+            arguments["learning_rate"] = self.rates.given(arguments["learning_rate"])
 
     def _scale_loss(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale_loss(optimizer: KerasOptimizer, *args: object, **kwargs: object) -> object:
@@ -167,18 +126,6 @@ class OptimizerWatch:
             return original(optimizer, *args, **kwargs)
 
         return scale_loss
-
-
-def _pace(session: Session) -> Fraction:
-    """Samples of a step by those of the script's own steps; 1 where the config keeps them, or the script sets them."""
-    knobs, written = session.knobs, session.request.knowledge.as_written
-    pace = Fraction(1)
-    for knob in ("batch_size", "grad_accumulation"):
-        before, now = written.get(knob), knobs.wanted(knob)
-        if type(now) is int and type(before) is int and before > 0:
-            pace *= Fraction(now, before)
-    # A knob that an argument sets is known to the script: its schedule follows it by itself.
-    return Fraction(1) if knobs.arguments & {"batch_size", "grad_accumulation"} else pace
 
 
 def has_own_step(kind: type) -> bool:

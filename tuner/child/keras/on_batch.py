@@ -12,6 +12,8 @@ from ..tensorflow import FRAMEWORK
 from ..tensorflow.loops import PATIENCE, LoopWatch
 from ..tensorflow.types import Result
 from .counters import leading_dimension
+from .model import inner_optimizer
+from .rates import RateWatch
 from .types import Model
 
 OWN_BATCHES = "the script passes its batches to train_on_batch by itself"
@@ -27,9 +29,10 @@ class OnBatchWatch:
     script has trained so.
     """
 
-    def __init__(self, session: Session, backend: str, is_inside: Callable[[], bool]) -> None:
+    def __init__(self, session: Session, backend: str, rates: RateWatch, is_inside: Callable[[], bool]) -> None:
         self.session = session
         self.backend = backend
+        self.rates = rates
         self.is_inside = is_inside
         self.loops: LoopWatch | None = None
         self.called = False
@@ -40,13 +43,16 @@ class OnBatchWatch:
     def install(self, trainer: type) -> None:
         """Patches the class that defines ``fit``."""
         patch(trainer, "train_on_batch", self._train)
-        if self.backend != "tensorflow":
+        if self.session.measuring and self.backend != "tensorflow":
             for name in ("test_on_batch", "predict_on_batch"):
                 patch(trainer, name, self._validate)
 
     def _train(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def train_on_batch(model: Model, *args: object, **kwargs: object) -> Result:
             if self.is_inside() or not self.session.here:
+                return original(model, *args, **kwargs)
+            self.rates.update_begins(inner_optimizer(model))  # before JAX traces it
+            if not self.session.measuring:
                 return original(model, *args, **kwargs)
             self.session.check_stop()
             self.called = True

@@ -55,7 +55,8 @@ class Watches:
             self.optimizers = OptimizerWatch(self.session, keras)
             self.policy.on_first = self.optimizers.on_first = self._model_begins
             self.optimizers.install()
-            self.fits = FitWatch(self.session, keras, self.datasets, self.loops, self.on_epoch)
+            rates = self.optimizers.rates
+            self.fits = FitWatch(self.session, keras, rates, self.datasets, self.loops, on_epoch=self.on_epoch)
             self.fits.install()
         self._join()
 
@@ -63,6 +64,9 @@ class Watches:
         """Makes the watches known to each other. TensorFlow imports Keras while it is imported: Keras comes first."""
         if self.fits is not None:
             self.fits.datasets, self.fits.loops, self.fits.on_batch.loops = self.datasets, self.loops, self.loops
+        if self.optimizers is not None and self.datasets is not None:
+            datasets = self.datasets
+            self.optimizers.rates.loop_factor = lambda: datasets.newest_factor
         if self.loops is not None and self.keras is not None and self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
 

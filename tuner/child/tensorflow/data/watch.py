@@ -36,7 +36,10 @@ class Applied:
 
 
 class DatasetWatch:
-    """Records how datasets are made, adapts those that train, and reports what became of each knob."""
+    """Records how datasets are made, adapts those that train, and reports what became of each knob.
+
+    ``newest_factor``: the new batch size by the written one, of the dataset that was adapted last.
+    """
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self.session = session
@@ -44,6 +47,7 @@ class DatasetWatch:
         self.book = RecipeBook(tf)
         self.applied: dict[str, Applied] = {}
         self.sizes: dict[int, int] = {}
+        self.newest_factor = 1.0
         self.plans = plans.PlanWatch(tf, lambda: session.finished or session.clock.total_steps > FIRST_STEPS)
         self._met = False
         self._looks = FIRST_STEPS
@@ -85,6 +89,7 @@ class DatasetWatch:
                 self.session.note(f"a dataset could not be changed: {type(error).__name__}: {error}")
                 return dataset
             record.adapted = adapted
+            self.newest_factor = record.factor
             its_record = self.book.record(adapted)
             its_record.adapted, its_record.written, its_record.factor = adapted, dataset, record.factor
             its_record.resizes = resizes
