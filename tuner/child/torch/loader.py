@@ -271,8 +271,8 @@ class LoaderWatch:
 
     def _look_at(self, entry: Loader, loader: DataLoader, iterator: LoaderIterator) -> None:
         self._of_object[iterator] = entry
-        # A loader whose workers stay holds its iterator: held from here, neither would ever go. Others are held, since a
-        # script may hold none ("for batch in DataLoader(...)"). One side of the loop alone begins its loader anew.
+        # A loader whose workers stay holds its iterator: held from here, neither would ever go. Others are held, as
+        # a script may not hold them: "for batch in DataLoader(...)". One side of the loop alone begins its loader anew.
         stays = getattr(loader, "_iterator", None) is iterator and self.session.request.probe is None
         self._loader_of[iterator] = weakref.ref(loader) if stays else lambda: loader
         entry.newest = weakref.ref(iterator)
