@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
+from tuner.analysis.stats import Noninferiority
 from tuner.knowledge import Knowledge
 from tuner.model import (
+    Config,
     Device,
     LeftOut,
     Measurement,
@@ -31,6 +33,8 @@ class StudyLimits:
     """The bounds that every config of the study had to respect; None where there is none.
 
     ``effective_batch`` is ``keep`` or ``free``. The accuracy limits are relative: 0.01 is one percent.
+    ``screen_samples`` is what each run of a screen trains on, None where the study chooses; ``metric_patterns`` are the
+    regular expressions of metrics that are read from what the script prints.
     """
 
     max_host_bytes: int | None
@@ -41,6 +45,8 @@ class StudyLimits:
     min_sample_efficiency: float | None = None
     max_metric_drop: Mapping[str, float] = field(default_factory=dict)
     max_metric_rise: Mapping[str, float] = field(default_factory=dict)
+    screen_samples: int | None = None
+    metric_patterns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,14 @@ class StudyResult:
     def improved(self) -> bool:
         """Whether the finals proved a config to be faster than the script as written."""
         return self.winner is not None and self.winner.verdict is Verdict.IMPROVED
+
+    def speaks_against(self, config: Config) -> bool:
+        """Whether the study's record holds a failed run of the config, of any phase but probes, or a screen of it that
+        didn't pass."""
+        runs = (trial for trial in self.trials if trial.config == config and trial.phase is not Phase.PROBE)
+        failed = any(run.outcome is not None and not run.outcome.complete for run in runs)
+        screens = (screened.verdict for screened in self.screened if screened.config == config)
+        return failed or any(verdict is not Noninferiority.PASS for verdict in screens)
 
     @property
     def baseline(self) -> Measurement | None:

@@ -1,13 +1,15 @@
-"""fp16 where the script has no loss scaling of its own: the same numbers as by hand, on the CPU and on CUDA."""
+"""fp16 where the script has no loss scaling of its own: the numbers that it has by hand, and none that is scaled."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from support.torch_trials import begin
+from torch.nn.utils import clip_grad
 
 from tuner.child import devices
 
@@ -80,3 +82,202 @@ def test_two_optimizers_of_one_step_share_the_scale(begin: Begin) -> None:
         first.zero_grad()
         second.zero_grad()
     assert torch.equal(one.weight, two.weight)
+
+
+def _begin(begin: Begin) -> Any:
+    """An applied run whose scale is found already: nothing overflows."""
+    trial = begin({"precision": "fp16"}, mode="apply")
+    trial.adapter.watches.steps.scaling.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    return trial
+
+
+def _sign(model: Any) -> None:
+    for parameter in model.parameters():
+        parameter.grad = parameter.grad.sign()
+
+
+RULES: dict[str, Callable[[Any], object]] = {
+    "nothing": lambda model: None,
+    "clips by the submodule's name": lambda model: clip_grad.clip_grad_norm_(model.parameters(), 0.5),
+    "clips values": lambda model: clip_grad.clip_grad_value_(list(model.parameters()), 0.1),
+    "clamps by hand": lambda model: [p.grad.clamp_(-0.1, 0.1) for p in model.parameters()],
+    "decays by hand": lambda model: [p.grad.add_(0.5 * p.detach()) for p in model.parameters()],
+    "divides": lambda model: [p.grad.div_(4) for p in model.parameters()],
+    "takes others": _sign,
+}
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+    "fused Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05, fused=True),
+    "SAM": lambda parameters: Sam(parameters, torch.optim.SGD, lr=0.05),
+}
+
+
+class Sam(torch.optim.Optimizer):  # type: ignore[misc]  # PyTorch's classes aren't typed here
+    """As its authors wrote it, but for its first step: two optimizers share their groups."""
+
+    def __init__(self, parameters: Any, base: Any, **given: Any) -> None:
+        super().__init__(parameters, given)
+        self.base_optimizer = base(self.param_groups, **given)
+        self.param_groups: Any = self.base_optimizer.param_groups
+
+    def step(self, closure: Any = None) -> None:
+        self.base_optimizer.step()
+
+
+def _moved(optimizer_of: Callable[[Any], Any], rule: Callable[[Any], object], *, parts: int = 1) -> tuple[Any, Any]:
+    """The weights after a few steps, and the gradients that the script saw."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 1))
+    optimizer = optimizer_of(model.parameters())
+    seen = []
+    for _ in range(12):
+        optimizer.zero_grad(set_to_none=parts == 1)
+        for _ in range(parts):
+            x = torch.randn(16, 8)
+            torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+            seen.append(model[0].weight.grad.clone())
+        rule(model)
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), torch.stack(seen)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_script_changes_its_gradients_as_it_wrote_it(begin: Begin, rule: str, optimizer: str) -> None:
+    plain, gradients = _moved(OPTIMIZERS[optimizer], RULES[rule], parts=2)
+    _begin(begin)
+    scaled, seen = _moved(OPTIMIZERS[optimizer], RULES[rule], parts=2)
+    torch.testing.assert_close(seen[:2], gradients[:2], rtol=0.01, atol=0.01)
+    # A sign may turn where a gradient is about zero.
+    torch.testing.assert_close(scaled, plain, rtol=0.02, atol=0.11 if "others" in rule or "Adam" in optimizer else 0.02)
+
+
+def test_an_overflow_that_is_clamped_by_hand_is_left_out_all_the_same(begin: Begin) -> None:
+    begin({"precision": "fp16"}, mode="apply")
+    model, optimizer = _model()
+    before = model.weight.detach().clone()
+    (model(torch.randn(8, 5)) * 1e6).sum().backward()
+    assert not model.weight.grad.isfinite().all()
+    for parameter in model.parameters():
+        parameter.grad.nan_to_num_().clamp_(-1, 1)
+    optimizer.step()
+    assert torch.equal(model.weight, before)
+
+
+def test_a_scale_falls_where_the_script_drops_overflows_itself(begin: Begin) -> None:
+    begin({"precision": "fp16"}, mode="apply")
+    model, optimizer = _model()
+    finite = []
+    for _ in range(12):
+        optimizer.zero_grad()
+        (model(torch.randn(8, 5)) * 1e2).sum().backward()
+        finite.append(bool(model.weight.grad.isfinite().all()))
+    assert finite[-1] and not finite[0]
+
+
+def test_two_optimizers_clip_and_step_in_turn(begin: Begin) -> None:
+    def train() -> list[Any]:
+        (one, first), (two, second) = _model(), _model()
+        for _ in range(6):
+            x = torch.randn(8, 5)
+            for model, optimizer in ((one, first), (two, second)):
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            first.step()
+            second.step()
+        return [one.weight.detach(), two.weight.detach()]
+
+    torch.manual_seed(3)
+    plain = train()
+    _begin(begin)
+    torch.manual_seed(3)
+    for scaled, as_written in zip(train(), plain, strict=True):
+        torch.testing.assert_close(scaled, as_written, rtol=0.01, atol=0.001)
+
+
+def test_gradients_that_no_optimizer_holds_are_as_written(begin: Begin) -> None:
+    """Of a batch, as attacks take them, and of weights that are clipped along with the trained ones."""
+    _begin(begin)
+    body, head = torch.nn.Linear(5, 5), torch.nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        body.zero_grad()
+        x = torch.randn(8, 5, requires_grad=True)
+        head(body(x)).mean().backward()
+        by_hand = (head.weight @ body.weight / 8).detach().expand(8, 5)
+        torch.testing.assert_close(x.grad, by_hand, rtol=0.02, atol=0.001)
+        norm = torch.nn.utils.clip_grad_norm_([*body.parameters(), *head.parameters()], 100.0)
+        assert float(norm) < 100
+        optimizer.step()
+
+
+def test_a_step_within_a_backward_and_one_with_a_closure_are_scaled_once(begin: Begin) -> None:
+    def train(how: str) -> Any:
+        torch.manual_seed(4)
+        model, _ = _model()
+        optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+        if how == "within":
+            for p in model.parameters():
+                p.register_post_accumulate_grad_hook(lambda p: (optimizers[p].step(), optimizers[p].zero_grad())[-1])
+        both = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            x = torch.randn(8, 5)
+
+            def closure(x: Any = x) -> Any:
+                both.zero_grad()
+                loss = torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+                loss.backward()
+                return loss
+
+            closure() if how == "within" else both.step(closure)
+        return model.weight.detach()
+
+    plain = train("closure")
+    for how in ("within", "closure"):
+        _begin(begin)
+        torch.testing.assert_close(train(how), plain, rtol=0.02, atol=0.002)
+
+
+def test_an_overflow_in_a_closure_updates_by_zeros(begin: Begin) -> None:
+    begin({"precision": "fp16"}, mode="apply")
+    model, optimizer = _model()
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (model(torch.ones(8, 5)) * 1e6).sum()
+        loss.backward()
+        return loss
+
+    before = model.weight.detach().clone()
+    optimizer.step(closure)
+    assert torch.equal(model.weight, before)
+
+
+def test_a_second_thread_beside_the_first_has_fp16_refused(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
+    trial = begin({"precision": "fp16"}, mode="apply")
+    (one, first), (two, second) = _model(), _model()
+    x, y = torch.randn(8, 5), torch.zeros(8, 1)
+
+    def other() -> None:
+        torch.nn.functional.mse_loss(two(x), y).backward()
+        second.step()
+
+    def one_after_the_other() -> None:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    for _ in range(2):
+        torch.nn.functional.mse_loss(one(x), y).backward()
+        first.step()
+        one_after_the_other()
+    assert trial.session.knobs.wants("precision")
+    torch.nn.functional.mse_loss(one(x), y).backward()
+    one_after_the_other()
+    first.step()
+    assert not trial.session.knobs.wants("precision")
+    assert one.weight.isfinite().all() and two.weight.isfinite().all()
+    trial.session.applied.ended(0)
+    assert "NOT in effect: precision (several threads train at once" in capfd.readouterr().err

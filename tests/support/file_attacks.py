@@ -158,6 +158,75 @@ PYTHON = {
         "try: io.FileIO('old.txt', 'x')\n"
         "except FileExistsError: say('exists')\n"
     ),
+    "link_renewed": (
+        "open('new.txt', 'w').write('new'); os.unlink('link.txt'); os.symlink('new.txt', 'link.txt')\n"
+        "say(open('link.txt').read(), os.readlink('link.txt'), os.path.realpath('link.txt').split('/')[-1])\n"
+        "open('link.txt', 'a').write('er'); say(open('new.txt').read(), os.path.samefile('link.txt', 'new.txt'))\n"
+    ),
+    "link_renewed_to_old": (
+        "os.unlink('link.txt'); os.symlink('other.txt', 'link.txt'); open('link.txt', 'w').write('n')\n"
+        "say(open('other.txt').read()); os.unlink('link.txt'); os.symlink(os.path.abspath('old.txt'), 'link.txt')\n"
+        "open('link.txt', 'w').write('m'); say(open('old.txt').read()); os.truncate('link.txt', 0)\n"
+        "os.unlink('link.txt'); say(os.path.exists('link.txt'), os.path.exists('old.txt'))\n"
+    ),
+    "link_replaced": (
+        "os.symlink('other.txt', 't'); os.replace('t', 'link.txt')\n"
+        "say(open('link.txt').read(), pathlib.Path('link.txt').resolve().name, os.readlink('link.txt'))\n"
+    ),
+    "link_to_folder_renewed": (
+        "os.mkdir('run'); os.unlink('current'); os.symlink('run', 'current'); os.makedirs('current/deep')\n"
+        "open('current/inner.txt', 'w').write('new')\n"
+        "say(open('current/inner.txt').read(), open('run/inner.txt').read())\n"
+        "say(sorted(os.listdir('current')), os.listdir('run/deep'), open('sub/inner.txt').read())\n"
+        "os.rename('current/inner.txt', 'current/deep/moved.txt'); os.rmdir('empty'); os.symlink('run/deep', 'empty')\n"
+        "os.remove('empty/moved.txt'); say(os.listdir('run/deep')); os.symlink('../../old.txt', 'empty/l')\n"
+        "say(open('empty/l').read()); open('empty/l', 'w').write('w'); say(open('old.txt').read())\n"
+    ),
+    "folder_for_link": (
+        "os.unlink('current'); os.mkdir('current'); open('current/inner.txt', 'w').write('new')\n"
+        "say(os.listdir('sub'), open('sub/inner.txt').read(), open('current/inner.txt').read())\n"
+    ),
+    "link_gone": "os.unlink('current'); say(os.path.exists('current/inner.txt')); open('current/new.txt', 'w')",
+    "links_in_folders": (
+        "os.symlink('../other.txt', 'sub/l'); os.rename('sub', 'moved'); os.symlink('moved', 'sub')\n"
+        "say(open('moved/l').read(), open('sub/l').read()); open('sub/l', 'w').write('w')\n"
+        "say(open('other.txt').read())\n"
+    ),
+    "links_in_a_circle": "os.unlink('link.txt'); os.symlink('link.txt', 'link.txt'); open('link.txt')",
+    "link_itself": (
+        "open('old.txt', 'w').write('new'); p = pathlib.Path('link.txt')\n"
+        "say(p.is_symlink(), p.lstat().st_size, os.stat('link.txt', follow_symlinks=False).st_mode, p.stat().st_size)\n"
+        "p.unlink(); say(p.is_symlink()); p.symlink_to('old.txt'); say(p.read_text())\n"
+        "os.utime('current', (1, 1), follow_symlinks=False)\n"
+    ),
+    "entries": (
+        "open('old.txt', 'w').write('12345678'); os.remove('other.txt'); os.rmdir('empty'); os.mkdir('empty')\n"
+        "for e in sorted(os.scandir('.'), key=lambda e: e.name):\n"
+        "    say(repr(e), e.path, os.fspath(e), e.stat().st_size if e.is_file() else 0, e.is_dir(), e.is_symlink())\n"
+        "    assert e.inode() == os.lstat(e).st_ino and e.is_dir(follow_symlinks=False) <= e.is_dir()\n"
+        "    assert e.stat(follow_symlinks=False).st_mtime_ns == os.lstat(e.path).st_mtime_ns\n"
+        "say(sorted(os.listdir(b'.')), *(sorted(e.path for e in os.scandir(x)) for x in (b'.', None, 'sub/')))\n"
+        "fd = os.open('.', os.O_RDONLY); say(sorted(e.path for e in os.scandir(fd)))\n"
+    ),
+    "remade_folder": (
+        "import glob, shutil; shutil.rmtree('sub'); os.makedirs('sub/ckpt'); open('sub/ckpt/a.txt', 'w').write('x')\n"
+        "sub = pathlib.Path('sub'); say([str(p) for p in sub.rglob('*')], [str(p) for p in sub.iterdir()])\n"
+        "say([e.path for e in os.scandir('sub')], glob.glob('sub/**', recursive=True))\n"
+        "say(list(os.walk('sub', topdown=False)))\n"
+        "shutil.copytree('sub', 'copy'); say(sorted(p.name for p in pathlib.Path('copy').rglob('*')))\n"
+    ),
+    "current_folder": (
+        "import shutil; shutil.rmtree('sub'); os.makedirs('sub/ckpt'); top = os.getcwd(); os.chdir('sub/ckpt')\n"
+        "say(os.path.relpath(os.getcwd(), top), pathlib.Path.cwd().name, os.getcwdb() == os.getcwd().encode())\n"
+        "open('a.txt', 'w').write('new'); open('../../old.txt', 'w').write('from below')\n"
+        "say(os.listdir(), os.listdir('..'), sorted(os.listdir('../..')), [e.path for e in os.scandir()])\n"
+        "os.rename('a.txt', '../b.txt'); os.mkdir('d'); os.symlink('../b.txt', 'l')\n"
+        "open('../../fresh', 'w').write('f')\n"
+        "say(open('l').read(), os.stat('../../other.txt').st_size, open('../../old.txt').read())\n"
+        "os.chdir('../..'); say(os.getcwd() == top, open('sub/b.txt').read())\n"
+        "fd = os.open('sub/ckpt', os.O_RDONLY); os.fchdir(fd); say(os.path.relpath(os.getcwd(), top), os.listdir(fd))\n"
+    ),
+    "current_folder_gone": "import shutil; shutil.rmtree('sub'); os.chdir('sub')",
     "sqlite": (
         "import sqlite3\n"
         "for i in range(2):\n"
@@ -196,6 +265,7 @@ def prepare(base: Path, names: list[str]) -> None:
         for path, text in (("old.txt", "old"), ("other.txt", "other"), ("sub/inner.txt", "inner")):
             (folder / path).write_text(text)
         (folder / "link.txt").symlink_to("old.txt")
+        (folder / "current").symlink_to("sub")
         if name == "sqlite":
             database = sqlite3.connect(folder / "data.db")
             database.execute("create table t (x)")

@@ -66,7 +66,8 @@ def carried(overlay: Overlay) -> str:
     """The overlay as text."""
     return json.dumps({
         "request": wire.encode_request(overlay.session.request), "began": overlay.began,
-        "diverted": overlay.diverted, "removed": sorted(overlay.removed),
+        "diverted": overlay.diverted, "removed": sorted(overlay.removed), "relinked": overlay.relinked,
+        "is_elsewhere": overlay.is_elsewhere,
     })  # fmt: skip
 
 
@@ -76,4 +77,5 @@ def take(overlay: Overlay, text: str) -> None:
     overlay.began = given["began"]
     overlay.diverted.update(given["diverted"])
     overlay.removed.update(given["removed"])
+    overlay.relinked, overlay.is_elsewhere = given["relinked"], given["is_elsewhere"]
     overlay.is_shared = True

@@ -21,14 +21,13 @@ from typing import TypeVar
 
 from . import births
 from .created_files import CreatedFiles
-from .places import Places, entry, is_in
+from .places import GONE, Places, entry, followed, is_in
 from .session import Session
 from .stale_reads import StaleReads
 from .wire import FILES, KEPT
 
 Given = TypeVar("Given")
 """A path as the script gives it, a descriptor, or an open file."""
-_GONE = "\0"
 _FICLONE = 0x40049409
 _MUCH_BYTES = 2**30
 _MOST_FOLDERS = 4096
@@ -39,7 +38,9 @@ class Overlay:
 
     ``diverted``: paths of the user's → the trial's own version. ``removed``: those that the script removed; they are
     there still. In both, the folder of a path is resolved, and the path itself where content is meant. ``is_shared``:
-    other processes of the trial have overlays of the same folder, and may have made versions there.
+    other processes of the trial have overlays of the same folder, and may have made versions there. ``relinked``: links
+    or folders of the user's were replaced, so that paths may lead elsewhere than the kernel says. ``is_elsewhere``: the
+    current folder is a version of the trial's.
     """
 
     def __init__(self, session: Session) -> None:
@@ -56,7 +57,7 @@ class Overlay:
         )
         self.stale_reads = StaleReads()
         self._working = threading.local()
-        self.is_shared = False
+        self.is_shared = self.relinked = self.is_elsewhere = False
         self._stat, self._lstat = os.stat, os.lstat
         self._real_folders: dict[str, str] = {}
         self._below: tuple[str, ...] | None = None
@@ -107,12 +108,46 @@ class Overlay:
         name = os.fsdecode(path)
         return None if not name or "://" in name or "\0" in name else os.path.abspath(name)
 
+    def real(self, path: str) -> str:
+        """The absolute path with its links followed, as the script sees them."""
+        return followed(path, self._find) if self.relinked else os.path.realpath(path)
+
+    def entry(self, path: str) -> str:
+        """As ``real``, of its folder only."""
+        folder, name = os.path.split(path)
+        return os.path.join(self.real(folder), name)
+
+    def meant(self, path: Given, *, follow: bool = True) -> Given | str:
+        """The path under which the kernel, or ``view``, finds what the script means: mostly what it gives.
+
+        ``follow``: what a link leads to is meant, and not the link.
+        """
+        if not (self.relinked or self.is_elsewhere) or self.is_working:
+            return path
+        name = self.absolute(path)
+        if name is None:
+            return path
+        with self.working():
+            seen = self._known_entry(name)
+            place = self._find(seen)
+            if follow and place != GONE and os.path.islink(seen if place is None else place):
+                seen = self.real(seen)
+        return path if seen == name and not self.is_elsewhere else seen
+
+    def named(self, place: str) -> str:
+        """The script's name for what lies there: the inverse of ``view``."""
+        return os.sep + os.path.relpath(place, self.root) if is_in(place, self.root) else place
+
     def is_users(self, path: str, *, follow: bool = True, everywhere: bool = False) -> bool:
         """Whether a regular file or a folder stands there that is older than the trial.
 
         ``everywhere``: also in caches. ``follow``: what a link leads to is meant, and not the link.
         """
-        real = os.path.realpath(path) if follow else entry(path)
+        if self._is_old(os.path.realpath(path) if follow else entry(path), follow, everywhere):
+            return True
+        return self.relinked and self._is_old(self.real(path) if follow else self.entry(path), follow, everywhere)
+
+    def _is_old(self, real: str, follow: bool, everywhere: bool) -> bool:
         if not self.places.is_protected(real, everywhere) or (real.endswith(".lock") and not everywhere):
             return False
         try:
@@ -130,8 +165,8 @@ class Overlay:
         """Where that lies which the script sees at the path; None where it removed it, or a folder above it."""
         found = self._find(self._known_entry(path))
         if found is None and follow and os.path.islink(path):
-            found = self._find(os.path.realpath(path))
-        return path if found is None else None if found == _GONE else found
+            found = self._find(self.real(path))
+        return path if found is None else None if found == GONE else found
 
     def _is_itself(self, name: str) -> bool:
         """Whether the path is surely what it says: found out fast, for a loader that reads a file a sample."""
@@ -150,13 +185,13 @@ class Overlay:
             return True
 
     def _known_entry(self, path: str) -> str:
-        """``_entry``, remembered for each folder."""
+        """``entry``, remembered for each folder."""
         folder, name = os.path.split(path)
         real = self._real_folders.get(folder)
         if real is None:
             if len(self._real_folders) > _MOST_FOLDERS:
                 self._real_folders.clear()
-            real = self._real_folders[folder] = os.path.realpath(folder)
+            real = self._real_folders[folder] = self.real(folder)
         return os.path.join(real, name)
 
     def _is_there(self, path: str) -> bool:
@@ -166,16 +201,22 @@ class Overlay:
             return False
         return True
 
+    def _is_no_folder(self, path: str) -> bool:
+        try:
+            return not stat.S_ISDIR(self._lstat(path).st_mode)
+        except OSError:
+            return False
+
     def _find(self, name: str) -> str | None:
-        """The trial's version, ``_GONE``, or None for a path that is what it says."""
-        if self.is_shared and os.path.isfile(target := self._target_of(name)):
+        """The trial's version, ``GONE``, or None for a path that is what it says."""
+        if self.is_shared and self._is_no_folder(target := self._target_of(name)):
             return target  # of this trial's other processes
         below = ""
         while True:
             if name in self.diverted:
                 return self.diverted[name] + below
             if name in self.removed:
-                return _GONE
+                return GONE
             above, last = os.path.split(name)
             if above == name:
                 return None
@@ -186,7 +227,7 @@ class Overlay:
 
     def target(self, path: str, *, follow: bool = True) -> str:
         """Where the trial's version of the path lies from now on; the folder for it is made."""
-        name = os.path.realpath(path) if follow else entry(path)
+        name = self.real(path) if follow else self.entry(path)
         if name not in self.diverted:
             target = self._target_of(name)
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -227,7 +268,8 @@ class Overlay:
         ``exclusive``: fails where something is there.
         Raises ``FileNotFoundError`` in a folder that the script removed.
         """
-        name = self.absolute(path)
+        meant = self.meant(path, follow=not exclusive)
+        name = self.absolute(meant)
         if name is None or self.is_working:
             return path
         with self.working():
@@ -237,9 +279,9 @@ class Overlay:
             if place != name:
                 return place
             if exclusive or os.path.isdir(name) or not self.is_users(name, everywhere=everywhere):
-                return path
+                return meant
             if not os.access(name, os.W_OK):
-                return path  # fails, as it would without us
+                return meant  # fails, as it would without us
             if keep_content:
                 copied = self._target_of(os.path.realpath(name))
                 os.makedirs(os.path.dirname(copied), exist_ok=True)
@@ -247,8 +289,8 @@ class Overlay:
             return self.target(name)
 
     def _write_where_removed(self, name: str) -> str:
-        key = entry(name)
-        if key not in self.removed and os.path.realpath(name) not in self.removed:
+        key = self.entry(name)
+        if key not in self.removed and self.real(name) not in self.removed:
             raise missing(name)
         return self.target(name, follow=key not in self.removed)
 
@@ -256,14 +298,15 @@ class Overlay:
         """The trial's version of the path, if it has one. Raises ``FileNotFoundError`` where the script removed it."""
         if self.is_working or not self.is_active:
             return path
-        name = self.absolute(path)
+        meant = self.meant(path, follow=follow)
+        name = self.absolute(meant)
         if name is None or self._is_itself(name):
-            return path
+            return meant
         with self.working():
             place = self.view(name, follow=follow)
         if place is None:
             raise missing(path)
-        return path if place == name else place
+        return meant if place == name else place
 
     def will_make(self, path: object, *, folder: bool = False, model: bool = False) -> None:
         """The script is about to write to the path, which ``for_writing`` gave."""
@@ -283,18 +326,21 @@ class Overlay:
         """For libraries that read a file past ``open``."""
         place = self.for_reading(path)
         if self.created.has_any and not self.is_working and (name := self.absolute(place)) is not None:
-            self.created.read(self._known_entry(name))
+            with self.working():
+                self.created.read(self._known_entry(name))
         return place
 
     def listed(self, folder: str, names: Iterable[str]) -> list[str]:
         """Those of a folder's names that the script hasn't removed."""
-        real = os.path.realpath(folder)
-        keys = ((name, os.path.join(real, name)) for name in names)
+        real = self.real(folder)
+        keys = ((name, os.path.join(real, os.fsdecode(name))) for name in names)
         return [name for name, key in keys if key in self.diverted or key not in self.removed]
 
     def remove(self, path: str) -> None:
         """The script sees nothing at the path of the user's from now on."""
-        name = entry(path)
+        name = self.entry(path)
+        if os.path.islink(name) or os.path.isdir(name):
+            self.relinks()
         self.removed = {key for key in self.removed if not is_in(key, name)} | {name}
         self._below = None
         # What the trial had made of it, or in it, is gone indeed.
@@ -305,9 +351,14 @@ class Overlay:
             shutil.rmtree(target) if os.path.isdir(target) else os.unlink(target)
         self.keeps(name, f"kept {path}, which the script would remove")
 
+    def relinks(self) -> None:
+        """A link or a folder takes a place of the user's, or leaves it: see ``relinked``."""
+        self.relinked = True
+        self._real_folders.clear()
+
     def forget(self, path: str) -> None:
         """The trial's version of the path was renamed or removed: nothing is there, though the user's may be."""
-        name = entry(path)
+        name = self.entry(path)
         if self.diverted.pop(name, None) is not None and os.path.lexists(path):
             self.removed.add(name)
         self._below = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .records import ChildRequest
 
 TEMPORARY = ("tmp", "pymp-", "torch", "triton", "jax", ".")
 """Names in the temporary folder begin so where a library made them up: no script finds them by their name."""
+GONE = "\0"
+"""Lies in place of a path that the script removed."""
+_MOST_LINKS = 40
 _readlink = os.readlink
 
 
@@ -22,6 +25,37 @@ def entry(path: str) -> str:
     """The path with the links in its folder resolved, and itself as it is."""
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name)
+
+
+def followed(path: str, find: Callable[[str], str | None]) -> str:
+    """The absolute path with its links followed, where each of its folders lies at what ``find`` says.
+
+    ``find`` gives None for a path that is what it says, and ``GONE`` for one that isn't there. Links that go in a
+    circle are left as they are.
+    """
+    left, name, links = path.split(os.sep)[::-1], os.sep, 0
+    while left:
+        part = left.pop()
+        if part in ("", os.curdir):
+            continue
+        below = os.path.dirname(name) if part == os.pardir else os.path.join(name, part)
+        place = find(below)
+        text = None if place == GONE or links == _MOST_LINKS else _text_of(below if place is None else place)
+        if text is None:
+            name = below
+            continue
+        links += 1
+        name = os.sep if os.path.isabs(text) else name
+        left += text.split(os.sep)[::-1]
+    return name
+
+
+def _text_of(path: str) -> str | None:
+    """Where a link leads, as it says itself; None where there is none."""
+    try:
+        return _readlink(path)
+    except OSError:
+        return None
 
 
 def of_descriptor(descriptor: int) -> str | None:

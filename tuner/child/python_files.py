@@ -14,23 +14,19 @@ import io
 import os
 import shutil
 from abc import ABCMeta
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from . import renames
-from .descriptors import whole_paths
+from . import folders, renames
 from .files import Overlay, missing
 from .patches import patch, put
 from .places import of_descriptor
+from .whole_paths import whole_paths
 
 Result = TypeVar("Result")
 """What a patched function gives back unchanged."""
 Make = Callable[[Overlay, Callable[..., Any]], Callable[..., object]]
 """Wraps a function of ``os``, each of which gives something else."""
-Scan = AbstractContextManager[Iterator[os.DirEntry[str]]]
-"""What ``os.scandir`` gives."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
 
 
@@ -46,8 +42,11 @@ def install(overlay: Overlay) -> None:
         "open": _os_open, "replace": renames.rename, "rename": renames.rename, "link": renames.link,
         "symlink": renames.symlink, "remove": remove, "unlink": remove, "rmdir": rmdir, "mkdir": _mkdir,
         "truncate": _truncate, "chmod": _on_own, "fchmod": _on_own, "chown": _on_own, "fchown": _on_own,
-        "lchown": functools.partial(_on_own, follow=False), "utime": _on_own,
-        "stat": reading_first, "lstat": _lstat, "access": _access, "listdir": _listdir, "scandir": _scandir,
+        "lchown": functools.partial(_on_own, follow=False), "utime": _on_own, "setxattr": _on_own,
+        "removexattr": _on_own, "getxattr": _told, "listxattr": _told, "statvfs": _told,
+        "stat": _told, "lstat": _of_itself, "readlink": _of_itself, "access": _access,
+        "listdir": folders.listdir, "scandir": folders.scandir, "chdir": folders.chdir, "fchdir": folders.chdir,
+        "getcwd": folders.getcwd, "getcwdb": folders.getcwdb,
     }  # fmt: skip
     for name, make in patches.items():
         _patch_os(overlay, name, make)
@@ -133,17 +132,6 @@ def _os_open(overlay: Overlay, original: Callable[..., Result]) -> Callable[...,
     return open
 
 
-def reading_first(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    """``original``, which reads the path that is its first argument, given the trial's version of it."""
-
-    def call(*args: object, **kwargs: object) -> Result:
-        if overlay.is_active:
-            args, kwargs = with_path(original, 0, overlay.for_reading, args, kwargs)
-        return original(*args, **kwargs)
-
-    return call
-
-
 def with_path(
     function: Callable[..., object],
     place: int,
@@ -158,11 +146,23 @@ def with_path(
     return args, {**kwargs, name: change(kwargs[name])} if name in kwargs else kwargs
 
 
-def _lstat(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    def lstat(path: object, *args: object, **kwargs: object) -> Result:
+def _told(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    """Of what a link leads to, unless the script asks for the link."""
+
+    def call(path: object, *args: object, **kwargs: object) -> Result:
+        follow = bool(kwargs.get("follow_symlinks", True))
+        return original(overlay.for_reading(path, follow=follow), *args, **kwargs)
+
+    return call
+
+
+def _of_itself(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    """Of a link, and not of what it leads to."""
+
+    def call(path: object, *args: object, **kwargs: object) -> Result:
         return original(overlay.for_reading(path, follow=False), *args, **kwargs)
 
-    return lstat
+    return call
 
 
 def _access(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
@@ -277,61 +277,3 @@ def _rmtree(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
         return original(path, *args, **kwargs)  # not there: it finds out, and tells whom it is to tell
 
     return rmtree
-
-
-def _folder(path: object) -> str | None:
-    """The folder that is to be listed: the current one, by its name, or what was opened."""
-    return of_descriptor(path) if isinstance(path, int) else Overlay.absolute("." if path is None else path)
-
-
-def _listdir(overlay: Overlay, original: Callable[..., object]) -> Callable[..., object]:
-    def listdir(path: object = None) -> object:
-        name = _folder(path) if overlay.is_active else None
-        if name is None:
-            return original(path)
-        place = overlay.for_reading(name)
-        with overlay.working():
-            names = original(path if place == name else place)
-            return overlay.listed(name, names) if isinstance(names, list) else names
-
-    return listdir
-
-
-class _Entries:
-    """What ``os.scandir`` gives, without the entries that the script removed."""
-
-    def __init__(self, overlay: Overlay, folder: str, found: list[os.DirEntry[str]]) -> None:
-        kept = set(overlay.listed(folder, [entry.name for entry in found]))
-        self._entries = iter([entry for entry in found if entry.name in kept])
-
-    def __iter__(self) -> _Entries:
-        return self
-
-    def __next__(self) -> os.DirEntry[str]:
-        return next(self._entries)
-
-    def __enter__(self) -> _Entries:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-
-def _scandir(overlay: Overlay, original: Callable[..., Scan]) -> Callable[..., object]:
-    def scandir(path: object = None) -> object:
-        name = _folder(path) if overlay.is_active else None
-        if name is None:
-            return original(path)
-        place = overlay.for_reading(name)
-        seen = path if place == name else place
-        if not overlay.removed:
-            return original(seen)
-        with overlay.working(), original(seen) as scan:
-            return _Entries(overlay, name, list(scan))
-
-    return scandir

@@ -39,6 +39,8 @@ def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., o
                     overlay.remove(destination)
                 there = None
             target = overlay.target(destination, follow=False) if there is None else there
+            if target != destination and (os.path.islink(here) or os.path.isdir(here)):
+                overlay.relinks()
             if is_users:
                 # The user's own stays as it is, and is copied: both names mean what they should from now on.
                 _copy(overlay, source, target)
@@ -111,7 +113,7 @@ def link(overlay: Overlay, original: Callable[..., object]) -> Callable[..., obj
         source, destination = names
         with overlay.changing():
             here, there = overlay.view(source), overlay.view(destination, follow=False)
-            if here is None:
+            if here is None or (there is None and overlay.view(os.path.dirname(destination)) is None):
                 raise missing(src)
             target = overlay.target(destination, follow=False) if there is None else there
             overlay.created.will_rename(here, target)
@@ -130,8 +132,12 @@ def symlink(overlay: Overlay, original: Callable[..., object]) -> Callable[..., 
             return original(src, dst, *args, **kwargs)
         with overlay.changing():
             there = overlay.view(destination, follow=False)
+            if there is None and overlay.view(os.path.dirname(destination)) is None:
+                raise missing(dst)
             target = overlay.target(destination, follow=False) if there is None else there
             overlay.created.will_make(target)
+            if target != destination:
+                overlay.relinks()
             return original(src, dst if target == destination else target, *args, **kwargs)
 
     return call

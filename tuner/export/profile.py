@@ -56,14 +56,14 @@ class ProfileExporter:
     def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
         """The file with this device's profile in place of its earlier one; None where nothing was measured.
 
-        A proof that the file holds already stays, unless this study has finals of its own to set against it.
+        A proof that the file holds already stays where ``still_proven`` says so.
         Raises ``ProfileError`` where ``existing`` is no best.json.
         """
         if result.best is None:
             return None
         place = f"{result.study.folder}/{self.file_name}"
         profile = profile_of(result)
-        if existing is not None and still_proven(existing, profile, place):
+        if existing is not None and still_proven(existing, result, profile, place):
             return existing
         return merged(existing, profile, place)
 
@@ -110,17 +110,28 @@ def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> by
     return (json.dumps(document, indent=2, allow_nan=False, default=str) + "\n").encode()
 
 
-def still_proven(existing: bytes, profile: Mapping[str, Any], place: str) -> bool:
-    """Whether the file holds a proof for this very device, script and arguments that ``profile`` has nothing against.
+def still_proven(existing: bytes, result: StudyResult, profile: Mapping[str, Any], place: str) -> bool:
+    """Whether the file holds a proof for this very device that the study, whose ``profile`` this is, leaves standing.
 
-    Finals decide; a study that ended before its own didn't.
+    It was given for the same script, modules, arguments and software, within the same limits but that of time; no run
+    and no screen of its config failed in this study, and it had no finals: those decide.
     """
-    same = ("path", "module", "sha256", "argv")
     for other in _documents(existing, place):
         if _same_device(other, profile) and other.get("verdict") == str(Verdict.IMPROVED):
-            alike = all(other["script"].get(name) == profile["script"].get(name) for name in same)
-            return alike and other.get("environment") == profile.get("environment") and profile["runs"] == 0
+            against = profile["runs"] > 0 or result.speaks_against(Config(other.get("config", {})))
+            return not against and _circumstances(other) == _circumstances(profile)
     return False
+
+
+def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """What a proof is given for. Limits that an earlier version didn't write are taken for unset."""
+    script, limits = profile.get("script", {}), profile.get("limits", {})
+    return {
+        "script": [script.get(name) for name in ("path", "module", "sha256", "argv")],
+        "modules": profile.get("knowledge", {}).get("module_hashes", {}),
+        "software": profile.get("environment"),
+        "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name != "trial_timeout_s"},
+    }
 
 
 def read(content: bytes, place: str) -> list[Profile]:

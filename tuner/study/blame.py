@@ -49,8 +49,8 @@ _FILES_OF_WATCHES = (
     ("tensorflow/files.py", Watch.FILES), ("tensorflow/gfile.py", Watch.FILES),
     ("tensorflow/data_files.py", Watch.FILES), ("tensorflow/", Watch.TENSORFLOW), ("arguments.py", Watch.ARGUMENTS),
     ("created_files.py", Watch.FILES), ("files.py", Watch.FILES), ("python_files.py", Watch.FILES),
-    ("renames.py", Watch.FILES), ("descriptors.py", Watch.FILES), ("carried.py", Watch.FILES),
-    ("spawned.py", Watch.FILES), ("formats/", Watch.FILES), ("numpy/", Watch.FILES),
+    ("renames.py", Watch.FILES), ("whole_paths.py", Watch.FILES), ("folders.py", Watch.FILES),
+    ("carried.py", Watch.FILES), ("spawned.py", Watch.FILES), ("formats/", Watch.FILES), ("numpy/", Watch.FILES),
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
         trial_timeout_s=plan.limits.trial_timeout_s, effective_batch=plan.effective_batch,
         max_loss_increase=plan.accuracy.max_loss_increase, min_sample_efficiency=plan.accuracy.min_sample_efficiency,
         max_metric_drop=dict(plan.accuracy.max_metric_drop), max_metric_rise=dict(plan.accuracy.max_metric_rise),
+        screen_samples=plan.accuracy.samples, metric_patterns=dict(plan.accuracy.patterns),
     )  # fmt: skip
     return StudyFacts(plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software), plan.cores)
 

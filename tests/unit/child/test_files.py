@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -93,41 +94,59 @@ def test_reads_of_the_old_version_are_seen(tmp_path: Path) -> None:
     assert reads.seen() == [str(paths[1])]
 
 
-NAMES = ("theirs", "folder", "folder/inner", "new", "new/deep", "folder/new")
-CALLS = ("write", "append", "read", "remove", "rename", "mkdir", "rmdir", "rmtree", "list", "exists", "replace_all")
-STEPS = st.lists(st.tuples(st.sampled_from(CALLS), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=12)
+NAMES = ("theirs", "folder", "folder/inner", "new", "new/deep", "folder/new", "theirs/inner")
+
+
+def _write(name: str, text: str, mode: str = "w") -> None:
+    with open(name, mode) as file:
+        file.write(text)
+
+
+def _replace_all(name: str, text: str) -> None:
+    _write("t", text)
+    os.replace("t", name)
+
+
+def _listing(name: str) -> object:
+    entries = sorted(os.scandir(name), key=lambda entry: entry.name)
+    told = [(e.path, e.is_dir(), e.is_symlink(), e.stat(follow_symlinks=False).st_size) for e in entries]
+    return sorted(os.listdir(name)), [fact[:3] if fact[1] else fact for fact in told]
+
+
+def _change_folder(name: str) -> str:
+    before = os.getcwd()
+    os.chdir(name)
+    return os.path.relpath(os.getcwd(), before)
+
+
+DONE: dict[str, Callable[[str, str], object]] = {
+    "write": _write,
+    "append": lambda name, other: _write(name, other, "a"),
+    "read": lambda name, other: Path(name).read_text(),
+    "rename": lambda name, other: os.rename(name, dst=other),
+    "replace_all": _replace_all,
+    "rmtree": lambda name, other: shutil.rmtree(name),
+    "symlink": lambda name, other: os.symlink(other, name),
+    "readlink": lambda name, other: (os.readlink(name), os.path.relpath(os.path.realpath(name))),
+    "chdir": lambda name, other: _change_folder(name),
+    "up": lambda name, other: os.path.basename(os.getcwd()) in ("plain", "trial") or _change_folder(".."),
+    "list": lambda name, other: _listing(name),
+    "exists": lambda name, other: (os.path.exists(name), os.path.isdir(name), os.path.islink(name), _listing(".")),
+    "remove": lambda name, other: os.remove(name),
+    "mkdir": lambda name, other: os.mkdir(name),
+    "rmdir": lambda name, other: os.rmdir(name),
+}
+STEPS = st.lists(st.tuples(st.sampled_from(sorted(DONE)), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=12)
 
 
 def _do(call: str, name: str, other: str) -> object:
-    import shutil
-
     try:
-        if call in ("write", "append"):
-            with open(name, call[0]) as file:
-                file.write(other)
-        elif call == "read":
-            with open(name) as file:
-                return file.read()
-        elif call == "rename":
-            os.rename(name, other)
-        elif call == "replace_all":
-            with open("t", "w") as file:
-                file.write(other)
-            os.replace("t", name)
-        elif call == "rmtree":
-            shutil.rmtree(name)
-        elif call == "list":
-            return sorted(os.listdir(name))
-        elif call == "exists":
-            return os.path.exists(name), os.path.isdir(name), sorted(entry.name for entry in os.scandir("."))
-        else:
-            getattr(os, call)(name)
+        return DONE[call](name, other)
     except OSError as error:
         return type(error).__name__
     finally:
         if os.path.exists("t"):
             os.remove("t")
-    return None
 
 
 def _fill(folder: Path) -> None:
@@ -141,6 +160,10 @@ def _fill(folder: Path) -> None:
 @example(steps=[("rename", "folder", "new/deep")])
 @example(steps=[("rename", "folder", "theirs/deep")])
 @example(steps=[("rename", "folder/inner", "folder")])
+@example(steps=[("remove", "theirs", ""), ("symlink", "theirs", "folder"), ("write", "theirs/inner", "x")])
+@example(steps=[("rmtree", "folder", ""), ("mkdir", "folder", ""), ("chdir", "folder", ""), ("write", "new", "x")])
+@example(steps=[("rename", "folder", "new"), ("symlink", "folder", "new"), ("write", "folder/inner", "x")])
+@example(steps=[("remove", "theirs", ""), ("symlink", "theirs/inner", "")])
 @example(steps=[("write", "new", ""), ("remove", "theirs", ""), ("rename", "theirs", "new/deep")])
 def test_any_sequence_of_calls_gives_what_plain_python_gives(
     steps: list[tuple[str, str, str]], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -1,9 +1,11 @@
-"""PyTorch's backward and optimizers: where a step ends, fp16 loss scaling, fused updates."""
+"""PyTorch's backward and optimizers: where a step ends, fused updates, and what the other watches are told of both."""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +15,9 @@ from .gradients import GradientWatch
 from .learning_rates import KNOB, RateWatch
 from .losses import LossWatch, remember_plain
 from .optimizers import Stepped, describe, implementations
+from .parts import in_backward
 from .scalers import ScalerWatch
+from .scaling import LossScaling
 from .trajectory import TrajectoryWatch
 from .types import (
     Closure,
@@ -30,19 +34,22 @@ from .types import (
 )
 from .weights import WeightWatch
 
+CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 BackwardListener = Callable[[bool], None]
 """Is told whether it is the first loss of a step: a GAN has several."""
 
 
 class StepWatch:
-    """Patches backward and step. A scaled step is arranged here and nowhere else."""
+    """Patches backward and step. ``step_ends``: called before a step is counted."""
 
     def __init__(
-        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, gradients: GradientWatch
-    ) -> None:
+        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, step_ends: Callable[[], None],
+        gradients: GradientWatch,
+    ) -> None:  # fmt: skip
         self.session = session
         self.torch = torch
         self.backward_ran = backward_ran
+        self.step_ends = step_ends
         self.gradients = gradients
         self.scalers = ScalerWatch()
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -58,82 +65,66 @@ class StepWatch:
         self.rates = RateWatch(session)
         self.trajectory = TrajectoryWatch(session, torch)
         self.weights = WeightWatch(session, torch)
-        self.in_optimizer = False
-        self.in_backward = False
-        self.scaler: GradScaler | None = None
-        self.scaler_used = False
-        self.unscaled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self.precision = session.knobs.wanted("precision")
+        self.scaling: LossScaling | None = None
+        self._here = _Here()
 
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
-            self.precision = self.scaler = None
+            self.scaling = None
 
     def install(self) -> None:
         """Patches what the mode needs."""
         self.session.knobs.on_delegation(self._delegated)
         torch = self.torch
         optimizer = torch.optim.Optimizer
-        changes = self.precision == "fp16"
+        changes = self.session.knobs.wanted("precision") == "fp16"
         if self.session.measuring or changes:
             patch(torch.autograd, "backward", self._backward)
             patch(optimizer, "profile_hook_step", self._profile_hook_step)
         turned = any(self.session.knobs.wants(knob) for knob in ("optimizer", KNOB))
         if self.session.measuring or changes or turned:
             patch(optimizer, "add_param_group", self._add_param_group)
-        if changes or self.gradients.waiting:
-            patch(torch.nn.utils, "clip_grad_norm_", self._clip)
-            patch(torch.nn.utils, "clip_grad_value_", self._clip)
-        if self.session.measuring or changes:
-            patch(torch.amp.GradScaler, "scale", self._note_scaler)
+        if self.gradients.waiting:
+            for name in CLIPS:
+                for place in (torch.nn.utils, torch.nn.utils.clip_grad):
+                    if hasattr(place, name):
+                        patch(place, name, self._known_change(to_unscale=False))
+            patch(torch.amp.GradScaler, "unscale_", self._known_change(to_unscale=True))
         if self.session.measuring:
+            patch(torch.amp.GradScaler, "scale", self._note_scaler)
             patch(torch.amp.GradScaler, "update", self.scalers.watched)
             self.trajectory.install()
-        if self.precision == "fp16":
-            self.scaler = torch.amp.GradScaler(self.session.device.torch_type)
+        if changes:
+            self.scaling = LossScaling(self.session, torch, self.optimizers)
 
     # backward
 
     def _backward(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def backward(tensors: Tensors, grad_tensors: Gradients = None, *args: object, **kwargs: object) -> Result:
-            if not self.session.here or self.in_backward:
+            if not self.session.here or in_backward(self.torch):
                 return original(tensors, grad_tensors, *args, **kwargs)
             self.session.check_stop()
             self.gradients.backward_begins()
-            self.in_backward = True
-            try:
-                losses = _as_list(self.torch, tensors)
-                leads = self.losses.see(losses, alone=len(losses) == 1 and _all_none(grad_tensors))
-                scaled = self._scale(losses, grad_tensors)
-                result = original(tensors, scaled, *args, **kwargs)
-            finally:
-                self.in_backward = False
+            losses = _as_list(self.torch, tensors)
+            leads = self.losses.see(losses, alone=len(losses) == 1 and _all_none(grad_tensors))
+            around: AbstractContextManager[Gradients] = nullcontext(grad_tensors)
+            if self.scaling is not None:
+                around = self.scaling.around(losses, _starts(self.torch, losses, grad_tensors))
+            with around as starts:
+                result = original(tensors, starts, *args, **kwargs)
+            self.gradients.backward_ended(self.optimizers)
             if self.session.measuring:
                 self._observe_backward(leads)
             return result
 
         return backward
 
-    def _scale(self, losses: list[Tensor], grad_tensors: Gradients) -> Gradients:
-        """The gradients to start from: under fp16, times the scaler's scale."""
-        # Without an optimizer nobody would divide by the scale again.
-        scaler = self.scaler if self.optimizers else None
-        if scaler is None:
-            return grad_tensors
-        self._update_scaler()
-        given = _starts(self.torch, losses, grad_tensors)
-        starts = [
-            self.torch.full_like(loss, 1.0) if start is None else start
-            for loss, start in zip(losses, given, strict=True)
-        ]
-        return [scaler.scale(start) for start in starts]
-
     def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
         self.backward_ran(leads)
-        if not self.optimizers and not self.in_optimizer:
+        if not self.optimizers and not self._here.in_optimizer:
             self.losses.step_ends()
-            self.session.step("torch")
+            self._count_step()
 
     # optimizer
 
@@ -142,7 +133,7 @@ class StepWatch:
             inner = original(function)
 
             def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
-                if not self.session.here or self.in_optimizer:
+                if not self.session.here or self._here.in_optimizer:
                     return inner(optimizer, *args, **kwargs)
                 return self._step(inner, optimizer, args, kwargs)
 
@@ -170,35 +161,30 @@ class StepWatch:
         if not callable(closure):
             self._look_at_gradients(optimizer)
         self.weights.step_begins(optimizer)
-        self.in_optimizer = True
+        self._here.in_optimizer = True
         try:
-            if self.scaler is None:
+            if self.scaling is None or callable(closure):
                 result = inner(optimizer, *args, **kwargs)
             else:
-                self.scaler_used = True
-                # The scaler calls ``optimizer.step`` itself; ``in_optimizer`` lets that call straight through.
-                result = self.scaler.step(optimizer, *args, **kwargs)
+                result = self.scaling.step(optimizer, lambda: inner(optimizer, *args, **kwargs))
         finally:
-            self.in_optimizer = False
+            self._here.in_optimizer = False
         self.steps += 1
         self.weights.stepped(optimizer)
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)
             self.trajectory.stepped(optimizer)
-            self.session.step("torch")
+            self._count_step()
         return result
+
+    def _count_step(self) -> None:
+        self.step_ends()
+        self.session.step("torch")
 
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
         is_first = not self.steps and not self.scalers.begun
-        self.gradients.step_begins(self.optimizers, lambda: self._scale_of_gradients(optimizer), is_first=is_first)
-
-    def _scale_of_gradients(self, optimizer: Optimizer) -> float:
-        """What a scaler has multiplied the gradients by that a step begins with; a fused one divides by it itself."""
-        if self.scaler is not None and optimizer not in self.unscaled:
-            return float(self.scaler.get_scale())
-        given = getattr(optimizer, "grad_scale", None)
-        return 1.0 if given is None else float(given)
+        self.gradients.step_begins(self.optimizers, lambda: _scale_of_gradients(optimizer), is_first=is_first)
 
     def _counted(self, optimizer: Optimizer, closure: Closure) -> Closure:
         """Every evaluation is a step: LBFGS updates between them, and takes twenty in what it calls one step."""
@@ -209,35 +195,33 @@ class StepWatch:
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
                 self.evaluations += 1
-                self.session.step("torch")
+                self._count_step()
             loss = closure()
+            if self.scaling is not None:
+                self.scaling.closure_ran(optimizer)
             self._look_at_gradients(optimizer)
             return loss
 
         return evaluate
 
-    def _update_scaler(self) -> None:
-        """Before the first backward after a step: optimizers that step one after the other share one scale."""
-        if self.scaler is not None and self.scaler_used:
-            self.scaler.update()
-            self.scaler_used = False
-            self.unscaled.clear()
+    def _known_change(self, *, to_unscale: bool) -> Wrap:
+        def make(original: Callable[..., object]) -> Callable[..., object]:
+            def change(*args: object, **kwargs: object) -> object:
+                if self.scaling is not None and args and args[0] is self.scaling.scaler:
+                    return original(*args, **kwargs)  # a part of the backward
+                return self.gradients.changing(
+                    self.optimizers, lambda: original(*args, **kwargs), to_unscale=to_unscale
+                )
 
-    def _clip(self, original: Callable[..., object]) -> Callable[..., object]:
-        def clip(parameters: object, *args: object, **kwargs: object) -> object:
-            if self.scaler is not None:
-                for optimizer in set(self.optimizers) - set(self.unscaled):
-                    self.scaler.unscale_(optimizer)
-                    self.unscaled.add(optimizer)
-            self.gradients.clipping_begins(self.optimizers)
-            return original(parameters, *args, **kwargs)
+            return change
 
-        return clip
+        return make
 
     def _note_scaler(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale(scaler: GradScaler, *args: object, **kwargs: object) -> object:
             result = original(scaler, *args, **kwargs)
-            if scaler is not self.scaler and scaler.is_enabled():
+            ours = self.scaling is not None and scaler is self.scaling.scaler
+            if not ours and scaler.is_enabled():
                 self.scaled_by_script = True
                 if args and isinstance(result, self.torch.Tensor):
                     remember_plain(result, args[0])
@@ -267,6 +251,18 @@ class StepWatch:
         optimizer.defaults.update(fused=group["fused"], foreach=group["foreach"])
         if chosen == "fused":
             vars(optimizer)["_step_supports_amp_scaling"] = True
+
+
+class _Here(threading.local):
+    """Of the thread that asks: whether it is within an optimizer's step."""
+
+    in_optimizer = False
+
+
+def _scale_of_gradients(optimizer: Optimizer) -> float:
+    """What a script's scaler has multiplied the gradients by that a step begins with; a fused one divides by it."""
+    given = getattr(optimizer, "grad_scale", None)
+    return 1.0 if given is None else float(given)
 
 
 def _all_none(gradients: Gradients) -> bool:
