@@ -45,7 +45,7 @@ def batch_sizes(known: Known) -> Sequence[Value]:
 def batch_refuses(known: Known) -> str:
     """Why the batch size can't be turned while the effective batch is kept, or ""."""
     if not keeps(known.knowledge):
-        return _counted(known.knowledge)
+        return _uncounted(known.knowledge) or _counted(known.knowledge)
     if known.knowledge.batch_norm:
         return "BatchNorm would see smaller batches (see --effective-batch)"
     accumulation = known.knowledge.left_out.get("grad_accumulation", "")
@@ -67,6 +67,11 @@ def _counted(knowledge: Knowledge) -> str:
     """
     name = knowledge.acts_by_batch
     return f"{name} acts with every batch, and would see other batches" if name else ""
+
+
+def _uncounted(knowledge: Knowledge) -> str:
+    """Why batches of other sizes can't be compared, or "". Of smaller ones there are more steps in a second."""
+    return "steps are counted, and not their samples: smaller batches would look faster" * (knowledge.unit == "steps")
 
 
 def derive(complete: Mapping[str, Value], knowledge: Knowledge) -> Mapping[str, Value]:

@@ -38,9 +38,15 @@ TRAIN = """
             self.linear = torch.nn.Linear(8, 1)
         def forward(self, x):
             time.sleep(0.032 * (len(x) / 32) ** 2)
-            sizes.add(len(x))
             return self.linear(x)
 
+    linear = torch.nn.functional.linear
+
+    def noted(x, *args):
+        sizes.add(len(x))
+        return linear(x, *args)
+
+    torch.nn.functional.linear = noted  # a model that notes it by itself keeps something
     torch.manual_seed(0)
     sizes, rates, pairs, averages = set(), [], [], 0
     loader = DataLoader(Data(), batch_size=32, shuffle=True)

@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
 import torch
 from support import courses
-from support.own_model import Module, Own
+from support.own_model import Module, Own, rows_seen
 from support.torch_trials import begin
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -22,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from tuner.child.torch.parts import CHANGES, HOOKED, KEEPS, NOT_ALONE
 from tuner.child.torch.rows import LOSS_INSIDE, OTHER_ROWS
 
-__all__ = ["begin"]
+__all__ = ["begin", "rows_seen"]
 
 Begin = Callable[..., Any]
 SPLIT = {"batch_size": 4, "grad_accumulation": 4}
@@ -87,6 +88,52 @@ def _attend(model: Any, x: Any) -> Any:
     return model.linear(torch.softmax(x @ x.T, dim=1) @ x)
 
 
+def _balance(model: Any, x: Any) -> Any:
+    """As a router does, whose loss the script adds."""
+    model.aux.loss = model.linear(x).square().mean()
+    return model.linear(x)
+
+
+AROUND: list[Any] = []
+
+
+def _note_around(model: Any, x: Any) -> Any:
+    AROUND.append(model.linear(x).square().mean())
+    return model.linear(x)
+
+
+def _note_by_name(model: Any, x: Any) -> Any:
+    return _note_around(model, x)
+
+
+def _aux(model: Any) -> None:
+    model.aux = SimpleNamespace(loss=None)
+
+
+def _nested(model: Any) -> None:
+    model.held = {"losses": []}
+
+
+def _append(model: Any, x: Any) -> Any:
+    model.held["losses"].append(model.linear(x).mean())
+    return model.linear(x)
+
+
+def _counting() -> Any:
+    calls = 0
+
+    def count(model: Any, x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return model.linear(x) * (1 + calls / 100)
+
+    return Own(count)
+
+
+def _hidden(model: Any) -> None:
+    model.hidden = [nn.BatchNorm1d(5)]
+
+
 WHOLE: dict[str, tuple[Any, str]] = {
     "attention over the batch": (lambda: Own(_attend), NOT_ALONE),
     "batch statistics": (lambda: Own(lambda m, x: m.linear(m.norm(x)), _normed), NOT_ALONE),
@@ -94,6 +141,11 @@ WHOLE: dict[str, tuple[Any, str]] = {
     "keeps a penalty": (lambda: Own(_remember), KEEPS),
     "counts its calls": (lambda: Own(_count, lambda m: setattr(m, "calls", 0)), KEEPS),
     "tracks a mean": (lambda: Own(_track, _tracking), KEEPS),
+    "balances in an object": (lambda: Own(_balance, _aux), KEEPS),
+    "notes in a global": (lambda: Own(_note_by_name), KEEPS),
+    "notes in a list of a dictionary": (lambda: Own(_append, _nested), KEEPS),
+    "counts in a variable around it": (_counting, KEEPS),
+    "a module in a list": (lambda: Own(lambda m, x: m.linear(m.hidden[0](x)), _hidden), KEEPS),
     "a hook": (lambda: Own(lambda m, x: m.linear(x), _hook), HOOKED),
     "one figure": (lambda: Own(lambda m, x: m.linear(x).mean()), LOSS_INSIDE),
     "changes its input": (lambda: Own(lambda m, x: m.linear(x.div_(2.0))), CHANGES),
@@ -110,7 +162,8 @@ def _weights_of(model: Any, batches: int = 12, samples: int = 16) -> list[float]
         x = torch.randn(samples, 5)
         optimizer.zero_grad()
         loss = model(x).square().mean()
-        (loss + getattr(model, "penalty", 0.0)).backward()
+        aux = getattr(getattr(model, "aux", None), "loss", None)
+        (loss + getattr(model, "penalty", 0.0) + (0.0 if aux is None else aux)).backward()
         optimizer.step()
     return [value for p in model.parameters() for value in p.flatten().tolist()]
 
@@ -154,21 +207,13 @@ PARTS: dict[str, tuple[Any, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("samples", [16, 14], ids=["whole batches", "smaller ones"])
-def test_a_model_in_parts_learns_the_same(begin: Begin, name: str, samples: int) -> None:
+def test_a_model_in_parts_learns_the_same(begin: Begin, rows_seen: list[int], name: str, samples: int) -> None:
     make, call = PARTS[name]
-    seen: set[int] = set()
 
     def learn() -> list[float]:
         model = make()
         torch.manual_seed(3)
         model.load_state_dict({name: torch.randn(p.shape) * 0.1 for name, p in model.state_dict().items()})
-        original = model.call
-
-        def counted(own: Any, *args: Any, **kwargs: Any) -> Any:
-            seen.add(len(args[0] if args else kwargs["rows"]["x"]))
-            return original(own, *args, **kwargs)
-
-        model.call = counted
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         for _ in range(12):
             optimizer.zero_grad()
@@ -177,12 +222,13 @@ def test_a_model_in_parts_learns_the_same(begin: Begin, name: str, samples: int)
         return [value for p in model.parameters() for value in p.flatten().tolist()]
 
     plain = learn()
-    seen.clear()
+    rows_seen.clear()
     trial = begin(SPLIT)
     assert learn() == pytest.approx(plain, rel=1e-4, abs=1e-6)
     trial.end()
     assert trial.evidence("grad_accumulation") == ("verified", "")
     rows = samples * (3 if "several" in name else 1)
+    seen = set(rows_seen)
     assert min(seen) < max(seen) == rows, "the first calls are whole, the others in parts"
     assert max(seen - {rows}) == (4 if rows <= 16 else -(-rows // 4))
 
@@ -238,18 +284,47 @@ def test_a_backward_that_computes_again_computes_the_same(begin: Begin, inside: 
     assert trial.evidence("grad_accumulation") == ("verified", "")
 
 
-def test_an_evaluation_is_left_whole(begin: Begin) -> None:
-    trial = begin(SPLIT)
-    sizes: list[int] = []
-
-    def call(model: Any, x: Any) -> Any:
-        sizes.append(len(x))
-        return model.linear(x)
-
-    model = Own(call)
+def test_an_evaluation_is_left_whole(begin: Begin, rows_seen: list[int]) -> None:
+    trial, model = begin(SPLIT), Own(lambda m, x: m.linear(x))
     _weights_of(model)
-    sizes.clear()
+    assert set(rows_seen) == {4, 16}
+    rows_seen.clear()
     with torch.no_grad():
         model.eval()(torch.randn(16, 5))
     trial.end()
-    assert sizes == [16]
+    assert rows_seen == [16]
+
+
+ROUTED = """
+    import torch
+    from types import SimpleNamespace
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.gate, self.aux = nn.Linear(8, 1), nn.Linear(8, 4), SimpleNamespace(loss=None)
+        def forward(self, x):
+            chosen = self.gate(x).softmax(-1)
+            self.aux.loss = chosen.sum(0).square().sum()
+            return self.linear(x) * chosen.amax(-1, keepdim=True)
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(100000):
+        for x, y in DataLoader(TensorDataset(torch.randn(160, 8), torch.randn(160, 1)), 16):
+            optimizer.zero_grad()
+            (nn.functional.mse_loss(model(x), y) + 0.01 * model.aux.loss).backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("seed", [None, 1], ids=["trial", "screen"])
+def test_a_loss_that_a_router_leaves_in_an_object_is_that_of_the_whole_batch(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], seed: int | None
+) -> None:
+    ran = run_child(write_script(ROUTED), SPLIT, seed=seed)
+    record = next(r for r in ran.of("knob") if r["knob"] == "grad_accumulation")
+    assert (record["evidence"], record["reason"]) == ("contradicted", KEEPS)

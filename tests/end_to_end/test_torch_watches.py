@@ -334,14 +334,14 @@ def test_a_script_without_a_step_contradicts_nothing(begin: Begin) -> None:
 # a batch size that is bound to an argument, without a DataLoader
 
 
-def _by_hand(batches: int, micro: int = 1, second_loss: bool = False) -> None:
-    """Trains on batches that no DataLoader gives, in ``micro`` backwards a step."""
+def _by_hand(batches: int, rows: int, micro: int = 1, second_loss: bool = False) -> None:
+    """Trains on batches of so many rows that no DataLoader gives, in ``micro`` backwards a step."""
     model, optimizer = _model()
     for _ in range(batches):
         for _ in range(micro):
-            model(torch.randn(8, 5)).square().mean().backward()
+            model(torch.randn(rows, 5)).square().mean().backward()
         if second_loss:
-            model(torch.randn(8, 5)).abs().mean().backward()
+            model(torch.randn(rows, 5)).abs().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -350,14 +350,14 @@ def _by_hand(batches: int, micro: int = 1, second_loss: bool = False) -> None:
 def test_a_bound_batch_size_counts_the_samples(begin: Begin, micro: int, second_loss: bool) -> None:
     """In steps, twice the batch would look half as fast. A GAN's second loss is no second batch."""
     trial = begin({"batch_size": 24}, placeholders=["batch_size"], as_written={"batch_size": 12}, unit="samples")
-    _by_hand(5, micro, second_loss)
+    _by_hand(5, 24, micro, second_loss)
     facts = trial.end()
     assert (facts["unit"], facts["samples"]) == ("samples", 5 * 24 * micro)
 
 
 def test_a_baseline_is_counted_by_what_the_argument_says(begin: Begin) -> None:
     trial = begin(placeholders=["batch_size"], as_written={"batch_size": 12})
-    _by_hand(5)
+    _by_hand(5, 12)
     facts = trial.end()
     assert (facts["unit"], facts["samples"]) == ("samples", 60)
 
@@ -365,7 +365,7 @@ def test_a_baseline_is_counted_by_what_the_argument_says(begin: Begin) -> None:
 @pytest.mark.parametrize("knowledge", [{"unit": "steps", "placeholders": ["batch_size"]}, {}])
 def test_samples_are_counted_only_where_the_baseline_was(begin: Begin, knowledge: dict[str, Any]) -> None:
     trial = begin({"batch_size": 24}, as_written={"batch_size": 12}, **knowledge)
-    _by_hand(5)
+    _by_hand(5, 24)
     facts = trial.end()
     assert (facts["unit"], facts["samples"]) == ("steps", 0)
 
@@ -379,7 +379,7 @@ def test_a_bare_placeholder_is_what_argparse_holds(begin: Begin, flag: str) -> N
     parser.add_argument("--width", default="wide")
     parser.add_argument("--token", default="secret")
     parser.parse_args([])
-    _by_hand(5)
+    _by_hand(5, 20)
     facts = trial.end()
     assert facts["arguments"] == {"batch_size": 20, "width": "wide"}
     assert (facts["unit"], facts["samples"]) == ("samples", 100)
@@ -388,5 +388,5 @@ def test_a_bare_placeholder_is_what_argparse_holds(begin: Begin, flag: str) -> N
 def test_a_question_of_the_script_counts_the_samples_too(begin: Begin) -> None:
     trial = begin({"batch_size": 6}, as_written={"batch_size": 3}, unit="samples")
     assert trial.session.suggest("batch_size", 3) == 6
-    _by_hand(5)
+    _by_hand(5, 6)
     assert trial.end()["samples"] == 30

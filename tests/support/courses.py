@@ -20,7 +20,14 @@ SCRIPT = """
     from torch.utils.data import DataLoader, Dataset
 
     SAMPLES, BATCH, EPOCHS = 92, 16, 3
-    given = []
+    given, linear = [], nn.functional.linear
+
+    def noted(x, *args):
+        if torch.is_grad_enabled() and x.shape[1] == 6:
+            given.append(len(x))
+        return linear(x, *args)
+
+    nn.functional.linear = noted  # a model that notes it by itself keeps something
 
     class Data(Dataset):
         def __len__(self):
@@ -35,8 +42,6 @@ SCRIPT = """
             super().__init__()
             self.layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
         def forward(self, x):
-            if torch.is_grad_enabled():
-                given.append(len(x))
             return self.layers(torch.cat([x[:, :1] / 100, x[:, 1:]], dim=1))
 
     class Course:

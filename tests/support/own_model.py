@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from torch import nn
 
 Module: Any = nn.Module
@@ -21,3 +22,17 @@ class Own(Module):  # type: ignore[misc]  # PyTorch isn't typed here
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(self, *args, **kwargs)
+
+
+@pytest.fixture
+def rows_seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each call of a linear layer, seen from outside: what a model notes by itself it keeps."""
+    seen: list[int] = []
+    given = nn.functional.linear
+
+    def linear(x: Any, *args: Any) -> Any:
+        seen.append(len(x))
+        return given(x, *args)
+
+    monkeypatch.setattr(nn.functional, "linear", linear)
+    return seen

@@ -35,7 +35,8 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
         return None
     records = [entry.record for entry in entries]
     knowledge = knowledge_of(records)
-    counted = sum(block.samples for _, block in chosen) > 0
+    # What seemed to be samples at first may have turned out to be none.
+    counted = knowledge.unit != "steps" and sum(block.samples for _, block in chosen) > 0
     blocks = tuple(_measured(block, counted=counted) for _, block in chosen)
     seconds = sum(block.seconds for block in blocks)
     if seconds <= 0 or not any(block.samples for block in blocks):

@@ -34,6 +34,20 @@ class EpochUse:
 
 
 @dataclass(frozen=True)
+class RowPlace:
+    """A dimension in which the samples of the batches lie that a loop makes by itself.
+
+    ``call``: the class of the model that is called, or the traced function. ``array``: the number of one among the
+    arrays that it is given, ``dimension`` one of that array's, ``rows_per_sample`` what it holds for each sample.
+    """
+
+    call: str
+    array: int
+    dimension: int
+    rows_per_sample: int = 1
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A learning-rate scheduler, what it was told of its length (``T_max``, milestones), how often it was stepped."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .counts import EpochUse, ScalerCounts, Schedule
+from .counts import EpochUse, RowPlace, ScalerCounts, Schedule
 from .records import Facts, LoaderUse, PlanLine, Value, plain_value
 from .watch import Watch
 
@@ -57,6 +57,7 @@ class ScriptFacts:
     rates: list[tuple[int, float]] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
     averagings: int = 0
+    row_places: list[RowPlace] = field(default_factory=list)
     watches: list[Watch] = field(default_factory=list)
     without: list[Watch] = field(default_factory=list)
     module_hashes: dict[str, str] = field(default_factory=dict)

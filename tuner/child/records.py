@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import ClassVar
 
-from .counts import EpochUse, ScalerCounts, Schedule
+from .counts import EpochUse, RowPlace, ScalerCounts, Schedule
 from .learned import FirstGradient as FirstGradient
 from .learned import Loss as Loss
 from .learned import WeightChange as WeightChange
@@ -73,6 +73,7 @@ class Knowledge:
     ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with. ``schedules``: what
     moves that rate. ``averagings``: updates of averaged models (EMA, SWA).
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
+    ``row_places``: where the samples of batches lie that the loop makes by itself, the likeliest place first.
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
@@ -123,6 +124,7 @@ class Knowledge:
     schedules: tuple[Schedule, ...] = ()
     averagings: int = 0
     module_hashes: Mapping[str, str] = field(default_factory=dict)
+    row_places: tuple[RowPlace, ...] = ()
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None

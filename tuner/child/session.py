@@ -188,7 +188,7 @@ class Session:
             self.metrics.log(name, value)
 
     def stated_batch_size(self) -> int:
-        """Samples of a batch, as far as an argument or a question of the script says; 0 where none does.
+        """Samples that a batch is meant to hold, as an argument or a question of the script says; 0 where none does.
 
         Only where the baseline was counted in samples too: its rate is what the others are held against.
         """

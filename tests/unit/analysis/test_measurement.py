@@ -43,6 +43,15 @@ def test_the_window_is_what_counts() -> None:
     assert measurement.steady
 
 
+def test_samples_that_turned_out_to_be_none_are_steps() -> None:
+    """What a loop's model was given looked like its samples at first: the last word is that of the facts."""
+    facts: Record = {"kind": "facts", "t": 1.0, "unit": "steps"}
+    measurement = measurement_of(entries_of([*blocks(20), facts, DONE]), [])
+    assert measurement is not None
+    assert measurement.unit == "steps"
+    assert measurement.rate == pytest.approx(10)
+
+
 def test_a_wait_that_nothing_shows_is_not_told_as_none() -> None:
     unseen: Record = {"kind": "facts", "t": 1.0, "wait_is_unseen": True}
     measurement = measurement_of(entries_of([*blocks(20, wait_s=0.0), unseen, DONE]), [])

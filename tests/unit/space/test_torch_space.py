@@ -19,11 +19,13 @@ WRITTEN: dict[str, Value] = {
 }  # fmt: skip
 
 
-def space(*argv: str, free: bool = False, pinned: dict[str, Value] | None = None, **written: Value) -> ResolvedSpace:
+def space(
+    *argv: str, free: bool = False, unit: str = "", pinned: dict[str, Value] | None = None, **written: Value
+) -> ResolvedSpace:
     placeholders = parse(argv)
     knowledge = Knowledge(
         as_written={**WRITTEN, **written}, dataset_len=1000, precisions=("fp32", "bf16"),
-        effective_batch="free" if free else "keep",
+        effective_batch="free" if free else "keep", unit=unit,
     )  # fmt: skip
     known = Known(worlds.DEVICE, 4, knowledge=with_arguments(knowledge, bound_knobs(placeholders)))
     return resolve(extend_space(SPACE, placeholders), known, pinned=pinned or {})
@@ -35,6 +37,14 @@ def test_the_effective_batch_is_kept_with_the_users_own_batch_sizes() -> None:
     assert [size for size in (16, 64, 96, 128) if kept.allows({"batch_size": size})] == [16, 64]
     assert kept.canonical({"batch_size": 16}) == {"batch_size": 16, "grad_accumulation": 4}
     assert space(bound, free=True).allows({"batch_size": 128})
+
+
+@pytest.mark.parametrize(("unit", "searched"), [("samples", True), ("steps", False), ("", True)])
+def test_a_freed_batch_is_not_searched_in_steps(unit: str, searched: bool) -> None:
+    """The smallest one would have most steps in a second. What is kept trains on as many samples a step."""
+    bound = "--b={batch_size=64|16|128}"
+    assert ("batch_size" not in space(bound, free=True, unit=unit).left_out) is searched
+    assert "batch_size" not in space(bound, unit=unit).left_out
 
 
 def test_what_is_pinned_is_not_forbidden() -> None:

@@ -83,9 +83,10 @@ class TorchAdapter(Adapter):
         return self.watches.loaders.ready_samples()
 
     def activity(self) -> int:
-        """Changes with every graph that is compiled, every fp16 step that is skipped, every change of the loader."""
+        """Changes with every graph that is compiled, every fp16 step that is skipped, every change of what counts."""
         watches = self.watches
-        return compiler.counts().graphs + watches.steps.scalers.skipped + watches.loaders.sources.changes_of_primary
+        changes = watches.loaders.sources.changes_of_primary + watches.own_batches.changes
+        return compiler.counts().graphs + watches.steps.scalers.skipped + changes
 
     def on_block(self) -> None:
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""

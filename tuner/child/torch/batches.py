@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
+from ..own_batches import Spot
 from .types import Tensor
 
 _MASK, _IDS = "attention_mask", "input_ids"
+_MOST_ARRAYS, _MOST_DIMENSIONS = 8, 4
 
 
 def tensors_of(torch: ModuleType, batch: object, depth: int = 0) -> list[Tensor]:
@@ -29,6 +31,16 @@ def leading_dimension(torch: ModuleType, batch: object) -> int:
     """The first dimension of most of its tensors; 0 where none has one."""
     sizes = [t.shape[0] for t in tensors_of(torch, batch) if t.dim() > 0]
     return max(set(sizes), key=sizes.count) if sizes else 0
+
+
+def sizes_of(torch: ModuleType, call: str, values: Iterable[object]) -> dict[Spot, int]:
+    """How long each dimension is of the first arrays that ``call`` was given."""
+    given = tensors_of(torch, list(values))[:_MOST_ARRAYS]
+    return {
+        (call, array, dimension): int(size)
+        for array, tensor in enumerate(given) if not tensor.is_nested
+        for dimension, size in enumerate(tensor.shape[:_MOST_DIMENSIONS])
+    }  # fmt: skip
 
 
 def is_on_device(torch: ModuleType, batch: object) -> bool:

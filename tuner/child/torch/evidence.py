@@ -67,7 +67,7 @@ class Observation:
 
     def _script(self) -> None:
         facts, steps, primary = self.session.facts, self.steps, self.sources.primary
-        countable = primary.fetches > 1 if primary is not None else self.watches.size_is_stated
+        countable = primary.fetches > 1 if primary is not None else self.watches.own_batches.counts
         facts.framework, facts.framework_version = FRAMEWORK, str(self.torch.__version__)
         facts.unit = "samples" if countable else "steps"
         facts.training_loaders = [loader.key for loader in self.sources.training()]
@@ -164,6 +164,8 @@ class Observation:
         self._module_evidence()
         self._step_evidence()
         self.steps.rates.observe()
+        if self.sources.primary is None:
+            self.watches.own_batches.observe()
         departure = self.steps.trajectory.departure()
         for knob in TRAJECTORY_KNOBS if departure else ():
             knobs.report(knob, Finding(Evidence.CONTRADICTED, departure))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,8 @@ ROUNDINGS = ("fp32", "tf32")
 """Values of the knob "precision" for products of float32: as they are, and rounded."""
 CUDA_GRAPHS = "reduce-overhead"
 """The mode of torch.compile that replays CUDA graphs."""
+CallListener = Callable[[Module, Iterable[object]], None]
+"""Receives a module that is called to train, and what it is given."""
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -38,12 +40,15 @@ class _Root:
 class ModuleWatch:
     """Patches ``Module.__call__``; only the outermost call acts, and only on modules with parameters to train.
 
+    ``on_call``: is told of each such call, before it is made.
+
     Global forward hooks would multiply a compiled model's graphs, and full-backward hooks break in-place models.
     """
 
-    def __init__(self, session: Session, torch: ModuleType) -> None:
+    def __init__(self, session: Session, torch: ModuleType, on_call: CallListener) -> None:
         self.session = session
         self.torch = torch
+        self.on_call = on_call
         self.inside = False
         self.precision = session.knobs.wanted("precision")
         self.channels_last = session.knobs.wanted("channels_last")
@@ -125,6 +130,7 @@ class ModuleWatch:
         if self.session.measuring and self.session.clock.validating and module.training:
             self.session.clock.training_resumes()
         self.calls_since_backward += 1
+        self.on_call(module, (*args, *kwargs.values()))
         self.inside = True
         try:
             return self._forward(original, module, root, args, kwargs)
@@ -241,8 +247,9 @@ class ModuleWatch:
         self.compiled_roots += 1
         mode = None if self.compile_mode == "default" else self.compile_mode
         # ``module.compile()`` silently does nothing for classes of torch.nn itself; a frame of its own is compiled.
-        compiled: Callable[..., Any] = self.torch.compile(wrap_inline(module._call_impl), mode=mode)
-        return compiled
+        compiled: Callable[..., Any] = self.torch.compile(wrap_inline(_call_of), mode=mode)
+        refer = weakref.ref(module)  # what is kept for a module must not hold it
+        return lambda *args, **kwargs: compiled(refer(), *args, **kwargs)
 
     def _meet(self, module: Module) -> _Root:
         torch = self.torch
@@ -278,6 +285,10 @@ class ModuleWatch:
         self.parts.backward_ran()
         self.covered_backwards += self.calls_since_backward > 0
         self.calls_since_backward = 0
+
+
+def _call_of(module: Module, *args: object, **kwargs: object) -> object:
+    return module._call_impl(*args, **kwargs)
 
 
 class _Observation(AbstractContextManager[None]):

@@ -34,19 +34,22 @@ from .types import (
 )
 from .weights import WeightWatch
 
+CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 BackwardListener = Callable[[bool], None]
 """Is told whether it is the first loss of a step: a GAN has several."""
 
 
 class StepWatch:
-    """Patches backward and step."""
+    """Patches backward and step. ``step_ends``: called before a step is counted."""
 
     def __init__(
-        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, gradients: GradientWatch
-    ) -> None:
+        self, session: Session, torch: ModuleType, backward_ran: BackwardListener, step_ends: Callable[[], None],
+        gradients: GradientWatch,
+    ) -> None:  # fmt: skip
         self.session = session
         self.torch = torch
         self.backward_ran = backward_ran
+        self.step_ends = step_ends
         self.gradients = gradients
         self.scalers = ScalerWatch()
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -82,8 +85,11 @@ class StepWatch:
         if self.session.measuring or changes or turned:
             patch(optimizer, "add_param_group", self._add_param_group)
         if self.gradients.waiting:
-            patch(torch.nn.utils, "clip_grad_norm_", self._clip)
-            patch(torch.nn.utils, "clip_grad_value_", self._clip)
+            for name in CLIPS:
+                for place in (torch.nn.utils, torch.nn.utils.clip_grad):
+                    if hasattr(place, name):
+                        patch(place, name, self._known_change(to_unscale=False))
+            patch(torch.amp.GradScaler, "unscale_", self._known_change(to_unscale=True))
         if self.session.measuring:
             patch(torch.amp.GradScaler, "scale", self._note_scaler)
             patch(torch.amp.GradScaler, "update", self.scalers.watched)
@@ -106,6 +112,7 @@ class StepWatch:
                 around = self.scaling.around(losses, _starts(self.torch, losses, grad_tensors))
             with around as starts:
                 result = original(tensors, starts, *args, **kwargs)
+            self.gradients.backward_ended(self.optimizers)
             if self.session.measuring:
                 self._observe_backward(leads)
             return result
@@ -117,7 +124,7 @@ class StepWatch:
         self.backward_ran(leads)
         if not self.optimizers and not self._here.in_optimizer:
             self.losses.step_ends()
-            self.session.step("torch")
+            self._count_step()
 
     # optimizer
 
@@ -168,8 +175,12 @@ class StepWatch:
         if self.session.measuring:
             self.rates.stepped(optimizer)
             self.trajectory.stepped(optimizer)
-            self.session.step("torch")
+            self._count_step()
         return result
+
+    def _count_step(self) -> None:
+        self.step_ends()
+        self.session.step("torch")
 
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
         is_first = not self.steps and not self.scalers.begun
@@ -184,7 +195,7 @@ class StepWatch:
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
                 self.evaluations += 1
-                self.session.step("torch")
+                self._count_step()
             loss = closure()
             if self.scaling is not None:
                 self.scaling.closure_ran(optimizer)
@@ -193,12 +204,18 @@ class StepWatch:
 
         return evaluate
 
-    def _clip(self, original: Callable[..., object]) -> Callable[..., object]:
-        def clip(parameters: object, *args: object, **kwargs: object) -> object:
-            self.gradients.clipping_begins(self.optimizers)
-            return original(parameters, *args, **kwargs)
+    def _known_change(self, *, to_unscale: bool) -> Wrap:
+        def make(original: Callable[..., object]) -> Callable[..., object]:
+            def change(*args: object, **kwargs: object) -> object:
+                if self.scaling is not None and args and args[0] is self.scaling.scaler:
+                    return original(*args, **kwargs)  # a part of the backward
+                return self.gradients.changing(
+                    self.optimizers, lambda: original(*args, **kwargs), to_unscale=to_unscale
+                )
 
-        return clip
+            return change
+
+        return make
 
     def _note_scaler(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale(scaler: GradScaler, *args: object, **kwargs: object) -> object:

@@ -42,6 +42,7 @@ class Tensor(SupportsFloat, Protocol):
     device: Place
     shape: Sequence[int]
     is_sparse: bool
+    is_nested: bool
     requires_grad: bool
     grad: Tensor | None
     grad_fn: Node | None

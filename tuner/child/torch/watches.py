@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import ModuleType
 
+from ..own_batches import OwnBatches, Spot
 from ..session import Session
 from ..watch import Watch
+from .batches import sizes_of
 from .checkpoints import ResumeWatch
 from .gradients import GradientWatch
 from .loader import LoaderWatch
 from .modules import ModuleWatch
 from .processes import ProcessWatch
 from .steps import StepWatch
+from .types import Module
 
 FRAMEWORK = "torch"
 
 
 class TorchWatches:
-    """Made when PyTorch is imported. ``size_is_stated``: samples are counted by what the script says a batch holds."""
+    """Made when PyTorch is imported. ``own_batches``: counts those that no DataLoader gives."""
 
     def __init__(self, session: Session, torch: ModuleType) -> None:
         self.session = session
         self.torch = torch
-        self.size_is_stated = False
-        self.modules = ModuleWatch(session, torch)
+        self.own_batches = OwnBatches(session)
+        self._sizes: dict[Spot, int] = {}
+        self.modules = ModuleWatch(session, torch, self._called)
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
-        self.steps = StepWatch(session, torch, self._backward_ran, self.gradients)
+        self.steps = StepWatch(session, torch, self._backward_ran, self.own_batches.step_ends, self.gradients)
         self.resumes = ResumeWatch(session, torch, self.steps.rates)
 
     def install(self) -> None:
@@ -50,10 +55,14 @@ class TorchWatches:
             return
         self.loaders.sources.gradient_ran()
         self.modules.backward_ran()
-        size = self.session.stated_batch_size() if leads and self.loaders.sources.primary is None else 0
-        if size:
-            self.size_is_stated = True
-            self.session.clock.add_samples(size, 0.0)
+        sizes, self._sizes = self._sizes, {}
+        if leads and self.loaders.sources.primary is None:
+            self.own_batches.passed(sizes)
+
+    def _called(self, module: Module, given: Iterable[object]) -> None:
+        """Of several calls of one class between two backwards the last one counts: a GAN's see one batch."""
+        if self.loaders.sources.primary is None and self.own_batches.is_wanted:
+            self._sizes |= sizes_of(self.torch, type(module).__name__, given)
 
     def _is_exact(self) -> bool:
         """Whether matrix products are seen to be taken in full float32."""

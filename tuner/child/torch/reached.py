@@ -1,0 +1,79 @@
+"""What the code of modules reaches past them: globals of the script's and variables around it, by name.
+
+Nothing is called, and nothing of the code is run: a name that stands in it is taken for a global of that name.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+_LIBRARIES = ("torch", "numpy", "builtins")
+"""Libraries whose functions aren't followed: what they keep isn't the script's."""
+_MOST_FUNCTIONS = 256
+_IGNORED = (type, ModuleType, BuiltinFunctionType)
+_names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+def reached(modules: Iterable[Any]) -> Iterator[object]:
+    """The values that the modules' forward methods name, and the functions and methods that they name in turn."""
+    kinds: dict[type, None] = {}
+    waiting: list[tuple[FunctionType, type | None]] = []
+    for module in modules:
+        kinds[type(module)] = None
+        own = (value for value in vars(module).values() if isinstance(value, (FunctionType, MethodType)))
+        waiting += [(function, type(module)) for value in own if (function := _function(value)) is not None]
+    for kind in kinds:
+        waiting += [(function, kind) for function in _methods(kind, ("forward",))]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST_FUNCTIONS:
+        function, kind_of = waiting.pop()
+        if id(function) in seen or _is_library(function):
+            continue
+        seen.add(id(function))
+        names = _names_in(function.__code__)
+        if kind_of is not None:
+            waiting += [(method, kind_of) for method in _methods(kind_of, names)]
+        held: Mapping[str, object] = function.__globals__
+        for value in [*_around(function), *(held[name] for name in names if name in held)]:
+            inner = _function(value)
+            if inner is not None:
+                waiting.append((inner, None))
+            elif not isinstance(value, _IGNORED):
+                yield value
+
+
+def _function(value: object) -> FunctionType | None:
+    function = value.__func__ if isinstance(value, MethodType) else value
+    return function if isinstance(function, FunctionType) else None
+
+
+def _is_library(function: FunctionType) -> bool:
+    return str(function.__globals__.get("__name__", "")).partition(".")[0] in _LIBRARIES
+
+
+def _methods(kind: type, names: Iterable[str]) -> Iterator[FunctionType]:
+    """Of the class and all that it inherits: one may call the other."""
+    for each in kind.__mro__:
+        if each.__module__.partition(".")[0] not in _LIBRARIES:
+            held = vars(each)
+            yield from (value for name in names if isinstance(value := held.get(name), FunctionType))
+
+
+def _names_in(code: CodeType) -> tuple[str, ...]:
+    """The names in a function's code and in the functions that it makes."""
+    found = _names.get(code)
+    if found is None:
+        inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names_in(const))
+        found = _names[code] = tuple(dict.fromkeys([*code.co_names, *inner]))
+    return found
+
+
+def _around(function: FunctionType) -> Iterator[object]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue  # nothing was put into it yet
