@@ -14,8 +14,8 @@ from tuner.child.patches import unpatch_all
 class Trial(InProcess):
     """With PyTorch's adapter."""
 
-    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], mode: str) -> None:
-        super().__init__(config, knowledge, mode=mode)
+    def __init__(self, config: dict[str, Any], knowledge: dict[str, Any], **request: Any) -> None:
+        super().__init__(config, knowledge, **request)
         import torch
 
         from tuner.child.adapter import instrument
@@ -38,9 +38,11 @@ def begin() -> Iterator[Callable[..., Trial]]:
         for cls, step in zip(classes, steps, strict=True):
             cls.step = step
 
-    def start(config: dict[str, Any] | None = None, mode: str = "trial", **knowledge: Any) -> Trial:
+    def start(
+        config: dict[str, Any] | None = None, mode: str = "trial", seed: int | None = None, **knowledge: Any
+    ) -> Trial:
         clean()
-        return Trial(config or {}, knowledge, mode)
+        return Trial(config or {}, knowledge, mode=mode, seed=seed)
 
     yield start
     clean()

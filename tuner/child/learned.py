@@ -25,7 +25,9 @@ class Loss:
 class FirstGradient:
     """The whole gradient of a screen's first step. ``exact`` means full float32, ``random`` that something was drawn.
 
-    ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the same for the same data.
+    ``changed``: whether the script changed it by itself before the step, past what is known to clip or to unscale; the
+    norm is that of before. ``inputs`` are elements and a weighted sum of each tensor that the step was taken on: the
+    same for the same data.
     """
 
     kind: ClassVar[str] = "gradient"
@@ -34,6 +36,7 @@ class FirstGradient:
     exact: bool
     random: bool
     inputs: tuple[tuple[float, float], ...] = ()
+    changed: bool = False
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,7 @@ def test_numbers_that_are_coarser_may_be_further_apart() -> None:
     [
         ({"random": True}, "draws random numbers"),
         ({"before": {"random": True}}, "draws random numbers"),
+        ({"changed": True}, "changes its gradients itself"),
         ({"inputs": ((1024.0, 3.6), (64.0, 0.25))}, "its data were not the same"),
         ({"norm": math.inf}, "not a finite number"),
     ],

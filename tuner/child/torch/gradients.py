@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import ModuleType
+from typing import Any
 
 from ..records import FirstGradient
 from ..session import Session
 from .batches import tensors_of
 from .draws import Draws
-from .types import Optimizer, Tensor
+from .types import Optimizer, Result, Tensor
 
 _KEPT_BATCHES = 64
 
@@ -30,6 +31,9 @@ class GradientWatch:
         self._drawn: Draws | None = None
         self._random = False
         self._norm: float | None = None
+        self._noted: list[tuple[Any, Any, int]] = []
+        """Parameters, their gradients as they were when they were last looked at, and the versions of these."""
+        self._changed = False
 
     def batch_fetched(self, key: str, batch: object, count: int) -> None:
         """A loader gave a batch; trainers fetch one ahead of the one that they train on."""
@@ -49,20 +53,42 @@ class GradientWatch:
             if self._backwards == 1 and self._drawn is not None:
                 self._random = self._drawn.moved()
 
-    def clipping_begins(self, optimizers: Iterable[Optimizer]) -> None:
-        """Clipped gradients are alike, whatever they were."""
-        if self.waiting and self._norm is None:
+    def backward_ended(self, optimizers: Iterable[Optimizer]) -> None:
+        """The norm is taken here, since whatever the script does to a gradient before its step may make all alike."""
+        if self.waiting:
             self._norm = self._norm_of(optimizers)
+            self._note(optimizers)
+
+    def changing(self, optimizers: Iterable[Optimizer], change: Callable[[], Result], *, to_unscale: bool) -> Result:
+        """Runs what clips gradients or unscales them; the norm is that of before the one and of after the other."""
+        if not self.waiting or self._norm is None:
+            return change()
+        self._changed |= self._has_moved()
+        result = change()
+        if to_unscale:
+            self._norm = self._norm_of(optimizers)
+        self._note(optimizers)
+        return result
+
+    def _note(self, optimizers: Iterable[Optimizer]) -> None:
+        held: list[Any] = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+        self._noted = [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in held]
+
+    def _has_moved(self) -> bool:
+        """Whether a gradient is another one than it was when it was last looked at."""
+        return any(p.grad is not g or (g is not None and g._version != version) for p, g, version in self._noted)
 
     def step_begins(self, optimizers: Iterable[Optimizer], scale: Callable[[], float], *, is_first: bool) -> None:
         """The whole gradient is there; ``scale`` is what a gradient scaler has multiplied it by."""
         if not self.waiting:
             return
         self.waiting = False
+        changed = self._changed or self._has_moved()
+        self._noted.clear()
         used = self._batches[: self._backwards]
         if not is_first or not used:
             return
-        norm = self._norm if self._norm is not None else self._norm_of(optimizers) / scale()
+        norm = (self._norm if self._norm is not None else self._norm_of(optimizers)) / scale()
         inputs: dict[str, list[float]] = {}
         for _, batch in used:
             for place, (elements, total) in batch.items():
@@ -70,7 +96,7 @@ class GradientWatch:
                 before[0], before[1] = before[0] + elements, before[1] + total
         samples = sum(count for count, _ in used)
         summed = tuple((elements, total) for elements, total in inputs.values())
-        self._session.recorder.emit(FirstGradient(norm, samples, self._exact(), self._random, summed))
+        self._session.recorder.emit(FirstGradient(norm, samples, self._exact(), self._random, summed, changed))
 
     def _norm_of(self, optimizers: Iterable[Optimizer]) -> float:
         parameters = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}

@@ -34,6 +34,7 @@ from .types import (
 )
 from .weights import WeightWatch
 
+CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 BackwardListener = Callable[[bool], None]
 """Is told whether it is the first loss of a step: a GAN has several."""
 
@@ -84,8 +85,11 @@ class StepWatch:
         if self.session.measuring or changes or turned:
             patch(optimizer, "add_param_group", self._add_param_group)
         if self.gradients.waiting:
-            patch(torch.nn.utils, "clip_grad_norm_", self._clip)
-            patch(torch.nn.utils, "clip_grad_value_", self._clip)
+            for name in CLIPS:
+                for place in (torch.nn.utils, torch.nn.utils.clip_grad):
+                    if hasattr(place, name):
+                        patch(place, name, self._known_change(to_unscale=False))
+            patch(torch.amp.GradScaler, "unscale_", self._known_change(to_unscale=True))
         if self.session.measuring:
             patch(torch.amp.GradScaler, "scale", self._note_scaler)
             patch(torch.amp.GradScaler, "update", self.scalers.watched)
@@ -108,6 +112,7 @@ class StepWatch:
                 around = self.scaling.around(losses, _starts(self.torch, losses, grad_tensors))
             with around as starts:
                 result = original(tensors, starts, *args, **kwargs)
+            self.gradients.backward_ended(self.optimizers)
             if self.session.measuring:
                 self._observe_backward(leads)
             return result
@@ -199,12 +204,18 @@ class StepWatch:
 
         return evaluate
 
-    def _clip(self, original: Callable[..., object]) -> Callable[..., object]:
-        def clip(parameters: object, *args: object, **kwargs: object) -> object:
-            self.gradients.clipping_begins(self.optimizers)
-            return original(parameters, *args, **kwargs)
+    def _known_change(self, *, to_unscale: bool) -> Wrap:
+        def make(original: Callable[..., object]) -> Callable[..., object]:
+            def change(*args: object, **kwargs: object) -> object:
+                if self.scaling is not None and args and args[0] is self.scaling.scaler:
+                    return original(*args, **kwargs)  # a part of the backward
+                return self.gradients.changing(
+                    self.optimizers, lambda: original(*args, **kwargs), to_unscale=to_unscale
+                )
 
-        return clip
+            return change
+
+        return make
 
     def _note_scaler(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale(scaler: GradScaler, *args: object, **kwargs: object) -> object:
