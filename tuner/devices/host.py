@@ -36,6 +36,14 @@ def host_memory() -> tuple[int, int]:
     return total, available
 
 
+def shared_memory() -> int:
+    """Bytes of shared memory in use on the machine, files in it included; 0 where that isn't told."""
+    for line in read_text(Path("/proc/meminfo")).splitlines():
+        if line.startswith("Shmem:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def _cgroup_folders(controller: str) -> Iterator[Path]:
     """The folders whose limits bind this process: its own cgroup's and every one above, version 2 and 1."""
     for line in read_text(Path("/proc/self/cgroup")).splitlines():
@@ -57,15 +65,16 @@ def _cgroup_folders(controller: str) -> Iterator[Path]:
 def _memory_limits() -> Iterator[tuple[int, int]]:
     """Limit and use of every cgroup above this process that has a limit."""
     for folder in _cgroup_folders("memory"):
-        for limit_name, use_name, cache_name in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        for limit_name, use_name, cache_names in (
+            ("memory.max", "memory.current", ("inactive_file", "active_file")),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
         ):
             limit = read_text(folder / limit_name).strip()
             # Version 1 says "no limit" by a number close to 2**63.
             if limit.isdigit() and int(limit) < 2**60:
                 used = read_text(folder / use_name).strip()
-                cache = _field(read_text(folder / "memory.stat"), cache_name)
+                # What was read twice is no less given up than what was read once: the machine's own figure has both.
+                cache = sum(_field(read_text(folder / "memory.stat"), name) for name in cache_names)
                 yield int(limit), max(0, int(used) - cache) if used.isdigit() else 0
 
 

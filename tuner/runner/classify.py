@@ -17,17 +17,24 @@ Judgement = tuple[OutcomeKind, str, str]
 
 
 class EndedBy(StrEnum):
-    """Why the runner ended a trial. ``STAYED``: its script was through, and its process didn't end."""
+    """Why the runner ended a trial.
+
+    ``HOST_OOM``: it took more than its limit. ``MACHINE_FULL``: hardly any memory was left, whoever had taken it.
+    ``STAYED``: its script was through, and its process didn't end.
+    """
 
     DEADLINE = "deadline"
     NO_PROGRESS = "no-progress"
     HOST_OOM = "host-oom"
+    MACHINE_FULL = "machine-full"
     GUARD_LOST = "guard-lost"
     STAYED = "stayed"
 
 
 _INFEASIBLE = OutcomeKind.INFEASIBLE
 DETAIL_LENGTH = 300
+HOST_OOM, MACHINE_FULL = "host-oom", "machine-full"
+"""Reasons of an outcome: the machine's memory was too small for it, or other processes took what it lacked."""
 MIN_BLOCKS = 3
 
 
@@ -38,8 +45,9 @@ class Traces:
     ``records`` are those sent before the runner ended it. ``baseline``: it ran the script as written, whose faults
     are the user's. ``status`` is ``waitpid``'s, None when the child hadn't ended when it was killed. ``ended_by`` is
     None where the runner didn't end it, ``ended_detail`` a line about it. ``log`` is the end of what the script
-    printed. ``oom_killed``: the kernel killed something for memory meanwhile. ``measurable``: the records give a
-    measurement; None where that isn't known.
+    printed. ``oom_killed``: the kernel killed something for memory meanwhile, anywhere on the machine. ``others_took``:
+    a line about other processes that filled the machine's memory meanwhile, "" where they didn't. ``measurable``: the
+    records give a measurement; None where that isn't known.
     """
 
     records: Sequence[Record]
@@ -49,6 +57,7 @@ class Traces:
     ended_detail: str = ""
     log: str = ""
     oom_killed: bool = False
+    others_took: str = ""
     measurable: bool | None = None
 
     @property
@@ -66,10 +75,19 @@ def classify(traces: Traces) -> Judgement:
     """The outcome's kind, its reason as a slug, and a line for people."""
     judgement = _from_failures(traces)
     if judgement:
-        return judgement
+        return _blamed(judgement, traces)
     if traces.complete and traces.measurable is not False:
         return OutcomeKind.COMPLETE, "", ""
-    return _from_exception(traces) or _from_our_kill(traces) or _from_signal(traces) or _from_end(traces)
+    found = _from_exception(traces) or _from_our_kill(traces) or _from_signal(traces) or _from_end(traces)
+    return _blamed(found, traces)
+
+
+def _blamed(judgement: Judgement, traces: Traces) -> Judgement:
+    """The judgement; no fault of the config where others took the memory that it lacked, within its own limit."""
+    _, reason, _ = judgement
+    if reason != HOST_OOM or not traces.others_took or traces.ended_by is EndedBy.HOST_OOM:
+        return judgement
+    return OutcomeKind.INFRASTRUCTURE, MACHINE_FULL, traces.others_took
 
 
 def _from_failures(traces: Traces) -> Judgement | None:
@@ -89,6 +107,7 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
         EndedBy.DEADLINE: OutcomeKind.TIMED_OUT,
         EndedBy.NO_PROGRESS: OutcomeKind.NO_PROGRESS,
         EndedBy.HOST_OOM: _INFEASIBLE,
+        EndedBy.MACHINE_FULL: _INFEASIBLE,
         EndedBy.GUARD_LOST: OutcomeKind.INFRASTRUCTURE,
     }
     why = traces.window.why if traces.window is not None else ""
@@ -97,7 +116,8 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
         return OutcomeKind.COMPLETE, "", one_line(why)
     if traces.ended_by not in kinds:
         return None
-    return kinds[traces.ended_by], traces.ended_by.value, traces.ended_detail
+    reason = HOST_OOM if traces.ended_by is EndedBy.MACHINE_FULL else traces.ended_by.value
+    return kinds[traces.ended_by], reason, traces.ended_detail
 
 
 def _from_exception(traces: Traces) -> Judgement | None:
@@ -163,12 +183,9 @@ def classify_plain(traces: Traces, withheld: str = "") -> Judgement:
     """
     if withheld:
         return OutcomeKind.INFRASTRUCTURE, "withheld", one_line(f"it would write over {withheld}")
-    ours = _from_our_kill(traces)
-    if ours:
-        return ours
-    signalled = _from_signal(traces)
-    if signalled:
-        return signalled
+    ended = _from_our_kill(traces) or _from_signal(traces)
+    if ended:
+        return _blamed(ended, traces)
     if not _exit_code(traces):
         return OutcomeKind.COMPLETE, "", ""
     raised = raised_line(traceback_in(traces.log))

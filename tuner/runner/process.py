@@ -19,12 +19,12 @@ from tuner.analysis.resources import ResourceSample
 from tuner.child.records import Exit, Record, ScriptException, WindowEnd
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
-from tuner.devices.host import host_memory
 from tuner.devices.present import kind_of
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import EndedBy, Traces, classify, classify_plain, last_line, one_line, traceback_in
+from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, one_line, traceback_in
 from tuner.runner.created_files import move_created_files
 from tuner.runner.launch import CHILD, Launched, launch
+from tuner.runner.machine_memory import FLOOR, MachineMemory
 from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.runner.silence import Course, Idleness, Stage, stall
@@ -34,7 +34,6 @@ from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
 LEAVE_S = 10.0
-MACHINE_FLOOR = 0.03
 _LOG_TAIL_BYTES = 64 * 1024
 
 
@@ -44,6 +43,7 @@ class ProcessRunner:
     def __init__(self, python: str = sys.executable, child: Path = CHILD) -> None:
         self._python = python
         self._child = child
+        self._memory = MachineMemory()
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """Runs the trial to its outcome. Raises ``Interrupted`` when ``stop`` is set, and nothing else."""
@@ -51,6 +51,7 @@ class ProcessRunner:
         kind = kind_of(request.device)
         device_bytes = kind.used_bytes(request.device)
         kills = oom_kills()
+        self._memory.begin()
         try:
             move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
             with contextlib.ExitStack() as resources:
@@ -59,7 +60,7 @@ class ProcessRunner:
                 reader = resources.enter_context(kind.reader(request.device))
                 launched = launch(request, self._python, self._child, device_bytes)
                 resources.callback(launched.close)
-                watch = _Watch(request, launched, reader, started)
+                watch = _Watch(request, launched, reader, self._memory, started)
                 resources.callback(watch.close)
                 watch.run(stop)
         except OSError as error:
@@ -116,8 +117,11 @@ class _Progress:
 class _Watch:
     """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples."""
 
-    def __init__(self, request: TrialRequest, launched: Launched, reader: DeviceReader, started: float) -> None:
+    def __init__(
+        self, request: TrialRequest, launched: Launched, reader: DeviceReader, memory: MachineMemory, started: float
+    ) -> None:
         self._request = request
+        self._memory = memory
         self._launched = launched
         self._tree = Tree(launched.guard)
         self._reader = reader
@@ -209,7 +213,7 @@ class _Watch:
 
     def _end_if_due(self, usage: Usage, now: float) -> bool:
         """Kills the tree when a limit is reached, and remembers which."""
-        due = _due(self._request, self._progress, usage, now)
+        due = _due(self._request, self._progress, usage, self._memory.left(), now)
         if due is None:
             return False
         self._drain()
@@ -235,25 +239,34 @@ class _Watch:
             ended_detail=self.ended_detail,
             log=_tail(self._request.folder / LOG),
             oom_killed=oom_killed,
+            others_took=self._others_took(),
             measurable=measurement is not None,
         )
         kind, reason, detail = classify(traces)
+        if self.ended_by is EndedBy.MACHINE_FULL and reason == HOST_OOM:
+            detail = f"{detail}; {self._memory.shares()}"
         raised = last_of(records, ScriptException) or ScriptException("")
         knowledge = replace(
             knowledge_of(records), device_clean=device_clean, silences=self._progress.course.silences
         )  # fmt: skip
         return Outcome(kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours)
 
+    def _others_took(self) -> str:
+        return self._memory.taken_by_others(baseline=not self._request.config)
+
     def _plain_outcome(self, seconds: float) -> Outcome:
         """What the script came to under plain Python, which sends no records."""
         log, withheld = _tail(self._request.folder / LOG), _tail(self._request.folder / WITHHELD)
-        traces = Traces([], baseline=True, status=self.status, ended_by=self.ended_by, log=log)
+        others = self._others_took()
+        traces = Traces([], True, self.status, self.ended_by, log=log, others_took=others)
         kind, reason, detail = classify_plain(traces, last_line(withheld))
         return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds)
 
 
-def _due(request: TrialRequest, progress: _Progress, usage: Usage, now: float) -> tuple[EndedBy, str] | None:
-    """Which limit has been reached, if any, and a line about it."""
+def _due(
+    request: TrialRequest, progress: _Progress, usage: Usage, left: float, now: float
+) -> tuple[EndedBy, str] | None:
+    """Which limit has been reached, if any, and a line about it. ``left``: the share of the machine's memory."""
     limits, course = request.limits, progress.course
     cap = limits.max_host_bytes
     if progress.through is not None:
@@ -264,9 +277,10 @@ def _due(request: TrialRequest, progress: _Progress, usage: Usage, now: float) -
     if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
         return EndedBy.HOST_OOM, f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
     # Beyond the cap as well: the kernel may choose the whole container, and so the study, to end.
-    total, available = host_memory()
-    if available < MACHINE_FLOOR * total:
-        return EndedBy.HOST_OOM, f"less than {MACHINE_FLOOR:.0%} of the machine's memory was left"
+    if left < FLOOR:
+        taken = usage.pss_bytes if usage.pss_bytes is not None else usage.rss_bytes
+        line = f"less than {FLOOR:.0%} of the machine's memory was left when its processes took {taken:,} bytes"
+        return EndedBy.MACHINE_FULL, line
     if now - progress.started > limits.trial_timeout_s:
         at = "" if course.stage is Stage.TRAINING else f": still in its {course.stage}"
         return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{at}"

@@ -159,6 +159,7 @@ _HINTS = {
     "deadline": "give a trial more time with --trial-timeout",
     "no-progress": "the script stands still; does it wait for something, such as a download or an answer?",
     "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",
-    "host-oom": "the script as written doesn't fit the machine's memory: use fewer workers or raise --max-memory",
+    "host-oom": "the script as written doesn't fit the machine's memory: use fewer workers, end other processes"
+    " that take memory, or raise --max-memory",
     "nan": "its loss is not a number as written: tune it once it trains",
 }

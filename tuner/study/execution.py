@@ -13,6 +13,7 @@ from tuner.child.records import Window
 from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
 from tuner.model import Outcome, OutcomeKind, Phase, Trial
+from tuner.runner.classify import MACHINE_FULL
 from tuner.runner.request import Runner, TrialRequest, probe_window, screen_window
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, TRIALS, trial_folder
@@ -26,6 +27,8 @@ REPEATS = 3
 """After so many repeats in a row that were contaminated as well, the machine is taken as it is."""
 HOPELESS = 0.6
 """A trial ends early where its rate is sure to stay below this share of the best one's."""
+MEMORY_PAUSE_S = 20.0
+"""Before a trial is run again that others left no memory to: they may be through by then. Longer each time."""
 _DISK_FAULTS = frozenset({"disk-full", "unwritable"})
 
 
@@ -75,7 +78,8 @@ class TrialExecutor:
         """The outcome, of a second run where other processes contaminated the first one.
 
         A contaminated run is not averaged in: the calmer of the two counts, and the other one's records are kept
-        beside it. A machine that is always busy isn't asked again and again.
+        beside it. A config that fails the second time has failed, however calm that run was. A machine that is always
+        busy isn't asked again and again.
         """
         first = self._run(request)
         host = self._plan.host
@@ -93,7 +97,8 @@ class TrialExecutor:
         second = self._run(request)
         self._repeats_s += second.seconds
         self._count_repeat(contaminated=bool(contamination(second, host)))
-        if disturbance(first, host) < disturbance(second, host):
+        held = second.complete or not request.config
+        if held and disturbance(first, host) < disturbance(second, host):
             swap_folders(folder, aside)
             return first
         return second
@@ -120,6 +125,9 @@ class TrialExecutor:
                 return outcome
             if outcome.reason in _DISK_FAULTS or attempt == ATTEMPTS:
                 break
+            if outcome.reason == MACHINE_FULL:
+                self._note(f"a trial is run again: {outcome.detail}")
+                self._stop.wait(attempt * MEMORY_PAUSE_S)
         raise _fault(outcome, self._plan.folder)
 
 
@@ -157,6 +165,11 @@ def _fault(outcome: Outcome, folder: Path) -> StorageError | InfrastructureError
     if outcome.reason in _DISK_FAULTS:
         return StorageError(
             outcome.detail, hint=f"free some space or make {folder} writable, then run the same command: it resumes"
+        )
+    if outcome.reason == MACHINE_FULL:
+        return InfrastructureError(
+            f"the machine's memory was full {ATTEMPTS} times: {outcome.detail}",
+            hint="end what takes the memory, then run the same command: it resumes",
         )
     return InfrastructureError(
         f"a trial could not be run, in {ATTEMPTS} attempts: {outcome.detail} ({outcome.reason})",

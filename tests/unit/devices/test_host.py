@@ -43,14 +43,14 @@ V2: dict[str, Any] = {
     "/sys/fs/cgroup/pod/box/memory.max": "max\n",
     "/sys/fs/cgroup/pod/memory.max": "1000000000\n",
     "/sys/fs/cgroup/pod/memory.current": "400000000\n",
-    "/sys/fs/cgroup/pod/memory.stat": "anon 300000000\ninactive_file 100000000\n",
+    "/sys/fs/cgroup/pod/memory.stat": "anon 300000000\ninactive_file 60000000\nactive_file 40000000\n",
     "/sys/fs/cgroup/pod/box/cpu.max": "50000 100000\n",
 }
 V1: dict[str, Any] = {
     "/proc/self/cgroup": "4:memory:/box\n2:cpu,cpuacct:/box\n0::/\n",
     "/sys/fs/cgroup/memory/box/memory.limit_in_bytes": "1000000000\n",
     "/sys/fs/cgroup/memory/box/memory.usage_in_bytes": "400000000\n",
-    "/sys/fs/cgroup/memory/box/memory.stat": "total_inactive_file 100000000\n",
+    "/sys/fs/cgroup/memory/box/memory.stat": "total_inactive_file 60000000\ntotal_active_file 40000000\n",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
     "/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "50000\n",
     "/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",

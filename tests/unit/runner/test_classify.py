@@ -299,6 +299,28 @@ def test_sigkill_by_the_kernel_is_out_of_memory_and_by_others_a_crash() -> None:
     assert judge(STEP, status=int(signal.SIGKILL)) == (OutcomeKind.CRASHED, "signal-kill")
 
 
+OTHERS = "the machine's memory ran out: other processes hold 60 GiB"
+
+
+@pytest.mark.parametrize("baseline", [False, True])
+def test_memory_that_others_took_is_no_fault_of_the_config(baseline: bool) -> None:
+    full = (OutcomeKind.INFRASTRUCTURE, "machine-full")
+    own = (OutcomeKind.INFEASIBLE, "host-oom")
+    killed: dict[str, Any] = {"status": int(signal.SIGKILL), "oom_killed": True, "baseline": baseline}
+    ended: dict[str, Any] = {"status": None, "ended_by": EndedBy.MACHINE_FULL, "baseline": baseline}
+    error = raised("MemoryError", "")
+    assert judge(STEP, **killed) == judge(STEP, **ended) == judge(error, baseline=baseline) == own
+    assert judge(STEP, **killed, others_took=OTHERS) == judge(STEP, **ended, others_took=OTHERS) == full
+    assert judge(error, baseline=baseline, others_took=OTHERS) == full
+    assert judge(failed("host-oom"), baseline=baseline, others_took=OTHERS) == full
+    over = {**ended, "ended_by": EndedBy.HOST_OOM}
+    assert judge(STEP, **over, others_took=OTHERS) == own, "it took more than its own limit"
+    assert judge(failed("device-oom"), baseline=baseline, others_took=OTHERS)[1] == "device-oom"
+    assert judge(STEP, DONE, others_took=OTHERS)[0] is OutcomeKind.COMPLETE
+    plain = classify_plain(Traces([], baseline=True, status=None, ended_by=EndedBy.MACHINE_FULL, others_took=OTHERS))
+    assert plain == (*full, OTHERS)
+
+
 def test_an_abort_is_explained_by_the_log() -> None:
     status = int(signal.SIGABRT)
     assert judge(STEP, status=status, log="what():  std::bad_alloc\n") == (OutcomeKind.INFEASIBLE, "host-oom")

@@ -24,6 +24,7 @@ from tuner.events import (
 from tuner.model import BASELINE, CardUse, Config, Outcome, OutcomeKind, Phase, Script, Verdict
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
+from tuner.study import execution
 
 
 def test_a_study_finds_and_proves_the_gain(tmp_path: Path) -> None:
@@ -141,6 +142,22 @@ def test_the_machine_gets_three_attempts(tmp_path: Path) -> None:
     assert all(t.outcome is not None and t.outcome.kind is not OutcomeKind.INFRASTRUCTURE for t in result.trials)
     with pytest.raises(InfrastructureError, match="3 attempts"):
         Ran(worlds.plan(tmp_path / "b"), lambda config: fault)
+
+
+def test_a_machine_that_others_filled_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "MEMORY_PAUSE_S", 0.01)
+    full = Outcome(OutcomeKind.INFRASTRUCTURE, "machine-full", "other processes hold 60 GiB")
+    attempts: list[Config] = []
+
+    def filled(config: Config) -> Outcome:
+        attempts.append(config)
+        return full if len(attempts) in (2, 3) else worlds.World().outcome(config)
+
+    result = Ran(worlds.plan(tmp_path / "a", trials=3), filled).result
+    assert all(trial.outcome is not None and trial.outcome.reason != "machine-full" for trial in result.trials)
+    with pytest.raises(InfrastructureError, match="memory was full 3 times: other processes hold 60 GiB") as caught:
+        Ran(worlds.plan(tmp_path / "b"), lambda config: full)
+    assert "end what takes the memory" in caught.value.hint
 
 
 def test_a_study_of_something_else_is_refused_with_the_difference(tmp_path: Path) -> None:
