@@ -121,17 +121,21 @@ class Pairs:
         return Ratio(interval.estimate, interval.low, interval.high)
 
 
-def choose_candidates(trials: Sequence[Trial], objective: Objective, count: int) -> tuple[Trial, ...]:
+def choose_candidates(
+    trials: Sequence[Trial], objective: Objective, count: int, *, going_on: tuple[int, ...] = ()
+) -> tuple[Trial, ...]:
     """The best trials of the search that beat the baseline, best first.
 
-    One that also turns a knob without effect gives way to the same config without it.
+    One that also turns a knob without effect gives way to the same config without it. One that failed in the finals is
+    a candidate no more, but in those that are still ``going_on``: their ``Schedule.group``.
     """
+    failed = set(failed_in((trial for trial in trials if trial.group != going_on), objective))
     track = BaselineTrack(trials, objective)
     tried = {trial.config for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}
     gains = []
     for trial in trials:
         own = track.gain(trial) if trial.phase is Phase.SEARCH else None
-        if own is not None and own > 1.0:
+        if own is not None and own > 1.0 and trial.config not in failed:
             effective = with_effect(trial)
             if effective != trial.config and effective in tried:
                 continue
@@ -148,9 +152,9 @@ def with_effect(trial: Trial) -> Config:
     return Config({knob: value for knob, value in trial.config.items() if knob not in in_vain})
 
 
-def failed_in(schedule: Schedule, trials: Iterable[Trial], objective: Objective) -> list[Config]:
-    """Candidates of which a run in the finals gave no figure: what doesn't hold isn't a winner."""
-    runs = (trial for trial in trials if schedule.holds(trial))
+def failed_in(trials: Iterable[Trial], objective: Objective) -> list[Config]:
+    """Configs of which a run in any finals of the study gave no figure: what doesn't hold isn't a winner."""
+    runs = (trial for trial in trials if trial.phase is Phase.FINALS and trial.outcome is not None)
     return [run.config for run in runs if run.config and score_of(run.outcome, objective) is None]
 
 
@@ -189,7 +193,7 @@ def decide(
     The candidate whose interval's lower end is highest is judged, by its calm rounds. Fewer than three of them prove
     nothing: the figures are those of all rounds then, and the label says why they are no proof.
     """
-    failed = {*failed_in(schedule, trials, objective), *without}
+    failed = {*failed_in(trials, objective), *without}
     contests = []
     for candidate in schedule.candidates:
         every = pairs_of(schedule, candidate.config, trials, objective)

@@ -78,7 +78,8 @@ class TrialExecutor:
         """The outcome, of a second run where other processes contaminated the first one.
 
         A contaminated run is not averaged in: the calmer of the two counts, and the other one's records are kept
-        beside it. A machine that is always busy isn't asked again and again.
+        beside it. A config that fails the second time has failed, however calm that run was. A machine that is always
+        busy isn't asked again and again.
         """
         first = self._run(request)
         host = self._plan.host
@@ -96,7 +97,8 @@ class TrialExecutor:
         second = self._run(request)
         self._repeats_s += second.seconds
         self._count_repeat(contaminated=bool(contamination(second, host)))
-        if disturbance(first, host) < disturbance(second, host):
+        held = second.complete or not request.config
+        if held and disturbance(first, host) < disturbance(second, host):
             swap_folders(folder, aside)
             return first
         return second

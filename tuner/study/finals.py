@@ -53,7 +53,8 @@ def note_lack_of_time(study: StudyContext, fastest: Trial, winner: Winner | None
     """Names the budget that would do, where nothing but time was lacking to prove the fastest config."""
     screened = [result.config for result in study.screened]
     lacked = winner is None if fastest in study.fit else fastest.config not in screened
-    if study.budget.seconds is None or not lacked:
+    failed = fastest.config in failed_in(study.trials, study.plan.objective)
+    if study.budget.seconds is None or not lacked or failed:
         return
     # A study that goes on measures the script as written once more.
     time = study.time
@@ -65,11 +66,18 @@ def note_lack_of_time(study: StudyContext, fastest: Trial, winner: Winner | None
 
 
 def verdict_so_far(study: StudyContext) -> Winner | None:
-    """What a study that was stopped had proven by then, in these finals or earlier ones; None where it has nothing."""
+    """What a study that was stopped had proven by then, in these finals or earlier ones; None where it has nothing.
+
+    Finals whose rounds aren't all done have proven nothing yet: each stop would be one more look at them.
+    """
     if study.space is None:
         return None  # nobody knows yet what needs a screen
     schedule = _begun(study)
-    winner = _verdict(study, schedule) if schedule is not None else None
+    left = _runs_left(study, schedule) if schedule is not None else []
+    if schedule is not None and left:
+        rounds = f"{left[0][0] - 1} of {count_text(schedule.rounds, 'round')}"
+        study.note(f"nothing is proven yet: stopped after {rounds} of the finals; the same command goes on")
+    winner = _verdict(study, schedule) if schedule is not None and not left else None
     return _standing(study, winner if winner is not None and winner.label in ("", LATER) else None)
 
 
@@ -85,7 +93,7 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
             kept_s = LEEWAY * _left_s(study, schedule, schedule.rounds)
             _report_pairs(study, schedule, study.execute(trial, kept_s=kept_s))
             continue
-        left = schedule.runs_left(study.trials, failed_in(schedule, study.trials, study.plan.objective))
+        left = _runs_left(study, schedule)
         if not left:
             return schedule, schedule.rounds
         number, config = left[0]
@@ -106,7 +114,7 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
 def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedule | None:
     """The schedule without its weakest candidates, so that its first ``rounds`` rounds fit; None where none do."""
     objective = study.plan.objective
-    failed = failed_in(schedule, study.trials, objective)
+    failed = failed_in(study.trials, objective)
 
     def so_far(candidate: Trial) -> float:
         gains = pairs_of(schedule, candidate.config, study.trials, objective).gains
@@ -127,8 +135,13 @@ def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedul
 
 def _left_s(study: StudyContext, schedule: Schedule, rounds: int) -> float:
     """What is left of the first ``rounds`` rounds takes, in seconds."""
-    left = schedule.runs_left(study.trials, failed_in(schedule, study.trials, study.plan.objective))
+    left = _runs_left(study, schedule)
     return sum(study.time.run_s(Phase.FINALS, config) for number, config in left if number <= rounds)
+
+
+def _runs_left(study: StudyContext, schedule: Schedule) -> list[tuple[int, Config]]:
+    """The round and the config of each run that these finals lack."""
+    return schedule.runs_left(study.trials, failed_in(study.trials, study.plan.objective))
 
 
 def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int) -> Winner | None:
@@ -224,13 +237,15 @@ def _was_judged(study: StudyContext, schedule: Schedule) -> bool:
 def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
     """The fastest of all that was proven, by the lower end; the verdict where nothing was.
 
-    Each opening has its share of the error, and so earlier proofs stand beside later ones. One falls where its config
-    isn't fit any more, or where later finals judged the same config to their end.
+    Each opening has its share of the error, and so earlier proofs stand beside later ones: those of finals that were
+    looked at when they were due. One falls where its config isn't fit any more, where a run of it failed in any finals,
+    or where later ones judged it to their end.
     """
     proofs = [winner] if winner is not None and winner.verdict is Verdict.IMPROVED else []
     screens, judged = dict[Config, Screened](), set[Config]()
     for schedule in reversed(_all_finals(study)):
-        earlier = _verdict(study, schedule)
+        unfinished = bool(_runs_left(study, schedule))
+        earlier = _verdict(study, schedule) if not unfinished else None
         if earlier is not None and earlier.verdict is Verdict.IMPROVED and earlier.config not in judged:
             candidate = _candidate_of(schedule, earlier)
             screened = screen_of(study, candidate)
@@ -239,8 +254,7 @@ def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
             passed = screened is not None and screened.verdict is Noninferiority.PASS
             if passed or not study.time.needs_screen(earlier.config):
                 proofs.append(earlier)
-        failed = failed_in(schedule, study.trials, study.plan.objective)
-        if _was_judged(study, schedule) and not schedule.runs_left(study.trials, failed):
+        if _was_judged(study, schedule) and not unfinished:
             judged |= {trial.config for trial in schedule.candidates if trial.number not in schedule.dropped}
     best = max(proofs, key=lambda proof: proof.speedup.low, default=winner)  # of equal ones the latest
     if best is not None and best.config in screens and all(one.config != best.config for one in study.screened):
@@ -254,7 +268,8 @@ def _schedule(study: StudyContext) -> Schedule | None:
     begun = _begun(study)
     if begun is not None:
         return begun
-    candidates = study.fit[: plan.finalists]
+    failed = failed_in(study.trials, plan.objective)
+    candidates = [trial for trial in study.fit if trial.config not in failed][: plan.finalists]
     if not candidates:
         return None
     configs = (BASELINE, *(trial.config for trial in candidates))
@@ -267,7 +282,7 @@ def _schedule(study: StudyContext) -> Schedule | None:
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
     most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
     earlier = _all_finals(study)
-    schedule = Schedule(candidates[:count], rounds, plan.seed, looks, most_foreign_cpus)
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, most_foreign_cpus)
     # The same candidates again: what was searched since brought nothing better. Their finals go on.
     same = next((finals for finals in earlier if finals.group == schedule.group), None)
     openings = [max(1, finals.opening) for finals in earlier if _was_judged(study, finals)]

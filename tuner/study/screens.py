@@ -36,7 +36,9 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     to follow, has no screen; neither have those after one that showed screens to tell nothing of this script.
     """
     plan = study.plan
-    candidates = choose_candidates(study.trials, plan.objective, len(study.trials))
+    stored = study.repository.finals(study.record.id)
+    going_on = tuple(stored["candidates"]) if stored and stored["after"] == len(study.searched) else ()
+    candidates = choose_candidates(study.trials, plan.objective, len(study.trials), going_on=going_on)
     study.screened = tuple(_screens(study, candidates))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     study.fit = tuple(t for t in candidates if not study.time.needs_screen(t.config) or t.config in passed)

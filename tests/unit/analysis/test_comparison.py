@@ -43,7 +43,7 @@ def run_all(schedule: Schedule, rates: dict[str, list[float | Outcome]]) -> list
     """Every run of the schedule with made-up rates, by the number of workers."""
     trials = list(SEARCH)
     turn: Counter[str] = Counter()
-    while left := schedule.runs_left(trials, failed_in(schedule, trials, worlds.OBJECTIVE)):
+    while left := schedule.runs_left(trials, failed_in(trials, worlds.OBJECTIVE)):
         number, config = left[0]
         key = str(config.get("workers", 0))
         given = rates[key][turn[key]]

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from support import worlds
-from support.ran import Ran
+from support.ran import Ran, of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.learning import LATER
+from tuner.events import Event, Noted, TrialStarted
 from tuner.export import PROFILE
 from tuner.model import Config, Outcome, Phase, Trial, Verdict
 from tuner.report.summary import summary
@@ -179,3 +180,94 @@ def test_what_reaches_a_loss_later_is_not_improved(tmp_path: Path) -> None:
 def test_a_slower_candidate_takes_the_place_of_one_that_reaches_a_loss_later(tmp_path: Path) -> None:
     result = slowly_learned(tmp_path, "precision", "workers")
     assert result.improved and result.winner is not None and set(result.winner.config) == {"workers"}
+
+
+def run_of(study: StudyPlan, outcome_of: Callable[[Config, bool], Outcome]) -> StudyResult:
+    """The study on a machine that knows whether a run is one of the finals."""
+    in_finals = False
+
+    def tell(event: Event) -> None:
+        nonlocal in_finals
+        if isinstance(event, TrialStarted):
+            in_finals = event.trial.phase is Phase.FINALS
+
+    runner = ReplayRunner(lambda config: outcome_of(config, in_finals))
+    return run_study(study, runner, StructuredSampler(), tell, threading.Event())
+
+
+def test_a_candidate_that_failed_a_run_of_the_finals_is_none_in_later_ones(tmp_path: Path) -> None:
+    """Its first run there runs out of memory, and later ones would not."""
+    world, crashes = worlds.World(noise=0.003), [True]
+
+    def outcome(config: Config, in_finals: bool) -> Outcome:
+        if in_finals and config == {"workers": 4} and crashes:
+            crashes.pop()
+            return worlds.infeasible("device-oom")
+        return worlds.measured(world.truth(config)[0] * 0.97) if config.get("workers") == 8 else world.outcome(config)
+
+    def study(trials: int) -> StudyResult:
+        selection = ("workers",)
+        return run_of(worlds.plan(tmp_path, selection=selection, finals_rounds=3, trials=trials), outcome)
+
+    first = study(4)
+    assert not crashes and first.winner is not None and first.winner.config != {"workers": 4}
+    again = study(4)
+    assert (len(again.trials), again.winner) == (len(first.trials), first.winner), "nothing is left to run"
+    resumed = study(20)
+    assert len(groups(resumed.trials)) == 2
+    runs = [t for t in resumed.trials if t.phase is Phase.FINALS and t.config == {"workers": 4}]
+    assert len(runs) == 1
+    assert resumed.winner is not None and resumed.winner.config != {"workers": 4}
+
+
+def test_a_proof_falls_where_its_config_fails_in_later_finals(tmp_path: Path) -> None:
+    """Neither bf16 nor the lucky config gets through a run of the second finals: those judge nobody."""
+
+    def study(trials: int, outcome_of: Callable[[Config, bool], Outcome]) -> StudyResult:
+        return run_of(replace(plan(tmp_path, trials), finalists=2), outcome_of)
+
+    first_speeds, later_speeds = speeds(), speeds(lucky=1)
+    first = study(2, lambda config, in_finals: first_speeds(config))
+    assert first.winner is not None and first.winner.config == {"precision": "bf16"}
+    broken = worlds.infeasible("device-oom")
+    resumed = study(4, lambda c, in_finals: broken if c and in_finals else later_speeds(c))
+    assert len(groups(resumed.trials)) == 2
+    assert resumed.winner is None
+
+
+def test_finals_that_are_stopped_between_two_looks_prove_nothing_yet(tmp_path: Path) -> None:
+    """Each Ctrl-C would be one more look: of 1000 configs like the script as written 28 are proven, not 18."""
+    study = replace(plan(tmp_path, 2), finals_rounds=5)
+    stop, rate, runs = threading.Event(), speeds(), Counter[Config]()
+
+    def until_the_fourth_round(config: Config) -> Outcome:
+        runs[config] += 1
+        if config and runs[config] > 4:
+            stop.set()
+        return rate(config)
+
+    stopped = Ran(study, until_the_fourth_round, stop)
+    finished = {t.round for t in stopped.result.trials if t.phase is Phase.FINALS and t.config}
+    assert stopped.result.interrupted and finished == {1, 2, 3}
+    assert stopped.result.winner is None and profile(stopped.result)["verdict"] == "keep-baseline"
+    notes = [event.text for event in of(stopped.events, Noted)]
+    assert "nothing is proven yet: stopped after 3 of 5 rounds of the finals; the same command goes on" in notes
+    resumed = Ran(study, speeds()).result
+    assert resumed.winner is not None and resumed.winner.verdict is Verdict.IMPROVED and resumed.winner.runs == 5
+
+
+def test_unfinished_finals_prove_nothing_once_others_take_their_place(tmp_path: Path) -> None:
+    stop, runs = threading.Event(), Counter[Config]()
+
+    def until_the_fourth_round(config: Config) -> Outcome:
+        runs[config] += 1
+        if config and runs[config] > 4:
+            stop.set()
+        return speeds()(config)
+
+    Ran(plan(tmp_path, 2), until_the_fourth_round, stop)
+    # Later it is as fast as the script as written, and another one is lucky.
+    fast = speeds(lucky=1)
+    resumed = Ran(plan(tmp_path, 4), lambda c: worlds.measured(90.0) if c == {"precision": "bf16"} else fast(c)).result
+    assert len(groups(resumed.trials)) == 2
+    assert resumed.winner is not None and resumed.winner.verdict is Verdict.KEEP_BASELINE

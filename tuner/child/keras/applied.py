@@ -53,7 +53,8 @@ class AppliedKnobs:
         fits = self.watches.fits
         if fits is None or fits.call is None:
             return self._data("batch_size")
-        refused = fits.call.refused.get("batch_size") or fits.call.refused.get("grad_accumulation")
+        call = fits.call
+        refused = call.refused.get("batch_size") or call.refused.get("grad_accumulation") or fits.split.refused
         if refused:
             return Effect(0, refused)
         # A batch that is split stays as large as the script made it.
@@ -87,7 +88,7 @@ class AppliedKnobs:
         if fits is None or fits.call is None:
             return Effect(0, NO_FIT)
         observed = accumulation_of(fits.call.model) * fits.split.newest
-        why = fits.call.refused.get("grad_accumulation") or f"the model's own is {observed}"
+        why = fits.call.refused.get("grad_accumulation") or fits.split.refused or f"the model's own is {observed}"
         return Effect(int(observed == self.knobs.wanted("grad_accumulation")), why)
 
     def _rate(self) -> Effect:

@@ -15,6 +15,7 @@ from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit import FitCall
 from .freezing import DRAWS, what_froze
+from .masks import MASKED
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of
 from .on_batch import OWN_BATCHES
 from .steps import StepWatch
@@ -196,6 +197,8 @@ class Observation:
             left_out["grad_accumulation"] = OWN_LOSS
         elif reduction != "mean":
             left_out["grad_accumulation"] = f"the loss is no mean over the batch ({reduction})"
+        elif self.watches.fits is not None and self.watches.fits.masks.reached(call.model):
+            left_out["grad_accumulation"] = MASKED
         if accumulates:
             left_out["grad_accumulation"] = "the script accumulates gradients itself"
         if backend == "torch":
@@ -244,7 +247,8 @@ class Observation:
         }
         for knob, look in observed.items():
             if knob in config:
-                self._compare(knob, look(), why=call.refused.get(knob, ""))
+                whole = self.watches.fits.split.refused if self.watches.fits and knob == "grad_accumulation" else ""
+                self._compare(knob, look(), why=call.refused.get(knob, whole))
         if "batch_size" in config and call.fed_by == "arrays":
             self._compare("batch_size", self._largest_part(steps))
         if "batch_size" in call.refused:

@@ -18,6 +18,7 @@ from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from . import callbacks
+from .masks import MaskWatch
 from .model import has_own_step
 from .on_batch import OnBatchWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
@@ -111,7 +112,8 @@ class FitWatch:
         self.backend: str = keras.backend.backend()
         self.nesting = Nesting()
         self.steps = StepWatch(session, self.nesting, self.backend)
-        self.split = SplitWatch(session, self.backend)
+        self.masks = MaskWatch(keras)
+        self.split = SplitWatch(session, self.backend, self.masks)
         self.on_batch = OnBatchWatch(session, self.backend, rates, lambda: self.nesting.active)
         self.call: FitCall | None = None
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -121,6 +123,8 @@ class FitWatch:
         trainer = next(cls for cls in self.keras.Model.__mro__ if "fit" in cls.__dict__)
         patch(trainer, "fit", self._fit)
         self.split.install(trainer)
+        if self.session.measuring or "grad_accumulation" in self.session.request.config:
+            self.masks.install()
         if self.session.measuring or self.rates.may_be_dropped:
             self.on_batch.install(trainer)
         if self.session.measuring:
@@ -149,6 +153,7 @@ class FitWatch:
             self.session.claim(FRAMEWORK)
             self._prepare(model, bound.arguments)
             self._enter(fits=1)
+            self.masks.model = model
             self.steps.fit_begins()
             try:
                 return original(*bound.args, **bound.kwargs)
@@ -156,7 +161,7 @@ class FitWatch:
                 self._enter(fits=-1)
                 self.steps.fit_ended()
                 self.split.end()
-                self.rates.fit_factor = None
+                self.rates.fit_factor = self.masks.model = None
 
         return fit
 

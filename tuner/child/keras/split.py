@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -19,11 +19,14 @@ from ..session import Session
 from ..tensorflow.functions import not_converted
 from ..tensorflow.types import Structure
 from .counters import leading_dimension
+from .masks import MASKED, MaskWatch, makes_masks
 from .model import accumulation_of
 from .types import Logs, Model
 
 TrainStep = Callable[..., Any]
 """Keras' own ``train_step``: the model's logs of one batch, and with JAX its state."""
+State = tuple[Sequence[Any], ...]
+"""JAX's arrays: of what is trained, of what is not, of the optimizer and of the metrics."""
 Rows = Any
 """A number of rows: an int, or a scalar of TensorFlow's where only the running graph knows it."""
 
@@ -32,14 +35,18 @@ class SplitWatch:
     """Patches Keras' own ``train_step``, where the config asks for it.
 
     ``parts``: into how many a batch of the current ``fit`` is split, and ``newest`` of the newest ``fit``. ``seen``:
-    into how many the newest step was; 0 where none was split.
+    into how many the newest step was; 0 where none was split. ``refused``: why the newest ``fit`` splits none; "" where
+    it does. ``masks``: tells of the models whose batches can't be split.
     """
 
-    def __init__(self, session: Session, backend: str) -> None:
+    def __init__(self, session: Session, backend: str, masks: MaskWatch) -> None:
         self.session = session
         self.backend = backend
+        self.masks = masks
+        self.refused = ""
         self.parts = self.newest = 1
         self.seen = 0
+        self._asks = False
         self._made_for: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()
 
     def install(self, trainer: type) -> None:
@@ -55,6 +62,9 @@ class SplitWatch:
 
     def begin(self, model: Model, parts: int) -> bool:
         """A ``fit`` begins. Returns whether the model's training function may have been made for other parts."""
+        self.refused = MASKED if parts > 1 and self.masks.reached(model) else ""
+        parts = 1 if self.refused else parts
+        self._asks = parts > 1 and makes_masks(model)
         self.parts = self.newest = parts
         is_new = parts != self._made_for.get(model, 1)
         self._made_for[model] = parts
@@ -64,11 +74,20 @@ class SplitWatch:
         """The ``fit`` is over."""
         self.parts = 1
 
+    def _stays_whole(self, model: Model, data: Structure, state: Iterable[tuple[object, object]] = ()) -> bool:
+        """Whether a step takes its batch as it is; ``state`` as ``MaskWatch.reaches`` takes it."""
+        if self._asks:
+            self._asks = False
+            if self.masks.reaches(model, data, state):
+                self.parts = self.newest = self._made_for[model] = 1
+                self.refused = MASKED
+        return self.parts == 1
+
     # one step, on each backend
 
     def _on_tensorflow(self, original: TrainStep) -> TrainStep:
         def train_step(model: Model, data: Structure) -> Logs:
-            if self.parts == 1:
+            if self._stays_whole(model, data):
                 whole: Logs = original(model, data)
                 return whole
             self.seen = self.parts
@@ -78,7 +97,7 @@ class SplitWatch:
 
     def _on_torch(self, original: TrainStep) -> TrainStep:
         def train_step(model: Model, data: Structure) -> Logs:
-            if self.parts == 1:
+            if self._stays_whole(model, data):
                 whole: Logs = original(model, data)
                 return whole
             self.seen = self.parts
@@ -101,9 +120,9 @@ class SplitWatch:
         return train_step
 
     def _on_jax(self, original: TrainStep) -> TrainStep:
-        def train_step(model: Model, state: tuple[object, ...], data: Structure) -> tuple[Logs, tuple[object, ...]]:
-            if self.parts == 1:
-                whole: tuple[Logs, tuple[object, ...]] = original(model, state, data)
+        def train_step(model: Model, state: State, data: Structure) -> tuple[Logs, State]:
+            if self._stays_whole(model, data, _held(model, *state)):
+                whole: tuple[Logs, State] = original(model, state, data)
                 return whole
             self.seen = self.parts
             barrier = sys.modules["jax"].lax.optimization_barrier
@@ -245,6 +264,14 @@ class GraphStep:
 
 def _constant(logs: Logs, total: list[Any]) -> Callable[[], tuple[Logs, list[Any]]]:
     return not_converted(lambda: (logs, total))
+
+
+def _held(
+    model: Model, trained: Sequence[object], others: Sequence[object], _: object, metrics: Sequence[object]
+) -> Iterator[tuple[object, object]]:
+    """The model's variables and their values in a step of JAX's."""
+    variables = (*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables)
+    return zip(variables, (*trained, *others, *metrics), strict=True)
 
 
 def _parts(data: Structure, parts: int) -> Iterator[tuple[Structure, float]]:

@@ -39,7 +39,9 @@ class KerasOptimizer(Optimizer, Protocol):
 
     def apply(self, gradients: Sequence[object], variables: Sequence[object]) -> object: ...
     def apply_gradients(self, pairs: Iterable[tuple[object, object]]) -> object: ...
-    def stateless_apply(self, variables: object, gradients: object, trained: object) -> tuple[object, object]: ...
+    def stateless_apply(
+        self, variables: object, gradients: object, trained: object
+    ) -> tuple[Sequence[object], Sequence[object]]: ...
 
 
 class Model(Layer, Protocol):
@@ -54,7 +56,12 @@ class Model(Layer, Protocol):
     train_function: TrainFunction | None
     train_step: Callable[..., object]
     distribute_strategy: Strategy
+    trainable_variables: Sequence[Variable]
     non_trainable_variables: Sequence[Variable]
+    metrics_variables: Sequence[Variable]
+
+    def __call__(self, x: Structure, *, training: bool) -> object: ...
+    def compute_loss(self, *, x: Structure, y: Structure, y_pred: object, sample_weight: Structure) -> object: ...
 
 
 class Policy(Protocol):

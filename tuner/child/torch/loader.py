@@ -26,6 +26,7 @@ from .types import Arguments, DataLoader, LoaderIterator, Result
 
 BatchListener = Callable[[str, object, int], None]
 """Is called with a loader's key, a batch that it gave, and its samples."""
+Referred = Callable[[], DataLoader | None]
 LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
 
@@ -73,7 +74,7 @@ class LoaderWatch:
         self._copies = CopyWatch()
         self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
-        self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, DataLoader] = weakref.WeakKeyDictionary()
+        self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, Referred] = weakref.WeakKeyDictionary()
         self._marks: list[tuple[object, object, float]] = []
 
     def install(self) -> None:
@@ -122,7 +123,7 @@ class LoaderWatch:
         """What an epoch of the training data is, and begins with; None where its length isn't known."""
         primary = self.sources.primary
         iterator = primary.newest() if primary is not None else None
-        loader = self._loader_of.get(iterator) if iterator is not None else None
+        loader = self._loader(iterator) if iterator is not None else None
         if primary is None or loader is None or not primary.map_style or primary.first_start_s is None:
             return None
         batches = length(loader)
@@ -270,13 +271,21 @@ class LoaderWatch:
 
     def _look_at(self, entry: Loader, loader: DataLoader, iterator: LoaderIterator) -> None:
         self._of_object[iterator] = entry
-        self._loader_of[iterator] = loader
+        # A loader whose workers stay holds its iterator: held from here, neither would ever go. Others are held, as
+        # a script may not hold them: "for batch in DataLoader(...)". One side of the loop alone begins its loader anew.
+        stays = getattr(loader, "_iterator", None) is iterator and self.session.request.probe is None
+        self._loader_of[iterator] = weakref.ref(loader) if stays else lambda: loader
         entry.newest = weakref.ref(iterator)
         workers = getattr(iterator, "_workers", None) or []
         entry.live.update(
             num_workers=sum(1 for worker in workers if worker.is_alive()), prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers, pin_memory=loader.pin_memory,
         )  # fmt: skip
+
+    def _loader(self, iterator: LoaderIterator) -> DataLoader | None:
+        """The loader of an iterator; None where it is gone, or was never seen."""
+        refer = self._loader_of.get(iterator)
+        return None if refer is None else refer()
 
     def _next_index(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def _next_index(iterator: LoaderIterator) -> Result:
@@ -335,7 +344,9 @@ class LoaderWatch:
                 try:
                     return self._timed(original, newest, entry)[1:3]
                 except StopIteration:
-                    newest = iter(self._loader_of[newest])
+                    if (loader := self._loader(newest)) is None:
+                        raise
+                    newest = iter(loader)
 
         return self.sources.drain(entry, fetch_on, lambda: self.session.step("torch"))
 
@@ -344,8 +355,9 @@ class LoaderWatch:
         batch = original(iterator)
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
-        if not entry.live.get("num_workers"):
-            entry.refused.update(self._copies.changed(iterator, self._loader_of[iterator]))
+        loader = None if entry.live.get("num_workers") else self._loader(iterator)
+        if loader is not None:
+            entry.refused.update(self._copies.changed(iterator, loader))
         if entry.fetches < 3 or entry.fetches % 64 == 63:
             entry.live["pinned"] = is_pinned(self.torch, batch)
             entry.live["on_device"] = is_on_device(self.torch, batch)

@@ -247,8 +247,9 @@ class ModuleWatch:
         self.compiled_roots += 1
         mode = None if self.compile_mode == "default" else self.compile_mode
         # ``module.compile()`` silently does nothing for classes of torch.nn itself; a frame of its own is compiled.
-        compiled: Callable[..., Any] = self.torch.compile(wrap_inline(module._call_impl), mode=mode)
-        return compiled
+        compiled: Callable[..., Any] = self.torch.compile(wrap_inline(_call_of), mode=mode)
+        refer = weakref.ref(module)  # what is kept for a module must not hold it
+        return lambda *args, **kwargs: compiled(refer(), *args, **kwargs)
 
     def _meet(self, module: Module) -> _Root:
         torch = self.torch
@@ -284,6 +285,10 @@ class ModuleWatch:
         self.parts.backward_ran()
         self.covered_backwards += self.calls_since_backward > 0
         self.calls_since_backward = 0
+
+
+def _call_of(module: Module, *args: object, **kwargs: object) -> object:
+    return module._call_impl(*args, **kwargs)
 
 
 class _Observation(AbstractContextManager[None]):
