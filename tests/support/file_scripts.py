@@ -118,7 +118,7 @@ TRANSFORMERS = """
 """
 
 TENSORFLOW = """
-    import os, sys
+    import os, shutil, sys
     import numpy as np, tensorflow as tf
     gfile = tf.io.gfile
     preparing = sys.argv[1:] == ["prepare"]
@@ -160,17 +160,26 @@ TENSORFLOW = """
         checkpoint.restore(manager.latest_checkpoint)
         print(variable.numpy(), os.path.basename(manager.latest_checkpoint or "-"))
         variable.assign(value)
-        manager.save()
+        print(manager.save(), checkpoint.save("managed/other"), sorted(os.listdir("managed")))
         variable.assign(0.0)
         checkpoint.restore(tf.train.latest_checkpoint("managed")).assert_consumed()
         print(variable.numpy(), os.path.basename(manager.latest_checkpoint))
-        path = checkpoint.write("written/one")
+        print(checkpoint.write("written/one"), checkpoint.write("written/two"), sorted(os.listdir("written")))
+        variable.assign(0.0)
         tf.train.Checkpoint(variable=variable).read("written/one").expect_partial()
-        print([name for name, _ in tf.train.list_variables("written/one")][-1:])
+        print([name for name, _ in tf.train.list_variables("written/one")][-1:], variable.numpy())
+        shutil.copytree("written", "copied", dirs_exist_ok=True)
+        tf.train.Checkpoint(variable=variable).read("copied/two").expect_partial()
+        print(variable.numpy(), tf.train.load_variable("written/two", "variable/.ATTRIBUTES/VARIABLE_VALUE"))
+        shutil.rmtree("written")
+        print(checkpoint.write("written/one"), os.listdir("written") and tf.train.list_variables("written/one")[:0])
         module = tf.Module()
         module.variable = tf.Variable(value)
         tf.saved_model.save(module, "model")
-        print(tf.saved_model.load("model").variable.numpy())
+        print(tf.saved_model.load("model").variable.numpy(), sorted(os.listdir("model")))
+        shutil.rmtree("deployed", ignore_errors=True)
+        shutil.copytree("model", "deployed")
+        print(tf.saved_model.load("deployed").variable.numpy())
         with tf.summary.create_file_writer("logs").as_default():
             tf.summary.scalar("x", value, step=0)
         if preparing:

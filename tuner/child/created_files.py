@@ -31,9 +31,9 @@ class CreatedFiles:
         self, folder: str, is_watched: Callable[[str, bool], bool], has_stepped: Callable[[], bool]
     ) -> None:
         self._path = os.path.join(folder, MADE)
-        # Paths with the links in their folders resolved: a link may lead elsewhere later.
         self._is_watched = is_watched
         self._has_stepped = has_stepped
+        # Paths with the links in their folders resolved: a link may lead elsewhere later.
         self._made: set[str] = set()
         self._models: set[str] = set()
         self._read: set[str] = set()

@@ -1,139 +1,52 @@
-"""TensorFlow's checkpoints, saved models and summaries are written through C++, past ``open``.
+"""TensorFlow's checkpoints, saved models and summaries are written and read through C++, past ``open``.
 
-New ones are written where the script says, and noted. Where files of the user's would be overwritten or swept away, the
-trial has a folder of its own in place of theirs, in which theirs are seen: a script that resumes finds them.
+New ones are written where the script says, and noted. Where files of the user's would be overwritten, TensorFlow writes
+into a folder of ours, and each file goes from there to where Python's own calls are led: whoever asks sees it. What it
+reads, it reads where the files lie; where some of them were diverted, through a folder of links to them.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
-import re
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TypeVar
 
 from ..files import Overlay
 from ..patches import patch
+from ..places import is_in
 from ..python_files import with_path
 from . import data_files, gfile
 
 Result = TypeVar("Result")
-Path = str | os.PathLike[str]
-_STATE = "checkpoint"
-"""The file that says which checkpoint is the latest."""
-_VALUES = re.compile(r"\.data-\d{5}-of-\d{5}$")
-
-
-class Folders:
-    """The trial's own versions of whole folders: where TensorFlow is to write and read in place of the script's path.
-
-    They hold for TensorFlow alone: such a folder may be the script's own, with everything else that lies in it.
-    """
-
-    def __init__(self, overlay: Overlay) -> None:
-        self._overlay = overlay
-        self._own: dict[str, str] = {}
-
-    def for_writing(self, folder: Path, begin: str = "", *, linked: bool = True) -> Path:
-        """Where files whose names begin so may be written in place of the folder; the state of checkpoints, too.
-
-        ``linked``: the user's files are seen there.
-        """
-        name = self._overlay.absolute(folder)
-        if name is None or not self._overlay.session.here:
-            return folder
-        with self._overlay.working():
-            own = self._own.get(os.path.realpath(name))
-            if own is not None:
-                return own
-            if self._has_users(name, begin):
-                return self._make(name, linked)
-            self._overlay.make_folders(name)
-            self._overlay.created.will_make_all(os.path.join(name, begin), model=True)
-            self._overlay.created.will_make(os.path.join(name, _STATE), model=True)
-        return folder
-
-    def for_reading(self, folder: Path) -> Path:
-        """Where the files lie that the script finds in the folder."""
-        name = self._overlay.absolute(folder) if self._own else None
-        return folder if name is None else self._own.get(os.path.realpath(name), folder)
-
-    def prefix_for_writing(self, prefix: Path) -> Path:
-        """As above, for files that share the beginning of their names."""
-        folder, name = os.path.split(os.fspath(prefix))
-        return os.path.join(self.for_writing(folder or os.curdir, name), name)
-
-    def prefix_for_reading(self, prefix: Path) -> Path:
-        """As above. A script may give the folder itself."""
-        if not self._own or not isinstance(prefix, (str, os.PathLike)):
-            return prefix
-        folder, name = os.path.split(os.fspath(prefix))
-        own = self.for_reading(prefix)
-        return own if own != prefix else os.path.join(self.for_reading(folder or os.curdir), name)
-
-    def _has_users(self, folder: str, begin: str) -> bool:
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            return False
-        return any(
-            (name.startswith(begin) or name == _STATE)
-            and self._overlay.is_users(os.path.join(folder, name), follow=False, everywhere=True)
-            for name in names
-        )
-
-    def _make(self, folder: str, linked: bool) -> str:
-        real = os.path.realpath(folder)
-        own = os.path.join(self._overlay.folder, "tensorflow", real.lstrip(os.sep))
-        os.makedirs(own, exist_ok=True)
-        for name in os.listdir(real) if linked else ():
-            # TensorFlow renames a file of values to its place, which takes a link's place, and writes the others.
-            if _VALUES.search(name):
-                os.symlink(os.path.join(real, name), os.path.join(own, name))
-            elif name.endswith(".index") or name.startswith(_STATE):
-                shutil.copyfile(os.path.join(real, name), os.path.join(own, name))
-        self._own[real] = own
-        self._overlay.keeps(real, f"diverted {folder} to the trial's folder")
-        return own
-
-
-@functools.cache
-def folders_of(overlay: Overlay) -> Folders:
-    """The trial's one ``Folders``."""
-    return Folders(overlay)
-
-
-def divert_checkpoints(overlay: Overlay, module: ModuleType) -> None:
-    """Of the module that keeps track of checkpoints."""
-    folders = folders_of(overlay)
-    patch(module, "latest_checkpoint", lambda original: _read(original, folders.for_reading))
-    patch(module.CheckpointManager, "__init__", lambda original: _checkpoints(folders, original))
+_OF_SAVED_MODELS = ("saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets")
+"""Names in a saved model's folder begin so."""
+_LINKS = "tensorflow"
+"""In the trial's folder: links to the files that TensorFlow is to read."""
 
 
 def divert_checkpoint(overlay: Overlay, module: ModuleType) -> None:
-    """``tf.train.Checkpoint``."""
-    folders = folders_of(overlay)
-    for name in ("save", "write"):
-        patch(module.Checkpoint, name, lambda original: _prefix_written(folders, original))
-    for name in ("read", "restore"):
-        patch(module.Checkpoint, name, lambda original: _prefix_restored(folders, original))
+    """What ``tf.train.Checkpoint`` and its manager write and read by."""
+    patch(module.TrackableSaver, "save", lambda original: _checkpoint_written(overlay, original, module))
+    patch(module.TrackableSaver, "restore", lambda original: _read(original, 1, lambda at: _seen_prefix(overlay, at)))
 
 
 def divert_checkpoint_reader(overlay: Overlay, module: ModuleType) -> None:
     """What lists a checkpoint's variables."""
-    patch(module, "load_checkpoint", lambda original: _read(original, folders_of(overlay).prefix_for_reading))
+    patch(module, "NewCheckpointReader", lambda original: _read(original, 0, lambda at: _seen_prefix(overlay, at)))
 
 
 def divert_saving(overlay: Overlay, module: ModuleType) -> None:
     """``tf.saved_model.save``."""
-    patch(module, "save", lambda original: _folder_written(folders_of(overlay), original))
+    patch(module, "save", lambda original: _model_written(overlay, original))
 
 
 def divert_loading(overlay: Overlay, module: ModuleType) -> None:
     """``tf.saved_model.load``."""
-    patch(module, "load", lambda original: _read(original, folders_of(overlay).for_reading))
+    patch(module, "load_partial", lambda original: _read(original, 0, lambda at: _seen_folder(overlay, at)))
 
 
 def divert_summaries(overlay: Overlay, module: ModuleType) -> None:
@@ -144,7 +57,7 @@ def divert_summaries(overlay: Overlay, module: ModuleType) -> None:
 def _logs(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     """Each file of events has a name of its own: nothing is overwritten."""
 
-    def create_file_writer(logdir: Path, *args: object, **kwargs: object) -> Result:
+    def create_file_writer(logdir: object, *args: object, **kwargs: object) -> Result:
         name = overlay.absolute(logdir)
         if name is not None and overlay.session.here:
             with overlay.working():
@@ -155,46 +68,140 @@ def _logs(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Re
     return create_file_writer
 
 
-def _read(original: Callable[..., Result], change: Callable[..., object]) -> Callable[..., Result]:
+def _read(original: Callable[..., Result], place: int, change: Callable[[object], object]) -> Callable[..., Result]:
     def read(*args: object, **kwargs: object) -> Result:
-        args, kwargs = with_path(original, 0, change, args, kwargs)
+        args, kwargs = with_path(original, place, change, args, kwargs)
         return original(*args, **kwargs)
 
     return read
 
 
-def _folder_written(folders: Folders, original: Callable[..., Result]) -> Callable[..., Result]:
-    def save(obj: object, export_dir: Path, *args: object, **kwargs: object) -> Result:
-        return original(obj, folders.for_writing(export_dir, linked=False), *args, **kwargs)
+# writing
+
+
+def _model_written(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def save(obj: object, export_dir: object, *args: object, **kwargs: object) -> Result:
+        folder = gfile.local(overlay, export_dir)
+        if folder is None:
+            return original(obj, export_dir, *args, **kwargs)
+        if not _is_led(overlay, folder, _OF_SAVED_MODELS):
+            _note(overlay, folder, "")
+            return original(obj, folder, *args, **kwargs)
+        with _led(overlay, folder) as made:
+            return original(obj, made, *args, **kwargs)
 
     return save
 
 
-def _prefix_written(folders: Folders, original: Callable[..., Result]) -> Callable[..., Result]:
-    def save(checkpoint: object, file_prefix: Path, *args: object, **kwargs: object) -> Result:
-        return original(checkpoint, folders.prefix_for_writing(file_prefix), *args, **kwargs)
+def _checkpoint_written(
+    overlay: Overlay, original: Callable[..., object], module: ModuleType
+) -> Callable[..., object]:
+    def save(
+        saver: object, file_prefix: object, checkpoint_number: int | None = None, *args: object, **kwargs: object
+    ) -> object:
+        name = gfile.local(overlay, file_prefix)
+        if name is None or not isinstance(file_prefix, (str, os.PathLike)):
+            return original(saver, file_prefix, checkpoint_number, *args, **kwargs)
+        number = f"-{int(checkpoint_number)}" if checkpoint_number else ""
+        folder, begin = os.path.split(name + number)
+        if not _is_led(overlay, folder, (begin + ".",)):
+            _note(overlay, folder, begin)
+            return original(saver, file_prefix, checkpoint_number, *args, **kwargs)
+        with _led(overlay, folder) as made:
+            written = original(saver, os.path.join(made, begin), None, *args, **kwargs)
+            wait: Callable[[], object] | None = getattr(written, "numpy", None)  # of a session's there is none
+            if wait is not None:
+                wait()
+        prefix = os.fspath(file_prefix) + number
+        return prefix if wait is None else module.constant_op.constant(prefix)
 
     return save
 
 
-def _prefix_restored(folders: Folders, original: Callable[..., Result]) -> Callable[..., Result]:
-    def restore(checkpoint: object, save_path: Path, *args: object, **kwargs: object) -> Result:
-        return original(checkpoint, folders.prefix_for_reading(save_path), *args, **kwargs)
+def _note(overlay: Overlay, folder: str, begin: str) -> None:
+    with overlay.working():
+        overlay.make_folders(folder)
+        overlay.created.will_make_all(os.path.join(folder, begin), model=True)
 
-    return restore
+
+def _is_led(overlay: Overlay, folder: str, begins: tuple[str, ...]) -> bool:
+    """Whether files of the user's whose names begin so are there, or the folder lies elsewhere."""
+    with overlay.working():
+        if overlay.is_active and overlay.view(folder) != folder:
+            return True
+        with contextlib.suppress(OSError):
+            paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(begins)]
+            return any(overlay.is_users(path, follow=False, everywhere=True) for path in paths)
+    return False
 
 
-def _checkpoints(folders: Folders, original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(keeper: object, checkpoint: object, directory: Path, *args: object, **kwargs: object) -> None:
-        original(keeper, checkpoint, folders.for_writing(directory), *args, **kwargs)
+@contextlib.contextmanager
+def _led(overlay: Overlay, folder: str) -> Iterator[str]:
+    """A folder whose files are moved, each to where it is led to, once they are written."""
+    with tempfile.TemporaryDirectory(dir=overlay.folder) as made:
+        yield made
+        for here, _, names in os.walk(made):
+            to = os.path.join(folder, os.path.relpath(here, made))
+            os.makedirs(to, exist_ok=True)
+            for name in names:
+                place = overlay.saving(os.path.join(os.path.normpath(to), name))
+                with overlay.working():
+                    shutil.move(os.path.join(here, name), place)
 
-    return __init__
+
+# reading
+
+
+def _seen_folder(overlay: Overlay, given: object) -> object:
+    """Where what the script sees in the folder lies all together."""
+    folder = gfile.local(overlay, given) if overlay.is_active else None
+    if folder is None:
+        return given
+    paths = [os.path.join(here, name) for here, _, names in os.walk(folder) for name in names]
+    return gfile.seen(overlay, given) if not paths else _together(overlay, given, folder, paths)
+
+
+def _seen_prefix(overlay: Overlay, given: object) -> object:
+    """Likewise, for the files whose paths begin so: of a checkpoint."""
+    prefix = gfile.local(overlay, given) if overlay.is_active and isinstance(given, (str, os.PathLike)) else None
+    if prefix is None:
+        return given
+    folder, begin = os.path.split(prefix)
+    try:
+        paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(begin + ".")]
+    except OSError:
+        paths = []
+    return _together(overlay, given, prefix, paths)
+
+
+def _together(overlay: Overlay, given: object, name: str, paths: list[str]) -> object:
+    """``given``, of which the path is ``name``, or where links with the names of the paths lead to where these lie."""
+    top = os.path.join(overlay.folder, _LINKS)
+    with overlay.working():
+        if is_in(name, top):
+            return given
+        places = {path: overlay.view(path) for path in paths}
+        if paths and all(path == place for path, place in places.items()):
+            return given if name == overlay.absolute(given) else name
+        folder = os.path.dirname(name)
+        old = os.path.join(top, folder.lstrip(os.sep))
+        with contextlib.suppress(OSError):
+            for stale in os.listdir(old):
+                if stale == os.path.basename(name):
+                    shutil.rmtree(os.path.join(old, stale), ignore_errors=True)
+                elif stale.startswith(os.path.basename(name) + "."):
+                    os.unlink(os.path.join(old, stale))
+        for path, place in places.items():
+            if place is not None:
+                link = os.path.join(top, path.lstrip(os.sep))
+                os.makedirs(os.path.dirname(link), exist_ok=True)
+                os.symlink(place, link)
+    return os.path.join(top, name.lstrip(os.sep))
 
 
 DIVERTED = {
-    "tensorflow.python.checkpoint.checkpoint_management": divert_checkpoints,
     "tensorflow.python.checkpoint.checkpoint": divert_checkpoint,
-    "tensorflow.python.training.checkpoint_utils": divert_checkpoint_reader,
+    "tensorflow.python.training.py_checkpoint_reader": divert_checkpoint_reader,
     "tensorflow.python.saved_model.save": divert_saving,
     "tensorflow.python.saved_model.load": divert_loading,
     "tensorflow.python.ops.summary_ops_v2": divert_summaries,

@@ -70,7 +70,7 @@ def divert_writing(overlay: Overlay, module: ModuleType) -> None:
 
 def local(overlay: Overlay, path: object) -> str | None:
     """The path as text where it is a local one and the trial's process asks."""
-    return None if overlay.is_working else overlay.absolute(path)
+    return None if overlay.is_working else overlay.absolute(overlay.meant(path, follow=False))
 
 
 def _given(original: Callable[..., Result], change: Callable[[object], object]) -> Callable[..., Result]:
@@ -141,6 +141,7 @@ def _matching(overlay: Overlay, original: Callable[..., list[str]]) -> Callable[
 
 def _deleting(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result | None]:
     def call(path: object) -> Result | None:
+        path = overlay.meant(path, follow=False)
         name = local(overlay, path)
         if name is None:
             return original(path)
@@ -158,6 +159,7 @@ def _deleting(overlay: Overlay, original: Callable[..., Result]) -> Callable[...
 
 def _making(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result | None]:
     def call(path: object) -> Result | None:
+        path = overlay.meant(path, follow=False)
         name = local(overlay, path)
         if name is None:
             return original(path)
