@@ -183,3 +183,28 @@ def test_a_model_is_traced_as_under_plain_python(
     ran = run_child(write_script(TRACED), config)
     assert not ran.of("exception"), ran.of("exception")
     assert all(ran.evidence(knob) == "verified" for knob in config)
+
+
+def _outputs() -> dict[str, Callable[[Any], Any]]:
+    import dataclasses
+    from collections import namedtuple
+
+    pair = namedtuple("pair", ["logits", "aux"])
+    output = dataclasses.make_dataclass("output", ["logits"])
+    return {"a named tuple": lambda y: pair(y, None), "a dataclass": output}
+
+
+@pytest.mark.parametrize("kind", _outputs())
+def test_a_loss_is_taken_in_float32_of_whatever_a_model_gives(begin: Callable[..., Any], kind: str) -> None:
+    give = _outputs()[kind]
+
+    class Model(torch.nn.Module):  # type: ignore[misc]  # PyTorch isn't typed here
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 1)
+
+        def forward(self, x: Any) -> Any:
+            return give(self.linear(x))
+
+    begin({"precision": "bf16"})
+    assert Model()(torch.randn(4, 8)).logits.dtype == torch.float32

@@ -87,13 +87,15 @@ class _Tally:
 class OwnBatches:
     """Counts the passes of one trial, and says what they prove.
 
-    ``changes``: how often another place came to be counted. ``passes``: those of which a batch size was stated.
+    ``changes``: how often another place came to be counted. ``passes``, ``steps``: those of which a batch size was
+    stated.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.changes = 0
         self.passes = 0
+        self.steps = 0
         self._known = session.request.knowledge.row_places
         self._tallies = {place: _Tally(place) for place in self._known}
         self._given_up: set[RowPlace] = set()
@@ -102,6 +104,7 @@ class OwnBatches:
         self._missed = 0
         self._of_step: Counter[Spot] = Counter()
         self._passes_of_step = 0
+        self._begun = self._counted = False
         self._given: Counter[int] = Counter()
 
     @property
@@ -118,9 +121,12 @@ class OwnBatches:
             return
         self._stated = stated
         self.passes += 1
+        self._begun = True
+        if not sizes:
+            return  # another gradient of the same calls; or of what isn't seen, if that is all that the step has
         self._passes_of_step += 1
         self._of_step.update(sizes)
-        self._given[next(iter(sizes.values()), 0)] += 1
+        self._given[next(iter(sizes.values()))] += 1
         if not self._known:
             self._find(sizes)
         held = {
@@ -128,19 +134,24 @@ class OwnBatches:
         }
         self._choose()
         samples = held.get(self._chosen.place) if self._chosen is not None else None
-        if samples is None:
-            self._missed += 1
-        else:
-            self.session.clock.add_samples(samples * times, 0.0)
+        if samples is not None:
+            self._count(samples * times)
+
+    def _count(self, samples: float) -> None:
+        self._counted = True
+        self.session.clock.add_samples(samples, 0.0)
 
     def step_ends(self) -> None:
         """An optimizer step is about to be counted: it was taken on the passes since the last one."""
-        if not self._passes_of_step:
+        if not self._begun:
             return
         for tally in self._tallies.values():
             tally.step_ends(self._stated)
         if self._chosen is None and not self._known and self._passes_of_step > 1:
             self._find_in_parts()
+        self.steps += 1
+        self._missed += not self._counted
+        self._begun = self._counted = False
         self._of_step.clear()
         self._passes_of_step = 0
 
@@ -159,8 +170,7 @@ class OwnBatches:
                 tally.sizes[rows / self._passes_of_step] += self._passes_of_step
         self._choose()
         if self._chosen is not None:
-            self._missed -= self._passes_of_step
-            self.session.clock.add_samples(self._chosen.samples, 0.0)
+            self._count(self._chosen.samples)
 
     def _add(self, place: RowPlace) -> _Tally | None:
         if place in self._tallies or place in self._given_up or len(self._tallies) >= MOST_PLACES:
@@ -189,7 +199,7 @@ class OwnBatches:
     def counts(self) -> bool:
         """Whether the samples were counted."""
         chosen = self._chosen
-        if chosen is None or self._missed > MISSED_SHARE * self.passes:
+        if chosen is None or self._missed > MISSED_SHARE * self.steps:
             return False
         # Where a sample has several rows, another number of rows may be one of longer samples.
         return chosen.is_proven or (bool(self._known) and chosen.place.rows_per_sample == 1)
@@ -227,7 +237,7 @@ class OwnBatches:
     @property
     def _why(self) -> str:
         """Why samples can't be counted."""
-        rows = self._given.most_common(1)[0][0]
+        rows = self._given.most_common(1)[0][0] if self._given else 0
         given = f"its model is mostly given {rows} rows" if rows else "what its model is given isn't seen"
         return f"batches are said to hold {self._stated} samples, and {given}"
 

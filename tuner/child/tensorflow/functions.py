@@ -22,6 +22,7 @@ KEPT_FUNCTIONS = 8
 KEPT_GRAPHS = 4
 Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 Call = Callable[..., object]
+Given = tuple[Arguments, Keywords]
 
 
 def outermost(tf: ModuleType) -> Graph:
@@ -54,7 +55,7 @@ class TracedFunction:
     fetches: bool = False
     captures: bool = False
     sources: set[str] = field(default_factory=set)
-    example: tuple[Arguments, Keywords] | None = None
+    example: Given | None = None
     chosen: Function | None = None
     promoted_calls: int = 0
     refused: str = ""
@@ -90,12 +91,13 @@ class FunctionWatch:
     """Patches the call of tf.function.
 
     ``stands_aside``: whether calls are to be left alone now. ``prepare``: the arguments to call a function with.
-    ``called``: receives a training function after each call of it, and the steps that it took.
+    ``called``: receives a training function after each call of it, the steps that it took, and what it was given.
     """
 
     def __init__(
         self, session: Session, tf: ModuleType, stands_aside: Callable[[], bool],
-        called: Callable[[TracedFunction, float], None], prepare: Callable[[TracedFunction, Arguments], Arguments],
+        called: Callable[[TracedFunction, float, Given], None],
+        prepare: Callable[[TracedFunction, Arguments], Arguments],
     ) -> None:  # fmt: skip
         self.session = session
         self.tf = tf
@@ -243,7 +245,7 @@ class FunctionWatch:
             count = self._progress(entry)
             entry.is_steady = entry.calls >= CALLS_READ and count == 1 and entry.counted == entry.calls
         entry.counted += count
-        self.called(entry, count)
+        self.called(entry, count, (args, kwargs))
 
     def _progress(self, entry: TracedFunction) -> float:
         """Steps since the last time this was asked; waits for the device."""

@@ -10,16 +10,18 @@ from types import ModuleType
 
 from ..call_sites import line_stack
 from ..evidence import Finding
+from ..own_batches import OwnBatches, Spot
 from ..patches import patch
 from ..records import Evidence, LoaderUse
 from ..session import Session
 from . import FRAMEWORK
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
-from .functions import FunctionWatch, TracedFunction, not_converted
+from .functions import FunctionWatch, Given, TracedFunction, not_converted
 from .graphs import products
 from .iteration import IterationWatch
 from .losses import OtherLosses
+from .sizes import add, sizes_of
 from .types import Arguments, Optimizer, Result, Structure, Tensor
 
 # Another optimizer or function that steps so often while the first one rests has taken over from it.
@@ -54,6 +56,9 @@ class LoopWatch:
         self.other_losses = OtherLosses(session, tf)
         self._loss: float | None = None
         self._told = False
+        self.own_batches = OwnBatches(session)
+        self._sizes: dict[Spot, int] = {}
+        self._passing: object = None
 
     def install(self) -> None:
         """Patches TensorFlow. Nothing here touches a device: the script may still configure them."""
@@ -72,6 +77,8 @@ class LoopWatch:
             return
         owner = next(cls for cls in reversed(keras.optimizers.Optimizer.__mro__) if "apply" in cls.__dict__)
         patch(owner, "apply", self._apply)
+        if "_assert_input_compatibility" in vars(keras.layers.Layer):
+            patch(keras.layers.Layer, "_assert_input_compatibility", self._layer_given)
 
     def _stands_aside(self) -> bool:
         session = self.session
@@ -110,6 +117,7 @@ class LoopWatch:
             return
         self.iterations.gradient_ran()
         site = line_stack()
+        self._passed(site)
         if site not in self._loss_sites and len(self._loss_sites) < 16:
             self._loss_sites.append(site)
         if site == self._loss_sites[0] and isinstance(target, self.tf.Tensor):
@@ -162,12 +170,43 @@ class LoopWatch:
                 self.session.clock.validation_begins(entry.code)
         return adapted
 
-    def _function_ended(self, entry: TracedFunction, count: float) -> None:
+    def _function_ended(self, entry: TracedFunction, count: float, given: Given) -> None:
         self.iterations.gradient_ran(in_graph=entry.fetches)
+        if self._makes_its_batches and self.own_batches.is_wanted:
+            self._sizes = sizes_of(self.tf, entry.function.name, given)
+        self._passed(entry.code, max(1, int(count)))
         if entry.sources and not entry.calls:
             self.iterations.meet_training()
         if entry.steps_itself or (not self._any_applied and entry.calls):
             self._stepped(entry.code, int(count))
+
+    # batches that no dataset gives
+
+    @property
+    def _makes_its_batches(self) -> bool:
+        """Whether nothing else counts what it trains on, as far as is known."""
+        sources = self.iterations.sources
+        return sources.primary is None and not sources.feeds_itself and not self.rows_given
+
+    def _layer_given(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        """Patches what each layer's call begins with, and which calls nothing of the script's. Eager calls only."""
+
+        def _assert_input_compatibility(layer: object, given: Structure, *args: object, **kwargs: object) -> Result:
+            if (
+                self.functions.current is None and self._makes_its_batches and self.own_batches.is_wanted
+                and not self._stands_aside() and self.tf.executing_eagerly()
+            ):  # fmt: skip
+                add(self._sizes, sizes_of(self.tf, type(layer).__name__, given))
+            return original(layer, given, *args, **kwargs)
+
+        return not_converted(_assert_input_compatibility)
+
+    def _passed(self, key: object, times: int = 1) -> None:
+        """A gradient was taken at one place, or by one function; of several in a step the first one's count."""
+        sizes, self._sizes = self._sizes, {}
+        if self._makes_its_batches and self._passing in (None, key):
+            self._passing = key
+            self.own_batches.passed(sizes, times)
 
     def _stepped(self, key: object, count: int) -> None:
         """Steps of one optimizer or function; of several that take turns the first one's are counted."""
@@ -177,21 +216,21 @@ class LoopWatch:
             self._led_by_others += 1
             if self._led_by_others <= PATIENCE:
                 return
-            self._leader, self._led_by_others = key, 0
+            self._leader, self._led_by_others, self._passing = key, 0, None
         self.trained = True
         if not count:
             return
-        unseen = self.iterations.sources.primary is None
-        size = (self.rows_given or self.session.stated_batch_size()) if unseen else 0
-        if size:
+        if self.rows_given and self.iterations.sources.primary is None:
             self._told = True
-            self.session.clock.add_samples(size * count, 0.0)
+            self.session.clock.add_samples(self.rows_given * count, 0.0)
+        self.own_batches.step_ends()
         self.session.step(FRAMEWORK, count)
 
     def activity(self) -> int:
-        """Changes with every trace of a training function, everything that XLA compiles, every change of the data."""
+        """Changes with every trace of a training function, all that XLA compiles, every change of what counts."""
         functions = self.functions
-        return sum(functions.traces.values()) + functions.compiled + self.iterations.sources.changes_of_primary
+        changes = self.iterations.sources.changes_of_primary + self.own_batches.changes
+        return sum(functions.traces.values()) + functions.compiled + changes
 
     def synchronize(self) -> None:
         """Takes what graphs have counted; waits for the device."""
@@ -217,7 +256,7 @@ class LoopWatch:
         """Whether the samples that trained could be counted."""
         primary = self.iterations.sources.primary
         counted = any(entry.taken.samples for entry in self.functions.training)
-        return counted or self._told or (primary is not None and primary.fetches > 1)
+        return counted or self._told or self.own_batches.counts or (primary is not None and primary.fetches > 1)
 
     @property
     def out_of_reach(self) -> str:
@@ -263,6 +302,8 @@ class LoopWatch:
                 session.facts.left_out["batch_size"] = reason
             elif size:
                 session.facts.as_written.setdefault("batch_size", size)
+        if self._makes_its_batches:
+            self.own_batches.observe()
         written = session.request.knowledge.as_written.get("batch_size")
         if session.knobs.wants("batch_size") and written and written != session.request.config["batch_size"]:
             reason = self.functions.literal_rows(int(written), retrace=False)
