@@ -236,3 +236,28 @@ def test_threads_of_a_models_own_call_parts_of_it(begin: Callable[..., Any]) -> 
     # A thread has an autocast of its own: PyTorch's default, as under the script's own autocast.
     assert [out.dtype for out in called] == [torch.float32, torch.float32]
     assert list(trial.adapter.watches.modules.roots) == [model]
+
+
+def _outputs() -> dict[str, Callable[[Any], Any]]:
+    import dataclasses
+    from collections import namedtuple
+
+    pair = namedtuple("pair", ["logits", "aux"])
+    output = dataclasses.make_dataclass("output", ["logits"])
+    return {"a named tuple": lambda y: pair(y, None), "a dataclass": output}
+
+
+@pytest.mark.parametrize("kind", _outputs())
+def test_a_loss_is_taken_in_float32_of_whatever_a_model_gives(begin: Callable[..., Any], kind: str) -> None:
+    give = _outputs()[kind]
+
+    class Model(torch.nn.Module):  # type: ignore[misc]  # PyTorch isn't typed here
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 1)
+
+        def forward(self, x: Any) -> Any:
+            return give(self.linear(x))
+
+    begin({"precision": "bf16"})
+    assert Model()(torch.randn(4, 8)).logits.dtype == torch.float32

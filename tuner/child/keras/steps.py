@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from ..applied import AppliedRun
 from ..patches import instead, patch
 from ..records import ProbeSide
 from ..session import Session
@@ -87,6 +88,21 @@ class StepWatch:
         else:
             names = {"jax": "JAXEpochIterator", "torch": "TorchEpochIterator"}
             self.batches.install(getattr(module, names[self.backend]))
+
+    def install_for_applied(self, trainer: type, applied: AppliedRun) -> None:
+        """Patches the same class in an applied run, to tell it of the steps and of nothing else."""
+
+        def making(original: Callable[..., Result]) -> Callable[..., Result]:
+            def make_train_function(model: Model, *args: object, **kwargs: object) -> Result:
+                result = original(model, *args, **kwargs)
+                function = model.train_function
+                if function is not None and not hasattr(function, _STEPPING):
+                    model.train_function = _told_to(applied, function, int(model.steps_per_execution))
+                return result
+
+            return make_train_function
+
+        patch(trainer, "make_train_function", making)
 
     # the script's call of fit
 
@@ -305,3 +321,16 @@ class StepWatch:
     def traces(self) -> int:
         """How often the step function was traced; 0 where that can't be seen."""
         return self.step_function.experimental_get_tracing_count() if self.step_function is not None else 0
+
+
+def _told_to(applied: AppliedRun, function: TrainFunction, per_call: int) -> TrainFunction:
+    """The training function, whose calls an applied run is told of."""
+
+    def train_function(*args: object) -> object:
+        result = function(*args)
+        for _ in range(per_call):
+            applied.stepped()
+        return result
+
+    setattr(train_function, _STEPPING, True)
+    return train_function

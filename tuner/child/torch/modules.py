@@ -14,6 +14,7 @@ from ..patches import patch
 from ..records import Phase
 from ..session import Session
 from .calls import OutermostCalls
+from .outputs import with_tensors
 from .parts import PartsWatch, in_backward
 from .types import Handle, Layer, Module, Result, Tensor
 
@@ -213,25 +214,13 @@ class ModuleWatch:
 
     def _to_float(self, value: Any, dtype: object) -> Any:
         """Outputs go back as float32: the script's own loss and metrics were written for that."""
-        return self._map_tensors(lambda tensor: tensor.float() if tensor.dtype == dtype else tensor, value)
+        return with_tensors(self.torch, value, lambda tensor: tensor.float() if tensor.dtype == dtype else tensor)
 
     def _cloning(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def cloned(*args: object, **kwargs: object) -> Any:
-            return self._map_tensors(lambda tensor: tensor.clone(), run(*args, **kwargs))
+            return with_tensors(self.torch, run(*args, **kwargs), lambda tensor: tensor.clone())
 
         return cloned
-
-    def _map_tensors(self, change: Callable[[Tensor], Tensor], value: Any) -> Any:
-        if isinstance(value, self.torch.Tensor):
-            return change(value)
-        if isinstance(value, tuple) and type(value) is tuple:
-            return tuple(self._map_tensors(change, item) for item in value)
-        if isinstance(value, list):
-            return [self._map_tensors(change, item) for item in value]
-        if isinstance(value, dict):
-            for key, item in value.items():
-                value[key] = self._map_tensors(change, item)
-        return value
 
     def _to_channels_last(self, value: Any) -> Any:
         if isinstance(value, self.torch.Tensor) and value.dim() == 4:
