@@ -1,4 +1,4 @@
-"""The learning rate follows a freed effective batch, schedules included, and never fights the script."""
+"""The learning rate follows a freed effective batch once, schedules included, and never fights the script."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from support.torch_trials import begin
+
+__all__ = ["begin"]
 
 TRAIN = """
     import torch
@@ -57,3 +61,92 @@ def test_a_script_that_sets_its_rate_is_not_fought(trained: Callable[..., Any]) 
     assert first == "[0.125, 1.0]"
     assert ran.evidence("lr_scale") == "contradicted"
     assert ran.facts["left_out"]["lr_scale"] == "the script sets its learning rate itself"
+
+
+def _stepped(*optimizers: Any) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            sum(p.sum() for p in group["params"]).backward()
+        optimizer.step()
+
+
+def _rates(optimizer: Any) -> list[float]:
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+def test_a_rate_that_a_group_brings_in_the_middle_of_training_stays(
+    begin: Callable[..., Any], capfd: pytest.CaptureFixture[str], mode: str
+) -> None:
+    """As when layers are unfrozen: it was computed from a scaled one, or it wasn't."""
+    trial = begin({"lr_scale": 4.0}, mode=mode)
+    body, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([head.weight], lr=0.1)
+    optimizer.add_param_group({"params": [head.bias]})
+    _stepped(optimizer)
+    optimizer.add_param_group({"params": [body.bias]})  # the rate that it was made with, as written
+    optimizer.add_param_group({"params": [body.weight], "lr": optimizer.param_groups[0]["lr"] / 10})
+    assert _rates(optimizer) == pytest.approx([0.4, 0.4, 0.4, 0.04])
+    if mode == "trial":
+        _stepped(optimizer)
+        assert "lr_scale" in trial.end()["left_out"]
+        evidence, reason = trial.evidence("lr_scale")
+        assert evidence == "contradicted" and "in the middle of training" in reason
+    else:
+        trial.session.applied.ended(0)
+        assert "NOT in effect: lr_scale (a parameter group is added in the middle" in capfd.readouterr().err
+
+
+def test_a_group_that_goes_from_optimizer_to_optimizer_is_scaled_once(begin: Callable[..., Any]) -> None:
+    trial = begin({"lr_scale": 2.0})
+    model = torch.nn.Linear(2, 1)
+    groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias]}]
+    seen = []
+    for _ in range(3):
+        optimizer = torch.optim.SGD(groups, lr=0.2)
+        seen.append(_rates(optimizer))
+        _stepped(optimizer)
+    outer = torch.optim.Adam([model.weight], lr=0.3)
+    inner = torch.optim.SGD(outer.param_groups, lr=0.3)  # as SAM's base optimizer
+    assert seen == [[0.2, 0.4]] * 3
+    assert _rates(inner) == [0.6]
+    trial.end()
+    assert trial.evidence("lr_scale")[0] == "verified"
+
+
+def test_a_group_whose_rate_the_script_writes_anew_is_scaled_anew(begin: Callable[..., Any]) -> None:
+    trial = begin({"lr_scale": 2.0})
+    groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.1}]
+    torch.optim.SGD(groups, lr=0.1)
+    groups[0]["lr"] = 0.1
+    assert _rates(torch.optim.SGD(groups, lr=0.1)) == [0.2]
+    groups[0]["lr"] = 0.05
+    last = torch.optim.SGD(groups, lr=0.1)
+    assert _rates(last) == [0.05], "half of what was scaled, or a rate of the script's own"
+    _stepped(last)
+    trial.end()
+    assert trial.evidence("lr_scale") == ("contradicted", "the script sets its learning rate itself")
+
+
+@pytest.mark.parametrize(("derives", "evidence"), [(False, "verified"), (True, "contradicted")])
+def test_every_group_and_optimizer_has_the_rate_of_the_baseline(
+    begin: Callable[..., Any], derives: bool, evidence: str
+) -> None:
+    def train(both: bool, config: dict[str, Any] | None = None, **known: Any) -> Any:
+        trial = begin(config, **known)
+        models = [torch.nn.Linear(2, 1) for _ in range(3)]
+        first = torch.optim.SGD(models[0].parameters(), lr=0.1)
+        low = first.param_groups[0]["lr"] / 10 if derives else 0.01
+        first.add_param_group({"params": list(models[1].parameters()), "lr": low if both else 0.01})
+        second = torch.optim.SGD(models[2].parameters(), lr=low)
+        _stepped(first, second)
+        return trial, trial.end()
+
+    for both in (True, False):  # a rate that only the second optimizer has is looked at, too
+        _, facts = train(both)
+        assert facts["group_rates"] == [[0, 1, [0.1, 0.01]], [1, 1, [0.01]]]
+        known = {name: facts[name] for name in ("rates", "group_rates", "as_written")}
+        trial, _ = train(both, {"lr_scale": 4.0, "batch_size": 64}, **known)
+        found, reason = trial.evidence("lr_scale")
+        assert found == evidence
+        assert not derives or ("0.16" in reason and "as written 0.01 times 4" in reason)

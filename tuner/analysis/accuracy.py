@@ -111,7 +111,7 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
         return Screened(config, failed[0], (), len(pairs), samples, failed[1], unit)
     gradient, incomparable = gradient_check(config, pairs)
     if gradient is not None and gradient.verdict is Noninferiority.FAIL:
-        why = "the gradient of a batch in parts isn't that of the whole"
+        why = incomparable or "the gradient of a batch in parts isn't that of the whole"
         return Screened(config, Noninferiority.FAIL, (gradient,), len(pairs), samples, why, unit)
     baselines = [pair.baseline for pair in pairs]
     descent = descent_of(baselines)

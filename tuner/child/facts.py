@@ -55,6 +55,7 @@ class ScriptFacts:
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
     rates: list[tuple[int, float]] = field(default_factory=list)
+    group_rates: list[tuple[int, int, tuple[float, ...]]] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
     averagings: int = 0
     row_places: list[RowPlace] = field(default_factory=list)

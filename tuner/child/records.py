@@ -70,8 +70,10 @@ class Knowledge:
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
-    ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with. ``schedules``: what
-    moves that rate. ``averagings``: updates of averaged models (EMA, SWA).
+    ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with, by the first group
+    of the optimizer that stepped first. ``group_rates``: optimizer, in the order of first steps, its step, and the
+    rates of all its groups then, where there are several of either. ``schedules``: what moves such rates.
+    ``averagings``: updates of averaged models (EMA, SWA).
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
     ``row_places``: where the samples of batches lie that the loop makes by itself, the likeliest place first.
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
@@ -121,6 +123,7 @@ class Knowledge:
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
     rates: tuple[tuple[int, float], ...] = ()
+    group_rates: tuple[tuple[int, int, tuple[float, ...]], ...] = ()
     schedules: tuple[Schedule, ...] = ()
     averagings: int = 0
     module_hashes: Mapping[str, str] = field(default_factory=dict)

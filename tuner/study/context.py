@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.analysis.gain import BaselineTrack
-from tuner.errors import InfrastructureError, StorageError
+from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
 from tuner.model import Phase, Trial, baseline_of
@@ -20,6 +20,7 @@ from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, searched
 from tuner.study.execution import TrialExecutor, window_of
 from tuner.study.plan import StudyPlan
+from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore
 
 
@@ -48,6 +49,10 @@ class StudyContext:
     bottleneck: Bottleneck | None = None
     screened: tuple[Screened, ...] = ()
     fit: tuple[Trial, ...] = field(default=())
+    sources: Sources = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sources = Sources(self.plan)
 
     @property
     def trials(self) -> list[Trial]:
@@ -100,8 +105,9 @@ class StudyContext:
         return self.store.find(new) or self.run(new)
 
     def execute(self, trial: Trial, *, kept_s: float | None = None) -> Trial:
-        """Runs a trial to its outcome, keeps that, and tells of it. Raises as ``TrialExecutor.execute``.
+        """Runs a trial to its outcome, keeps that, and tells of it.
 
+        Raises as ``TrialExecutor.execute``, and ``StudyMismatchError`` where the script was edited before or meanwhile.
         A contaminated run is repeated where there is time beside ``kept_s``, which is what the proof takes when None.
         Everything is held against the baseline: there time for another run is enough.
         """
@@ -117,8 +123,10 @@ class StudyContext:
 
         window = window_of(trial, self.plan, self.best, self.track.slowest_share())
         try:
+            self.sources.check(self.knowledge.module_hashes)
             outcome = self.executor.execute(trial, self.knowledge, window, time_for=time_to_repeat)
-        except (Interrupted, StorageError, InfrastructureError):
+            self.sources.check(self.knowledge.module_hashes)
+        except (Interrupted, StorageError, InfrastructureError, StudyMismatchError):
             self.store.requeue(trial)
             raise
         finished = self.store.finish(trial, outcome)

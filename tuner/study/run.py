@@ -45,9 +45,9 @@ def run_study(
 
     The budget is held against ``clock``, in seconds.
 
-    Raises ``StudyMismatchError`` where the folder holds another study, ``DeviceBusyError`` and ``StorageError`` where
-    another process is at it, ``UserScriptError`` and ``UntunableError`` where the baseline shows that nothing can be
-    tuned, and what ``TrialExecutor.execute`` raises.
+    Raises ``StudyMismatchError`` where the folder holds another study or the script is edited meanwhile,
+    ``DeviceBusyError`` and ``StorageError`` where another process is at it, ``UserScriptError`` and ``UntunableError``
+    where the baseline shows that nothing can be tuned, and what ``TrialExecutor.execute`` raises.
     """
     with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
         repository = Repository(plan.url)

@@ -11,10 +11,11 @@ from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits, is_settled, judge, metrics_in, untold
 from tuner.analysis.checks import CheckKind, Pair
-from tuner.analysis.first_gradient import GRADIENT
+from tuner.analysis.first_gradient import GRADIENT, SAMPLES
 from tuner.analysis.loss_checks import LOSS
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import screened_text
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, FirstGradient, Outcome
 
 PASS, FAIL, INCONCLUSIVE = Noninferiority.PASS, Noninferiority.FAIL, Noninferiority.INCONCLUSIVE
@@ -258,3 +259,45 @@ def test_another_batch_may_have_another_gradient() -> None:
     for config, pairs_ in (({"precision": "bf16"}, apart), ({"batch_size": 128}, freed)):
         result = judge(Config(config), pairs_, LIMITS, 256)
         assert (result.verdict, result.reason) == (PASS, "")
+
+
+def test_a_batch_in_parts_that_trains_on_fewer_samples_a_step_fails() -> None:
+    """Accumulation had no effect: each step takes the one part, and learns faster from as many samples."""
+    dropped = gradients((2.0, 3.9), (2.0, 3.9), (2.0, 3.9), samples=16.0)
+    assert is_settled(SPLIT, dropped[:1])
+    failed = judge(SPLIT, dropped, LIMITS, 256)
+    assert failed.verdict is FAIL
+    assert failed.reason == "its first step trained on 16 samples, as written on 64: the effective batch isn't kept"
+    [check] = failed.checks
+    assert (check.name, check.baseline, check.candidate) == (SAMPLES, 64.0, 16.0)
+
+
+@pytest.mark.parametrize("config", [Config(batch_size=16), Config(grad_accumulation=4)])
+def test_what_a_config_leaves_as_written_counts_for_its_effective_batch(config: Config) -> None:
+    def with_written(pair: Pair) -> Pair:
+        knowledge = Knowledge(as_written={"batch_size": 16, "grad_accumulation": 4})
+        return replace(pair, baseline=replace(pair.baseline, knowledge=knowledge))
+
+    dropped = [with_written(pair) for pair in gradients((2.0, 3.9), samples=16.0)]
+    assert judge(config, dropped, LIMITS, 256).verdict is FAIL
+
+
+def test_where_the_samples_as_written_are_not_the_batch_nothing_is_told() -> None:
+    """Two backward passes a step, in a trainer that fetches a batch ahead: each counts for a batch."""
+    ahead = gradients((2.0, 2.0), (2.0, 2.0), (2.0, 2.0), before={"samples": 128.0}, samples=80.0)
+    written = Knowledge(as_written={"batch_size": 64})
+    ahead = [replace(pair, baseline=replace(pair.baseline, knowledge=written)) for pair in ahead]
+    told = judge(SPLIT, ahead, LIMITS, 256)
+    assert told.verdict is INCONCLUSIVE and "trained on 80 samples, as written on 128" in told.reason
+
+
+def test_a_first_gradient_that_only_one_side_shows_is_said() -> None:
+    def without(pair: Pair) -> Pair:
+        assert pair.candidate.measurement is not None
+        return replace(pair, candidate=replace(
+            pair.candidate, measurement=replace(pair.candidate.measurement, gradient=None)
+        ))  # fmt: skip
+
+    told = judge(SPLIT, [without(pair) for pair in gradients((2.0, 2.0), (2.0, 2.0), (2.0, 2.0))], LIMITS, 256)
+    assert told.verdict is PASS
+    assert told.reason == "gradient norm of the first step wasn't seen of both: only the other figures can tell"

@@ -28,6 +28,7 @@ def watch(watches: TorchWatches) -> None:
     def step_ended(optimizer: Optimizer, args: object, kwargs: object) -> None:
         # Counting in a graph would have the graph compiled anew with each step.
         if not torch.compiler.is_compiling() and watches.session.may_be_of("torch"):
+            watches.steps.rates.took_step(optimizer)
             applied.stepped()
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_ended)
@@ -113,4 +114,6 @@ class AppliedKnobs:
         rates = self.watches.steps.rates
         if self.watches.resumes.unknown_rates:
             return Effect(0, NEITHER)
+        if rates.obstacle:
+            return Effect(0, rates.obstacle)
         return Effect(rates.groups, "no optimizer has a learning rate")

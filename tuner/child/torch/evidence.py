@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
+from .learning_rates import KNOB as RATE
 from .loader import LOADER_KNOBS, Loader
 from .modules import CUDA_GRAPHS, NOT_COMPILED, ROUNDINGS
 from .parts import KNOB as ACCUMULATION
@@ -167,7 +168,7 @@ class Observation:
         if self.sources.primary is None:
             self.watches.own_batches.observe()
         departure = self.steps.trajectory.departure()
-        for knob in TRAJECTORY_KNOBS if departure else ():
+        for knob in (*TRAJECTORY_KNOBS, RATE) if departure else ():
             knobs.report(knob, Finding(Evidence.CONTRADICTED, departure))
         if "threads" in knobs.requested:
             knobs.compare("threads", torch.get_num_threads())

@@ -3,63 +3,114 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
+from typing import Any
 
 from ..evidence import Finding
 from ..records import Evidence
 from ..session import Session
-from .types import Optimizer
+from .types import Group, Optimizer
 
 KNOB = "lr_scale"
 SETS_ITSELF = "the script sets its learning rate itself"
 
 
+ADDED_LATE = "a parameter group is added in the middle of training: whether its rate is scaled already can't be told"
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """A group whose rate was scaled: an optimizer keeps the very dictionary that it is given, and so does the script.
+
+    ``first``: its first parameter, which tells it from another one of the same id.
+    """
+
+    written: float
+    rate: float
+    first: weakref.ref[Any]
+
+    def is_of(self, group: Group) -> bool:
+        """Whether the group is the one that was scaled."""
+        return bool(group["params"]) and self.first() is group["params"][0]
+
+
 class RateWatch:
-    """Scales the rate of every parameter group as it is added; a scheduler made later starts from the scaled one."""
+    """Scales the rate of every parameter group as it is added; a scheduler made later starts from the scaled one.
+
+    Once only: a group that is given to another optimizer carries its scaled rate along. A rate that comes with a group
+    in the middle of training may have been computed from scaled ones, and stays as it is.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.groups = 0
-        self.set_by_script = False
+        self.obstacle = ""
+        """Why the rates aren't those of the script times the factor; "" where they are."""
         self._given: weakref.WeakKeyDictionary[Optimizer, list[float]] = weakref.WeakKeyDictionary()
+        self._scaled: dict[int, _Scaled] = {}
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
-    def group_added(self, optimizer: Optimizer) -> None:
-        """Called after a parameter group was added, whose rate is the script's own."""
+    def group_added(self, optimizer: Optimizer, *, states_rate: bool) -> None:
+        """Called after a parameter group was added. ``states_rate``: it came with a rate of its own."""
         group = optimizer.param_groups[-1]
         rate = group.get("lr")
         if not isinstance(rate, (int, float)):
             return
-        if self.session.knobs.wants(KNOB):
+        if states_rate and optimizer in self._stepped:
+            self._found(ADDED_LATE)
+        elif self.session.knobs.wants(KNOB) and not self._is_scaled(group):
             group["lr"] = rate * float(self.session.request.config[KNOB])
+            if group["params"]:
+                self._scaled[id(group)] = _Scaled(rate, group["lr"], weakref.ref(group["params"][0]))
         self.groups += 1
-        self._given.setdefault(optimizer, []).append(float(group["lr"]))
+        self._given.setdefault(optimizer, []).append(float(group.get("initial_lr") or group["lr"]))
+
+    def _is_scaled(self, group: Group) -> bool:
+        """Whether the group carries a scaled rate; one that is neither this nor what was written is the script's."""
+        known = self._scaled.get(id(group))
+        if known is None or not known.is_of(group) or group["lr"] == known.written:
+            return False
+        if known.rate not in (group["lr"], group.get("initial_lr")):
+            self._found(SETS_ITSELF)
+        return True
+
+    def _found(self, obstacle: str) -> None:
+        if self.session.knobs.wants(KNOB) and self.session.applied is not None:
+            self.session.note(f"lr_scale: {obstacle}")
+        self.obstacle = self.obstacle or obstacle
 
     def given(self, optimizer: Optimizer) -> list[float]:
         """The rates of its groups as they were made, scaled."""
         return self._given.get(optimizer, [])
 
+    def took_step(self, optimizer: Optimizer) -> None:
+        """From here on it is in the middle of its training."""
+        self._stepped.add(optimizer)
+
     def stepped(self, optimizer: Optimizer) -> None:
         """Looks whether the rates are still those given. A scheduler keeps them as ``initial_lr``."""
+        self.took_step(optimizer)
         given = self._given.get(optimizer)
-        if given is None or self.set_by_script:
+        if given is None or self.obstacle == SETS_ITSELF:
             return
         for group, rate in zip(optimizer.param_groups, given, strict=False):
             now = group.get("initial_lr", group.get("lr"))
             if isinstance(now, (int, float)) and now != rate:
-                self.set_by_script = True
+                self.obstacle = SETS_ITSELF
 
     def observe(self) -> None:
         """What the script wrote, and the evidence."""
         facts, knobs = self.session.facts, self.session.knobs
         if self.groups:
             facts.as_written[KNOB] = 1.0
-        if self.set_by_script:
-            facts.left_out[KNOB] = SETS_ITSELF
+        if self.obstacle:
+            facts.left_out[KNOB] = self.obstacle
         if KNOB not in knobs.requested:
             return
         if not self.groups:
             knobs.inapplicable(KNOB, "no optimizer has a learning rate", sites=0)
-        elif self.set_by_script:
-            knobs.report(KNOB, Finding(Evidence.CONTRADICTED, SETS_ITSELF, None, self.groups))
+        elif self.obstacle:
+            knobs.report(KNOB, Finding(Evidence.CONTRADICTED, self.obstacle, None, self.groups))
         else:
             scale = knobs.requested[KNOB]
             knobs.report(KNOB, Finding(Evidence.VERIFIED, "", scale, self.groups, self.groups))

@@ -231,13 +231,14 @@ class StepWatch:
 
     def _add_param_group(self, original: Callable[..., object]) -> Callable[..., object]:
         def add_param_group(optimizer: Optimizer, param_group: Group) -> object:
+            states_rate = isinstance(param_group, dict) and "lr" in param_group
             result = original(optimizer, param_group)
             if self.session.here:
                 if optimizer not in self.optimizers:
                     self.optimizers.add(optimizer)
                 if self.session.knobs.wants("optimizer"):
                     self._choose_implementation(optimizer)
-                self.rates.group_added(optimizer)
+                self.rates.group_added(optimizer, states_rate=states_rate)
             return result
 
         return add_param_group

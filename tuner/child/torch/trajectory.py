@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +30,8 @@ RATE_TOLERANCE = 1e-3
 STEP_TOLERANCE = 0.1
 """Of samples and averages to a step, over at least so many steps: epochs end with smaller batches."""
 FEWEST_STEPS = 20
+_MOST_OPTIMIZERS = 8
+_MOST_GROUPS = 64
 
 
 class TrajectoryWatch:
@@ -41,7 +43,10 @@ class TrajectoryWatch:
         self.steps = 0
         self.rates: list[tuple[int, float]] = []
         self.averagings = 0
+        self.group_rates: list[tuple[int, int, tuple[float, ...]]] = []
         self._next = 1
+        self._others: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._met = 1
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._schedules: list[tuple[str, dict[str, float], weakref.ref[Scheduler]]] = []
 
@@ -76,10 +81,14 @@ class TrajectoryWatch:
         return update_parameters
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """An optimizer step was taken. Of several optimizers the one that stepped first is looked at."""
+        """An optimizer step was taken. Of several optimizers each is looked at once, and the first to step often."""
         if self._optimizer is None:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is not optimizer:
+            if optimizer not in self._others and self._met < _MOST_OPTIMIZERS:
+                self._others.add(optimizer)
+                self._note(self._met, 1, optimizer)
+                self._met += 1
             return
         self.steps += 1
         if self.steps < self._next:
@@ -88,6 +97,12 @@ class TrajectoryWatch:
         rate = optimizer.param_groups[0].get("lr")
         if rate is not None:
             self.rates.append((self.steps, float(rate)))
+            self._note(0, self.steps, optimizer)
+
+    def _note(self, number: int, step: int, optimizer: Optimizer) -> None:
+        groups = optimizer.param_groups[:_MOST_GROUPS]
+        if (number or len(groups) > 1) and all(group.get("lr") is not None for group in groups):
+            self.group_rates.append((number, step, tuple(float(group["lr"]) for group in groups)))
 
     # facts
 
@@ -95,6 +110,7 @@ class TrajectoryWatch:
         """What was seen, into the facts."""
         facts = self._session.facts
         facts.rates, facts.averagings = list(self.rates), self.averagings
+        facts.group_rates = list(self.group_rates)
         facts.schedules = [
             Schedule(name, horizon, int(getattr(made(), "last_epoch", 0) or 0))
             for name, horizon, made in self._schedules
@@ -124,15 +140,21 @@ class TrajectoryWatch:
         scaled = known.gradient_scaler is not None or self._session.request.config.get("precision") == "fp16"
         # A scaler skips steps, in each run others.
         last = self.steps if same_steps and not follows_loss and not scaled else 1
-        written = dict(known.rates)
-        largest = max((abs(rate) for _, rate in known.rates), default=0.0)
-        for step, rate in self.rates:
-            before = written.get(step)
-            if before is None or step > last:
+        written = _by_step(known.rates, known.group_rates)
+        largest: dict[tuple[int, int], float] = {}
+        for (optimizer, _), rates in written.items():
+            for group, rate in enumerate(rates):
+                largest[optimizer, group] = max(largest.get((optimizer, group), 0.0), abs(rate))
+        for (optimizer, step), rates in _by_step(self.rates, self.group_rates).items():
+            before = written.get((optimizer, step), ())
+            if step > last or len(before) != len(rates) or (optimizer and follows_loss):
                 continue
-            if abs(rate - before * scale) > RATE_TOLERANCE * max(largest * scale, 1e-30):
-                wanted = f"{before * scale:.4g}" if scale == 1.0 else f"{before:.4g} times {scale:.4g}"
-                return f"step {step} is taken at a learning rate of {rate:.4g}, as written {wanted}"
+            for group, (rate, own) in enumerate(zip(rates, before, strict=True)):
+                if abs(rate - own * scale) > RATE_TOLERANCE * max(largest[optimizer, group] * scale, 1e-30):
+                    wanted = f"{own * scale:.4g}" if scale == 1.0 else f"{own:.4g} times {scale:.4g}"
+                    where = f" in group {group + 1}" if len(rates) > 1 else ""
+                    where += f" of optimizer {optimizer + 1}" if optimizer else ""
+                    return f"step {step} is taken at a learning rate of {rate:.4g}{where}, as written {wanted}"
         return ""
 
     def _departing_schedule(self, known: Knowledge, *, same_steps: bool) -> str:
@@ -168,6 +190,14 @@ class TrajectoryWatch:
         if abs(now - before) > STEP_TOLERANCE * max(before, 1.0):
             return f"an average of the model is updated {now:.3g} times a step, as written {before:.3g}"
         return ""
+
+
+def _by_step(
+    first: Iterable[tuple[int, float]], groups: Iterable[tuple[int, int, tuple[float, ...]]]
+) -> dict[tuple[int, int], tuple[float, ...]]:
+    """Optimizer and its step → the rates of its groups."""
+    alone = {(0, step): (rate,) for step, rate in first}
+    return alone | {(optimizer, step): tuple(rates) for optimizer, step, rates in groups}
 
 
 def _effective(config: Mapping[str, Value], known: Knowledge) -> float:
