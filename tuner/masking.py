@@ -1,24 +1,54 @@
-"""Secrets among a script's arguments: told by what their options are called, and left out of what is stored."""
+"""Secrets among a script's arguments, told by their options' names or their shape, and left out of what is kept.
+
+``masked`` is for the arguments, ``without_secrets`` for any text that may repeat them: a traceback, a message.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
 
 MASK = "(hidden)"
 """Stands for a secret's value."""
-_SECRET = re.compile(
-    r"(?:^|[-_.])(?:token|api[-_]?key|password|passwd|passphrase|secret|secret[-_]?key|access[-_]?key|private[-_]?key|credentials?)$"
-)
+_SECRET_WORDS = frozenset({
+    "token", "password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials", "pat", "auth",
+    "bearer", "sas", "apikey", "secretkey", "accesskey", "privatekey", "authorization",
+})  # fmt: skip
+"""An option whose last word is one of them holds a secret."""
+_OWNERS_OF_KEYS = frozenset({
+    "api", "secret", "access", "private", "auth", "account", "encryption", "signing", "license", "subscription", "app",
+    "service", "storage", "ssh", "sas", "client", "login", "wandb", "hf", "hub", "huggingface", "openai", "anthropic",
+    "comet", "neptune", "clearml", "mlflow", "kaggle", "aws", "s3", "azure", "gcp", "gcs", "google", "github", "gitlab",
+})  # fmt: skip
+"""What a key is a secret of: other keys name a column, or give an order."""
+_SHORT = frozenset({"token", "pat", "auth", "sas"})
+"""Words that are other things as well: a short number is a size, a switch or a shape."""
 # Words that a language model reads, and how many of them.
-_OF_TEXT = re.compile(
-    r"(?:^|[-_.])(?:pad|eos|bos|unk|sep|cls|mask|special|stop|start|end|image|max|min|num|per|extra|new|prompt)"
-    r"[-_]?token$"
-)
-_IN_ADDRESS = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(@)")
-# Shape of a model rather than a key: a number of tokens.
+_OF_TEXT = frozenset({
+    "pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "stop", "start", "end", "image", "max", "min", "num",
+    "per", "extra", "new", "prompt",
+})  # fmt: skip
 _COUNT = re.compile(r"[-+]?\d{1,6}(?:\.\d+)?")
 _HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", MASK})
+_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.-]{20,}")
+_IN_QUERIES = r"token|sig|signature|credential|key|secret|password|passwd|pwd|auth|accesskeyid|keyid|sas|pat"
+# Each has one group, the secret.
+_SHAPES = tuple(re.compile(pattern) for pattern in (
+    r"\b(gh[pousr]_\w{4,})", r"\b(github_pat_\w{4,})", r"\b(glpat-[\w-]{8,})", r"\b(hf_[A-Za-z0-9]{20,})\b",
+    r"\b((?:AKIA|ASIA)[A-Z0-9]{12,})\b", r"(?<![\w-])(sk-(?=[\w-]*\d)[\w-]{20,})", r"\b(xox[a-z]-[\w-]{6,})",
+    r"\b(AIza[\w-]{30,})", r"\b(eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)",
+    r"(?i)\bbearer[ :]+([^\s'\"]+)", r"(?i)\bauthorization: *(?:basic|token) +([^\s'\"]+)",
+    r"://[^/\s:@]*:([^/\s]+)@",
+    rf"(?i)[?&;](?:[\w.-]*[_.-])?(?:[a-z]*(?:access|api))?(?:{_IN_QUERIES})=([^&;#\s'\"]+)",
+    r"(?i)\b(?:AccountKey|SharedAccessKey|SharedAccessSignature)=([^;\s'\"]+)",
+))  # fmt: skip
+"""What is a secret by itself, in whatever it stands: keys of services, and what addresses and headers carry."""
+_LEAST_PART = 4
+"""A part of so many letters is hidden as well where a text ends within a secret; shorter ones are hidden as words."""
+T = TypeVar("T")
 
 
 def masked(argv: Sequence[str]) -> tuple[str, ...]:
@@ -27,17 +57,50 @@ def masked(argv: Sequence[str]) -> tuple[str, ...]:
     for index, name, value in _values(argv):
         if _is_secret(name, value):
             result[index] = argv[index].removesuffix(value) + MASK
-    return tuple(_IN_ADDRESS.sub(rf"\1{MASK}\2", argument) for argument in result)
+    return tuple(_without_shapes(argument) for argument in result)
 
 
 def secret_options(argv: Sequence[str]) -> tuple[str, ...]:
-    """The options whose values are taken for secrets, as they are written."""
-    return tuple(dict.fromkeys(name for _, name, value in _values(argv) if _is_secret(name, value)))
+    """The options whose values are taken for secrets, or hold one, as they are written."""
+    taken = (name for _, name, value in _values(argv) if _is_secret(name, value) or _without_shapes(value) != value)
+    return tuple(dict.fromkeys(taken))
 
 
 def is_masked(argv: Sequence[str]) -> bool:
     """Whether a secret was taken out of these arguments: then they can't be run."""
     return any(MASK in argument for argument in argv)
+
+
+def without_secrets(text: str, argv: Sequence[str]) -> str:
+    """The text with ``MASK`` for every secret of the arguments ``argv``, and for what is one by its shape."""
+    for secret in _secrets(argv):
+        if len(secret) < _LEAST_PART:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, text)
+        else:
+            text = _without_part(text.replace(secret, MASK), secret)
+    return _without_shapes(text)
+
+
+def all_without_secrets(value: T, argv: Sequence[str]) -> T:
+    """A value of the model, or of JSON's kind, with every text in it as ``without_secrets`` leaves it."""
+    hidden: Any = value
+    if isinstance(value, str):
+        hidden = value if isinstance(value, Enum) else without_secrets(value, argv)
+    elif is_dataclass(value) and not isinstance(value, type):
+        now = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+        new = {name: all_without_secrets(part, argv) for name, part in now.items()}
+        changed = {name: part for name, part in new.items() if part is not now[name]}
+        hidden = replace(value, **changed) if changed else value
+    elif isinstance(value, dict):
+        hidden = {name: all_without_secrets(part, argv) for name, part in value.items()}
+        hidden = value if all(hidden[name] is part for name, part in value.items()) else hidden
+    elif type(value) in (list, tuple):
+        parts: Any = value
+        new_parts = [all_without_secrets(part, argv) for part in parts]
+        same = all(one is other for one, other in zip(new_parts, parts, strict=True))
+        hidden = value if same else type(parts)(new_parts)
+    result: T = hidden
+    return result
 
 
 def _values(argv: Sequence[str]) -> Iterator[tuple[int, str, str]]:
@@ -52,9 +115,53 @@ def _values(argv: Sequence[str]) -> Iterator[tuple[int, str, str]]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    plain = name.lstrip("-+").lower()
-    if value.lower() in _HARMLESS or re.fullmatch(r"\{.*\}", value):
+    words = _words(name)
+    if not words or value.lower() in _HARMLESS or re.fullmatch(r"\{.*\}", value):
         return False  # a switch, or a knob's place
-    if plain.endswith("token") and _COUNT.fullmatch(value):
+    *before, last = words
+    if last in _SHORT and _COUNT.fullmatch(value):
         return False
-    return _SECRET.search(plain) is not None and _OF_TEXT.search(plain) is None
+    if last == "key":
+        return bool(_OWNERS_OF_KEYS & {*before[-2:]}) or _RANDOM.fullmatch(value) is not None
+    if last == "token" and before and before[-1] in _OF_TEXT:
+        return False
+    if last == "pwd" and value.startswith(("/", ".", "~")):
+        return False  # a folder
+    return last in _SECRET_WORDS
+
+
+def _words(name: str) -> list[str]:
+    """The words that an option's name is made of: of ``--hubToken``, ``hub_token`` and ``hub.token`` two."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+"))
+    return [word.lower() for word in re.split(r"[-_.]", apart) if word]
+
+
+def _without_shapes(text: str) -> str:
+    for shape in _SHAPES:
+        text = shape.sub(_mask_group, text)
+    return text
+
+
+def _mask_group(match: re.Match[str]) -> str:
+    start, end = match.start(1) - match.start(), match.end(1) - match.start()
+    return match[0][:start] + MASK + match[0][end:]
+
+
+def _secrets(argv: Sequence[str]) -> list[str]:
+    """The secrets themselves, and how they look in a text that quotes them; the longest first."""
+    found = {value for _, name, value in _values(argv) if _is_secret(name, value)}
+    for argument in argv:
+        found |= {match[1] for shape in _SHAPES for match in shape.finditer(argument)} - {MASK}
+    quoted = {repr(secret)[1:-1] for secret in found}
+    joined = {" ".join(secret.split()) for secret in found}  # as a message on one line has it
+    return sorted((found | quoted | joined) - {""}, key=lambda secret: (-len(secret), secret))
+
+
+def _without_part(text: str, secret: str) -> str:
+    """The text without the secret's beginning, where it was cut within the secret."""
+    if not text.endswith("…"):
+        return text
+    for length in range(len(secret) - 1, _LEAST_PART - 1, -1):
+        if text.endswith(f"{secret[:length]}…"):
+            return f"{text[: -length - 1]}{MASK}…"
+    return text

@@ -1,12 +1,15 @@
-"""Which arguments hold secrets, and what is left of them."""
+"""Which arguments hold secrets, and what is left of them: in the arguments, and in texts that repeat them."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from dataclasses import replace
 
-from tuner.masking import MASK, is_masked, masked, secret_options
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support import worlds
+
+from tuner.masking import MASK, all_without_secrets, is_masked, masked, secret_options, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,27 @@ from tuner.masking import MASK, is_masked, masked, secret_options
         (("+Token=abc",), (f"+Token={MASK}",)),
         (("--password", "123456"), ("--password", MASK)),
         (("--token", "123456789012"), ("--token", MASK)),
+        (("--wandb_key", "abc"), ("--wandb_key", MASK)),
+        (("wandb.key=abc",), (f"wandb.key={MASK}",)),
+        (("--pat", "ghp_x"), ("--pat", MASK)),
+        (("--auth", "Bearer abc"), ("--auth", MASK)),
+        (("--hf_auth", "hf_abc"), ("--hf_auth", MASK)),
+        (("--pwd", "abc"), ("--pwd", MASK)),
+        (("--sas", "sv=abc"), ("--sas", MASK)),
+        (("--apiKey", "abc"), ("--apiKey", MASK)),
+        (("--key", "abc1" * 8), ("--key", MASK)),
+        (("--data", "https://h/d?token=abc&X-Amz-Signature=abc&n=3"),
+         ("--data", f"https://h/d?token={MASK}&X-Amz-Signature={MASK}&n=3")),
+        (("https://h/d?AWSAccessKeyId=abc&sig=abc",), (f"https://h/d?AWSAccessKeyId={MASK}&sig={MASK}",)),
+        (("--url", "https://me:a@abc@host/x"), ("--url", f"https://me:{MASK}@host/x")),
+        (("--to", "AccountName=x;AccountKey=abc==;n=1"), ("--to", f"AccountName=x;AccountKey={MASK};n=1")),
+        (("-H", "Authorization: Bearer abc"), ("-H", f"Authorization: Bearer {MASK}")),
+        (("--as", "ghp_abcdefgh12"), ("--as", MASK)),
+        (("--as=github_pat_abcdefgh12",), (f"--as={MASK}",)),
+        (("--as", "hf_" + "abC4" * 8), ("--as", MASK)),
+        (("--as", "AKIAABCDEFGHIJKLMNOP"), ("--as", MASK)),
+        (("--as", "sk-proj-abc0123456789def"), ("--as", MASK)),
+        (("--as", "xoxb-123-abc"), ("--as", MASK)),
     ],
 )
 def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> None:
@@ -29,6 +53,8 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
     assert masked(kept) == kept
     assert is_masked(kept) and not is_masked(argv)
     assert not any("abc" in argument for argument in masked(argv))
+    assert "abc" not in without_secrets(f"ValueError: {argv!r} of {' '.join(argv)}", argv)
+    assert not argv[0].startswith("-") or secret_options(argv)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +64,17 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--use-auth-token", "true"), ("--token", "--verbose"), ("--password-file", "x"), ("key=value",),
         ("--token={token=a|b}",), ("--secretary", "x"), ("token",), ("https://host/a:b@c",),
         ("--num_query_token", "32"), ("--n-token=4",), ("model.latent_token=16",),
+        ("--keyframes", "3"), ("--key_frames", "3"), ("--monkey", "x"), ("--author", "x"), ("--authors", "a"),
+        ("--pattern", "p"), ("--patience", "3"), ("--pat", "3"), ("--sort_key", "name"), ("--image-key", "img"),
+        ("--key", "label"), ("--path", "hf_transformers"), ("--task", "risk-analysis-of-something-2"),
+        ("--pwd", "/home/me"), ("--url", "https://h/d?monkey=3&pattern=x&page=2"), ("--model", "sk-learn"),
+        ("--compat", "x"), ("--mask", "bearer"),
+        ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
     ],
 )  # fmt: skip
 def test_what_only_looks_like_one_is_left(argv: tuple[str, ...]) -> None:
     assert masked(argv) == argv and secret_options(argv) == ()
+    assert without_secrets(" ".join(argv), argv) == " ".join(argv)
 
 
 def test_options_are_named_as_they_are_written() -> None:
@@ -50,7 +83,8 @@ def test_options_are_named_as_they_are_written() -> None:
 
 ARGUMENTS = st.lists(
     st.one_of(
-        st.sampled_from(["--token", "--lr", "--api_key=", "x.secret=", "--password", MASK]), st.text(max_size=12)
+        st.sampled_from(["--token", "--lr", "--api_key=", "x.secret=", "--password", "--as", "?sig=", "Bearer ", MASK]),
+        st.text(max_size=12),
     ),
     max_size=6,
 )
@@ -60,3 +94,42 @@ ARGUMENTS = st.lists(
 def test_masking_twice_changes_nothing_and_keeps_the_number(argv: list[str]) -> None:
     once = masked(argv)
     assert masked(once) == once and len(once) == len(argv)
+
+
+_LETTERS = st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp"), exclude_characters="…()")
+SECRETS = st.text(_LETTERS, min_size=4, max_size=40).filter(
+    lambda text: not text.startswith(("-", "{")) and text.lower() not in ("true", "false", "null", "none", "hidden")
+    and text not in MASK
+)  # fmt: skip
+
+
+@given(st.sampled_from(["--password", "--wandb_key", "--pwd", "--client-secret"]), SECRETS, st.text(max_size=20))
+@example("--password", "a\\b'c\"d", "")
+def test_no_secret_is_left_in_a_text_that_repeats_it(option: str, secret: str, around: str) -> None:
+    if option == "--pwd" and secret.startswith(("/", ".", "~")):
+        return
+    argv = (option, secret)
+    for text in (f"{around}{secret}{around}", f"E: {secret!r}", f"argv {[option, secret]}", f"{option}={secret}"):
+        assert secret not in without_secrets(text, argv).replace(MASK, "\0")
+    assert secret not in "\0".join(masked(argv)).replace(MASK, "\0").replace(option, "")
+
+
+@given(st.integers(4, 11))
+def test_a_text_that_was_cut_within_a_secret_holds_no_part_of_it(length: int) -> None:
+    text = f"ValueError: {'s3cretvalue'[:length]}…"
+    assert without_secrets(text, ("--token", "s3cretvalue")) == f"ValueError: {MASK}…"
+
+
+def test_short_secrets_are_hidden_as_words() -> None:
+    assert without_secrets("bad x in text: x", ("--token", "x")) == f"bad {MASK} in text: {MASK}"
+
+
+def test_every_text_of_a_value_is_masked_and_the_rest_is_itself() -> None:
+    outcome = worlds.measured(100.0)
+    argv = ("--token", "s3cret")
+    assert all_without_secrets(outcome, argv) is outcome
+    told = replace(outcome, detail="s3cret", knowledge=replace(outcome.knowledge, module_hashes={"a": "s3cret"}))
+    clean = all_without_secrets(told, argv)
+    assert "s3cret" not in repr(clean)
+    assert clean == replace(told, detail=MASK, knowledge=replace(told.knowledge, module_hashes={"a": MASK}))
+    assert all_without_secrets({"a": ["s3cret", 1.5, None, True]}, argv) == {"a": [MASK, 1.5, None, True]}

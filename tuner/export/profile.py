@@ -17,7 +17,7 @@ from tuner.documents import knob_document, measurement_document, plain
 from tuner.errors import ProfileError
 from tuner.knowledge import Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
-from tuner.masking import masked
+from tuner.masking import all_without_secrets, masked
 from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict, Winner
 from tuner.result import StudyResult
 
@@ -74,6 +74,11 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     proven = winner if winner is not None and result.improved else None
     config = proven.config if proven is not None else BASELINE
     tier = tier_of(config, result.tiers)
+    told = {
+        "accuracy": _accuracy(result, config, tier),
+        "screens": [{"config": dict(screen.config), **_screen(screen, winner)} for screen in result.screened],
+        "knobs": [knob_document(report) for report in proven.winner.knobs] if proven is not None else [],
+    }
     return {
         "device": asdict(study.device),
         "cores": study.cores,
@@ -85,9 +90,8 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "winner": _measured(proven.winner, FINALS) if proven is not None else None,
         "candidate": _candidate(result),
         "tiers": [_best_of_tier(best) for best in result.bests],
-        "accuracy": _accuracy(result, config, tier),
-        "screens": [{"config": dict(screen.config), **_screen(screen, winner)} for screen in result.screened],
-        "knobs": [knob_document(report) for report in proven.winner.knobs] if proven is not None else [],
+        # Trials that an earlier version ran may tell secrets where they say why.
+        **all_without_secrets(told, study.script.argv),
         "limits": plain(asdict(study.limits)),
         "environment": dict(study.software),
         "script": {

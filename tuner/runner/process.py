@@ -20,6 +20,7 @@ from tuner.child.records import Exit, Record, ScriptException, WindowEnd
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.present import kind_of
+from tuner.masking import all_without_secrets
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, one_line, traceback_in
 from tuner.runner.created_files import move_created_files
@@ -67,7 +68,9 @@ class ProcessRunner:
             return _infrastructure(error, request.folder, time.monotonic() - started)
         clean = kind.wait_until_clean(request.device, device_bytes)
         oom_killed = oom_kills() > kills
-        return watch.outcome(time.monotonic() - started, oom_killed=oom_killed, device_clean=clean)
+        outcome = watch.outcome(time.monotonic() - started, oom_killed=oom_killed, device_clean=clean)
+        # What is stored, shown and reported of a trial comes from here; its raw files are the user's alone.
+        return all_without_secrets(outcome, request.script.argv)
 
 
 def _infrastructure(error: OSError, folder: Path, seconds: float) -> Outcome:

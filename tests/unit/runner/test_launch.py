@@ -17,6 +17,7 @@ from tuner.model import BASELINE, Config, Device, Script
 from tuner.runner.launch import applied_request, child_environment, child_request, device_environment
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
+from tuner.storage.codec import encode_outcome
 from tuner.storage.folder import make_private
 
 CARD = Device("cuda", 3, "NVIDIA H100", "GPU-1234", 80 * 2**30)
@@ -99,6 +100,16 @@ def test_what_a_trial_leaves_is_closed_to_others_and_holds_no_secret(tmp_path: P
     for closed, mode in ((folder.parent, 0o700), (folder, 0o700), (folder / "request.json", 0o600),
                          (folder / "log.txt", 0o600)):  # fmt: skip
         assert closed.stat().st_mode & 0o777 == mode, closed
+
+
+def test_what_a_trial_ended_as_repeats_no_secret(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nraise ValueError(f'{sys.argv} and ' + sys.argv[-1])\n")
+    argv = ("--wandb_key", "s3cret", "--data", "https://h/d?sig=s3cret2", "ghp_s3cret3s3cret3")
+    asked = TrialRequest(tmp_path / "trials" / "0000", Script(str(script), argv), cpu_device(), BASELINE)
+    outcome = ProcessRunner().run(asked, threading.Event())
+    assert outcome.reason == "script-raised" and MASK in outcome.detail and MASK in outcome.traceback_text
+    assert "s3cret" not in encode_outcome(outcome)
 
 
 def test_a_trials_folder_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
