@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,57 @@ def test_a_model_is_traced_as_under_plain_python(
     ran = run_child(write_script(TRACED), config)
     assert not ran.of("exception"), ran.of("exception")
     assert all(ran.evidence(knob) == "verified" for knob in config)
+
+
+class _Meeting(torch.nn.Module):  # type: ignore[misc]  # PyTorch's classes aren't typed here
+    """Calls what it is given in the middle of its forward, and notes the format of its first layer's answer."""
+
+    def __init__(self, in_between: Callable[[], object]) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        self.in_between = in_between
+        self.formats: list[Any] = []
+
+    def forward(self, x: Any) -> Any:
+        out = self.first(x)
+        self.formats.append(out.dtype)
+        self.in_between()
+        return self.second(out)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["a model each", "one model"])
+def test_models_that_train_in_several_threads_at_once_all_have_the_precision(
+    begin: Callable[..., Any], shared: bool
+) -> None:
+    begin({"precision": "bf16"}, mode="apply")
+    both_are_inside = threading.Barrier(2)
+    one = _Meeting(lambda: both_are_inside.wait(20))
+    models = [one, one if shared else _Meeting(one.in_between)]
+
+    def train(model: Any) -> None:
+        for _ in range(3):
+            model(torch.randn(8, 4)).square().mean().backward()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(train, models))
+    assert {each for model in models for each in model.formats} == {torch.bfloat16}
+    assert one.first.weight.grad is not None
+
+
+def test_threads_of_a_models_own_call_parts_of_it(begin: Callable[..., Any]) -> None:
+    """Layers, and the copies that DataParallel makes of its module: they are called as the model calls them."""
+    trial = begin({"precision": "bf16"}, mode="apply")
+    layer, replica = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)._replicate_for_data_parallel()
+    replica.weight, replica.bias = torch.nn.Parameter(torch.ones(4, 4)), torch.nn.Parameter(torch.ones(4))
+    pool = ThreadPoolExecutor(1)
+    called: list[Any] = []
+    model = _Meeting(lambda: called.extend(pool.submit(each, torch.ones(2, 4)).result() for each in (layer, replica)))
+    model.layer = layer
+    with pool:
+        model(torch.randn(8, 4)).mean().backward()
+    # A thread has an autocast of its own: PyTorch's default, as under the script's own autocast.
+    assert [out.dtype for out in called] == [torch.float32, torch.float32]
+    assert list(trial.adapter.watches.modules.roots) == [model]
 
 
 def _outputs() -> dict[str, Callable[[Any], Any]]:
