@@ -48,6 +48,7 @@ def train(
 def test_fit_is_counted_and_its_metrics_are_told(train: Callable[..., Any]) -> None:
     ran, told = train()
     assert (ran.facts["samples"], ran.facts["steps"]) == (400, 20)
+    assert [note["text"] for note in ran.of("note")] == []  # a model has a strategy on TensorFlow only
     assert ran.facts["as_written"]["batch_size"] == 20
     metrics = {record["name"]: record["value"] for record in ran.of("metric")}
     assert metrics["val_mae"] == pytest.approx(told["val_mae"][-1])

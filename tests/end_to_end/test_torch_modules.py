@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +187,115 @@ def test_a_model_is_traced_as_under_plain_python(
     ran = run_child(write_script(TRACED), config)
     assert not ran.of("exception"), ran.of("exception")
     assert all(ran.evidence(knob) == "verified" for knob in config)
+
+
+class _Meeting(torch.nn.Module):  # type: ignore[misc]  # PyTorch's classes aren't typed here
+    """Calls what it is given in the middle of its forward, and notes the format of its first layer's answer."""
+
+    def __init__(self, in_between: Callable[[], object]) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        self.in_between = in_between
+        self.formats: list[Any] = []
+
+    def forward(self, x: Any) -> Any:
+        out = self.first(x)
+        self.formats.append(out.dtype)
+        self.in_between()
+        return self.second(out)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["a model each", "one model"])
+def test_models_that_train_in_several_threads_at_once_all_have_the_precision(
+    begin: Callable[..., Any], shared: bool
+) -> None:
+    begin({"precision": "bf16"}, mode="apply")
+    both_are_inside = threading.Barrier(2)
+    one = _Meeting(lambda: both_are_inside.wait(20))
+    models = [one, one if shared else _Meeting(one.in_between)]
+
+    def train(model: Any) -> None:
+        for _ in range(3):
+            model(torch.randn(8, 4)).square().mean().backward()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(train, models))
+    assert {each for model in models for each in model.formats} == {torch.bfloat16}
+    assert one.first.weight.grad is not None
+
+
+def test_threads_of_a_models_own_call_parts_of_it(begin: Callable[..., Any]) -> None:
+    """Layers, and the copies that DataParallel makes of its module: they are called as the model calls them."""
+    trial = begin({"precision": "bf16"}, mode="apply")
+    layer, replica = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)._replicate_for_data_parallel()
+    replica.weight, replica.bias = torch.nn.Parameter(torch.ones(4, 4)), torch.nn.Parameter(torch.ones(4))
+    pool = ThreadPoolExecutor(1)
+    called: list[Any] = []
+    model = _Meeting(lambda: called.extend(pool.submit(each, torch.ones(2, 4)).result() for each in (layer, replica)))
+    model.layer = layer
+    with pool:
+        model(torch.randn(8, 4)).mean().backward()
+    # A thread has an autocast of its own: PyTorch's default, as under the script's own autocast.
+    assert [out.dtype for out in called] == [torch.float32, torch.float32]
+    assert list(trial.adapter.watches.modules.roots) == [model]
+
+
+def _outputs() -> dict[str, Callable[[Any], Any]]:
+    import dataclasses
+    from collections import namedtuple
+
+    pair = namedtuple("pair", ["logits", "aux"])
+    output = dataclasses.make_dataclass("output", ["logits"])
+    return {"a named tuple": lambda y: pair(y, None), "a dataclass": output}
+
+
+@pytest.mark.parametrize("kind", _outputs())
+def test_a_loss_is_taken_in_float32_of_whatever_a_model_gives(begin: Callable[..., Any], kind: str) -> None:
+    give = _outputs()[kind]
+
+    class Model(torch.nn.Module):  # type: ignore[misc]  # PyTorch isn't typed here
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 1)
+
+        def forward(self, x: Any) -> Any:
+            return give(self.linear(x))
+
+    begin({"precision": "bf16"})
+    assert Model()(torch.randn(4, 8)).logits.dtype == torch.float32
+
+
+COMPILED_STEPS = """
+    import torch
+    from torch._dynamo.utils import counters
+    from torch.utils.data import DataLoader, TensorDataset
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    @torch.compile(backend="eager")
+    def step():
+        optimizer.step()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def loss_of(x, y):
+        return torch.nn.functional.mse_loss(model(x), y)
+
+    for x, y in DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=16):
+        optimizer.zero_grad()
+        loss_of(x, y).backward()
+        step()
+    breaks = sorted(reason.split()[0] for reason in counters["graph_break"].elements())
+    print(counters["stats"]["unique_graphs"], breaks)
+"""
+
+
+def test_a_step_of_the_script_is_compiled_as_under_plain_python(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    """In as many graphs, and without a warning about a call of ours that Dynamo doesn't know."""
+    script = write_script(COMPILED_STEPS)
+    plain = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=120)
+    ran = run_child(script, window={"warmup_s": 30.0})
+    assert ran.returncode == 0, ran.output
+    assert ran.output.splitlines()[-1] == plain.stdout.strip()
+    assert "Dynamo does not know" not in ran.output

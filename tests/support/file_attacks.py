@@ -227,6 +227,7 @@ PYTHON = {
         "fd = os.open('sub/ckpt', os.O_RDONLY); os.fchdir(fd); say(os.path.relpath(os.getcwd(), top), os.listdir(fd))\n"
     ),
     "current_folder_gone": "import shutil; shutil.rmtree('sub'); os.chdir('sub')",
+    "lock_file": "open('uv.lock', 'w').write('new'); say(open('uv.lock').read()); os.remove('uv.lock')",
     "sqlite": (
         "import sqlite3\n"
         "for i in range(2):\n"
@@ -262,7 +263,9 @@ def prepare(base: Path, names: list[str]) -> None:
         folder = base / name
         (folder / "sub").mkdir(parents=True)
         (folder / "empty").mkdir()
-        for path, text in (("old.txt", "old"), ("other.txt", "other"), ("sub/inner.txt", "inner")):
+        for path, text in (
+            ("old.txt", "old"), ("other.txt", "other"), ("uv.lock", "of uv"), ("sub/inner.txt", "inner"),
+        ):  # fmt: skip
             (folder / path).write_text(text)
         (folder / "link.txt").symlink_to("old.txt")
         (folder / "current").symlink_to("sub")

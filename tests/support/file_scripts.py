@@ -152,7 +152,7 @@ TENSORFLOW = """
         print(numbers(tf.data.Dataset.load("saved")))
         if not preparing:
             print(numbers(data.cache("cached-" + top)), numbers(data.cache("cached-" + top)))
-            print(numbers(data.snapshot("snap-" + top)))
+        print(numbers(data.snapshot("snap-" + top)))
         # checkpoints: a manager that resumes, and sweeps what is too many
         variable = tf.Variable(0.0)
         checkpoint = tf.train.Checkpoint(variable=variable)

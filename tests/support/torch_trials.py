@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,7 @@ def begin() -> Iterator[Callable[..., Trial]]:
 
     def clean() -> None:
         unpatch_all()
+        sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks.clear()  # of applied runs
         for cls, step in zip(classes, steps, strict=True):
             cls.step = step
 

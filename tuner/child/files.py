@@ -148,7 +148,7 @@ class Overlay:
         return self.relinked and self._is_old(self.real(path) if follow else self.entry(path), follow, everywhere)
 
     def _is_old(self, real: str, follow: bool, everywhere: bool) -> bool:
-        if not self.places.is_protected(real, everywhere) or (real.endswith(".lock") and not everywhere):
+        if not self.places.is_protected(real, everywhere):
             return False
         try:
             status = os.stat(real) if follow else os.lstat(real)
@@ -156,6 +156,8 @@ class Overlay:
             return False
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)):
             return False
+        if real.endswith(".lock") and not status.st_size and not everywhere:
+            return False  # it holds nothing: what matters is that others wait for the same one
         born = births.birth(real, follow=follow)
         if born is None:
             return not self.created.has_made(real) and min(status.st_mtime, status.st_ctime) < self.began

@@ -10,6 +10,15 @@ from .records import ChildRequest
 
 TEMPORARY = ("tmp", "pymp-", "torch", "triton", "jax", ".")
 """Names in the temporary folder begin so where a library made them up: no script finds them by their name."""
+CACHES = (
+    "XDG_CACHE_HOME", "PYTHONPYCACHEPREFIX", "PIP_CACHE_DIR", "UV_CACHE_DIR", "CCACHE_DIR",
+    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_ASSETS_CACHE", "HF_MODULES_CACHE", "HF_XET_CACHE",
+    "HUGGINGFACE_HUB_CACHE", "HUGGINGFACE_ASSETS_CACHE", "TRANSFORMERS_CACHE", "PYTORCH_TRANSFORMERS_CACHE",
+    "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "KERAS_HOME",
+    "TFHUB_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH",
+    "MIOPEN_CUSTOM_CACHE_DIR", "VLLM_CACHE_ROOT", "MODELSCOPE_CACHE", "WANDB_CACHE_DIR", "TIKTOKEN_CACHE_DIR",
+)  # fmt: skip
+"""Environment variables that name the cache of a library. One of the user's own making may name anything."""
 GONE = "\0"
 """Lies in place of a path that the script removed."""
 _MOST_LINKS = 40
@@ -69,8 +78,9 @@ def of_descriptor(descriptor: int) -> str | None:
 
 def caches() -> Iterator[str]:
     """What the environment names as one, such as the study's own for what is compiled."""
-    for name, value in os.environ.items():
-        if os.path.isabs(value) and ("CACHE" in name or name in ("HF_HOME", "TORCH_HOME", "KERAS_HOME")):
+    for name in CACHES:
+        value = os.environ.get(name, "")
+        if os.path.isabs(value):
             yield value
 
 
@@ -96,7 +106,10 @@ class Places:
         self.temporary = os.path.realpath(tempfile.gettempdir())
         self.library_cache = os.path.join(self.home, ".cache")
         self.named = tuple(path for path in folders_of(request) if path not in (self.library_cache, self.temporary))
-        self.caches = tuple(os.path.realpath(path) for path in caches())
+        homes = (os.path.realpath(os.getcwd()), *self.named)
+        self.caches = tuple(
+            cache for cache in map(os.path.realpath, caches()) if not any(is_in(home, cache) for home in homes)
+        )
 
     def is_protected(self, real: str, everywhere: bool) -> bool:
         """Whether the path lies where trials may not write what they like. ``everywhere``: also in caches."""

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from support.file_attacks import state
 from support.in_process import Log, session_of
 
-from tuner.child import births, python_files
+from tuner.child import births, places, python_files
 from tuner.child.files import Overlay
 from tuner.child.patches import unpatch_all
+from tuner.child.places import Places
 from tuner.child.stale_reads import StaleReads
 from tuner.child.torch.files import is_model
+from tuner.runner.plain import sitecustomize
 
 
 @pytest.fixture
@@ -65,6 +67,33 @@ def test_the_users_are_diverted_by_any_name(overlay: Overlay, tmp_path: Path) ->
     os.symlink("theirs", "link")
     assert overlay.for_reading("link") == overlay.for_writing("link") == target
     assert overlay.for_reading(3) == 3 and overlay.for_reading("gs://bucket/theirs") == "gs://bucket/theirs"
+
+
+def test_a_lock_that_holds_nothing_is_shared(overlay: Overlay) -> None:
+    """Who locks it waits for whoever else does; what others hold is the user's."""
+    Path("empty.lock").touch()
+    Path("poetry.lock").write_text("x")
+    os.utime("empty.lock", (1, 1))
+    time.sleep(0.02)
+    overlay.began = births.now()
+    time.sleep(0.02)
+    assert overlay.for_writing("empty.lock") == "empty.lock"
+    assert overlay.for_writing("poetry.lock") != "poetry.lock"
+
+
+def test_what_a_variable_of_the_users_calls_a_cache_is_protected(
+    overlay: Overlay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so is the project, where a library's cache is said to be around it."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name, path, free in (
+        ("DATA_CACHE", elsewhere, False), ("TORCH_HOME", elsewhere, True), ("HF_HOME", tmp_path, False),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, str(path))
+        assert Places(overlay.session.request).is_protected(str(elsewhere / "x"), False) is not free
+        monkeypatch.delenv(name)
+    assert sitecustomize.CACHES == places.CACHES
 
 
 @pytest.mark.parametrize(

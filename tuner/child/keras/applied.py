@@ -101,6 +101,8 @@ class AppliedKnobs:
         strategies, fits = self.watches.strategies, self.watches.fits
         if strategies is None:
             return Effect(0, "TensorFlow isn't used")
+        if self.watches.backend != "tensorflow":
+            return Effect(0, f"Keras computes with {self.watches.backend} here")
         observed = strategies.in_use(fits.call.model if fits is not None and fits.call is not None else None)
         wanted = self.knobs.wanted("strategy")
         return Effect(1) if observed == wanted else Effect(0, f"the training runs on {observed}")

@@ -211,13 +211,18 @@ class Observation:
         per_call = int(call.model.steps_per_execution)
         if self.watches.backend == "tensorflow" and per_call > 1:
             self.session.facts.hide_wait(f"{per_call} steps are taken in one call")
-        elif self.watches.strategies is not None and self.watches.strategies.in_use(call.model) not in SEEN_TO_WAIT:
+        elif self._waits_unseen(call):
             self.session.facts.hide_wait("the training step fetches its batches by the iterator of a strategy")
         if steps.calls >= 20 and steps.traces > max(4, steps.calls // 4):
             self.session.facts.remark(
                 f"the training step was traced anew {steps.traces} times in {steps.calls} calls: batches of ever new"
                 " shapes, or Python values where tensors were meant"
             )
+
+    def _waits_unseen(self, call: FitCall) -> bool:
+        """Whether a strategy's own iterator fetches the batches; models have strategies on TensorFlow only."""
+        strategies = self.watches.strategies if self.watches.backend == "tensorflow" else None
+        return strategies is not None and strategies.in_use(call.model) not in SEEN_TO_WAIT
 
     # evidence
 
@@ -228,7 +233,9 @@ class Observation:
                 self._compare(knob, self._threads(kind))
         if "memory_growth" in config:
             self._compare("memory_growth", self.session.facts.as_written.get("memory_growth"))
-        if "strategy" in config and strategies is not None:
+        if "strategy" in config and self.watches.backend != "tensorflow":
+            self.session.knobs.inapplicable("strategy", f"Keras computes with {self.watches.backend} here", sites=0)
+        elif "strategy" in config and strategies is not None:
             self._compare("strategy", strategies.in_use(call.model if call is not None else None))
         if "precision" in config:
             self._precision_evidence()
@@ -253,10 +260,21 @@ class Observation:
             self._compare("batch_size", self._largest_part(steps))
         if "batch_size" in call.refused:
             self._compare("batch_size", None, why=call.refused["batch_size"])
+        self._surplus_evidence(call, steps)
         if config.get("run_eagerly") is False and not call.model.run_eagerly:
             self._traced_evidence(call, steps)
         if "jit_compile" in config:
             self._xla_evidence(call, steps)
+
+    def _surplus_evidence(self, call: FitCall, steps: StepWatch) -> None:
+        """Whether calls of several steps took more of them than their epochs have, by the optimizer's own count."""
+        if int(call.model.steps_per_execution) == 1 or call.custom_step:
+            return
+        counted, expected = steps.updates.counted, steps.batches_trained
+        for knob in ("steps_per_execution", "batch_size") if counted > expected else ():
+            if knob in self.session.request.config:
+                why = f"the model was trained on {counted} batches, where its epochs have {expected}"
+                self._compare(knob, None, why=why)
 
     def _parts(self, call: FitCall) -> int:
         """Micro-batches in one update: those of the script's own, or the parts that a step was split into."""

@@ -131,6 +131,8 @@ class FitWatch:
             patch(trainer, "evaluate", self._evaluate)
             patch(trainer, "predict", self._evaluate)
             self.steps.install(trainer)
+        elif self.session.applied is not None and self.session.request.config:
+            self.steps.install_for_applied(trainer, self.session.applied)
 
     def _enter(self, *, fits: int = 0, evaluations: int = 0) -> None:
         self.nesting.fits += fits

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from ..applied import AppliedRun
 from ..patches import instead, patch
 from ..records import ProbeSide
 from ..session import Session
@@ -19,6 +20,7 @@ from .gradients import GradientWatch
 from .model import accumulation_of
 from .scaling import LossScaleWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
+from .updates import UpdateWatch
 from .witness import COUNTED_AT, StepWitness
 
 # The calls at which the plan of the data is looked at: before the first fetch, and once more.
@@ -58,6 +60,7 @@ class StepWatch:
         self.callback: Callback | None = None
         self.witness = StepWitness(backend)
         self.scaling = LossScaleWatch()
+        self.updates = UpdateWatch()
         self.calls = 0
         self.logs: Logs = {}
         self.batches_trained = 0
@@ -88,6 +91,21 @@ class StepWatch:
             names = {"jax": "JAXEpochIterator", "torch": "TorchEpochIterator"}
             self.batches.install(getattr(module, names[self.backend]))
 
+    def install_for_applied(self, trainer: type, applied: AppliedRun) -> None:
+        """Patches the same class in an applied run, to tell it of the steps and of nothing else."""
+
+        def making(original: Callable[..., Result]) -> Callable[..., Result]:
+            def make_train_function(model: Model, *args: object, **kwargs: object) -> Result:
+                result = original(model, *args, **kwargs)
+                function = model.train_function
+                if function is not None and not hasattr(function, _STEPPING):
+                    model.train_function = _told_to(applied, function, int(model.steps_per_execution))
+                return result
+
+            return make_train_function
+
+        patch(trainer, "make_train_function", making)
+
     # the script's call of fit
 
     def fit_begins(self) -> None:
@@ -115,6 +133,7 @@ class StepWatch:
     def fit_ended(self) -> None:
         """The script's call has returned, or raised."""
         self.batches.counting = False
+        self.updates.fit_ended()
 
     # the training function
 
@@ -143,6 +162,8 @@ class StepWatch:
             self.session.check_stop()
             if self.session.clock.validating:
                 self.session.clock.training_resumes()
+            if self.backend != "jax":
+                self.updates.call_begins(model)
             result = self._run(function, args, timed=per_call == 1)
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
@@ -305,3 +326,16 @@ class StepWatch:
     def traces(self) -> int:
         """How often the step function was traced; 0 where that can't be seen."""
         return self.step_function.experimental_get_tracing_count() if self.step_function is not None else 0
+
+
+def _told_to(applied: AppliedRun, function: TrainFunction, per_call: int) -> TrainFunction:
+    """The training function, whose calls an applied run is told of."""
+
+    def train_function(*args: object) -> object:
+        result = function(*args)
+        for _ in range(per_call):
+            applied.stepped()
+        return result
+
+    setattr(train_function, _STEPPING, True)
+    return train_function

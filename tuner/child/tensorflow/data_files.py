@@ -24,8 +24,8 @@ def divert_cache(overlay: Overlay, module: ModuleType) -> None:
 
 
 def divert_snapshot(overlay: Overlay, module: ModuleType) -> None:
-    """``snapshot(path)``, likewise."""
-    patch(module, "_snapshot", lambda original: _scratch(overlay, original, 1))
+    """``snapshot(path)``, likewise; a folder that is there gets new runs inside of it, however deep."""
+    patch(module, "_snapshot", lambda original: _scratch(overlay, original, 1, inside=True))
 
 
 def divert_save(overlay: Overlay, module: ModuleType) -> None:
@@ -77,13 +77,17 @@ def _with(original: Callable[..., Result], place: int, change: Callable[[object]
     return call
 
 
-def _scratch(overlay: Overlay, original: Callable[..., Result], place: int) -> Callable[..., Result]:
+def _scratch(
+    overlay: Overlay, original: Callable[..., Result], place: int, *, inside: bool = False
+) -> Callable[..., Result]:
     def note(prefix: object) -> object:
         name = local(overlay, prefix) if prefix else None
         if name is not None:
             with overlay.working():
                 overlay.make_folders(os.path.dirname(name))
                 overlay.created.will_make_all(name, scratch=True)
+                for here, _, _ in os.walk(name) if inside else ():
+                    overlay.created.will_make_all(os.path.join(here, ""), scratch=True)
         return prefix
 
     return _with(original, place, note)

@@ -13,6 +13,8 @@ from typing import Any
 from ..patches import patch
 from ..records import Phase
 from ..session import Session
+from .calls import OutermostCalls
+from .outputs import with_tensors
 from .parts import PartsWatch, in_backward
 from .types import Handle, Layer, Module, Result, Tensor
 
@@ -49,7 +51,7 @@ class ModuleWatch:
         self.session = session
         self.torch = torch
         self.on_call = on_call
-        self.inside = False
+        self.calls = OutermostCalls()
         self.precision = session.knobs.wanted("precision")
         self.channels_last = session.knobs.wanted("channels_last")
         mode = session.knobs.wanted("compile")
@@ -88,18 +90,20 @@ class ModuleWatch:
 
     def _note_compile(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def compile(*args: object, **kwargs: object) -> Result:
-            if not self.inside:
+            if not self.calls.inside:
                 self.script_compiled = True
             return original(*args, **kwargs)
 
         return compile
 
     def _call(self, original: Callable[..., Result]) -> Callable[..., Result]:
-        watch = self
+        watch, calls, is_compiling = self, self.calls, self.torch.compiler.is_compiling
 
         def __call__(module: Module, *args: object, **kwargs: object) -> Result:
-            if watch.inside:
-                if module is watch.parts.inner and not watch.torch.compiler.is_compiling():
+            if is_compiling():
+                return original(module, *args, **kwargs)
+            if calls.covers(module):
+                if module is watch.parts.inner:
                     result: Result = watch.parts.run(module, partial(original, module), args, kwargs)
                     return result
                 return original(module, *args, **kwargs)
@@ -112,7 +116,7 @@ class ModuleWatch:
     ) -> Result:
         torch = self.torch
         ours = self.session.here and self.session.may_be_of("torch")
-        if not ours or torch.jit.is_scripting() or torch.jit.is_tracing() or torch.compiler.is_compiling():
+        if not ours or torch.jit.is_scripting() or torch.jit.is_tracing():
             return original(module, *args, **kwargs)
         if in_backward(torch):
             return self._recompute(original, module, args, kwargs)
@@ -131,11 +135,8 @@ class ModuleWatch:
             self.session.clock.training_resumes()
         self.calls_since_backward += 1
         self.on_call(module, (*args, *kwargs.values()))
-        self.inside = True
-        try:
+        with self.calls.entered(module):
             return self._forward(original, module, root, args, kwargs)
-        finally:
-            self.inside = False
 
     def _recompute(
         self, original: Callable[..., Result], module: Module, args: tuple[object, ...], kwargs: dict[str, object]
@@ -148,11 +149,8 @@ class ModuleWatch:
         root = self.roots.get(module)
         if root is None or not root.trains or self._is_in_precision():
             return original(module, *args, **kwargs)
-        self.inside = True
-        try:
+        with self.calls.entered(module):
             return self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
-        finally:
-            self.inside = False
 
     def _is_in_precision(self) -> bool:
         if self.precision not in DTYPES or not self.torch.is_autocast_enabled(self.device_type):
@@ -216,25 +214,13 @@ class ModuleWatch:
 
     def _to_float(self, value: Any, dtype: object) -> Any:
         """Outputs go back as float32: the script's own loss and metrics were written for that."""
-        return self._map_tensors(lambda tensor: tensor.float() if tensor.dtype == dtype else tensor, value)
+        return with_tensors(self.torch, value, lambda tensor: tensor.float() if tensor.dtype == dtype else tensor)
 
     def _cloning(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def cloned(*args: object, **kwargs: object) -> Any:
-            return self._map_tensors(lambda tensor: tensor.clone(), run(*args, **kwargs))
+            return with_tensors(self.torch, run(*args, **kwargs), lambda tensor: tensor.clone())
 
         return cloned
-
-    def _map_tensors(self, change: Callable[[Tensor], Tensor], value: Any) -> Any:
-        if isinstance(value, self.torch.Tensor):
-            return change(value)
-        if isinstance(value, tuple) and type(value) is tuple:
-            return tuple(self._map_tensors(change, item) for item in value)
-        if isinstance(value, list):
-            return [self._map_tensors(change, item) for item in value]
-        if isinstance(value, dict):
-            for key, item in value.items():
-                value[key] = self._map_tensors(change, item)
-        return value
 
     def _to_channels_last(self, value: Any) -> Any:
         if isinstance(value, self.torch.Tensor) and value.dim() == 4:

@@ -28,6 +28,15 @@ WITHHELD = "withheld.txt"
 """In the run's folder: the path that the script would have touched."""
 SILENCED = "silenced.txt"
 """In the run's folder: those of the silenced trackers that the script imports, one a line."""
+CACHES = (
+    "XDG_CACHE_HOME", "PYTHONPYCACHEPREFIX", "PIP_CACHE_DIR", "UV_CACHE_DIR", "CCACHE_DIR",
+    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_ASSETS_CACHE", "HF_MODULES_CACHE", "HF_XET_CACHE",
+    "HUGGINGFACE_HUB_CACHE", "HUGGINGFACE_ASSETS_CACHE", "TRANSFORMERS_CACHE", "PYTORCH_TRANSFORMERS_CACHE",
+    "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "KERAS_HOME",
+    "TFHUB_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH",
+    "MIOPEN_CUSTOM_CACHE_DIR", "VLLM_CACHE_ROOT", "MODELSCOPE_CACHE", "WANDB_CACHE_DIR", "TIKTOKEN_CACHE_DIR",
+)  # fmt: skip
+"""Environment variables that name the cache of a library; ``places.CACHES``."""
 _MADE = "made.jsonl"  # wire.MADE
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC
 
@@ -41,9 +50,12 @@ class Guard:
         self._homes = tuple(os.path.realpath(home) + os.sep for home in homes)
         self._silenced = set(silenced)
         self._began = _now()
-        caches = [value for name, value in os.environ.items() if os.path.isabs(value) and "CACHE" in name]
-        caches += [os.environ[name] for name in ("HF_HOME", "TORCH_HOME", "KERAS_HOME") if name in os.environ]
-        self._caches = tuple(os.path.realpath(path) + os.sep for path in (*caches, os.path.expanduser("~/.cache")))
+        values = [value for name in CACHES if os.path.isabs(value := os.environ.get(name, ""))]
+        caches = [os.path.realpath(value) + os.sep for value in values]
+        self._caches = (
+            *(cache for cache in caches if not any(home.startswith(cache) for home in self._homes)),
+            os.path.realpath(os.path.expanduser("~/.cache")) + os.sep,
+        )
         free = ("/dev", "/proc", "/sys", tempfile.gettempdir())
         self._free = tuple(os.path.realpath(path) + os.sep for path in free)
         self._made: set[str] = set()
