@@ -13,11 +13,22 @@ from tuner.space.arguments import bound_knobs
 from tuner.storage.atomic import write_durably
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import CHECKS, FAULT, LOG, trial_folder
-from tuner.study.blame import Inquiry, Verdict, Whose, alike, fault_text, longest_check_s, may_be_ours
+from tuner.study.blame import (
+    Inquiry,
+    Verdict,
+    Whose,
+    alike,
+    fault_text,
+    longest_check_s,
+    may_be_ours,
+    names_file_of_trial,
+)  # fmt: skip
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.screens import note_unseen
 from tuner.study.surroundings import surroundings_error
+
+_WITHOUT_FILES = "--new --without files may help: a trial then writes where the script does, over your files as well"
 
 
 def measure_baseline(study: StudyContext) -> None:
@@ -37,6 +48,7 @@ def measure_baseline(study: StudyContext) -> None:
         # What is wrong may be mended outside of the script, so it is run again next time.
         study.store.requeue(baseline)
         raise baseline_error(baseline.outcome, trial_folder(study.plan.folder, 0) / LOG)
+    _check_unit(study, baseline)
     if not study.resumed:
         note_unseen(study, baseline)
         for remark in baseline.outcome.knowledge.remarks:
@@ -46,6 +58,16 @@ def measure_baseline(study: StudyContext) -> None:
         free_host_bytes=_free_host_bytes(study.plan, baseline.outcome.measurement),
     )  # fmt: skip
     study.knowledge = with_arguments(knowledge, bound_knobs(study.placeholders))
+
+
+def _check_unit(study: StudyContext, baseline: Trial) -> None:
+    """Raises ``UntunableError`` where samples are planned and the script as written shows none."""
+    measurement, planned = baseline.measurement, study.plan.objective.planned_samples
+    if planned is not None and measurement is not None and measurement.unit != "samples":
+        raise UntunableError(
+            f"{planned} samples are planned, and the script's samples can't be counted: only its steps are seen",
+            hint="leave out --planned-samples, with another study's folder or --new",
+        )
 
 
 def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Trial:
@@ -99,13 +121,11 @@ def blame_error(
 ) -> UserScriptError | UntunableError | OwnFaultError:
     """The error for a script that fails as written, by whose fault that is.
 
-    ``log`` is what it printed in the trial, ``fault`` the file that tells of a fault of ours.
+    ``log`` is what it printed, in the trial's folder, ``fault`` the file that tells of a fault of ours.
     """
     plain = verdict.plain
     if verdict.whose is Whose.OURS:
-        left = "nothing of it can be measured without what breaks it"
-        if not verdict.ways:
-            left = "--new --without files may help: a trial then writes where the script does, over your files as well"
+        left = "nothing of it can be measured without what breaks it" if verdict.ways else _WITHOUT_FILES
         return OwnFaultError(
             f"the script is in order, and autotune breaks it: {failed.detail}",
             hint=f"{left}; please report it, with {fault}", traceback_text=failed.with_ours or failed.traceback_text,
@@ -117,6 +137,12 @@ def blame_error(
             hint=f"it imports {names}, which is off in trials and may explain it: leave that out by an argument of the"
             f" script. So it fails under plain Python with it off; all that it printed is in {log}",
             traceback_text=failed.traceback_text,
+        )
+    if verdict.whose is Whose.OPEN and names_file_of_trial(failed, log.parent):
+        return OwnFaultError(
+            f"autotune may break this script: {failed.detail}",
+            hint=f"the path that it names is the trial's, in place of one of yours; {_WITHOUT_FILES}",
+            traceback_text=failed.with_ours or failed.traceback_text,
         )
     if verdict.whose is Whose.OPEN:
         return UserScriptError(

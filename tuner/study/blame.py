@@ -93,6 +93,12 @@ def alike(one: Outcome, other: Outcome) -> bool:
     return types[0] == types[1] and (bool(types[0]) or one.reason == other.reason)
 
 
+def names_file_of_trial(failed: Outcome, trial: Path) -> bool:
+    """Whether what was raised tells of a path in the trial's folder: the script itself knows of none there."""
+    raised = raised_line(failed.traceback_text)
+    return any(str(folder / FILES) in raised for folder in (trial.absolute(), trial.resolve()))
+
+
 def longest_check_s(failed: Outcome) -> float:
     """How long a run may take that is to show whether the failure comes again."""
     return TIMES * failed.seconds + MARGIN_S

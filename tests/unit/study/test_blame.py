@@ -14,6 +14,7 @@ from support import worlds
 from tuner.child.records import Knowledge
 from tuner.child.watch import Watch
 from tuner.child.wire import KEPT
+from tuner.errors import OwnFaultError
 from tuner.model import BASELINE, Outcome, OutcomeKind, Script
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
@@ -114,6 +115,17 @@ def test_where_the_users_files_were_kept_from_the_script_plain_python_is_not_tri
     (tmp_path / "0000" / KEPT).write_text(json.dumps(str(tmp_path / "out")) + '\n"torn')
     verdict, asked = inquire(tmp_path, raised(), lambda request: raised())
     assert (verdict.whose, [request.plain for request in asked]) == (Whose.OPEN, [False])
+
+
+@pytest.mark.parametrize("place", ["0000/files/home/me/latest", "data/0000/latest"])
+def test_a_path_of_the_trials_is_not_blamed_on_the_script(tmp_path: Path, place: str) -> None:
+    """It stands in place of one of the user's, and only the watch on files can have given it."""
+    text = f"No such file or directory: '{tmp_path / place}'"
+    trace = f'Traceback (most recent call last):\n  File "train.py", line 1, in f\nFileNotFoundError: {text}\n'
+    failed = Outcome(OutcomeKind.USER_ERROR, "script-raised", f"FileNotFoundError: {text}", trace)
+    error = blame_error(failed, Verdict(Whose.OPEN), tmp_path / "0000" / "log.txt")
+    assert isinstance(error, OwnFaultError) is ("files" in place)
+    assert ("--without files" in error.hint) is ("files" in place)
 
 
 def test_the_watch_on_files_is_never_taken_away(tmp_path: Path) -> None:
