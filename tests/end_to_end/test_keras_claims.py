@@ -124,6 +124,16 @@ def test_an_epoch_of_larger_batches_is_not_overrun(begin: Begin, steps: int, tak
     assert reason == ("" if taken else "4 steps, in batches of this size, are no multiple of 8")
 
 
+def test_steps_beyond_an_epoch_are_not_hidden(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should a refusal be missing: what the optimizer has counted tells."""
+    monkeypatch.setattr("tuner.child.keras.fit.FitCall.why_not_several_steps", lambda *call: "")
+    trial = begin({"batch_size": 20, "steps_per_execution": 8}, framework="keras", as_written=WRITTEN)
+    fit_endless(model(), 8)
+    trial.end()
+    why = "the model was trained on 24 batches, where its epochs have 12"
+    assert trial.evidence("steps_per_execution") == trial.evidence("batch_size") == ("contradicted", why)
+
+
 def test_each_call_of_fit_is_asked_how_many_steps_its_epochs_have(begin: Begin) -> None:
     """What an earlier call has set on the model isn't the script's own."""
     trial = begin({"steps_per_execution": 8}, framework="keras", as_written=WRITTEN)

@@ -172,6 +172,8 @@ def pairs_of(
         measurements = before.outcome.measurement, after.outcome.measurement
         if scores[0] is None or scores[1] is None or not measurements[0] or not measurements[1]:
             continue
+        if measurements[0].unit != measurements[1].unit:
+            continue  # steps against samples: their ratio is no gain
         if not calm_only or not _disturbed(schedule, measurements[0], measurements[1]):
             rounds.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
     return Pairs(

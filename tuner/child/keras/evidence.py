@@ -260,10 +260,21 @@ class Observation:
             self._compare("batch_size", self._largest_part(steps))
         if "batch_size" in call.refused:
             self._compare("batch_size", None, why=call.refused["batch_size"])
+        self._surplus_evidence(call, steps)
         if config.get("run_eagerly") is False and not call.model.run_eagerly:
             self._traced_evidence(call, steps)
         if "jit_compile" in config:
             self._xla_evidence(call, steps)
+
+    def _surplus_evidence(self, call: FitCall, steps: StepWatch) -> None:
+        """Whether calls of several steps took more of them than their epochs have, by the optimizer's own count."""
+        if int(call.model.steps_per_execution) == 1 or call.custom_step:
+            return
+        counted, expected = steps.updates.counted, steps.batches_trained
+        for knob in ("steps_per_execution", "batch_size") if counted > expected else ():
+            if knob in self.session.request.config:
+                why = f"the model was trained on {counted} batches, where its epochs have {expected}"
+                self._compare(knob, None, why=why)
 
     def _parts(self, call: FitCall) -> int:
         """Micro-batches in one update: those of the script's own, or the parts that a step was split into."""

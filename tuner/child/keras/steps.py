@@ -20,6 +20,7 @@ from .gradients import GradientWatch
 from .model import accumulation_of
 from .scaling import LossScaleWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
+from .updates import UpdateWatch
 from .witness import COUNTED_AT, StepWitness
 
 # The calls at which the plan of the data is looked at: before the first fetch, and once more.
@@ -59,6 +60,7 @@ class StepWatch:
         self.callback: Callback | None = None
         self.witness = StepWitness(backend)
         self.scaling = LossScaleWatch()
+        self.updates = UpdateWatch()
         self.calls = 0
         self.logs: Logs = {}
         self.batches_trained = 0
@@ -131,6 +133,7 @@ class StepWatch:
     def fit_ended(self) -> None:
         """The script's call has returned, or raised."""
         self.batches.counting = False
+        self.updates.fit_ended()
 
     # the training function
 
@@ -159,6 +162,8 @@ class StepWatch:
             self.session.check_stop()
             if self.session.clock.validating:
                 self.session.clock.training_resumes()
+            if self.backend != "jax":
+                self.updates.call_begins(model)
             result = self._run(function, args, timed=per_call == 1)
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
