@@ -20,7 +20,9 @@ from tuner.analysis.comparison import (
     pairs_of,
     typical,
 )
+from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
+from tuner.devices.base import FOREIGN_SHARE
 from tuner.model import BASELINE, CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
 
 FAST: Config = Config(workers=2)
@@ -216,7 +218,7 @@ def loaded(rate: float, foreign_cpus: float) -> Outcome:
 
 
 def test_rounds_under_heavy_load_are_no_evidence() -> None:
-    schedule = Schedule((SEARCH[1],), 5, 0, most_foreign_cpus=0.5)
+    schedule = Schedule((SEARCH[1],), 5, 0, host=Host(2, FOREIGN_SHARE))
     rates: dict[str, list[float | Outcome]] = {
         "0": [100, loaded(20, 1.4), 101, 99, 100], "2": [110, 111, loaded(30, 1.0), 109, 110],
     }  # fmt: skip
@@ -228,7 +230,7 @@ def test_rounds_under_heavy_load_are_no_evidence() -> None:
 
 
 def test_a_machine_that_was_busy_throughout_proves_nothing() -> None:
-    schedule = Schedule((SEARCH[1],), 4, 0, most_foreign_cpus=0.5)
+    schedule = Schedule((SEARCH[1],), 4, 0, host=Host(2, FOREIGN_SHARE))
     rates: dict[str, list[float | Outcome]] = {
         "0": [loaded(20, 1.1), loaded(21, 1.2), loaded(20, 1.4), 25],
         "2": [loaded(80, 1.1), loaded(82, 1.0), loaded(81, 1.1), 99],
