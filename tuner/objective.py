@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,7 @@ class Objective:
 def amortised(objective: Objective, planned_samples: int) -> Objective:
     """The rate over a whole training of so many samples: its start, compilation included, is charged to it.
 
+    It has no figure (NaN) where samples can't be counted: the rate is one of steps then, and samples are planned.
     That start is one with nothing compiled yet, wherever the study has seen one: see ``tuner.analysis.cold_start``.
     Raises ``ObjectiveError`` for an objective that isn't a rate.
     """
@@ -49,6 +51,8 @@ def amortised(objective: Objective, planned_samples: int) -> Objective:
         )
 
     def score(measurement: Measurement) -> float:
+        if measurement.unit != "samples":
+            return math.nan
         rate = objective.score(measurement)
         return planned_samples / (measurement.start_s + planned_samples / rate)
 

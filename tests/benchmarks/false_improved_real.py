@@ -33,7 +33,7 @@ from shares import share_text
 from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.analysis.contention import CONTAMINATING, Host
+from tuner.analysis.contention import Host
 from tuner.child.records import Window
 from tuner.devices.base import FOREIGN_SHARE
 from tuner.devices.cpu import cpu_device
@@ -102,7 +102,7 @@ def foreign_load(spell_s: float, seed: int) -> Iterator[None]:
 def wait_for_calm(at_most_s: float) -> float:
     """The seconds waited for one in which others use too little to void a round of the finals."""
     started = time.monotonic()
-    most_cpus = Host(usable_cores(), FOREIGN_SHARE, spare_cores()).allowed_foreign_cpus(CONTAMINATING)
+    most_cpus = Host(usable_cores(), FOREIGN_SHARE, spare_cores()).most_foreign_cpus
     while time.monotonic() - started < at_most_s:
         before = cpu_times(os.sched_getaffinity(0))[0]
         time.sleep(1.0)

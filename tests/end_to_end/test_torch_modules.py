@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -261,3 +263,39 @@ def test_a_loss_is_taken_in_float32_of_whatever_a_model_gives(begin: Callable[..
 
     begin({"precision": "bf16"})
     assert Model()(torch.randn(4, 8)).logits.dtype == torch.float32
+
+
+COMPILED_STEPS = """
+    import torch
+    from torch._dynamo.utils import counters
+    from torch.utils.data import DataLoader, TensorDataset
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    @torch.compile(backend="eager")
+    def step():
+        optimizer.step()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def loss_of(x, y):
+        return torch.nn.functional.mse_loss(model(x), y)
+
+    for x, y in DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=16):
+        optimizer.zero_grad()
+        loss_of(x, y).backward()
+        step()
+    breaks = sorted(reason.split()[0] for reason in counters["graph_break"].elements())
+    print(counters["stats"]["unique_graphs"], breaks)
+"""
+
+
+def test_a_step_of_the_script_is_compiled_as_under_plain_python(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    """In as many graphs, and without a warning about a call of ours that Dynamo doesn't know."""
+    script = write_script(COMPILED_STEPS)
+    plain = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=120)
+    ran = run_child(script, window={"warmup_s": 30.0})
+    assert ran.returncode == 0, ran.output
+    assert ran.output.splitlines()[-1] == plain.stdout.strip()
+    assert "Dynamo does not know" not in ran.output

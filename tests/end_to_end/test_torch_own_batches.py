@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from support.torch_trials import begin
+
+from tuner.child import arguments
 
 __all__ = ["begin"]
 Begin = Callable[..., Any]
@@ -18,12 +21,16 @@ TRAIN = """
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=20)
-    size = parser.parse_args().batch_size
+    parser.add_argument("--compile", action="store_true")
+    options = parser.parse_args()
+    size = options.batch_size
     torch.manual_seed(0)
     x = torch.randn(1000, 8)
     y = x.sum(1, keepdim=True)
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    if options.compile:
+        model = torch.compile(model, backend="eager")
     trained = steps = 0
     try:
         while True:
@@ -47,7 +54,9 @@ def _own_count(run: Any) -> float:
 def test_a_real_trial_counts_what_its_script_trained_on(
     run_child: Callable[..., Any], write_script: Callable[..., Path]
 ) -> None:
-    """With a remainder, and with a batch that is larger than the data: that one is no larger batch at all."""
+    """With a remainder, with a model that only this config compiles, and with a batch that is larger than the data:
+    that one is no larger batch at all.
+    """
     script = write_script(TRAIN)
     baseline = run_child(script, knowledge={"placeholders": ["batch_size"]})
     facts = baseline.facts
@@ -56,7 +65,8 @@ def test_a_real_trial_counts_what_its_script_trained_on(
     known |= {"placeholders": ["batch_size"], "as_written": {"batch_size": 20}}
     found = {}
     for size in (30, 520, 1900):
-        run = run_child(script, {"batch_size": size}, argv=("--batch-size", str(size)), knowledge=known)
+        argv = ("--batch-size", str(size), *(["--compile"] if size == 520 else []))
+        run = run_child(script, {"batch_size": size}, argv=argv, knowledge=known)
         assert (run.facts["unit"], run.facts["samples"]) == ("samples", _own_count(run)), run.output
         blocks = [block for block in run.of("block") if block["phase"] == "window"]
         per_step = sum(block["samples"] for block in blocks) / sum(block["steps"] for block in blocks)
@@ -295,3 +305,65 @@ def test_what_seemed_to_be_samples_is_given_up(begin: Begin) -> None:
         model(torch.randn(12 + step % 7, 5)).square().mean().backward()
         optimizer.step()
     assert trial.end()["unit"] == "steps"
+
+
+# who states the batch size
+
+
+def _by_hand(batches: int, rows: int, micro: int = 1, second_loss: bool = False) -> None:
+    """Trains on batches of so many rows that no DataLoader gives, in ``micro`` backwards a step."""
+    model = torch.nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(batches):
+        for _ in range(micro):
+            model(torch.randn(rows, 5)).square().mean().backward()
+        if second_loss:
+            model(torch.randn(rows, 5)).abs().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(("micro", "second_loss"), [(1, False), (4, False), (1, True)])
+def test_a_bound_batch_size_counts_the_samples(begin: Begin, micro: int, second_loss: bool) -> None:
+    """In steps, twice the batch would look half as fast. A GAN's second loss is no second batch."""
+    trial = begin({"batch_size": 24}, placeholders=["batch_size"], as_written={"batch_size": 12}, unit="samples")
+    _by_hand(5, 24, micro, second_loss)
+    facts = trial.end()
+    assert (facts["unit"], facts["samples"]) == ("samples", 5 * 24 * micro)
+
+
+def test_a_baseline_is_counted_by_what_the_argument_says(begin: Begin) -> None:
+    trial = begin(placeholders=["batch_size"], as_written={"batch_size": 12})
+    _by_hand(5, 12)
+    facts = trial.end()
+    assert (facts["unit"], facts["samples"]) == ("samples", 60)
+
+
+@pytest.mark.parametrize("knowledge", [{"unit": "steps", "placeholders": ["batch_size"]}, {}])
+def test_samples_are_counted_only_where_the_baseline_was(begin: Begin, knowledge: dict[str, Any]) -> None:
+    trial = begin({"batch_size": 24}, as_written={"batch_size": 12}, **knowledge)
+    _by_hand(5, 24)
+    facts = trial.end()
+    assert (facts["unit"], facts["samples"]) == ("steps", 0)
+
+
+@pytest.mark.parametrize("flag", ["--batch_size", "--batch-size", "--bs"])
+def test_a_bare_placeholder_is_what_argparse_holds(begin: Begin, flag: str) -> None:
+    trial = begin(placeholders=["batch_size", "width"])
+    arguments.install(trial.session)
+    parser = argparse.ArgumentParser()
+    parser.add_argument(flag, type=int, default=20)
+    parser.add_argument("--width", default="wide")
+    parser.add_argument("--token", default="secret")
+    parser.parse_args([])
+    _by_hand(5, 20)
+    facts = trial.end()
+    assert facts["arguments"] == {"batch_size": 20, "width": "wide"}
+    assert (facts["unit"], facts["samples"]) == ("samples", 100)
+
+
+def test_a_question_of_the_script_counts_the_samples_too(begin: Begin) -> None:
+    trial = begin({"batch_size": 6}, as_written={"batch_size": 3}, unit="samples")
+    assert trial.session.suggest("batch_size", 3) == 6
+    _by_hand(5, 6)
+    assert trial.end()["samples"] == 30

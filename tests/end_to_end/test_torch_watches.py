@@ -164,6 +164,22 @@ def test_samples_are_counted_whatever_the_batch_looks_like(begin: Begin, collate
     assert counted == {list: 18, Stream: 20 if collate else 18}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("batch", [4, 12, 30])
+def test_a_batch_that_is_larger_than_the_data_is_the_data(begin: Begin, batch: int, stream: bool) -> None:
+    trial = begin()
+    model = torch.nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = torch.utils.data.DataLoader(Stream() if stream else list(Stream()), batch_size=batch)
+    for _ in range(3):
+        for rows in loader:
+            optimizer.zero_grad()
+            model(rows).sum().backward()
+            optimizer.step()
+    facts = trial.end()
+    assert (facts["unit"], trial.samples) == ("samples", 3 * 18)
+
+
 def test_the_main_loader_takes_over_from_an_earlier_one(begin: Begin) -> None:
     trial = begin()
     model, optimizer = _model()
@@ -329,64 +345,3 @@ def test_a_script_without_a_step_contradicts_nothing(begin: Begin) -> None:
     trial = begin(config)
     trial.end()
     assert {trial.evidence(knob)[0] for knob in config} == {"unverifiable"}
-
-
-# a batch size that is bound to an argument, without a DataLoader
-
-
-def _by_hand(batches: int, rows: int, micro: int = 1, second_loss: bool = False) -> None:
-    """Trains on batches of so many rows that no DataLoader gives, in ``micro`` backwards a step."""
-    model, optimizer = _model()
-    for _ in range(batches):
-        for _ in range(micro):
-            model(torch.randn(rows, 5)).square().mean().backward()
-        if second_loss:
-            model(torch.randn(rows, 5)).abs().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@pytest.mark.parametrize(("micro", "second_loss"), [(1, False), (4, False), (1, True)])
-def test_a_bound_batch_size_counts_the_samples(begin: Begin, micro: int, second_loss: bool) -> None:
-    """In steps, twice the batch would look half as fast. A GAN's second loss is no second batch."""
-    trial = begin({"batch_size": 24}, placeholders=["batch_size"], as_written={"batch_size": 12}, unit="samples")
-    _by_hand(5, 24, micro, second_loss)
-    facts = trial.end()
-    assert (facts["unit"], facts["samples"]) == ("samples", 5 * 24 * micro)
-
-
-def test_a_baseline_is_counted_by_what_the_argument_says(begin: Begin) -> None:
-    trial = begin(placeholders=["batch_size"], as_written={"batch_size": 12})
-    _by_hand(5, 12)
-    facts = trial.end()
-    assert (facts["unit"], facts["samples"]) == ("samples", 60)
-
-
-@pytest.mark.parametrize("knowledge", [{"unit": "steps", "placeholders": ["batch_size"]}, {}])
-def test_samples_are_counted_only_where_the_baseline_was(begin: Begin, knowledge: dict[str, Any]) -> None:
-    trial = begin({"batch_size": 24}, as_written={"batch_size": 12}, **knowledge)
-    _by_hand(5, 24)
-    facts = trial.end()
-    assert (facts["unit"], facts["samples"]) == ("steps", 0)
-
-
-@pytest.mark.parametrize("flag", ["--batch_size", "--batch-size", "--bs"])
-def test_a_bare_placeholder_is_what_argparse_holds(begin: Begin, flag: str) -> None:
-    trial = begin(placeholders=["batch_size", "width"])
-    arguments.install(trial.session)
-    parser = argparse.ArgumentParser()
-    parser.add_argument(flag, type=int, default=20)
-    parser.add_argument("--width", default="wide")
-    parser.add_argument("--token", default="secret")
-    parser.parse_args([])
-    _by_hand(5, 20)
-    facts = trial.end()
-    assert facts["arguments"] == {"batch_size": 20, "width": "wide"}
-    assert (facts["unit"], facts["samples"]) == ("samples", 100)
-
-
-def test_a_question_of_the_script_counts_the_samples_too(begin: Begin) -> None:
-    trial = begin({"batch_size": 6}, as_written={"batch_size": 3}, unit="samples")
-    assert trial.session.suggest("batch_size", 3) == 6
-    _by_hand(5, 6)
-    assert trial.end()["samples"] == 30

@@ -41,7 +41,8 @@ class AccuracyLimits:
 
     ``max_loss_increase`` is a share of the way that the training loss comes down as written; None leaves losses alone.
     ``min_sample_efficiency`` bounds what a config learns from each sample, as a share of what the script as written
-    does; None leaves that alone. ``max_metric_drop`` bounds metrics that are better when higher, ``max_metric_rise``
+    does; None leaves that alone, and so do losses that are left alone unless it holds by itself: ``efficiency_alone``.
+    ``max_metric_drop`` bounds metrics that are better when higher, ``max_metric_rise``
     those that are better when lower, as shares of their value; ``patterns`` gives the regular expression that finds a
     metric in what the script prints. ``samples`` is what each run of a screen trains on, None for as many as the
     baseline takes in a few seconds, and more where that tells nothing.
@@ -53,11 +54,23 @@ class AccuracyLimits:
     patterns: Mapping[str, str] = field(default_factory=dict)
     samples: int | None = None
     min_sample_efficiency: float | None = 0.9
+    efficiency_alone: bool = False
 
     @property
     def any(self) -> bool:
         """Whether there is anything to hold a config to."""
-        return self.max_loss_increase is not None or bool(self.metrics)
+        return self.compares_losses or bool(self.metrics)
+
+    @property
+    def compares_losses(self) -> bool:
+        """Whether training losses decide anything."""
+        return self.max_loss_increase is not None or self.least_efficiency is not None
+
+    @property
+    def least_efficiency(self) -> float | None:
+        """``min_sample_efficiency`` where it holds, else None."""
+        holds = self.max_loss_increase is not None or self.efficiency_alone
+        return self.min_sample_efficiency if holds else None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -115,7 +128,7 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
         return Screened(config, Noninferiority.FAIL, (gradient,), len(pairs), samples, why, unit)
     baselines = [pair.baseline for pair in pairs]
     descent = descent_of(baselines)
-    losses, efficiency = loss_checks(pairs, limits.max_loss_increase, limits.min_sample_efficiency, descent)
+    losses, efficiency = loss_checks(pairs, limits.max_loss_increase, limits.least_efficiency, descent)
     metrics, unmoved = _metric_checks(pairs, limits, descent)
     further = [check for check in (_movement_check(pairs), gradient) if check is not None]
     checks = [*losses, *metrics, *further]
@@ -139,19 +152,21 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
 def untold(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples: int) -> Screened | None:
     """The inconclusive verdict on any config that follows from how the script as written learned in these pairs alone.
 
-    None where a figure may tell: the losses come down or a bounded metric became better; and where a run failed.
+    None where a figure may tell: losses that are compared come down or a bounded metric became better; and where a run
+    failed.
     """
     baselines = [pair.baseline for pair in pairs]
     descent = descent_of(baselines)
-    may_tell = descent is Descent.DOWN or any(
-        _moved(pairs, name, margin, sign) for sign, bounds in _signed(limits) for name, margin in bounds.items()
-    )
+    bounds = [(sign, name, margin) for sign, each in _signed(limits) for name, margin in each.items()]
+    moved = any(_moved(pairs, name, margin, sign) for sign, name, margin in bounds)
+    may_tell = moved or (descent is Descent.DOWN and limits.compares_losses)
     if may_tell or not limits.any or not all(outcome.complete for outcome in baselines):
         return None
+    unseen = limits.unseen(_metrics_of_all(pairs))
+    why = why_untold(baselines, descent) or unseen or _why_unmoved(name for _, name, _ in bounds)
     return Screened(
-        config, Noninferiority.INCONCLUSIVE, (), 0, samples, why_untold(baselines, descent), _unit(baselines),
-        remedy(baselines, descent, samples),
-    )  # fmt: skip
+        config, Noninferiority.INCONCLUSIVE, (), 0, samples, why, _unit(baselines), remedy(baselines, descent, samples)
+    )
 
 
 def is_settled(config: Config, pairs: Sequence[Pair]) -> bool:
@@ -195,14 +210,16 @@ def _metric_checks(pairs: Sequence[Pair], limits: AccuracyLimits, descent: Desce
             values = [(p.baseline_metrics.get(name), p.candidate_metrics.get(name)) for p in pairs]
             worse = [sign * ((after or 0.0) - (before or 0.0)) / _scale(before) for before, after in values]
             check = held_to(CheckKind.METRIC, name, values, worse, margin)
-            tells = descent is Descent.DOWN or _moved(pairs, name, margin, sign)
+            tells = (descent is Descent.DOWN and limits.compares_losses) or _moved(pairs, name, margin, sign)
             if not tells and check.verdict is Noninferiority.PASS:
                 check = replace(check, verdict=Noninferiority.INCONCLUSIVE)
                 unmoved.append(name)
             checks.append(check)
-    if not unmoved:
-        return checks, ""
-    return checks, f"{', '.join(unmoved)} became no better as written, or was given once only: it can't tell"
+    return checks, _why_unmoved(unmoved) if unmoved else ""
+
+
+def _why_unmoved(metrics: Iterable[str]) -> str:
+    return f"{', '.join(metrics)} became no better as written, or was given once only: it can't tell"
 
 
 def _signed(limits: AccuracyLimits) -> tuple[tuple[int, Mapping[str, float]], ...]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tuner.model import Measurement, Phase, Trial
 
 COMPILE = "compile"
-COLD = "cold"
+COLD, WARM = "cold", "warm"
 
 
 def with_cold_starts(trials: Iterable[Trial]) -> list[Trial]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 from collections import Counter
@@ -10,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.analysis import stats
-from tuner.analysis.contention import contaminated_by
+from tuner.analysis.contention import Host, contaminated_by
 from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, gain, score_of
 from tuner.model import BASELINE, Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
@@ -23,17 +22,17 @@ FEWEST_PAIRS = 3
 class Schedule:
     """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed.
 
-    A round in which a run lost more than ``most_foreign_cpus`` cores to others, or its card was disturbed, is no
-    evidence. Where the time was up they have ``ended``: no rounds are added any more. ``opening``: 1 for the first
-    finals of the study, and one more each time that others are held after more was searched. ``dropped`` candidates,
-    by number, get no more runs.
+    A round in which others took too many of the ``host``'s cores from a run, or its card was disturbed, is no evidence.
+    Where the time was up they have ``ended``: no rounds are added any more. ``opening``: 1 for the first finals of the
+    study, and one more each time that others are held after more was searched. ``dropped`` candidates, by number, get
+    no more runs.
     """
 
     candidates: tuple[Trial, ...]
     rounds: int
     seed: int
     looks: int = 1
-    most_foreign_cpus: float = math.inf
+    host: Host | None = None
     ended: bool = False
     opening: int = 1
     dropped: tuple[int, ...] = ()
@@ -172,6 +171,8 @@ def pairs_of(
         measurements = before.outcome.measurement, after.outcome.measurement
         if scores[0] is None or scores[1] is None or not measurements[0] or not measurements[1]:
             continue
+        if measurements[0].unit != measurements[1].unit:
+            continue  # steps against samples: their ratio is no gain
         if not calm_only or not _disturbed(schedule, measurements[0], measurements[1]):
             rounds.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
     return Pairs(
@@ -218,7 +219,7 @@ def decide(
 
 def _disturbed(schedule: Schedule, *runs: Measurement) -> tuple[str, ...]:
     """What disturbed any run of a round too much, each cause once."""
-    return tuple(dict.fromkeys(cause for run in runs for cause in contaminated_by(run, schedule.most_foreign_cpus)))
+    return tuple(dict.fromkeys(cause for run in runs for cause in contaminated_by(run, schedule.host)))
 
 
 def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:

@@ -14,6 +14,10 @@ FOREIGN_CARD_SHARE = 0.1
 """The share of a card's multiprocessors' time that other processes may take beside a measurement."""
 CONTAMINATING = 2.5
 """With so many times what is allowed a run of the finals is no evidence: such load turns conclusions around."""
+MOST_FOREIGN_CPUS = 2.5
+"""And with more than so many cores, or half of all, however many there are."""
+IDLE_SHARE = 0.25
+"""Where the cores only feed an accelerator others may take more in the finals, as long as such a share stays idle."""
 MOVED = 1.1
 """A baseline that moved by more than this ratio between two anchors says that the machine changed in between."""
 
@@ -30,16 +34,32 @@ SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 class Host:
     """The cores around a measurement: those that we may use, and the share of them that others may take.
 
-    ``spare_cores`` are those that a quota keeps from us: whoever uses them takes nothing from us.
+    ``spare_cores`` are those that a quota keeps from us: whoever uses them takes nothing from us. ``feeds``: whether
+    the cores only feed an accelerator.
     """
 
     cores: int
     foreign_share: float
     spare_cores: int = 0
+    feeds: bool = False
 
-    def allowed_foreign_cpus(self, times: float = 1.0) -> float:
-        """Cores that other processes may use beside a measurement, or so many ``times`` what is allowed."""
-        return self.spare_cores + times * self.cores * self.foreign_share
+    def allowed_foreign_cpus(self) -> float:
+        """Cores that other processes may use beside a measurement."""
+        return self.spare_cores + self.cores * self.foreign_share
+
+    @property
+    def most_foreign_cpus(self) -> float:
+        """Cores with which a run of the finals is evidence still."""
+        share = CONTAMINATING * self.foreign_share * self.cores
+        return self.spare_cores + min(share, self.cores / 2, MOST_FOREIGN_CPUS)
+
+    def is_too_busy(self, measurement: Measurement) -> bool:
+        """Whether others took so many cores that a run of the finals is no evidence."""
+        if measurement.foreign_cpus <= self.most_foreign_cpus:
+            return False
+        own = measurement.cpu_s_per_sample * measurement.rate
+        idle = self.cores + self.spare_cores - own - measurement.foreign_cpus
+        return not self.feeds or idle < IDLE_SHARE * self.cores
 
 
 def contamination(outcome: Outcome, host: Host) -> str:
@@ -48,7 +68,7 @@ def contamination(outcome: Outcome, host: Host) -> str:
     if measurement is None or not outcome.complete:
         return ""
     causes = []
-    if measurement.foreign_cpus > host.allowed_foreign_cpus():
+    if measurement.foreign_cpus > host.allowed_foreign_cpus() or host.is_too_busy(measurement):
         causes.append(f"{foreign_text(measurement)} of {host.cores + host.spare_cores} cores")
     return "; ".join([*causes, *_card_causes(measurement.card)])
 
@@ -67,13 +87,13 @@ def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
     return card is not None and bool(card.throttle_reasons & SLOWED), max(busy, on_card)
 
 
-def contaminated_by(measurement: Measurement, most_foreign_cpus: float) -> tuple[str, ...]:
+def contaminated_by(measurement: Measurement, host: Host | None) -> tuple[str, ...]:
     """Why a run of the finals is no evidence, a cause each, for people; () where it is evidence.
 
-    ``most_foreign_cpus`` are the cores that others may have taken; of a card it is ``CONTAMINATING`` times the allowed
-    share.
+    Without a ``host`` its cores aren't looked at. Of a card others may take ``CONTAMINATING`` times the allowed share.
     """
-    causes = ["other processes kept the machine busy"] if measurement.foreign_cpus > most_foreign_cpus else []
+    busy = host is not None and host.is_too_busy(measurement)
+    causes = ["other processes kept the machine busy"] if busy else []
     card = measurement.card
     if card is not None and card.throttle_reasons & SLOWED:
         causes.append(_slowed_text(card))

@@ -86,15 +86,20 @@ class BaselineTrack:
         trials = list(trials)
         runs = [t.measurement for t in trials if t.phase in _ANCHORS]
         self._blocks = [run.blocks for run in runs if run is not None]
-        scores = ((t.number, score_of(t.outcome, objective)) for t in trials if t.phase in _ANCHORS)
+        self._unit = next((run.unit for run in runs if run is not None), None)
+        alike = [t for t in trials if t.phase in _ANCHORS and t.measurement and t.measurement.unit == self._unit]
+        scores = ((t.number, score_of(t.outcome, objective)) for t in alike)
         self._anchors = sorted((number, score) for number, score in scores if score is not None)
 
     def gain(self, trial: Trial | None) -> float | None:
         """The trial's ratio to the baseline's score at its number, above 1 for better.
 
-        None without a score, without any run of the baseline, and for a probe: one side of the loop is no config.
+        None without a score, without any run of the baseline, where it is counted in another unit than the baseline's
+        (samples against steps), and for a probe: one side of the loop is no config.
         """
         if trial is None or trial.phase is Phase.PROBE:
+            return None
+        if trial.measurement is not None and self._unit not in (None, trial.measurement.unit):
             return None
         score, reference = score_of(trial.outcome, self._objective), self.reference(trial.number)
         return None if score is None or reference is None else gain(score, reference, self._objective)

@@ -29,30 +29,46 @@ def loss_checks(
 ) -> tuple[list[Check], Ratio | None]:
     """Each training loss, what is learned from each sample, and the least of the latter with its interval.
 
-    ``margin`` is a share of how far the losses of the same optimizer steps came down together; None leaves all alone.
+    ``margin`` is a share of how far the losses of the same optimizer steps came down together. Without one the
+    efficiency alone is held to its bound: inconclusive where no loss shows it, failed by one that isn't finite. Without
+    either all is left alone.
     """
-    if margin is None:
+    if margin is None and least_efficiency is None:
         return [], None
     objectives = objectives_of(pairs[0].baseline)
     names = _names([site for sites in objectives.values() for site in sites])
-    if not names:
+    if margin is not None and not names:
         return [unknown(CheckKind.LOSS, LOSS, margin)], None
     told = descent is Descent.DOWN
     checks: list[Check] = []
     ratios: list[Ratio] = []
-    for sites in objectives.values():
-        scale = mean(progress_of(pair.baseline, sites) for pair in pairs) if told else None
-        checks += [_loss_check(pairs, names[site], site, scale, margin) for site in sites]
+    if margin is not None:
+        for sites in objectives.values():
+            scale = mean(progress_of(pair.baseline, sites) for pair in pairs) if told else None
+            checks += [_loss_check(pairs, names[site], site, scale, margin) for site in sites]
     for site, name in names.items() if told else ():
+        own = f"{CheckKind.EFFICIENCY} of {name}" if len(names) > 1 else str(CheckKind.EFFICIENCY)
         known = _both(pairs, site)
         if len(known) < len(pairs) or not all(has_come_down([before]) for before, _ in known):
+            if margin is None and least_efficiency is not None:
+                checks += _unseen_efficiency(pairs, own, site, least_efficiency)
             continue
         efficiencies = sample_efficiencies(known)
         ratios.append(_efficiency_interval(efficiencies))
         if least_efficiency is not None:
-            own = f"{CheckKind.EFFICIENCY} of {name}" if len(names) > 1 else str(CheckKind.EFFICIENCY)
             checks.append(_efficiency_check(efficiencies, own, least_efficiency))
+    if margin is None and least_efficiency is not None and not checks:
+        checks.append(unknown(CheckKind.EFFICIENCY, str(CheckKind.EFFICIENCY), 1 - least_efficiency))
     return checks, min(ratios, key=lambda ratio: ratio.ratio, default=None)
+
+
+def _unseen_efficiency(pairs: Sequence[Pair], name: str, site: str, least: float) -> list[Check]:
+    """Where no loss check holds a config to it: a loss as written that the config shows no finite curve of."""
+    lates = [(_late(pair.baseline, site), _late(pair.candidate, site)) for pair in pairs]
+    check = unknown(CheckKind.EFFICIENCY, name, 1 - least)
+    if any(after is not None and not math.isfinite(after) for _, after in lates):
+        return [replace(check, verdict=Noninferiority.FAIL)]
+    return [check] if any(before is not None and after is None for before, after in lates) else []
 
 
 def why_untold(baselines: Sequence[Outcome], descent: Descent) -> str:

@@ -99,7 +99,10 @@ def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> Cp
 
 
 def card_use(samples: Iterable[ResourceSample], began: float, ended: float) -> CardUse | None:
-    """What the readings of the card between two moments add up to; None where there is none."""
+    """What the readings of the card between two moments add up to; None where there is none.
+
+    Others' share isn't known where some process on the card may or may not be the trial's, as in a container.
+    """
     readings = [s.card for s in samples if began <= s.t <= ended and s.card is not None]
     if not readings:
         return None
@@ -113,6 +116,7 @@ def card_use(samples: Iterable[ResourceSample], began: float, ended: float) -> C
         for reading, processes in zip(readings, foreign, strict=True)
         if reading.tells_shares
     ]
+    untold = any(who is None and share != 0 for reading in readings for _, _, share, who in reading.processes)
     return CardUse(
         readings=len(readings),
         sm_mhz=statistics.median(clocks) if clocks else None,
@@ -120,5 +124,5 @@ def card_use(samples: Iterable[ResourceSample], began: float, ended: float) -> C
         hottest_celsius=max((r.celsius for r in readings if r.celsius is not None), default=None),
         throttle_reasons=reasons,
         foreign_bytes=max(sum(held or 0 for _, held, _, _ in processes) for processes in foreign),
-        foreign_share=statistics.fmean(shares) if shares else None,
+        foreign_share=statistics.fmean(shares) if shares and not untold else None,
     )

@@ -125,7 +125,7 @@ class Overlay:
         if not (self.relinked or self.is_elsewhere) or self.is_working:
             return path
         name = self.absolute(path)
-        if name is None:
+        if name is None or (not self.is_elsewhere and self._is_itself(name)):
             return path
         with self.working():
             seen = self._known_entry(name)
@@ -174,7 +174,9 @@ class Overlay:
         """Whether the path is surely what it says: found out fast, for a loader that reads a file a sample."""
         folder, last = os.path.split(name)
         real = self._real_folders.get(folder)
-        if real is None or (self.is_shared and self._is_there(self._target_of(f"{real}{os.sep}{last}"))):
+        if real is None or (self.relinked and real != folder):
+            return False
+        if self.is_shared and self._is_there(self._target_of(f"{real}{os.sep}{last}")):
             return False
         key = f"{real}{os.sep}{last}"
         if self._below is None:
@@ -219,10 +221,10 @@ class Overlay:
                 return self.diverted[name] + below
             if name in self.removed:
                 return GONE
-            above, last = os.path.split(name)
-            if above == name:
+            name, _, last = name.rpartition(os.sep)
+            if not name:
                 return None
-            name, below = above, os.sep + last + below
+            below = os.sep + last + below
 
     def _target_of(self, name: str) -> str:
         return os.path.join(self.root, name.lstrip(os.sep))

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from .files import Overlay
-from .places import GONE, is_in, of_descriptor
+from .places import is_in, of_descriptor
 
 Result = TypeVar("Result")
 """What a patched function gives back unchanged."""
@@ -140,23 +140,27 @@ class Entry:
             return 0
 
 
+def _entry(overlay: Overlay, folder: str, real: str, given: object, found: os.DirEntry[str]) -> Entry:
+    """``real``: the folder, its links followed. ``given``: the folder as the script gives it."""
+    name = os.fsdecode(found.name)
+    whole = os.path.join(folder, name)
+    knows = not found.is_symlink() and os.path.join(real, name) not in overlay.diverted
+    if knows and overlay.is_shared:
+        knows = overlay.view(whole, follow=False) == os.fsdecode(found.path)
+    top = os.curdir if given is None else given
+    path = os.path.join(top, found.name) if isinstance(top, (str, os.PathLike)) else found.name
+    if isinstance(top, bytes):
+        path = os.path.join(top, found.name)  # type: ignore[call-overload]  # a name is bytes, too
+    return Entry(found, path, None if knows else whole)
+
+
 class Entries:
     """What ``os.scandir`` gives of the folder, without the entries that the script removed. ``given``: its argument."""
 
     def __init__(self, overlay: Overlay, folder: str, given: object, found: list[os.DirEntry[str]]) -> None:
         kept = set(overlay.listed(folder, [entry.name for entry in found]))
-        self._entries = iter([self._entry(overlay, folder, given, entry) for entry in found if entry.name in kept])
-
-    @staticmethod
-    def _entry(overlay: Overlay, folder: str, given: object, found: os.DirEntry[str]) -> Entry:
-        whole = os.path.join(folder, os.fsdecode(found.name))
-        place = None if found.is_symlink() else overlay.view(whole, follow=False)
-        is_itself = place is not None and place != GONE and place == os.fsdecode(found.path)
-        top = os.curdir if given is None else given
-        path = os.path.join(top, found.name) if isinstance(top, (str, os.PathLike)) else found.name
-        if isinstance(top, bytes):
-            path = os.path.join(top, found.name)  # type: ignore[call-overload]  # a name is bytes, too
-        return Entry(found, path, None if is_itself else whole)
+        real = overlay.real(folder)
+        self._entries = iter([_entry(overlay, folder, real, given, entry) for entry in found if entry.name in kept])
 
     def __iter__(self) -> Entries:
         return self

@@ -33,10 +33,9 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
 def install(overlay: Overlay) -> None:
     """Patches the ways in which Python scripts write, rename, remove and look for files."""
     patch(builtins, "open", lambda original: _open(overlay, original))
-    file_io = _file_io(overlay, io.FileIO)
     for module in (io, _io):
         patch(module, "open", lambda _: builtins.open)
-        put(module, "FileIO", file_io)
+    put(io, "FileIO", _file_io(overlay, io.FileIO))  # and not that of _io, by which Python imports
     remove, rmdir = _removing(_is_file), _removing(_is_empty_folder)
     patches: dict[str, Make] = {
         "open": _os_open, "replace": renames.rename, "rename": renames.rename, "link": renames.link,

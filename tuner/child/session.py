@@ -104,7 +104,7 @@ class Session:
         self.ended_badly = False
         """Whether the script ended with an error."""
         self.thread = threading.get_ident()
-        self._pid = os.getpid()
+        self._forked_off = False
         self._started = time.monotonic() if request.spawned_monotonic is None else request.spawned_monotonic
         deadline_s = math.inf if request.deadline_s is None else request.deadline_s
         self._ends_by = self._started + deadline_s - min(LEAVING_S, deadline_s / 10)
@@ -119,13 +119,14 @@ class Session:
 
     def _forked(self) -> None:
         """A forked loader worker runs the user's dataset; nothing in it may be recorded or stopped."""
+        self._forked_off = True
         self.measuring = False
         self.stopped = False
 
     @property
     def here(self) -> bool:
-        """Whether this is the process that the trial measures."""
-        return os.getpid() == self._pid
+        """Whether this is the process that the trial measures. Not asked of the system: a compiler may trace it."""
+        return not self._forked_off
 
     def uses(self, watch: Watch) -> bool:
         """Whether the watch is to be put in place; called when that is about to be done."""

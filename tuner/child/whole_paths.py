@@ -19,11 +19,13 @@ GIVEN: dict[str, tuple[Given, ...]] = {
     "rename": _TWO, "replace": _TWO, "link": _TWO, "symlink": ((1, "dst", "dir_fd"),),
 }  # fmt: skip
 """Name of a function → its paths, where it hasn't just one."""
-_ITSELF = {
-    "lstat", "readlink", "remove", "unlink", "rmdir", "rmtree", "mkdir", "rename", "replace", "link", "symlink",
-    "lchown", "open",
+_ITSELF = {"remove", "unlink", "rmdir", "rmtree", "mkdir", "rename", "replace", "link", "symlink", "lchown"}
+"""Functions that act on a link, and not on what it leads to."""
+_ASKING = {
+    "open", "stat", "lstat", "readlink", "access", "truncate", "getxattr", "listxattr", "statvfs", "listdir", "scandir",
+    "chdir", "fchdir",
 }  # fmt: skip
-"""Functions that act on a link, and not on what it leads to, or that see to that themselves."""
+"""Functions that ask the overlay for what is meant themselves."""
 
 
 def whole_paths(
@@ -33,13 +35,13 @@ def whole_paths(
 
     What the overlay does itself, and a descriptor of which the kernel doesn't tell the path, is the original's.
     """
-    given = GIVEN.get(name, _ONE)
+    given, finds = GIVEN.get(name, _ONE), name not in _ASKING
 
     def call(*args: object, **kwargs: object) -> Result:
         if overlay.is_working:
             return original(*args, **kwargs)
         below = bool(kwargs) and any(kwargs.get(folder) is not None for _, _, folder in given)
-        if not (below or overlay.relinked or overlay.is_elsewhere):
+        if not (below or (finds and (overlay.relinked or overlay.is_elsewhere))):
             return function(*args, **kwargs)
         places, names = list(args), dict(kwargs)
         follow = name not in _ITSELF and bool(names.get("follow_symlinks", True))
@@ -51,7 +53,7 @@ def whole_paths(
             whole = _whole(path, names.pop(folder, None))
             if whole is None:
                 return original(*args, **kwargs)
-            whole = overlay.meant(whole, follow=follow)
+            whole = overlay.meant(whole, follow=follow) if finds else whole
             if isinstance(path, bytes):
                 whole = os.fsencode(whole)
             if place < len(places):

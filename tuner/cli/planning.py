@@ -114,8 +114,8 @@ def _accuracy_text(limits: AccuracyLimits) -> str:
     parts = []
     if limits.max_loss_increase is not None:
         parts.append(f"training loss at most {limits.max_loss_increase:.2%} of its way down worse")
-        least = limits.min_sample_efficiency
-        parts += [f"learns as from {least:.0%} of the samples at least"] if least is not None else []
+    if limits.least_efficiency is not None:
+        parts.append(f"learns as from {limits.least_efficiency:.0%} of the samples at least")
     parts += [f"{name} at most {drop:.2%} lower" for name, drop in limits.max_metric_drop.items()]
     parts += [f"{name} at most {rise:.2%} higher" for name, rise in limits.max_metric_rise.items()]
     return ", ".join(parts) or "not screened"

@@ -7,7 +7,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,16 +82,20 @@ def gather(arguments: argparse.Namespace) -> Settings:
         folder=merged["study"], knobs=merged["knobs"], pinned=Config(merged["set"]), max_memory=merged["max_memory"],
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
         effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
-        accuracy=_accuracy(merged), probe=merged["probe"], loads=tuple(map(Path, loads)),
+        accuracy=_accuracy(merged, {*declared, *command}), probe=merged["probe"], loads=tuple(map(Path, loads)),
         without=merged["without"],
     )  # fmt: skip
 
 
-def _accuracy(merged: Mapping[str, Any]) -> AccuracyLimits:
-    """Raises ``UsageError`` for a metric that is bounded both ways, and for a pattern whose metric nothing bounds."""
+def _accuracy(merged: Mapping[str, Any], given: Collection[str]) -> AccuracyLimits:
+    """The limits; what was ``given`` is no default.
+
+    Raises ``UsageError`` for a metric that is bounded both ways, and for a pattern whose metric nothing bounds.
+    """
     limits = AccuracyLimits(
         merged["max_loss_increase"], merged["max_metric_drop"], merged["max_metric_rise"], merged["metric"],
         merged["screen_samples"], merged["min_sample_efficiency"],
+        efficiency_alone=merged["max_loss_increase"] is None and "min_sample_efficiency" in given,
     )  # fmt: skip
     for name in limits.max_metric_drop:
         if name in limits.max_metric_rise:

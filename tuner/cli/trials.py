@@ -21,7 +21,7 @@ from tuner.objective import RATE, Objective
 from tuner.report import waterfall as waterfalls
 from tuner.report.trials import TrialsReport
 from tuner.storage.atomic import write_durably
-from tuner.storage.audit import disagreements
+from tuner.storage.audit import audit
 from tuner.storage.studies import StoredStudy, open_study
 from tuner.study.identity import objective_of
 
@@ -85,16 +85,24 @@ def _objective(stored: StoredStudy, *, trusted: bool) -> Objective:
 
 def _check(stored: StoredStudy) -> int:
     """Says whether the stored figures follow from the raw records; raises ``StorageError`` where they don't."""
-    different = disagreements(stored.folder, stored.trials)
-    if different:
+    found = audit(stored.folder, stored.trials)
+    if found.different:
         raise StorageError(
-            f"{count_text(len(different), 'figure')} of {stored.folder} can't be derived from the records again:\n  "
-            + "\n  ".join(different),
+            f"{count_text(len(found.different), 'figure')} of {stored.folder} can't be derived from the records again:"
+            + "".join(f"\n  {line}" for line in found.different),
             hint="records were changed or removed, or another version of autotune wrote them",
         )
     measured = sum(trial.measurement is not None for trial in stored.trials)
     print(f"all figures of {count_text(measured, 'trial')} follow from the raw records")
+    for what, numbers in found.unchecked.items():
+        trials = count_text(len(numbers), "trial")
+        print(f"can't be checked of {trials}, whose files are gone: {what} ({_list(numbers)})")
     return ExitCode.OK
+
+
+def _list(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return shown if len(numbers) <= 8 else f"{shown}, ..."
 
 
 def _show_waterfall(

@@ -185,10 +185,13 @@ def child_environment(request: TrialRequest, request_path: Path, records: int) -
 
 
 def _environment(request: TrialRequest, *, shown: bool = True) -> dict[str, str]:
-    """The user's environment with the threads and, where it is ``shown``, the device set, and trackers off."""
+    """The user's environment with the threads and, where it is ``shown``, the device set, and trackers off.
+
+    The compile cache is the study's, whichever the user has: only that is known to have been empty.
+    """
     return {
-        **_compile_cache(request.compile_cache),
         **os.environ,
+        **_compile_cache(request.compile_cache),
         **device_environment(request.device, request.config, shown=shown),
         **_silent_trackers(request.folder.absolute()),
         "PYTHONUNBUFFERED": "1",

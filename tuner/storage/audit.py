@@ -1,48 +1,132 @@
-"""Checks stored figures: derives them again from the trials' raw records, which are their only source."""
+"""Checks what is stored of trials against what each trial's folder holds: its raw records, its request, its outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tuner.analysis.measurement import measurement_of
-from tuner.model import Measurement, Trial
-from tuner.storage.folder import RECORDS, RESOURCES, trial_folder
+from tuner.analysis.measurement import all_of, knob_reports, last_of, measurement_of
+from tuner.child.records import Evidence, Failure, WindowEnd
+from tuner.child.wire import Entry, decode_request
+from tuner.masking import MASK
+from tuner.model import Config, Measurement, Outcome, OutcomeKind, Trial
+from tuner.storage import codec
+from tuner.storage.folder import OUTCOME, RECORDS, REQUEST, RESOURCES, trial_folder
 from tuner.storage.records import read_records, read_resources
 
-
-def rederived(folder: Path, trial: Trial) -> Measurement | None:
-    """The measurement that the trial's raw records give; None where they give none. Raises ``OSError``."""
-    raw = trial_folder(folder, trial.number)
-    return measurement_of(read_records(raw / RECORDS), read_resources(raw / RESOURCES))
+_OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
 
 
-def disagreements(folder: Path, trials: Iterable[Trial]) -> list[str]:
-    """A line for each stored figure that isn't what the raw records give, and for records that can't be read."""
-    lines = []
+@dataclass
+class Audit:
+    """What came of a check: a line for each thing that is ``different`` from what the folders hold.
+
+    ``unchecked`` says of what nothing is left to check it by → the numbers of the trials.
+    """
+
+    different: list[str] = field(default_factory=list)
+    unchecked: dict[str, list[int]] = field(default_factory=dict)
+
+    def lacks(self, what: str, number: int) -> None:
+        """Notes that nothing is left to check ``what`` of that trial by."""
+        self.unchecked.setdefault(what, []).append(number)
+
+
+def audit(folder: Path, trials: Iterable[Trial]) -> Audit:
+    """Holds each finished trial against its own folder in the study's ``folder``."""
+    found = Audit()
     for trial in trials:
-        stored = trial.measurement
-        if stored is None:
-            continue
+        raw = trial_folder(folder, trial.number)
         try:
-            derived = rederived(folder, trial)
+            lines = [*_figures(found, raw, trial), *_asked(found, raw, trial), *_ended(found, raw, trial)]
         except OSError as error:
-            lines.append(f"trial {trial.number}: its records can't be read: {error.strerror} ({error.filename})")
-            continue
-        lines += [f"trial {trial.number}: {text}" for text in _differences(stored, derived)]
+            lines = [f"its records can't be read: {error.strerror} ({error.filename})"]
+        found.different += [f"trial {trial.number}: {text}" for text in lines]
+    return found
+
+
+def _figures(found: Audit, raw: Path, trial: Trial) -> list[str]:
+    """Whether the measurement, and that there is none, follow from the raw records."""
+    outcome = trial.outcome
+    if outcome is None:
+        return []
+    entries = read_records(raw / RECORDS)
+    derived = measurement_of(entries, read_resources(raw / RESOURCES))
+    if not entries and outcome.measurement is None:
+        found.lacks("how they ended", trial.number)
+        return []
+    lines = _differences(outcome.measurement, derived) if outcome.measurement is not None else []
+    return [*lines, *_kind(outcome, entries, derived)]
+
+
+def _kind(outcome: Outcome, entries: list[Entry], derived: Measurement | None) -> list[str]:
+    """What the child's records alone decide: a whole window without a fault is complete, and a fault isn't.
+
+    How the process ended isn't kept; where the records leave it to that, nothing is said.
+    """
+    records = [entry.record for entry in entries]
+    window = last_of(records, WindowEnd)
+    whole = window is not None and window.complete and derived is not None
+    faults = [record.reason for record in all_of(records, Failure) if not (whole and record.reason in _OUT_OF_MEMORY)]
+    faults += ["contradicted" for report in knob_reports(records) if report.evidence is Evidence.CONTRADICTED]
+    over_a_limit = outcome.kind is OutcomeKind.INFEASIBLE and outcome.reason in _OUT_OF_MEMORY
+    told = f"{outcome.kind} ({outcome.reason})" if outcome.reason else str(outcome.kind)
+    if outcome.kind is OutcomeKind.COMPLETE and faults:
+        return [f"it is {told}, its records tell of {faults[0]}"]
+    if whole and not faults and outcome.kind is not OutcomeKind.COMPLETE and not over_a_limit:
+        return [f"it is {told}, its records are those of a complete one"]
+    if over_a_limit and outcome.measurement is None and whole and not faults:
+        return [f"it is {told}, its records are those of a complete one"]
+    return []
+
+
+def _asked(found: Audit, raw: Path, trial: Trial) -> list[str]:
+    """Whether the child ran what the trial says: its config, its seed, its samples, its side of the loop."""
+    try:
+        request = decode_request((raw / REQUEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        found.lacks("with which config they ran", trial.number)
+        return []
+    except ValueError:
+        return [f"its {REQUEST} can't be read"]
+    lines = []
+    if trial.config != Config(request.config):
+        lines.append(f"its config is {_short(dict(trial.config))}, its {REQUEST} says {_short(dict(request.config))}")
+    for name, own, asked in (
+        ("seed", trial.seed, request.seed),
+        ("samples", trial.samples, request.window.until_samples if trial.samples is not None else None),
+        ("side", trial.side.in_child if trial.side is not None else None, request.probe),
+    ):
+        if own != asked:
+            lines.append(f"its {name} is {own}, its {REQUEST} says {asked}")
     return lines
+
+
+def _ended(found: Audit, raw: Path, trial: Trial) -> list[str]:
+    """Whether the database has the outcome that was written when the trial ended."""
+    try:
+        written = codec.decode_outcome((raw / OUTCOME).read_bytes())
+    except FileNotFoundError:
+        found.lacks("what was written at their end", trial.number)
+        return []
+    except ValueError:
+        return [f"its {OUTCOME} can't be read"]
+    outcome = trial.outcome
+    if outcome is None or (outcome.kind, outcome.reason) == (written.kind, written.reason):
+        return []
+    return [f"it is {outcome.kind} ({outcome.reason}), its {OUTCOME} says {written.kind} ({written.reason})"]
 
 
 def _differences(stored: Measurement, derived: Measurement | None) -> list[str]:
     if derived is None:
         return ["its records give no measurement"]
     different = []
-    for field in fields(Measurement):
-        own, again = getattr(stored, field.name), getattr(derived, field.name)
-        if _plain(own) != _plain(again):
-            different.append(f"{field.name} is {_short(own)}, its records give {_short(again)}")
+    for field_ in fields(Measurement):
+        own, again = getattr(stored, field_.name), getattr(derived, field_.name)
+        if _plain(own) != _plain(again) and MASK not in _plain(own):
+            different.append(f"{field_.name} is {_short(own)}, its records give {_short(again)}")
     return different
 
 

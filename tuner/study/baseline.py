@@ -48,6 +48,7 @@ def measure_baseline(study: StudyContext) -> None:
         # What is wrong may be mended outside of the script, so it is run again next time.
         study.store.requeue(baseline)
         raise baseline_error(baseline.outcome, trial_folder(study.plan.folder, 0) / LOG)
+    _check_unit(study, baseline)
     if not study.resumed:
         note_unseen(study, baseline)
         for remark in baseline.outcome.knowledge.remarks:
@@ -57,6 +58,16 @@ def measure_baseline(study: StudyContext) -> None:
         free_host_bytes=_free_host_bytes(study.plan, baseline.outcome.measurement),
     )  # fmt: skip
     study.knowledge = with_arguments(knowledge, bound_knobs(study.placeholders))
+
+
+def _check_unit(study: StudyContext, baseline: Trial) -> None:
+    """Raises ``UntunableError`` where samples are planned and the script as written shows none."""
+    measurement, planned = baseline.measurement, study.plan.objective.planned_samples
+    if planned is not None and measurement is not None and measurement.unit != "samples":
+        raise UntunableError(
+            f"{planned} samples are planned, and the script's samples can't be counted: only its steps are seen",
+            hint="leave out --planned-samples, with another study's folder or --new",
+        )
 
 
 def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Trial:

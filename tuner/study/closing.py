@@ -16,7 +16,7 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
     limits = StudyLimits(
         max_host_bytes=plan.limits.max_host_bytes, max_device_bytes=plan.limits.max_device_bytes,
         trial_timeout_s=plan.limits.trial_timeout_s, effective_batch=plan.effective_batch,
-        max_loss_increase=plan.accuracy.max_loss_increase, min_sample_efficiency=plan.accuracy.min_sample_efficiency,
+        max_loss_increase=plan.accuracy.max_loss_increase, min_sample_efficiency=plan.accuracy.least_efficiency,
         max_metric_drop=dict(plan.accuracy.max_metric_drop), max_metric_rise=dict(plan.accuracy.max_metric_rise),
         screen_samples=plan.accuracy.samples, metric_patterns=dict(plan.accuracy.patterns),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
+from tuner.analysis.cold_start import WARM
 from tuner.analysis.gain import BaselineTrack
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
@@ -50,6 +51,7 @@ class StudyContext:
     screened: tuple[Screened, ...] = ()
     fit: tuple[Trial, ...] = field(default=())
     sources: Sources = field(init=False)
+    _noted_warm: bool = False
 
     def __post_init__(self) -> None:
         self.sources = Sources(self.plan)
@@ -130,6 +132,20 @@ class StudyContext:
             self.store.requeue(trial)
             raise
         finished = self.store.finish(trial, outcome)
+        self._note_warm_start(finished)
         best, track = self.best, self.track
         self.tell(TrialFinished(finished, track.gain(finished), best, track.gain(best)))
         return finished
+
+    def _note_warm_start(self, trial: Trial) -> None:
+        """Says once that a start is charged which production won't have: nobody has seen the cold one."""
+        measurement = trial.measurement
+        unknown = measurement is not None and measurement.cold_first_step_s is None
+        if measurement is None or not unknown or measurement.compile_cache != WARM or self._noted_warm:
+            return
+        if self.plan.objective.planned_samples is not None and trial.phase is not Phase.PROBE:
+            self._noted_warm = True
+            self.note(
+                f"trial {trial.number} found all that it compiles in a compile cache, and no start without was seen:"
+                " --planned-samples charges a start that is too short"
+            )

@@ -9,7 +9,6 @@ from typing import Any
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.comparison import Schedule, decide, failed_in, is_decided, pairs_of
-from tuner.analysis.contention import CONTAMINATING
 from tuner.analysis.learning import LATER, is_later
 from tuner.analysis.stats import Noninferiority
 from tuner.analysis.tiers import tier_of
@@ -214,7 +213,7 @@ def _stored_schedule(study: StudyContext, stored: Mapping[str, Any]) -> Schedule
         return None
     return Schedule(
         tuple(known[number] for number in stored["candidates"]), stored["rounds"], plan.seed, stored["looks"],
-        plan.host.allowed_foreign_cpus(CONTAMINATING), stored.get("ended", False), stored.get("opening", 0),
+        plan.host, stored.get("ended", False), stored.get("opening", 0),
         tuple(stored.get("dropped", ())),
     )  # fmt: skip
 
@@ -280,9 +279,8 @@ def _schedule(study: StudyContext) -> Schedule | None:
         return None
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
-    most_foreign_cpus = plan.host.allowed_foreign_cpus(CONTAMINATING)
     earlier = _all_finals(study)
-    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, most_foreign_cpus)
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, plan.host)
     # The same candidates again: what was searched since brought nothing better. Their finals go on.
     same = next((finals for finals in earlier if finals.group == schedule.group), None)
     openings = [max(1, finals.opening) for finals in earlier if _was_judged(study, finals)]

@@ -60,7 +60,8 @@ class StudyPlan:
     @property
     def host(self) -> Host:
         """The machine around the study's measurements."""
-        return Host(self.cores, kind_of(self.device).foreign_share, self.spare_cores)
+        kind = kind_of(self.device)
+        return Host(self.cores, kind.foreign_share, self.spare_cores, feeds=not kind.is_host)
 
     @property
     def url(self) -> str:

@@ -103,7 +103,7 @@ def test_a_metric_may_not_drop() -> None:
 
     def with_accuracy(*values: tuple[float, float]) -> list[Pair]:
         return [
-            Pair(seed, ALIKE, ALIKE, {"accuracy": before}, {"accuracy": after})
+            Pair(seed, ALIKE, ALIKE, {"accuracy": before}, {"accuracy": after}, {"accuracy": 0.1})
             for seed, (before, after) in enumerate(values, start=1)
         ]
 
@@ -132,17 +132,18 @@ def test_patterns_find_every_value() -> None:
     assert metrics_in(text, {"loss": r"loss=(\S+)"}) == {}
 
 
-def with_metric(name: str, *values: tuple[float, float]) -> list[Pair]:
+def with_metric(name: str, *values: tuple[float, float], first: float | None = None) -> list[Pair]:
+    firsts = {} if first is None else {name: first}
     return [
-        Pair(seed, ALIKE, ALIKE, {name: before}, {name: after})
+        Pair(seed, ALIKE, ALIKE, {name: before}, {name: after}, firsts)
         for seed, (before, after) in enumerate(values, start=1)
     ]
 
 
 def test_a_metric_that_is_better_when_lower_may_not_rise() -> None:
     limits = AccuracyLimits(max_loss_increase=None, max_metric_rise={"perplexity": 0.02})
-    higher = with_metric("perplexity", (20.0, 22.0), (21.0, 23.1), (20.0, 22.2))
-    lower = with_metric("perplexity", (20.0, 18.0), (21.0, 18.1), (20.0, 17.2))
+    higher = with_metric("perplexity", (20.0, 22.0), (21.0, 23.1), (20.0, 22.2), first=90.0)
+    lower = with_metric("perplexity", (20.0, 18.0), (21.0, 18.1), (20.0, 17.2), first=90.0)
     assert judge(BASELINE, higher, limits, 1).verdict is FAIL
     assert judge(BASELINE, lower, limits, 1).verdict is PASS
     dropping = AccuracyLimits(max_loss_increase=None, max_metric_drop={"perplexity": 0.02})
@@ -301,3 +302,57 @@ def test_a_first_gradient_that_only_one_side_shows_is_said() -> None:
     told = judge(SPLIT, [without(pair) for pair in gradients((2.0, 2.0), (2.0, 2.0), (2.0, 2.0))], LIMITS, 256)
     assert told.verdict is PASS
     assert told.reason == "gradient norm of the first step wasn't seen of both: only the other figures can tell"
+
+
+def with_accuracy(pair: Pair, *, first: float | None, before: float, after: float) -> Pair:
+    firsts = {} if first is None else {"accuracy": first}
+    return replace(
+        pair, baseline_metrics={"accuracy": before}, candidate_metrics={"accuracy": after}, first_metrics=firsts
+    )
+
+
+def test_losses_that_are_not_compared_vouch_for_no_metric() -> None:
+    """The candidate's loss stays where it began, and the metric, given once, is the same on both sides."""
+    flat = [Pair(seed, down_to(1.0, 2.0), learned(*[2.0] * 40)) for seed in (1, 2, 3)]
+    limits = AccuracyLimits(max_loss_increase=None, max_metric_drop={"accuracy": 0.01})
+    once = [with_accuracy(pair, first=None, before=0.1, after=0.1) for pair in flat]
+    told = judge(CONFIG_BF16, once, limits, 256)
+    assert (told.verdict, told.reason) == (INCONCLUSIVE, UNMOVED)
+    early = untold(CONFIG_BF16, once[:1], limits, 256)
+    assert early is not None and (early.verdict, early.reason) == (INCONCLUSIVE, UNMOVED)
+    moved = [with_accuracy(pair, first=0.1, before=0.5, after=0.5) for pair in flat]
+    assert judge(CONFIG_BF16, moved, limits, 256).verdict is PASS
+    assert untold(CONFIG_BF16, moved[:1], limits, 256) is None
+
+
+CONFIG_BF16 = Config(precision="bf16")
+UNMOVED = "accuracy became no better as written, or was given once only: it can't tell"
+ALONE = AccuracyLimits(max_loss_increase=None, min_sample_efficiency=0.9, efficiency_alone=True)
+
+
+def falling(pace: float, floor: float = 0.0) -> Outcome:
+    return learned(*[max(floor, 1.0 + 2.0 * math.exp(-pace * step)) for step in range(80)])
+
+
+def test_what_is_learned_from_each_sample_may_be_held_alone() -> None:
+    assert ALONE.any and not AccuracyLimits(max_loss_increase=None).any
+    as_fast = [Pair(seed, falling(0.05), falling(0.05)) for seed in (1, 2, 3)]
+    passed = judge(CONFIG_BF16, as_fast, ALONE, 256)
+    assert (passed.verdict, [check.kind for check in passed.checks]) == (PASS, [CheckKind.EFFICIENCY])
+    slower = [Pair(seed, falling(0.05), falling(0.03)) for seed in (1, 2, 3)]
+    assert judge(CONFIG_BF16, slower, ALONE, 256).verdict is FAIL
+    assert untold(CONFIG_BF16, slower[:1], ALONE, 256) is None
+
+
+def test_an_efficiency_that_no_loss_shows_is_no_pass() -> None:
+    level = [Pair(seed, learned(*[1.0] * 40), learned(*[1.0] * 40)) for seed in (1, 2, 3)]
+    silent = [Pair(seed, falling(0.05), worlds_without_losses()) for seed in (1, 2, 3)]
+    lost = [Pair(seed, falling(0.05), learned(*[1.0] * 20, *[math.nan] * 20)) for seed in (1, 2, 3)]
+    verdicts = [judge(CONFIG_BF16, pairs_, ALONE, 256).verdict for pairs_ in (level, silent, lost)]
+    assert verdicts == [INCONCLUSIVE, INCONCLUSIVE, FAIL]
+
+
+def worlds_without_losses() -> Outcome:
+    outcome = worlds.measured(100.0)
+    assert outcome.measurement is not None
+    return replace(outcome, measurement=replace(outcome.measurement, losses=()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 from support import worlds
 from support.entries import entries_of
-from support.ran import Ran
+from support.ran import Ran, of
 
 from tuner.analysis.cold_start import with_cold_starts
 from tuner.analysis.measurement import measurement_of
+from tuner.errors import UntunableError
+from tuner.events import Noted
 from tuner.model import Config, Measurement, Outcome, Phase, Trial, Value
 from tuner.objective import amortised
 from tuner.report.summary import _break_even, _start
@@ -114,12 +117,53 @@ def test_the_words_say_which_start_they_mean() -> None:
     ]
 
 
-def test_a_study_has_a_cache_of_its_own_unless_the_user_names_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("users", [None, "/shared"])
+def test_a_study_has_a_cache_of_its_own_whatever_the_user_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str | None
 ) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    if users is not None:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", users)
     ran = Ran(worlds.plan(tmp_path, trials=2), worlds.World().outcome)
     request: TrialRequest = ran.runner.requests[1]
     assert child_environment(request, tmp_path, 3)["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compile-cache")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/shared")
-    assert child_environment(request, tmp_path, 3)["TORCHINDUCTOR_CACHE_DIR"] == "/shared"
+
+
+def test_samples_that_are_planned_are_divided_by_no_steps() -> None:
+    """64,000 samples in batches of 64 at 10 steps a second take 100 s, not 6,400."""
+    over = amortised(worlds.OBJECTIVE, 64_000)
+    steps = outcome(10.0, 1.0, "").measurement
+    assert steps is not None and over.score(steps) == pytest.approx(64_000 / 6_401)
+    assert math.isnan(over.score(replace(steps, unit="steps")))
+
+
+def test_planned_samples_are_refused_where_a_script_shows_none(tmp_path: Path) -> None:
+    def in_steps(config: Config) -> Outcome:
+        counted = outcome(10.0, 1.0, "")
+        assert counted.measurement is not None
+        return replace(counted, measurement=replace(counted.measurement, unit="steps"))
+
+    plan = worlds.plan(tmp_path, objective=amortised(worlds.OBJECTIVE, 64_000))
+    with pytest.raises(UntunableError, match="samples can't be counted") as raised:
+        Ran(plan, in_steps)
+    assert "leave out --planned-samples" in str(raised.value.hint)
+    assert Ran(replace(plan, objective=worlds.OBJECTIVE, folder=tmp_path / "without"), in_steps).result.baseline
+
+
+@pytest.mark.parametrize("first", ["cold", "warm"])
+def test_a_start_that_was_never_seen_cold_is_said(tmp_path: Path, first: str) -> None:
+    """As where the script itself names a cache, which others have filled."""
+    seen: list[Config] = []
+
+    def compiling(config: Config) -> Outcome:
+        seen.append(config)
+        return outcome(100.0, 4.0, (first if seen.count(config) == 1 else "warm") if config else "")
+
+    plan = worlds.plan(tmp_path, selection=("compile",), trials=3, objective=amortised(worlds.OBJECTIVE, 10_000))
+    notes = [event.text for event in of(Ran(plan, compiling).events, Noted) if "compile cache" in event.text]
+    assert len(notes) == (first == "warm"), "once a study"
+    if notes:
+        assert notes == [
+            "trial 1 found all that it compiles in a compile cache, and no start without was seen: --planned-samples"
+            " charges a start that is too short"
+        ]

@@ -20,6 +20,9 @@ from tuner.analysis.comparison import (
     pairs_of,
     typical,
 )
+from tuner.analysis.contention import Host
+from tuner.analysis.gain import BaselineTrack
+from tuner.devices.base import FOREIGN_SHARE
 from tuner.model import BASELINE, CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
 
 FAST: Config = Config(workers=2)
@@ -215,7 +218,7 @@ def loaded(rate: float, foreign_cpus: float) -> Outcome:
 
 
 def test_rounds_under_heavy_load_are_no_evidence() -> None:
-    schedule = Schedule((SEARCH[1],), 5, 0, most_foreign_cpus=0.5)
+    schedule = Schedule((SEARCH[1],), 5, 0, host=Host(2, FOREIGN_SHARE))
     rates: dict[str, list[float | Outcome]] = {
         "0": [100, loaded(20, 1.4), 101, 99, 100], "2": [110, 111, loaded(30, 1.0), 109, 110],
     }  # fmt: skip
@@ -227,7 +230,7 @@ def test_rounds_under_heavy_load_are_no_evidence() -> None:
 
 
 def test_a_machine_that_was_busy_throughout_proves_nothing() -> None:
-    schedule = Schedule((SEARCH[1],), 4, 0, most_foreign_cpus=0.5)
+    schedule = Schedule((SEARCH[1],), 4, 0, host=Host(2, FOREIGN_SHARE))
     rates: dict[str, list[float | Outcome]] = {
         "0": [loaded(20, 1.1), loaded(21, 1.2), loaded(20, 1.4), 25],
         "2": [loaded(80, 1.1), loaded(82, 1.0), loaded(81, 1.1), 99],
@@ -256,3 +259,27 @@ def test_rounds_on_a_card_that_was_slowed_down_are_no_evidence() -> None:
     assert winner is not None
     assert (winner.runs, winner.verdict) == (4, Verdict.KEEP_BASELINE)
     assert winner.label == "no proof: the card was slowed down: heat in 2 of 4 rounds"
+
+
+def in_steps(rate: float) -> Outcome:
+    outcome = worlds.measured(rate)
+    assert outcome.measurement is not None
+    return replace(outcome, measurement=replace(outcome.measurement, unit="steps"))
+
+
+def test_steps_and_samples_are_no_pair() -> None:
+    schedule = Schedule((SEARCH[1],), 5, 0)
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [in_steps(10.0 + 0.01 * n) for n in range(5)], "2": [320.0, 321.0, 322.0, 320.0, 321.0],
+    }  # fmt: skip
+    assert decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE) is None
+    rates["0"][:3] = [100.0, 101.0, 100.5]
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None and winner.runs == 3 and winner.speedup.ratio == pytest.approx(3.2, abs=0.05)
+
+
+def test_a_trial_in_another_unit_than_the_baseline_has_no_gain() -> None:
+    trials = [Trial(0, Phase.BASELINE, Config(), "", in_steps(10.0)), *SEARCH[1:]]
+    track = BaselineTrack(trials, worlds.OBJECTIVE)
+    assert track.gain(SEARCH[1]) is None and track.best_of(trials) is trials[0]
+    assert choose_candidates(trials, worlds.OBJECTIVE, 3) == ()

@@ -12,7 +12,8 @@ from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
 from tuner.model import Block, CardUse, Measurement, Outcome, OutcomeKind
 
 CPU = Host(2, FOREIGN_SHARE)
-CARD = Host(8, FOREIGN_SHARE_BESIDE_A_DEVICE)
+CARD = Host(8, FOREIGN_SHARE_BESIDE_A_DEVICE, feeds=True)
+EIGHT = Host(8, FOREIGN_SHARE)
 MEASURED = Measurement(
     rate=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
     data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
@@ -22,7 +23,7 @@ MEASURED = Measurement(
 
 @pytest.mark.parametrize(
     ("host", "foreign", "disturbed"),
-    [(CPU, 0.2, False), (CPU, 0.3, True), (replace(CPU, cores=64), 6.4, False), (replace(CPU, cores=64), 6.5, True),
+    [(CPU, 0.2, False), (CPU, 0.3, True), (replace(CPU, cores=64), 2.5, False), (replace(CPU, cores=64), 2.6, True),
      (replace(CPU, spare_cores=3), 3.2, False), (replace(CPU, spare_cores=3), 3.3, True), (CARD, 4.0, False),
      (CARD, 4.1, True)],
 )  # fmt: skip
@@ -33,8 +34,26 @@ def test_what_a_machine_can_bear(host: Host, foreign: float, disturbed: bool) ->
     assert not told or f"{foreign:.1f} of {host.cores + host.spare_cores} cores" in told
 
 
-def test_times_what_is_allowed_spares_what_a_quota_keeps() -> None:
-    assert replace(CPU, spare_cores=3).allowed_foreign_cpus(2.5) == 3.5
+@pytest.mark.parametrize(
+    ("host", "most"),
+    [
+        (CPU, 0.5), (replace(CPU, spare_cores=3), 3.5), (replace(CPU, cores=8), 2.0), (replace(CPU, cores=64), 2.5),
+        (replace(CARD, cores=16, feeds=False), 2.5), (replace(CARD, cores=2, feeds=False), 1.0),
+    ],
+)  # fmt: skip
+def test_a_round_of_the_finals_can_be_too_busy_on_any_host(host: Host, most: float) -> None:
+    assert host.most_foreign_cpus == pytest.approx(most)
+    busy = "other processes kept the machine busy"
+    assert contaminated_by(replace(MEASURED, foreign_cpus=most), host) == ()
+    assert contaminated_by(replace(MEASURED, foreign_cpus=most + 0.1), host) == (busy,)
+    assert contaminated_by(replace(MEASURED, foreign_cpus=most + 0.1), None) == ()
+
+
+@pytest.mark.parametrize(("own", "foreign", "busy"), [(3.0, 8.0, False), (6.0, 8.0, True), (1.0, 12.0, True)])
+def test_beside_an_accelerator_cores_that_stay_idle_are_nobodys(own: float, foreign: float, busy: bool) -> None:
+    feeding = Host(16, FOREIGN_SHARE_BESIDE_A_DEVICE, feeds=True)
+    run = replace(MEASURED, foreign_cpus=foreign, cpu_s_per_sample=own / MEASURED.rate)
+    assert feeding.is_too_busy(run) == busy
 
 
 def test_what_was_not_measured_was_not_disturbed() -> None:
@@ -97,8 +116,8 @@ def test_the_calmest_run_comes_first() -> None:
 
 def test_what_is_no_evidence_says_why() -> None:
     hot = replace(CALM_CARD, throttle_reasons=0x44, foreign_share=0.3)
-    assert contaminated_by(replace(MEASURED, card=replace(CALM_CARD, foreign_share=0.2), foreign_cpus=2.0), 2.0) == ()
-    assert contaminated_by(replace(MEASURED, card=hot, foreign_cpus=2.1), 2.0) == (
+    assert contaminated_by(replace(MEASURED, card=replace(CALM_CARD, foreign_share=0.2), foreign_cpus=2.0), EIGHT) == ()
+    assert contaminated_by(replace(MEASURED, card=hot, foreign_cpus=2.1), EIGHT) == (
         "other processes kept the machine busy",
         "the card was slowed down: heat (hardware)",
         "other processes kept the card busy",

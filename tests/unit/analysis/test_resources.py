@@ -12,7 +12,7 @@ def test_what_a_card_said_in_the_window_is_added_up() -> None:
 
     resources = [
         sample(1, 300, 99, 0x40),
-        sample(10, 1980, 60, 0x4, (7, 2**20, 30.0, True), (8, 2**30, 70.0, False), (9, 5, 5.0, None)),
+        sample(10, 1980, 60, 0x4, (7, 2**20, 30.0, True), (8, 2**30, 70.0, False), (9, 5, 0.0, None)),
         ResourceSample(10.5),
         sample(11, 1900, None, 0x20, (7, 2**21, None, True), (10, None, 10.0, True)),
         sample(12, None, 71, 0x0),
@@ -43,3 +43,10 @@ def test_workers_that_share_their_parents_memory_are_no_peak_before_that_is_read
     assert peak_host_bytes([*forked, sample(3600, None, 9)]) == 500
     assert peak_host_bytes([*forked, sample(5000, None, 17)]) == 250
     assert peak_host_bytes([sample(300, None, 1)]) == 300
+
+
+def test_a_process_that_may_be_anyones_leaves_the_others_share_unknown() -> None:
+    """In a container a stranger's pid is nobody's: it had 70% of the card, and the share was told as none."""
+    card = CardReading(tells_shares=True, processes=((4711, 2**30, 30.0, False), (4712, 2**33, 70.0, None)))
+    told = card_use([ResourceSample(float(t), card=card) for t in range(5)], 0, 9)
+    assert told is not None and told.foreign_share is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
@@ -117,3 +118,12 @@ def test_where_steps_are_not_seen_it_is_told_after_a_while(
         thread.join()
     assert session.applied.ended(0) == 0
     assert capfd.readouterr().err == "autotune: after 0 s of training in effect: batch_size (2 places)\n"
+
+
+def test_a_forked_process_is_not_the_one_that_is_measured() -> None:
+    session = session_of({"window": WINDOW}, Recorder(None))
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(session.here))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert session.here

@@ -115,6 +115,8 @@ def test_the_command_line_overrides_the_file_and_pins_are_joined(declare: Callab
         planned_samples=2000, probe=False, without=frozenset({Watch.FILES, Watch.LOSSES}),
     )  # fmt: skip
     assert not _gather("train.py", "--no-probe").probe
+    alone = _gather("train.py", "--max-loss-increase", "off", "--min-sample-efficiency", "95%").accuracy
+    assert alone.any and alone.least_efficiency == 0.95, "what was asked for holds though losses are left alone"
     assert _gather("train.py", script_args=[]).args == (), "nothing behind -- is nothing, too"
 
 

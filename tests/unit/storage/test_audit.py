@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tuner.analysis.measurement import measurement_of
-from tuner.model import BASELINE, Outcome, OutcomeKind, Phase, Trial
-from tuner.storage.audit import disagreements
+from tuner.child.records import ChildRequest, ProbeSide, Window
+from tuner.child.wire import encode_request
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.storage.audit import Audit, audit
+from tuner.storage.codec import encode_outcome
 from tuner.storage.records import read_records, read_resources
 
 
@@ -36,8 +42,12 @@ def stored_trial(folder: Path) -> Trial:
     return Trial(0, Phase.BASELINE, BASELINE, "", Outcome(OutcomeKind.COMPLETE, measurement=measurement))
 
 
+def different(folder: Path, trials: list[Trial]) -> list[str]:
+    return audit(folder, trials).different
+
+
 def test_figures_follow_from_the_records(tmp_path: Path) -> None:
-    assert disagreements(tmp_path, [stored_trial(tmp_path)]) == []
+    assert different(tmp_path, [stored_trial(tmp_path)]) == []
 
 
 def test_a_changed_figure_is_found(tmp_path: Path) -> None:
@@ -46,7 +56,7 @@ def test_a_changed_figure_is_found(tmp_path: Path) -> None:
     assert trial.outcome.measurement.card is not None
     cooler = replace(trial.outcome.measurement.card, hottest_celsius=40.0)
     changed = replace(trial.outcome.measurement, rate=1e6, stolen_cpus=0.0, card=cooler)
-    lines = disagreements(tmp_path, [replace(trial, outcome=replace(trial.outcome, measurement=changed))])
+    lines = different(tmp_path, [replace(trial, outcome=replace(trial.outcome, measurement=changed))])
     assert [line.split()[2] for line in lines] == ["rate", "stolen_cpus", "card"]
     assert "rate is 1000000.0" in lines[0]
 
@@ -55,6 +65,78 @@ def test_changed_and_missing_records_are_found(tmp_path: Path) -> None:
     trial = stored_trial(tmp_path)
     records = tmp_path / "trials" / "0000" / "records.jsonl"
     records.write_text(records.read_text().replace('"samples": 70.0', '"samples": 700.0'))
-    assert any("rate" in line for line in disagreements(tmp_path, [trial]))
+    assert any("rate" in line for line in different(tmp_path, [trial]))
     records.unlink()
-    assert "records" in disagreements(tmp_path, [trial])[0]
+    assert "records" in different(tmp_path, [trial])[0]
+
+
+def with_files(folder: Path, trial: Trial, **asked: Any) -> Trial:
+    """The trial, with the request and the outcome that its folder holds in truth."""
+    raw = folder / "trials" / "0000"
+    values = {"config": dict(trial.config), "seed": trial.seed, **asked}
+    (raw / "request.json").write_text(encode_request(replace(ChildRequest(), **values)))
+    assert trial.outcome is not None
+    (raw / "outcome.json").write_text(encode_outcome(trial.outcome))
+    return trial
+
+
+def test_an_honest_trial_is_checked_to_the_last(tmp_path: Path) -> None:
+    trial = with_files(tmp_path, replace(stored_trial(tmp_path), config=Config(a=1, b="x"), seed=3))
+    assert audit(tmp_path, [trial]) == Audit()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        Outcome(OutcomeKind.INFEASIBLE, "script-raised"), Outcome(OutcomeKind.CRASHED, "signal-kill"),
+        Outcome(OutcomeKind.TIMED_OUT, "deadline"), Outcome(OutcomeKind.INFEASIBLE, "host-oom"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("written_too", [False, True])
+def test_a_run_that_was_turned_into_a_failure_is_found(tmp_path: Path, changed: Outcome, written_too: bool) -> None:
+    trial = with_files(tmp_path, stored_trial(tmp_path))
+    turned = replace(trial, outcome=changed)
+    if written_too:
+        with_files(tmp_path, turned)
+    lines = different(tmp_path, [turned])
+    assert any("its records are those of a complete one" in line for line in lines)
+    assert any("outcome.json says" in line for line in lines) is not written_too
+
+
+def test_a_failure_that_was_turned_into_a_success_is_found(tmp_path: Path) -> None:
+    trial = with_files(tmp_path, stored_trial(tmp_path))
+    records = tmp_path / "trials" / "0000" / "records.jsonl"
+    failure = {"v": 1, "t": 3.0, "kind": "failure", "reason": "nan", "detail": "loss"}
+    records.write_text(records.read_text() + json.dumps(failure) + "\n")
+    assert different(tmp_path, [trial]) == ["trial 0: it is complete, its records tell of nan"]
+    assert trial.outcome is not None
+    failed = replace(trial, outcome=Outcome(OutcomeKind.INFEASIBLE, "nan"))
+    assert different(tmp_path, [with_files(tmp_path, failed)]) == []
+
+
+def test_what_was_over_a_limit_is_infeasible_with_a_figure(tmp_path: Path) -> None:
+    trial = stored_trial(tmp_path)
+    assert trial.outcome is not None
+    over = replace(trial, outcome=replace(trial.outcome, kind=OutcomeKind.INFEASIBLE, reason="host-oom"))
+    assert different(tmp_path, [with_files(tmp_path, over)]) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [({"config": {"a": 2}}, "config"), ({"config": {}}, "config"), ({"config": {"a": True}}, "config"),
+     ({"seed": 4}, "seed"), ({"probe": ProbeSide.LOADER}, "side"),
+     ({"window": replace(Window(), until_samples=64)}, "samples")],
+)  # fmt: skip
+def test_a_run_of_something_else_is_found(tmp_path: Path, asked: dict[str, Any], name: str) -> None:
+    trial = replace(stored_trial(tmp_path), config=Config(a=1), seed=3, samples=128 if name == "samples" else None)
+    [line] = different(tmp_path, [with_files(tmp_path, trial, **asked)])
+    assert line.startswith(f"trial 0: its {name} is ")
+
+
+def test_what_is_gone_is_said_to_be_unchecked(tmp_path: Path) -> None:
+    failed = Trial(5, Phase.FINALS, Config(a=1), outcome=Outcome(OutcomeKind.CRASHED, "x"), round=1)
+    found = audit(tmp_path, [failed])
+    assert found.different == []
+    assert [*found.unchecked.values()] == [[5]] * 3
+    old = audit(tmp_path, [stored_trial(tmp_path)])
+    assert old.different == [] and len(old.unchecked) == 2, "its figures follow; what it was asked isn't known"

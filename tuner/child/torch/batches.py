@@ -33,6 +33,13 @@ def leading_dimension(torch: ModuleType, batch: object) -> int:
     return max(set(sizes), key=sizes.count) if sizes else 0
 
 
+def is_short(torch: ModuleType, batch: object, asked: int) -> bool:
+    """Whether it holds fewer samples than it was asked to: all of the data, where a batch is larger than these are."""
+    listed = isinstance(batch, (list, tuple)) and len(batch) == asked
+    shown = listed or any(asked in tensor.shape for tensor in tensors_of(torch, batch))
+    return not shown and leading_dimension(torch, batch) < asked
+
+
 def sizes_of(torch: ModuleType, call: str, values: Iterable[object]) -> dict[Spot, int]:
     """How long each dimension is of the first arrays that ``call`` was given."""
     given = tensors_of(torch, list(values))[:_MOST_ARRAYS]

@@ -18,7 +18,7 @@ from ..patches import patch
 from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
-from .batches import is_on_device, is_pinned, leading_dimension, tokens_of
+from .batches import is_on_device, is_pinned, is_short, leading_dimension, tokens_of
 from .copies import CopyWatch, refusals
 from .datasets import length, reference, shards_itself
 from .queues import ready_batches
@@ -372,7 +372,7 @@ class LoaderWatch:
         if not entry.map_style and entry.leads:
             # An iterable dataset is asked for whole batches; how many samples its last one has shows in the tensors.
             leading = leading_dimension(self.torch, batch)
-            entry.leads = entry.fetches > 0 or leading == count
+            entry.leads = entry.fetches > 0 or leading == count or is_short(self.torch, batch, count)
             return leading if entry.leads else count
         return count
 

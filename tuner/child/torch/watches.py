@@ -62,7 +62,9 @@ class TorchWatches:
     def _called(self, module: Module, given: Iterable[object]) -> None:
         """Of several calls of one class between two backwards the last one counts: a GAN's see one batch."""
         if self.loaders.sources.primary is None and self.own_batches.is_wanted:
-            self._sizes |= sizes_of(self.torch, type(module).__name__, given)
+            # What the script compiles in one config only is the same model in all of them.
+            model = getattr(module, "_orig_mod", module)
+            self._sizes |= sizes_of(self.torch, type(model).__name__, given)
 
     def _is_exact(self) -> bool:
         """Whether matrix products are seen to be taken in full float32."""
