@@ -150,3 +150,41 @@ def test_every_group_and_optimizer_has_the_rate_of_the_baseline(
         found, reason = trial.evidence("lr_scale")
         assert found == evidence
         assert not derives or ("0.16" in reason and "as written 0.01 times 4" in reason)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_an_applied_run_scales_the_rate_with_its_batch_only(
+    write_script: Callable[..., Any], run_child: Callable[..., Any], refuses: bool
+) -> None:
+    """A loader whose batches the script's own sampler makes keeps them, and then its rate, too."""
+    script = write_script(f"""
+        import torch
+        from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+        data = TensorDataset(torch.ones(48, 2))
+        if {refuses}:
+            loader = DataLoader(data, batch_sampler=list(BatchSampler(SequentialSampler(data), 8, False)))
+        else:
+            loader = DataLoader(data, batch_size=8, shuffle=True)
+        both = []
+        for halves in (True, False):
+            model = torch.nn.Linear(2, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 2))
+            rates = []
+            for (x,) in loader:
+                optimizer.zero_grad()
+                model(x).mean().backward()
+                before = model.bias.detach().clone()
+                optimizer.step()
+                rates.append(round((before - model.bias).item(), 4))
+                if halves:
+                    schedule.step()
+            both.append(rates)
+        print("rates", both)
+    """)
+    knowledge = {"as_written": {"batch_size": 8}}
+    ran = run_child(script, {"batch_size": 16, "lr_scale": 2.0}, mode="apply", knowledge=knowledge)
+    expected = [[0.1, 0.1, 0.05, 0.05, 0.025, 0.025], [0.1] * 6] if refuses else [[0.2, 0.2, 0.1], [0.2] * 3]
+    assert f"rates {expected}" in ran.output, ran.output
+    assert ("NOT in effect: batch_size" in ran.output) is refuses
+    assert ("lr_scale (it goes with a size of the batches that isn't in effect)" in ran.output) is refuses

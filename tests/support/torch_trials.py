@@ -37,6 +37,7 @@ def begin() -> Iterator[Callable[..., Trial]]:
     def clean() -> None:
         unpatch_all()
         sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks.clear()  # of applied runs
+        sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks.clear()
         for cls, step in zip(classes, steps, strict=True):
             cls.step = step
 

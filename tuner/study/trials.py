@@ -93,7 +93,9 @@ class TrialStore:
 
     def _finish(self, trial: Trial, outcome: Outcome) -> Trial:
         self._repository.finish_trial(self._study_id, trial.number, outcome)
-        trials = [*self.trials, replace(trial, outcome=outcome)]
+        # What a process that died left may have been within the limits of then; it is stored as it was written.
+        held = within_limits(outcome, self._limits, trial.config)
+        trials = [*self.trials, replace(trial, outcome=held)]
         self.trials = with_cold_starts(sorted(trials, key=lambda stored: stored.number))
         return next(stored for stored in self.trials if stored.number == trial.number)
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from ..applied import Effect
+from ..patches import patch
 from .checkpoints import NEITHER
 from .loader import LOADER_KNOBS, Loader
 from .modules import NOT_COMPILED, ROUNDINGS
 from .optimizers import implementations
+from .trajectory import KNOBS
 from .types import Optimizer
 from .watches import TorchWatches
 
@@ -23,7 +25,10 @@ def watch(watches: TorchWatches) -> None:
     applied, torch = watches.session.applied, watches.torch
     if applied is None or not watches.session.request.config:
         return
-    applied.attend(AppliedKnobs(watches).effects)
+    looks = AppliedKnobs(watches)
+    applied.attend(looks.effects)
+    if watches.session.knobs.wants("lr_scale"):
+        _drop_rates_without_their_batch(looks)
 
     def step_ended(optimizer: Optimizer, args: object, kwargs: object) -> None:
         # Counting in a graph would have the graph compiled anew with each step.
@@ -32,6 +37,26 @@ def watch(watches: TorchWatches) -> None:
             applied.stepped()
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_ended)
+
+
+def _drop_rates_without_their_batch(looks: AppliedKnobs) -> None:
+    """Before the first step, when loaders and models are made, what becomes of the batch is known."""
+    watches, knobs = looks.watches, looks.knobs
+    written = watches.session.request.knowledge.as_written
+    batch = [knob for knob in KNOBS if knobs.wants(knob) and knobs.wanted(knob) != written.get(knob)]
+    waiting = bool(batch)
+
+    def step_begins(optimizer: Optimizer, args: object, kwargs: object) -> None:
+        nonlocal waiting
+        if waiting and not watches.torch.compiler.is_compiling() and watches.session.here:
+            waiting = False
+            effects = looks.effects()
+            if not all(effects[knob].sites for knob in batch):
+                watches.steps.rates.drop()
+
+    if batch:
+        patch(watches.torch.optim.lr_scheduler.LRScheduler, "_initial_step", watches.steps.rates.schedule_made)
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(step_begins)
 
 
 class AppliedKnobs:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..evidence import Finding
 from ..records import Evidence
 from ..session import Session
-from .types import Group, Optimizer
+from .types import Group, Optimizer, Result, Scheduler
 
 KNOB = "lr_scale"
 SETS_ITSELF = "the script sets its learning rate itself"
-
+OTHER_BATCHES = "it goes with a size of the batches that isn't in effect"
 
 ADDED_LATE = "a parameter group is added in the middle of training: whether its rate is scaled already can't be told"
 
@@ -49,6 +50,8 @@ class RateWatch:
         self._given: weakref.WeakKeyDictionary[Optimizer, list[float]] = weakref.WeakKeyDictionary()
         self._scaled: dict[int, _Scaled] = {}
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+        self._dropped = False
 
     def group_added(self, optimizer: Optimizer, *, states_rate: bool) -> None:
         """Called after a parameter group was added. ``states_rate``: it came with a rate of its own."""
@@ -58,7 +61,7 @@ class RateWatch:
             return
         if states_rate and optimizer in self._stepped:
             self._found(ADDED_LATE)
-        elif self.session.knobs.wants(KNOB) and not self._is_scaled(group):
+        elif self.session.knobs.wants(KNOB) and not self._dropped and not self._is_scaled(group):
             group["lr"] = rate * float(self.session.request.config[KNOB])
             if group["params"]:
                 self._scaled[id(group)] = _Scaled(rate, group["lr"], weakref.ref(group["params"][0]))
@@ -78,6 +81,31 @@ class RateWatch:
         if self.session.knobs.wants(KNOB) and self.session.applied is not None:
             self.session.note(f"lr_scale: {obstacle}")
         self.obstacle = self.obstacle or obstacle
+
+    def schedule_made(self, original: Callable[[Scheduler], Result]) -> Callable[[Scheduler], Result]:
+        """A patch of a scheduler's ``_initial_step``: it keeps the rates that it began with."""
+
+        def _initial_step(scheduler: Scheduler) -> Result:
+            self._schedulers.add(scheduler)
+            return original(scheduler)
+
+        return _initial_step
+
+    def drop(self) -> None:
+        """The batches that the factor goes with aren't in effect: rates become the script's own, and stay so."""
+        scale, self._dropped = float(self.session.request.config[KNOB]), True
+        self._found(OTHER_BATCHES)
+        for optimizer, given in self._given.items():
+            scaled = [group.get("initial_lr", group.get("lr")) == rate
+                      for group, rate in zip(optimizer.param_groups, given, strict=False)]  # fmt: skip
+            for group in (group for group, ours in zip(optimizer.param_groups, scaled, strict=False) if ours):
+                group.update({name: group[name] / scale for name in ("lr", "initial_lr") if name in group})
+            for scheduler in self._schedulers:
+                bases = getattr(scheduler, "base_lrs", None)
+                if getattr(scheduler, "optimizer", None) is optimizer and isinstance(bases, list):
+                    ours = [*scaled, *[False] * len(bases)]
+                    bases[:] = [base / scale if mine else base for base, mine in zip(bases, ours, strict=False)]
+            given[:] = [rate / scale if ours else rate for rate, ours in zip(given, scaled, strict=False)]
 
     def given(self, optimizer: Optimizer) -> list[float]:
         """The rates of its groups as they were made, scaled."""
