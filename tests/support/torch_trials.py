@@ -40,6 +40,9 @@ def begin() -> Iterator[Callable[..., Trial]]:
         sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks.clear()
         for cls, step in zip(classes, steps, strict=True):
             cls.step = step
+        if "torch._dynamo.utils" in sys.modules:
+            torch._dynamo.reset()
+            sys.modules["torch._dynamo.utils"].counters.clear()  # of all that this process compiled
 
     def start(
         config: dict[str, Any] | None = None, mode: str = "trial", seed: int | None = None, **knowledge: Any
