@@ -116,7 +116,8 @@ ON_A_BACKEND = """
 """
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_masked_loss_is_not_split_on_other_backends(
     write_script: Callable[..., Path], run_child: Callable[..., Any], backend: str
 ) -> None:
