@@ -89,32 +89,38 @@ def _offer_to_oom_killer() -> None:
         pass  # some containers forbid it; the trial's own memory cap remains
 
 
-def reap(child: int) -> int | None:
-    """Reaps whatever has ended, adopted processes too; the child's status once it is among them."""
+def reap(child: int) -> tuple[int | None, bool]:
+    """Reaps whatever has ended, adopted processes too.
+
+    Returns the child's status, once it is among them, and whether this process has children left.
+    """
     status = None
     while True:
         try:
             pid, ended = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return status
+            return status, False
         if pid == 0:
-            return status
+            return status, True
         if pid == child:
             status = ended
 
 
 def kill_descendants(child: int) -> int | None:
-    """Kills everything below this process until nothing is left; the child's status if it ended here."""
-    status = None
+    """Kills everything below this process and reaps it; the child's status if it ended here.
+
+    Only what has been reaped is gone: a zombie whose threads are still ending holds its memory.
+    """
+    status, has_children = reap(child)
     deadline = time.monotonic() + KILL_PATIENCE_S
-    while time.monotonic() < deadline and (left := descendants(os.getpid())):
-        for pid in left:
+    while has_children and time.monotonic() < deadline:
+        for pid in descendants(os.getpid()):
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 pass  # it ended by itself meanwhile
         time.sleep(0.01)
-        ended = reap(child)
+        ended, has_children = reap(child)
         status = ended if ended is not None else status
     return status
 
@@ -155,7 +161,7 @@ def _serve(child: int, woken: int) -> None:
                     return
                 if key.fd == woken:
                     os.read(woken, 4096)
-                    status = reap(child)
+                    status, _ = reap(child)
                     if status is not None:
                         _tell(f"exit {status}")
 
