@@ -231,7 +231,7 @@ class _Watch:
     def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
         """What the trial ended as, from everything it left."""
         if self._request.plain:
-            return self._plain_outcome(seconds)
+            return self._plain_outcome(seconds, oom_killed=oom_killed)
         measurement = measurement_of(self._journal.entries, self._samples)
         records = [entry.record for entry in self._journal.entries]
         traces = Traces(
@@ -257,11 +257,13 @@ class _Watch:
     def _others_took(self) -> str:
         return self._memory.taken_by_others(baseline=not self._request.config)
 
-    def _plain_outcome(self, seconds: float) -> Outcome:
+    def _plain_outcome(self, seconds: float, *, oom_killed: bool) -> Outcome:
         """What the script came to under plain Python, which sends no records."""
         log, withheld = _tail(self._request.folder / LOG), _tail(self._request.folder / WITHHELD)
         others = self._others_took()
-        traces = Traces([], True, self.status, self.ended_by, log=log, others_took=others)
+        traces = Traces(
+            [], True, self.status, self.ended_by, self.ended_detail, log, oom_killed=oom_killed, others_took=others
+        )
         kind, reason, detail = classify_plain(traces, last_line(withheld))
         return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds)
 

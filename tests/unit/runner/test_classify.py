@@ -319,6 +319,10 @@ def test_memory_that_others_took_is_no_fault_of_the_config(baseline: bool) -> No
     assert judge(STEP, DONE, others_took=OTHERS)[0] is OutcomeKind.COMPLETE
     plain = classify_plain(Traces([], baseline=True, status=None, ended_by=EndedBy.MACHINE_FULL, others_took=OTHERS))
     assert plain == (*full, OTHERS)
+    log = "Traceback (most recent call last):\n  File \"train.py\", line 1, in f\nMemoryError\n"
+    ended_by_error = Traces([], baseline=True, status=exited(1), log=log)
+    assert classify_plain(ended_by_error) == (*own, "MemoryError")
+    assert classify_plain(replace(ended_by_error, others_took=OTHERS)) == (*full, OTHERS)
 
 
 def test_an_abort_is_explained_by_the_log() -> None:
