@@ -20,7 +20,8 @@ from tuner.child.records import Exit, Record, ScriptException, WindowEnd
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.present import kind_of
-from tuner.masking import all_without_secrets
+from tuner.knowledge import Knowledge
+from tuner.masking import all_without_secrets, secrets_of_environment
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, one_line, traceback_in
 from tuner.runner.created_files import move_created_files
@@ -69,8 +70,19 @@ class ProcessRunner:
         clean = kind.wait_until_clean(request.device, device_bytes)
         oom_killed = oom_kills() > kills
         outcome = watch.outcome(time.monotonic() - started, oom_killed=oom_killed, device_clean=clean)
-        # What is stored, shown and reported of a trial comes from here; its raw files are the user's alone.
-        return all_without_secrets(outcome, request.script.argv)
+        return _without_secrets(outcome, request)
+
+
+def _without_secrets(outcome: Outcome, request: TrialRequest) -> Outcome:
+    """What is stored, shown and reported of a trial comes from here; its raw files are the user's alone.
+
+    Of the knowledge only what people read is looked at: the rest are names that the next trial has to find again.
+    """
+    given = (*request.script.argv, *secrets_of_environment(os.environ))
+    known = outcome.knowledge
+    remarks, left_out = all_without_secrets((known.remarks, dict(known.left_out)), given)
+    told = all_without_secrets(replace(outcome, knowledge=Knowledge()), given)
+    return replace(told, knowledge=replace(known, remarks=remarks, left_out=left_out))
 
 
 def _infrastructure(error: OSError, folder: Path, seconds: float) -> Outcome:
