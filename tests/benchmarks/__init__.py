@@ -1,0 +1,1 @@
+"""What is measured or checked by hand, and takes minutes."""
