@@ -85,7 +85,7 @@ def _objective(stored: StoredStudy, *, trusted: bool) -> Objective:
 
 def _check(stored: StoredStudy) -> int:
     """Says whether the stored figures follow from the raw records; raises ``StorageError`` where they don't."""
-    found = audit(stored.folder, stored.trials)
+    found = audit(stored.folder, stored.trials, stored.numbers)
     if found.different:
         raise StorageError(
             f"{count_text(len(found.different), 'figure')} of {stored.folder} can't be derived from the records again:"
