@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import check_cuda
+import check_cuda
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 

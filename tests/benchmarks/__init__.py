@@ -1,1 +1,0 @@
-"""What is measured or checked by hand, and takes minutes."""
