@@ -15,6 +15,7 @@ from tuner.devices.present import kind_of, resolve_device
 from tuner.devices.software import software
 from tuner.errors import StorageError
 from tuner.formatting import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
+from tuner.masking import masked
 from tuner.objective import amortised
 from tuner.runner.request import Limits
 from tuner.space.arguments import parse
@@ -74,7 +75,7 @@ def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
     on_device = plan.limits.max_device_bytes
     rows = [
         ("script", script_text(plan.script)),
-        ("arguments", shlex.join(plan.script.argv)),
+        ("arguments", shlex.join(masked(plan.script.argv))),
         ("device", device_text(plan.device)),
         ("folder", f"{plan.folder} ({_begins(plan.folder, anew=anew)})"),
         ("bounds", f"{plan.trials} trials before the finals; {budget_text(plan.budget_s or 0, FINALS_SHARE)}"),

@@ -144,6 +144,13 @@ def blame_error(
             hint=f"the path that it names is the trial's, in place of one of yours; {_WITHOUT_FILES}",
             traceback_text=failed.with_ours or failed.traceback_text,
         )
+    if verdict.obstacle:
+        return UserScriptError(
+            f"the script fails in a trial: {failed.detail}",
+            hint="whose fault that is isn't known, for the run that was to show it came to nothing"
+            f" ({verdict.obstacle}): run the same command again; all that it printed is in {log}",
+            traceback_text=failed.traceback_text,
+        )
     if verdict.whose is Whose.OPEN:
         return UserScriptError(
             f"the script fails: {failed.detail}",
@@ -187,5 +194,7 @@ _HINTS = {
     "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",
     "host-oom": "the script as written doesn't fit the machine's memory: use fewer workers, end other processes"
     " that take memory, or raise --max-memory",
+    "signal-kill": "something else killed it: a limit of the machine, a guard against full memory, or a person; run the"
+    " same command again once that is mended",
     "nan": "its loss is not a number as written: tune it once it trains",
 }

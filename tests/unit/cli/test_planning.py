@@ -60,3 +60,13 @@ def test_a_dry_run_says_what_becomes_of_an_earlier_study(
     said = "new; the earlier study is set aside as s.2" if option else "resumes"
     assert f"folder          s ({said})\n" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "s.1", "train.py"]
+
+
+def test_a_dry_run_prints_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("", encoding="utf-8")
+    assert main(["study", "train.py", "--device", "cpu", "--dry-run", "--", "--token", "s3cret", "--lr", "1"]) == 0
+    said = capsys.readouterr()
+    assert "--token '(hidden)' --lr 1" in said.out and "s3cret" not in said.out + said.err
