@@ -78,6 +78,10 @@ class OutcomeKind(StrEnum):
     INFRASTRUCTURE = "infrastructure fault"
 
 
+TOOK_THE_STUDY_DOWN = "took-the-study-down"
+"""The reason of a trial during which the study died again and again: nobody was left to say what it came to."""
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """Why a knob isn't searched, for people. ``unselected`` where the user himself chose others, or left it out."""

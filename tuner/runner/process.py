@@ -31,7 +31,7 @@ from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.runner.silence import Course, Idleness, Stage, stall
 from tuner.runner.tree import Tree, Usage, oom_kills
-from tuner.storage.folder import LOG, RECORDS, RESOURCES
+from tuner.storage.folder import LATE_RECORDS, LOG, RECORDS, RESOURCES
 from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
@@ -94,15 +94,29 @@ def _infrastructure(error: OSError, folder: Path, seconds: float) -> Outcome:
 
 
 class _Journal:
-    """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need."""
+    """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need.
 
-    def __init__(self, path: Path) -> None:
-        self._file: IO[bytes] = path.open("wb", buffering=0)
+    What comes once the trial is being ended is no evidence: a script may turn our TERM into an exception of its own. It
+    is kept in a file of its own, so that whoever derives the figures again has the same records.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] = (folder / RECORDS).open("wb", buffering=0)
+        self._ended = False
         self._torn = b""
         self.entries: list[Entry] = []
 
+    def end(self) -> None:
+        """What comes from here on doesn't count."""
+        self._ended = True
+
     def feed(self, data: bytes) -> list[Entry]:
         """Stores what came and returns the records completed by it. Raises ``OSError`` on a full disk."""
+        if self._ended:
+            with (self._folder / LATE_RECORDS).open("ab") as late:
+                late.write(data)
+            return []
         self._file.write(data)
         *lines, self._torn = (self._torn + data).split(b"\n")
         new = list(decode(lines))
@@ -140,7 +154,7 @@ class _Watch:
         self._launched = launched
         self._tree = Tree(launched.guard)
         self._reader = reader
-        self._journal = _Journal(request.folder / RECORDS)
+        self._journal = _Journal(request.folder)
         self._samples: list[ResourceSample] = []
         self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
         self._progress = _Progress(started, Course(time.monotonic()))
@@ -232,12 +246,10 @@ class _Watch:
         if due is None:
             return False
         self._drain()
-        # Judged by what came before the kill: a script may turn our TERM into an exception of its own.
+        self._journal.end()
         self.ended_by, self.ended_detail = due
-        before = len(self._journal.entries)
         self._tree.kill()
         self._drain()
-        del self._journal.entries[before:]
         return True
 
     def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
