@@ -5,8 +5,9 @@ Seconds, bytes, rates per second. What isn't known, or isn't a finite number, is
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -26,6 +27,36 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(entry) for entry in value]
     return value
+
+
+def text(document: Any) -> str:
+    """JSON with an entry a line, but for a list of numbers, which is on one. Objects of other types become text.
+
+    Raises ``ValueError`` for what isn't a finite number: see ``plain``.
+    """
+    whole = json.loads(json.dumps(document, allow_nan=False, default=str))
+    return "".join(_pieces(whole, "\n"))
+
+
+def _pieces(value: Any, line: str) -> Iterator[str]:
+    """``line`` is what begins a line of those that the value lies among."""
+    if not isinstance(value, (dict, list)) or not value or _is_of_numbers(value):
+        yield json.dumps(value)
+        return
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    entries = value.items() if isinstance(value, dict) else ((None, entry) for entry in value)
+    before = begin
+    for name, entry in entries:
+        yield f"{before}{line}  " + (f"{json.dumps(name)}: " if name is not None else "")
+        yield from _pieces(entry, f"{line}  ")
+        before = ","
+    yield f"{line}{end}"
+
+
+def _is_of_numbers(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_of_numbers(entry) for entry in value)
+    return type(value) in (int, float)
 
 
 def rate_document(measurement: Measurement) -> dict[str, Any]:

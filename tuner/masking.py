@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
@@ -24,16 +24,34 @@ _OWNERS_OF_KEYS = frozenset({
     "comet", "neptune", "clearml", "mlflow", "kaggle", "aws", "s3", "azure", "gcp", "gcs", "google", "github", "gitlab",
 })  # fmt: skip
 """What a key is a secret of: other keys name a column, or give an order."""
+_OF_DATA = frozenset({
+    "sort", "primary", "foreign", "image", "label", "text", "target", "input", "output", "column", "group", "cache",
+    "bucket", "object", "feature", "data", "dataset", "index", "partition",
+})  # fmt: skip
+"""What a key names a part of, whoever it belongs to."""
 _SHORT = frozenset({"token", "pat", "auth", "sas"})
 """Words that are other things as well: a short number is a size, a switch or a shape."""
-# Words that a language model reads, and how many of them.
+_KINDS_OF_AUTH = frozenset({
+    "basic", "digest", "bearer", "token", "oauth", "oauth2", "oidc", "sigv4", "iam", "kerberos", "ldap", "gcloud",
+    "anonymous", "default", "auto",
+})  # fmt: skip
+# Words that a language model reads, or that stand for a concept, and how many of them.
 _OF_TEXT = frozenset({
     "pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "stop", "start", "end", "image", "max", "min", "num",
-    "per", "extra", "new", "prompt",
+    "per", "extra", "new", "prompt", "placeholder", "initializer", "instance", "class", "modifier", "delimiter",
+    "separator", "blank", "trigger", "language", "lang", "audio", "video", "visual", "vision", "speech", "speaker",
+    "prefix", "suffix", "response", "assistant", "system", "tool", "first", "last", "next", "word", "text", "label",
+    "target", "source", "src", "tgt", "input", "output", "concept", "subject", "style", "control", "query", "latent",
+    "register", "sos", "sot", "eot", "unknown", "null", "empty", "dummy", "think", "thinking",
 })  # fmt: skip
+_ABSENT = frozenset({"no", "not", "without", "disable"})
+_SPECIAL = re.compile(r"<.*>|\[.*\]|[^A-Za-z0-9]+")
+"""A word that no text holds: it marks something for a language model."""
+_FILE = re.compile(r"[\w./~-]*\.(?:json|ya?ml|toml|txt|pem|crt|cer|key|p12|cfg|ini|env)")
 _COUNT = re.compile(r"[-+]?\d{1,6}(?:\.\d+)?")
 _HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", MASK})
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.-]{20,}")
+_PART_OF_A_NAME = re.compile(r"[A-Za-z]*\d{0,4}")
 _IN_QUERIES = r"token|sig|signature|credential|key|secret|password|passwd|pwd|auth|accesskeyid|keyid|sas|pat"
 # Each has one group, the secret.
 _SHAPES = tuple(re.compile(pattern) for pattern in (
@@ -41,11 +59,23 @@ _SHAPES = tuple(re.compile(pattern) for pattern in (
     r"\b((?:AKIA|ASIA)[A-Z0-9]{12,})\b", r"(?<![\w-])(sk-(?=[\w-]*\d)[\w-]{20,})", r"\b(xox[a-z]-[\w-]{6,})",
     r"\b(AIza[\w-]{30,})", r"\b(eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)",
     r"(?i)\bbearer[ :]+([^\s'\"]+)", r"(?i)\bauthorization: *(?:basic|token) +([^\s'\"]+)",
-    r"://[^/\s:@]*:([^/\s]+)@",
+    r"://[^/\s:@]*:([^/\s]+)@", r"https?://((?=[^/\s:@]*\d)[\w-]{20,})@",
     rf"(?i)[?&;](?:[\w.-]*[_.-])?(?:[a-z]*(?:access|api))?(?:{_IN_QUERIES})=([^&;#\s'\"]+)",
     r"(?i)\b(?:AccountKey|SharedAccessKey|SharedAccessSignature)=([^;\s'\"]+)",
+    r"(?i)(?:password|passwd|api[_-]?key|secret[_-]?key|access[_-]?key|client[_-]?secret|access[_-]?token|auth[_-]?token)"
+    r"[\"']?\s*[:=]\s*[\"']([^\"'\s]+)[\"']",
 ))  # fmt: skip
 """What is a secret by itself, in whatever it stands: keys of services, and what addresses and headers carry."""
+_NAME = r"[A-Za-z][\w.-]*"
+_VALUE = rf"({re.escape(MASK)}|[^\"',;&}}\])\s]+)"
+_INSIDE = tuple(re.compile(pattern) for pattern in (
+    # Of NAME=VALUE, but for a knob's place; of "NAME": VALUE, as in JSON and in headers; of an option and its value.
+    rf"(?<![\w.{{-])(?=({_NAME})[\"']?=[\"']?{_VALUE})", rf"(?:^|[,{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_VALUE}",
+    rf"(?:^|\s)(--?{_NAME})\s+(?!-){_VALUE}",
+))  # fmt: skip
+"""A name and its value within an argument that holds several."""
+_LEAST_OF_ENVIRONMENT = 8
+"""Shorter values of the environment, such as a default password, are words that anything may hold."""
 _LEAST_PART = 4
 """A part of so many letters is hidden as well where a text ends within a secret; shorter ones are hidden as words."""
 T = TypeVar("T")
@@ -54,21 +84,34 @@ T = TypeVar("T")
 def masked(argv: Sequence[str]) -> tuple[str, ...]:
     """The arguments with ``MASK`` in the place of each secret. Masking them twice changes nothing."""
     result = list(argv)
-    for index, name, value in _values(argv):
-        if _is_secret(name, value):
-            result[index] = argv[index].removesuffix(value) + MASK
+    found = ((index, start, value) for index, start, name, value in _values(argv) if _is_secret(name, value))
+    spans = [(index, start, start + len(value)) for index, start, value in found]
+    kept = len(argv), 0
+    for index, start, end in sorted(spans, key=lambda span: (span[0], span[2], -span[1]), reverse=True):
+        if (index, end) <= kept:  # not within one that is masked
+            result[index] = result[index][:start] + MASK + result[index][end:]
+            kept = index, start
     return tuple(_without_shapes(argument) for argument in result)
 
 
 def secret_options(argv: Sequence[str]) -> tuple[str, ...]:
     """The options whose values are taken for secrets, or hold one, as they are written."""
-    taken = (name for _, name, value in _values(argv) if _is_secret(name, value) or _without_shapes(value) != value)
+    taken = (name for _, _, name, value in _values(argv) if _is_secret(name, value) or _without_shapes(value) != value)
     return tuple(dict.fromkeys(taken))
 
 
 def is_masked(argv: Sequence[str]) -> bool:
     """Whether a secret was taken out of these arguments: then they can't be run."""
     return any(MASK in argument for argument in argv)
+
+
+def secrets_of_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables that hold secrets, as arguments: ``NAME=value``."""
+    return tuple(
+        f"{name}={value}"
+        for name, value in environment.items()
+        if len(value) >= _LEAST_OF_ENVIRONMENT and name[:1].isalpha() and _is_secret(name, value)
+    )
 
 
 def without_secrets(text: str, argv: Sequence[str]) -> str:
@@ -103,15 +146,20 @@ def all_without_secrets(value: T, argv: Sequence[str]) -> T:
     return result
 
 
-def _values(argv: Sequence[str]) -> Iterator[tuple[int, str, str]]:
-    """Index of the argument, option and value: of ``--name value``, ``--name=value`` and ``name=value``."""
+def _values(argv: Sequence[str]) -> Iterator[tuple[int, int, str, str]]:
+    """Index of the argument, where in it the value begins, option and value.
+
+    Of ``--name value``, ``--name=value`` and ``name=value``, and of such pairs within an argument.
+    """
     for index, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
         before = argv[index - 1] if index else ""
         if before.startswith("-") and "=" not in before and not argument.startswith("-"):
-            yield index, before, argument
-        if equals and re.fullmatch(r"[-+]*[A-Za-z][\w.-]*", name):
-            yield index, name, value
+            yield index, 0, before, argument
+        if equals and re.fullmatch(rf"[-+]*{_NAME}", name):
+            yield index, len(name) + 1, name, value
+        for pattern in _INSIDE:
+            yield from ((index, match.start(2), match[1], match[2]) for match in pattern.finditer(argument))
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -119,15 +167,26 @@ def _is_secret(name: str, value: str) -> bool:
     if not words or value.lower() in _HARMLESS or re.fullmatch(r"\{.*\}", value):
         return False  # a switch, or a knob's place
     *before, last = words
+    if _ABSENT & {*before[:1]} or _FILE.fullmatch(value):
+        return False
     if last in _SHORT and _COUNT.fullmatch(value):
         return False
     if last == "key":
-        return bool(_OWNERS_OF_KEYS & {*before[-2:]}) or _RANDOM.fullmatch(value) is not None
-    if last == "token" and before and before[-1] in _OF_TEXT:
+        owned = not _OF_DATA & {*before[-1:]} and bool(_OWNERS_OF_KEYS & {*before[-2:]})
+        return owned or _is_random(value)
+    if last == "token" and (_OF_TEXT & {*before[-1:]} or _SPECIAL.fullmatch(value)):
+        return False
+    if last in ("auth", "authorization") and value.lower() in _KINDS_OF_AUTH:
         return False
     if last == "pwd" and value.startswith(("/", ".", "~")):
         return False  # a folder
     return last in _SECRET_WORDS
+
+
+def _is_random(value: str) -> bool:
+    """Whether letters and digits alternate in it, other than in a name with a number."""
+    parts = re.split(r"[_./=+-]", value)
+    return _RANDOM.fullmatch(value) is not None and not all(_PART_OF_A_NAME.fullmatch(part) for part in parts)
 
 
 def _words(name: str) -> list[str]:
@@ -149,7 +208,7 @@ def _mask_group(match: re.Match[str]) -> str:
 
 def _secrets(argv: Sequence[str]) -> list[str]:
     """The secrets themselves, and how they look in a text that quotes them; the longest first."""
-    found = {value for _, name, value in _values(argv) if _is_secret(name, value)}
+    found = {value for _, _, name, value in _values(argv) if _is_secret(name, value)}
     for argument in argv:
         found |= {match[1] for shape in _SHAPES for match in shape.finditer(argument)} - {MASK}
     quoted = {repr(secret)[1:-1] for secret in found}

@@ -155,6 +155,15 @@ def test_edited_modules_are_told_and_refused_where_that_is_asked_for(folder: Pat
     assert done.returncode == 2 and "[profile]" in done.stderr and not (folder / "ran.txt").exists()
 
 
+def test_a_profile_that_was_edited_is_told_and_refused_where_that_is_asked_for(folder: Path) -> None:
+    write_profile(folder, checksum="0" * 64)
+    done = run(folder, "train.py", "--")
+    assert done.returncode == 0 and "best.json was edited since the study wrote it" in done.stderr
+    (folder / "ran.txt").unlink()
+    done = run(folder, "--strict", "train.py", "--")
+    assert done.returncode == 2 and "edited" in done.stderr and not (folder / "ran.txt").exists()
+
+
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("cores", [None, 10_000])
 def test_a_profile_of_a_larger_machine_is_told_and_refused_where_that_is_asked_for(

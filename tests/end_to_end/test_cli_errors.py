@@ -92,6 +92,8 @@ CASES = (
     Wrong("study train.py --space ./space.py", "search-space", "declares a int", "SearchSpace"),
     Wrong("study train.py --space ./broken_space.py", "search-space", "No module named 'nosuchpackage'", "import"),
     Wrong("study train.py --objective nosuch", "objective", "no objective 'nosuch'", "throughput"),
+    Wrong("study train.py --hub-token s3cret", "usage", "unrecognized arguments: --hub-token (hidden)",
+          "study train.py -- --hub-token (hidden)"),
     Wrong("study train.py --lr 0.1", "usage", "unrecognized arguments: --lr 0.1", "study train.py -- --lr 0.1"),
     Wrong("study train.py --study train.py", "storage", "train.py is not a folder", "--study DIR", 6),
     Wrong("study torchrun -- train.py", "usage", "torchrun starts several processes", "autotune study train.py"),

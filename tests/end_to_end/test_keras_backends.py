@@ -29,7 +29,7 @@ TRAIN = """
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 
 
-@pytest.fixture(params=["torch", "jax"])
+@pytest.fixture(params=["torch", pytest.param("jax", marks=pytest.mark.slow)])
 def train(
     request: pytest.FixtureRequest, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> Callable[..., tuple[Any, dict[str, Any]]]:

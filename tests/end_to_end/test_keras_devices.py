@@ -44,7 +44,7 @@ print("limits", [limit.memory_limit for limit in limits], "grows", bool(tf.confi
 """
 
 
-@pytest.mark.parametrize("grows", ["yes", "unknown"])
+@pytest.mark.parametrize("grows", [pytest.param("yes", marks=pytest.mark.slow), "unknown"])
 def test_a_script_may_ask_for_memory_as_it_needs_it(grows: str) -> None:
     """A card whose memory is capped can't grow any more, and the ValueError is one that no script waits for."""
     done = subprocess.run(

@@ -85,7 +85,7 @@ def test_a_writers_scalars_are_metrics(
 @pytest.mark.parametrize(
     "epochs", [pytest.param("3", marks=pytest.mark.slow), "1000000"], ids=["to the end", "ended early"]
 )
-@pytest.mark.parametrize("library", ["lightning", "transformers"])
+@pytest.mark.parametrize("library", ["lightning", pytest.param("transformers", marks=pytest.mark.slow)])
 def test_what_a_trainer_logs_is_a_metric(
     run_child: Callable[..., Any], write_script: Callable[..., Path], library: str, epochs: str
 ) -> None:

@@ -42,7 +42,12 @@ def said(output: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "status", "strict"), [(25, 0, False), (25, 0, True), (5, 0, True), (5, 3, True)]
+    ("steps", "status", "strict"), [
+        (25, 0, False),
+        (25, 0, True),
+        pytest.param(5, 0, True, marks=pytest.mark.slow),
+        pytest.param(5, 3, True, marks=pytest.mark.slow),
+    ],
 )
 def test_it_tells_once_what_took_effect_and_what_did_not(
     write_script: Callable[..., Path], run_child: Callable[..., Any], steps: int, status: int, strict: bool

@@ -27,7 +27,12 @@ SHORT = {
 }
 
 
-@pytest.fixture(params=STUDIES, ids=lambda path: str(path.name))
+@pytest.fixture(
+    params=[
+        pytest.param(folder, id=folder.name, marks=() if "digits" in folder.name else pytest.mark.slow)
+        for folder in STUDIES
+    ]
+)
 def example(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of the folder: what the script writes beside itself is not left in the repository."""
     folder: Path = request.param

@@ -120,6 +120,7 @@ def test_a_window_ends_the_script(write_script: Callable[..., Path], run_child: 
     assert run.of("first_step")[0]["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_xla_in_a_process_of_its_own(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     """Its threads show that compiled code ran; in the one where nothing was compiled there are none."""
     run = run_child(write_script(TRAIN), {"jit_compile": True}, argv=("function", "1", "100000"))

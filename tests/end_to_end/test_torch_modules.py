@@ -52,7 +52,11 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("config", [{"precision": "bf16"}, {"precision": "bf16", "compile": "default"}], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param({"precision": "bf16"}, marks=pytest.mark.slow), {"precision": "bf16", "compile": "default"}],
+    ids=str,
+)
 def test_what_a_checkpoint_runs_again_runs_as_it_did(
     run_child: Callable[..., Any], write_script: Callable[..., Path], place: str, config: dict[str, Any]
 ) -> None:
@@ -289,6 +293,7 @@ COMPILED_STEPS = """
 """
 
 
+@pytest.mark.slow
 def test_a_step_of_the_script_is_compiled_as_under_plain_python(
     run_child: Callable[..., Any], write_script: Callable[..., Path]
 ) -> None:

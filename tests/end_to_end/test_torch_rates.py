@@ -188,3 +188,32 @@ def test_an_applied_run_scales_the_rate_with_its_batch_only(
     assert f"rates {expected}" in ran.output, ran.output
     assert ("NOT in effect: batch_size" in ran.output) is refuses
     assert ("lr_scale (it goes with a size of the batches that isn't in effect)" in ran.output) is refuses
+
+
+PARTS = """
+    import torch
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+    data = torch.utils.data.TensorDataset(torch.randn(192, 4), torch.randn(192, 1))
+    rates = []
+    for x, y in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        rates.append((len(x), round(optimizer.param_groups[0]["lr"], 6)))
+        schedule.step()
+    print("rates", rates[:3])
+"""
+
+
+@pytest.mark.parametrize("batch", [{"batch_size": 16, "grad_accumulation": 2}, {"grad_accumulation": 4}])
+def test_a_larger_batch_that_is_computed_in_parts_keeps_its_rate(
+    batch: dict[str, Any], write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """At the first step the model is only watched yet; the batch is the config's all the same."""
+    known = {"as_written": {"batch_size": 8, "grad_accumulation": 1}}
+    ran = run_child(write_script(PARTS), {**batch, "lr_scale": 4.0}, mode="apply", knowledge=known)
+    assert "rates [(32, 0.4), (32, 0.4), (32, 0.04)]" in ran.output, ran.output
+    assert "lr_scale" in ran.output and "NOT" not in ran.output

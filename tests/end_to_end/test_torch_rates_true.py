@@ -224,7 +224,7 @@ SEQUENCES = """
 """
 
 
-@pytest.mark.parametrize("kind", ["mask", "padding"])
+@pytest.mark.parametrize("kind", ["mask", pytest.param("padding", marks=pytest.mark.slow)])
 def test_shorter_sequences_are_no_gain(run_child: Run, write_script: Write, kind: str) -> None:
     """Cut to half their tokens: the rate counts them as half."""
     path = write_script(SEQUENCES)

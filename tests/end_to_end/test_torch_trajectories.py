@@ -74,9 +74,17 @@ def departing(write_script: Callable[..., Path], run_child: Callable[..., Any]) 
     [
         ({"MAKE": STEPS, "EACH_STEP": "scheduler.step(); average.update_parameters(model)"}, ""),
         ({"MAKE": COSINE, "EACH_STEP": "scheduler.step()"}, "CosineAnnealingLR has T_max 6400, as written 1600"),
-        ({"MAKE": WARM_UP, "EACH_BATCH": "scheduler.step()"}, "is taken at a learning rate of"),
+        pytest.param(
+            {"MAKE": WARM_UP, "EACH_BATCH": "scheduler.step()"},
+            "is taken at a learning rate of",
+            marks=pytest.mark.slow,
+        ),
         ({"EACH_BATCH": "average.update_parameters(model)"}, "an average of the model is updated 4 times a step"),
-        ({"RATE = 0.1": OF_THE_BATCH}, "step 1 is taken at a learning rate of 0.025, as written 0.1"),
+        pytest.param(
+            {"RATE = 0.1": OF_THE_BATCH},
+            "step 1 is taken at a learning rate of 0.025, as written 0.1",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["followed", "a horizon in batches", "a warm-up in batches", "an average of batches", "a rate by the batch"],
 )  # fmt: skip
@@ -96,7 +104,7 @@ def test_a_batch_split_by_the_scripts_own_options_keeps_its_course(
             {"MAKE": COSINE.replace("100 * len(loader)", "1000"), "EACH_STEP": "scheduler.step()"},
             "times the samples that it covers as written",
         ),
-        ({"RATE = 0.1": OF_THE_BATCH}, "of 1.6, as written 0.1 times 4"),
+        pytest.param({"RATE = 0.1": OF_THE_BATCH}, "of 1.6, as written 0.1 times 4", marks=pytest.mark.slow),
     ],
     ids=["of the loader's length", "of a number", "scaled twice"],
 )

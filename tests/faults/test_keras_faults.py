@@ -51,7 +51,7 @@ WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
         ("data", "row 200 is broken"),
         pytest.param("callback", "the script's own callback fails", marks=pytest.mark.slow),
         pytest.param("shape", "incompatible", marks=pytest.mark.slow),
-        ("graph", "= 7 is not in [0, 3)"),
+        pytest.param("graph", "= 7 is not in [0, 3)", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_the_scripts_own_error_is_told_as_python_tells_it(

@@ -14,9 +14,11 @@ import pytest
 
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Outcome, OutcomeKind, Script
+from tuner.runner import process
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
+from tuner.study.blame import may_be_ours
 
 Run = Callable[..., Outcome]
 
@@ -177,3 +179,14 @@ def test_a_module_is_run_as_one(run: Run, tmp_path: Path) -> None:
     (tmp_path / "home" / "pkg" / "train.py").write_text("print(__name__, __package__)")
     assert run("", module="pkg.train").kind is OutcomeKind.COMPLETE
     assert (tmp_path / "run" / "log.txt").read_text() == "__main__ pkg\n"
+
+
+@pytest.mark.parametrize("for_memory", [True, False])
+def test_plain_python_that_the_kernel_killed_for_memory_says_nothing_of_the_script(
+    run: Run, monkeypatch: pytest.MonkeyPatch, for_memory: bool
+) -> None:
+    counts = iter([7, 8 if for_memory else 7])
+    monkeypatch.setattr(process, "oom_kills", lambda: next(counts))
+    outcome = run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    assert outcome.reason == ("host-oom" if for_memory else "signal-kill")
+    assert not may_be_ours(outcome)

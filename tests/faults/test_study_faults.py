@@ -207,6 +207,7 @@ def test_a_database_that_is_none_is_told_by_its_path(tmp_path: Path) -> None:
     assert (folder / "study.db").read_bytes() == b"this is no database" * 100
 
 
+@pytest.mark.slow
 def test_a_trial_over_the_memory_limit_is_infeasible_and_the_study_goes_on(
     tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:

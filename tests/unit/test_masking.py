@@ -9,7 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support import worlds
 
-from tuner.masking import MASK, all_without_secrets, is_masked, masked, secret_options, without_secrets
+from tuner.masking import (
+    MASK,
+    all_without_secrets,
+    is_masked,
+    masked,
+    secret_options,
+    secrets_of_environment,
+    without_secrets,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +54,17 @@ from tuner.masking import MASK, all_without_secrets, is_masked, masked, secret_o
         (("--as", "AKIAABCDEFGHIJKLMNOP"), ("--as", MASK)),
         (("--as", "sk-proj-abc0123456789def"), ("--as", MASK)),
         (("--as", "xoxb-123-abc"), ("--as", MASK)),
+        (("--env=WANDB_API_KEY=abc",), (f"--env=WANDB_API_KEY={MASK}",)),
+        (("--opts", "n=3,token=abc,m=4"), ("--opts", f"n=3,token={MASK},m=4")),
+        (("--wandb", "api_key=abc"), ("--wandb", f"api_key={MASK}")),
+        (("--config", '{"lr": 1, "api_key": "abc"}'), ("--config", f'{{"lr": 1, "api_key": "{MASK}"}}')),
+        (("--kwargs={'token': 'abc', 'n': 3}",), (f"--kwargs={{'token': '{MASK}', 'n': 3}}",)),
+        (("-H", "X-Api-Key: abc"), ("-H", f"X-Api-Key: {MASK}")),
+        (("--set", "logger.api_key: abc"), ("--set", f"logger.api_key: {MASK}")),
+        (("--dsn", "host=x password=abc n=1"), ("--dsn", f"host=x password={MASK} n=1")),
+        (("--args", "--lr 1 --token abc -v"), ("--args", f"--lr 1 --token {MASK} -v")),
+        (("--url", "https://abc4567890123456789x@host/x"), ("--url", f"https://{MASK}@host/x")),
+        (("--key", "550e8400-abc0-41d4-a716-446655440000"), ("--key", MASK)),
     ],
 )
 def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> None:
@@ -69,6 +88,14 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--key", "label"), ("--path", "hf_transformers"), ("--task", "risk-analysis-of-something-2"),
         ("--pwd", "/home/me"), ("--url", "https://h/d?monkey=3&pattern=x&page=2"), ("--model", "sk-learn"),
         ("--compat", "x"), ("--mask", "bearer"),
+        ("--initializer_token", "toy"), ("--placeholder_token=<cat-toy>",), ("--instance-token", "sks"),
+        ("--modifier_token", "<new1>"), ("--word_delimiter_token", "|"), ("--class_token", "[CLS]"), ("--token", "<s>"),
+        ("--label_key", "labels_fine_grained_100"), ("--image_key", "observation.images.cam_1_left_wrist"),
+        ("--client-sort-key", "name"), ("--google-credentials", "/home/me/creds.json"), ("--token", "./token.txt"),
+        ("--auth", "basic"), ("--auth=oauth2",), ("--no-auth", "data/train"), ("--without-token", "x"),
+        ("--opts", "sort_key=a,pad_token=b,auth=basic"), ("--config", '{"key": "label", "tokens": 3}'),
+        ("--prompt", "tell me the secret: love"), ("--note", "a token of love"), ("--args", "--pad-token x --token 4"),
+        ("--url", "https://someone@dev.azure.com/x"),
         ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
     ],
 )  # fmt: skip
@@ -118,6 +145,24 @@ def test_no_secret_is_left_in_a_text_that_repeats_it(option: str, secret: str, a
 def test_a_text_that_was_cut_within_a_secret_holds_no_part_of_it(length: int) -> None:
     text = f"ValueError: {'s3cretvalue'[:length]}…"
     assert without_secrets(text, ("--token", "s3cretvalue")) == f"ValueError: {MASK}…"
+
+
+def test_secrets_of_the_environment_are_told_by_their_names() -> None:
+    environment = {
+        "WANDB_API_KEY": "abcdef0123", "HF_TOKEN": "hf_abcdef", "PATH": "/usr/bin:/bin", "DB_PASSWORD": "root",
+        "TOKENIZERS_PARALLELISM": "falsefalse", "SSH_AUTH_SOCK": "/tmp/agent.1", "PWD": "/home/somebody", "_": "x" * 9,
+        "GOOGLE_CREDENTIALS": "/home/me/key.json",
+    }  # fmt: skip
+    given = secrets_of_environment(environment)
+    assert given == ("WANDB_API_KEY=abcdef0123", "HF_TOKEN=hf_abcdef")
+    assert without_secrets("bad login: abcdef0123 of root", given) == f"bad login: {MASK} of root"
+
+
+def test_a_password_that_a_line_of_code_holds_is_hidden() -> None:
+    line = "    connect(user='me', password='s3cret', api_key=\"abc\", password=given, token_id='x')"
+    clean = without_secrets(line, ())
+    assert clean == f"    connect(user='me', password='{MASK}', api_key=\"{MASK}\", password=given, token_id='x')"
+    assert without_secrets(clean, ()) == clean
 
 
 def test_short_secrets_are_hidden_as_words() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, cast
 from tuner import __version__
 from tuner.cli.verb import Subparsers, Verb
 from tuner.errors import AutotuneError, ExitCode, OwnFaultError, UsageError, UserScriptError
+from tuner.masking import masked
 
 VERBS = {
     "study": "tuner.cli.study",
@@ -94,10 +95,11 @@ def _dispatch(arguments: list[str]) -> int:
     verb = _verb(parsed.verb)
     if unknown:
         hint = f"see: autotune {parsed.verb} --help"
+        shown = " ".join(masked(unknown))
         if verb.TAKES_SCRIPT_ARGUMENTS:
-            example = f"autotune {parsed.verb} train.py -- {' '.join(unknown)}"
+            example = f"autotune {parsed.verb} train.py -- {shown}"
             hint = f"the script's own arguments go after --, as in: {example}"
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=hint)
+        raise UsageError(f"unrecognized arguments: {shown}", hint=hint)
     if script_args is not None and not verb.TAKES_SCRIPT_ARGUMENTS:
         raise UsageError(f"autotune {parsed.verb} takes nothing after --")
     parsed.script_args = script_args

@@ -69,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     modules = hashes_of_modules(source_of(script), profile.knowledge.module_hashes)
     drift = profiles.drift(profile, script, software(), modules, cores)
     changes = [_change_text(change) for change in drift if change.name not in _NO_MATTER]
+    if profile.edited:
+        changes.insert(0, f"{place} was edited since the study wrote it")
     if profile.cores != cores:
         beyond = beyond_cores(profile.config, known, spaces)
         changes += [f"{name} is {profile.config[name]}, more than the {cores} usable cores" for name in beyond]

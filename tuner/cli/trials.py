@@ -15,6 +15,8 @@ from tuner.cli.tables import show
 from tuner.cli.trust import declare_trust
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ObjectiveError, StorageError, UsageError
+from tuner.export import PROFILE
+from tuner.export.profile import Profile, read
 from tuner.formatting import count_text
 from tuner.model import WaterfallEntry
 from tuner.objective import RATE, Objective
@@ -85,10 +87,15 @@ def _objective(stored: StoredStudy, *, trusted: bool) -> Objective:
 
 def _check(stored: StoredStudy) -> int:
     """Says whether the stored figures follow from the raw records; raises ``StorageError`` where they don't."""
-    found = audit(stored.folder, stored.trials)
+    found = audit(stored.folder, stored.trials, stored.numbers)
+    profiles = _profiles(stored.folder / PROFILE.file_name)
+    found.different += [
+        f"{PROFILE.file_name}: the profile of {profile.device.label} was edited since it was written"
+        for profile in profiles if profile.edited
+    ]  # fmt: skip
     if found.different:
         raise StorageError(
-            f"{count_text(len(found.different), 'figure')} of {stored.folder} can't be derived from the records again:"
+            f"{stored.folder} isn't what follows from its records, in {count_text(len(found.different), 'thing')}:"
             + "".join(f"\n  {line}" for line in found.different),
             hint="records were changed or removed, or another version of autotune wrote them",
         )
@@ -97,7 +104,15 @@ def _check(stored: StoredStudy) -> int:
     for what, numbers in found.unchecked.items():
         trials = count_text(len(numbers), "trial")
         print(f"can't be checked of {trials}, whose files are gone: {what} ({_list(numbers)})")
+    for profile in profiles:
+        if profile.edited is None:
+            print(f"can't be checked: {PROFILE.file_name}'s profile of {profile.device.label}, of an earlier version")
     return ExitCode.OK
+
+
+def _profiles(file: Path) -> list[Profile]:
+    """Those that the study has written. Raises ``ProfileError`` where the file is no best.json."""
+    return read(file.read_bytes(), str(file)) if file.is_file() else []
 
 
 def _list(numbers: Sequence[int]) -> str:

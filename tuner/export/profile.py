@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.learning import time_to_loss
 from tuner.analysis.tiers import tier_of
 from tuner.child.option_names import is_option_of
-from tuner.documents import knob_document, measurement_document, plain
+from tuner.documents import knob_document, measurement_document, plain, text
 from tuner.errors import ProfileError
 from tuner.knowledge import Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
@@ -22,6 +23,7 @@ from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest,
 from tuner.result import StudyResult
 
 SCHEMA = 1
+CHECKSUM = "checksum"
 FINALS, SINGLE_TRIAL = "finals", "single trial"
 """What a measurement is based on."""
 
@@ -30,7 +32,8 @@ FINALS, SINGLE_TRIAL = "finals", "single trial"
 class Profile:
     """One device's entry of a best.json, read back.
 
-    ``cores`` are those of the host that the proof might use, None where the profile is of an earlier version.
+    ``cores`` are those of the host that the proof might use, ``edited`` whether the entry isn't as a study wrote it;
+    None where the profile is of an earlier version.
     """
 
     device: Device
@@ -41,6 +44,7 @@ class Profile:
     knowledge: Knowledge
     speedup: float | None
     cores: int | None = None
+    edited: bool | None = None
 
 
 class ProfileExporter:
@@ -110,20 +114,27 @@ def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> by
     """The file with this device's profile in place of its earlier one. Raises ``ProfileError``."""
     profiles = _documents(existing, place) if existing is not None else []
     others = [other for other in profiles if not _same_device(other, profile)]
-    document = {"schema": SCHEMA, "profiles": [*others, dict(profile)]}
-    return (json.dumps(document, indent=2, allow_nan=False, default=str) + "\n").encode()
+    own = {**profile, CHECKSUM: checksum(profile)}
+    return (text({"schema": SCHEMA, "profiles": [*others, own]}) + "\n").encode()
+
+
+def checksum(profile: Mapping[str, Any]) -> str:
+    """What shows whether a profile is as it was written: SHA-256 of its other fields, as JSON with sorted names."""
+    others = {name: entry for name, entry in profile.items() if name != CHECKSUM}
+    written = json.loads(json.dumps(others, default=str))
+    return hashlib.sha256(json.dumps(written, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def still_proven(existing: bytes, result: StudyResult, profile: Mapping[str, Any], place: str) -> bool:
     """Whether the file holds a proof for this very device that the study, whose ``profile`` this is, leaves standing.
 
     It was given for the same script, modules, arguments and software, within the same limits but that of time; no run
-    and no screen of its config failed in this study, and it had no finals: those decide.
+    and no screen of its config failed in this study, and it had no finals: those decide. It is as it was written.
     """
     for other in _documents(existing, place):
         if _same_device(other, profile) and other.get("verdict") == str(Verdict.IMPROVED):
             against = profile["runs"] > 0 or result.speaks_against(Config(other.get("config", {})))
-            return not against and _circumstances(other) == _circumstances(profile)
+            return not against and not _is_edited(other) and _circumstances(other) == _circumstances(profile)
     return False
 
 
@@ -314,6 +325,11 @@ def _same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return device.get("uuid") != device.get("name") or None in (cores, other_cores) or cores == other_cores
 
 
+def _is_edited(profile: Mapping[str, Any]) -> bool | None:
+    """None where that can't be told."""
+    return profile[CHECKSUM] != checksum(profile) if CHECKSUM in profile else None
+
+
 def _profile(document: Mapping[str, Any]) -> Profile:
     device, script = dict(document["device"]), document["script"]
     config, verdict = document["config"], Verdict(document["verdict"])
@@ -339,6 +355,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         knowledge=_knowledge(document.get("knowledge", {})),
         speedup=float(speedup["ratio"]) if speedup else None,
         cores=cores,
+        edited=_is_edited(document),
     )
 
 

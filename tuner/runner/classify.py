@@ -35,6 +35,8 @@ _INFEASIBLE = OutcomeKind.INFEASIBLE
 DETAIL_LENGTH = 300
 HOST_OOM, MACHINE_FULL = "host-oom", "machine-full"
 """Reasons of an outcome: the machine's memory was too small for it, or other processes took what it lacked."""
+WITHHELD_REASON = "withheld"
+"""Of a run under plain Python that was kept from writing over a file of the user's."""
 MIN_BLOCKS = 3
 
 
@@ -182,15 +184,18 @@ def classify_plain(traces: Traces, withheld: str = "") -> Judgement:
     touching, "" for none: it was ended there, and how it would have gone on isn't known.
     """
     if withheld:
-        return OutcomeKind.INFRASTRUCTURE, "withheld", one_line(f"it would write over {withheld}")
+        return OutcomeKind.INFRASTRUCTURE, WITHHELD_REASON, one_line(f"it would write over {withheld}")
     ended = _from_our_kill(traces) or _from_signal(traces)
     if ended:
         return _blamed(ended, traces)
     if not _exit_code(traces):
         return OutcomeKind.COMPLETE, "", ""
     raised = raised_line(traceback_in(traces.log))
-    reason = "script-raised" if raised else "script-failed"
-    return OutcomeKind.USER_ERROR, reason, one_line(raised or last_line(traces.log))
+    line = one_line(raised or last_line(traces.log))
+    matched = match_text(traceback_in(traces.log) or last_line(traces.log))
+    if matched in ("device-oom", HOST_OOM):
+        return _blamed((_INFEASIBLE, matched, line), traces)
+    return OutcomeKind.USER_ERROR, "script-raised" if raised else "script-failed", line
 
 
 _TRACEBACK = "Traceback (most recent call last):"

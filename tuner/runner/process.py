@@ -20,7 +20,8 @@ from tuner.child.records import Exit, Record, ScriptException, WindowEnd
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.present import kind_of
-from tuner.masking import all_without_secrets
+from tuner.knowledge import Knowledge
+from tuner.masking import all_without_secrets, secrets_of_environment
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, one_line, traceback_in
 from tuner.runner.created_files import move_created_files
@@ -30,7 +31,7 @@ from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.runner.silence import Course, Idleness, Stage, stall
 from tuner.runner.tree import Tree, Usage, oom_kills
-from tuner.storage.folder import LOG, RECORDS, RESOURCES
+from tuner.storage.folder import LATE_RECORDS, LOG, RECORDS, RESOURCES
 from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
@@ -69,8 +70,19 @@ class ProcessRunner:
         clean = kind.wait_until_clean(request.device, device_bytes)
         oom_killed = oom_kills() > kills
         outcome = watch.outcome(time.monotonic() - started, oom_killed=oom_killed, device_clean=clean)
-        # What is stored, shown and reported of a trial comes from here; its raw files are the user's alone.
-        return all_without_secrets(outcome, request.script.argv)
+        return _without_secrets(outcome, request)
+
+
+def _without_secrets(outcome: Outcome, request: TrialRequest) -> Outcome:
+    """What is stored, shown and reported of a trial comes from here; its raw files are the user's alone.
+
+    Of the knowledge only what people read is looked at: the rest are names that the next trial has to find again.
+    """
+    given = (*request.script.argv, *secrets_of_environment(os.environ))
+    known = outcome.knowledge
+    remarks, left_out = all_without_secrets((known.remarks, dict(known.left_out)), given)
+    told = all_without_secrets(replace(outcome, knowledge=Knowledge()), given)
+    return replace(told, knowledge=replace(known, remarks=remarks, left_out=left_out))
 
 
 def _infrastructure(error: OSError, folder: Path, seconds: float) -> Outcome:
@@ -82,15 +94,29 @@ def _infrastructure(error: OSError, folder: Path, seconds: float) -> Outcome:
 
 
 class _Journal:
-    """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need."""
+    """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need.
 
-    def __init__(self, path: Path) -> None:
-        self._file: IO[bytes] = path.open("wb", buffering=0)
+    What comes once the trial is being ended is no evidence: a script may turn our TERM into an exception of its own. It
+    is kept in a file of its own, so that whoever derives the figures again has the same records.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] = (folder / RECORDS).open("wb", buffering=0)
+        self._ended = False
         self._torn = b""
         self.entries: list[Entry] = []
 
+    def end(self) -> None:
+        """What comes from here on doesn't count."""
+        self._ended = True
+
     def feed(self, data: bytes) -> list[Entry]:
         """Stores what came and returns the records completed by it. Raises ``OSError`` on a full disk."""
+        if self._ended:
+            with (self._folder / LATE_RECORDS).open("ab") as late:
+                late.write(data)
+            return []
         self._file.write(data)
         *lines, self._torn = (self._torn + data).split(b"\n")
         new = list(decode(lines))
@@ -128,7 +154,7 @@ class _Watch:
         self._launched = launched
         self._tree = Tree(launched.guard)
         self._reader = reader
-        self._journal = _Journal(request.folder / RECORDS)
+        self._journal = _Journal(request.folder)
         self._samples: list[ResourceSample] = []
         self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
         self._progress = _Progress(started, Course(time.monotonic()))
@@ -220,18 +246,16 @@ class _Watch:
         if due is None:
             return False
         self._drain()
-        # Judged by what came before the kill: a script may turn our TERM into an exception of its own.
+        self._journal.end()
         self.ended_by, self.ended_detail = due
-        before = len(self._journal.entries)
         self._tree.kill()
         self._drain()
-        del self._journal.entries[before:]
         return True
 
     def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
         """What the trial ended as, from everything it left."""
         if self._request.plain:
-            return self._plain_outcome(seconds)
+            return self._plain_outcome(seconds, oom_killed=oom_killed)
         measurement = measurement_of(self._journal.entries, self._samples)
         records = [entry.record for entry in self._journal.entries]
         traces = Traces(
@@ -257,11 +281,13 @@ class _Watch:
     def _others_took(self) -> str:
         return self._memory.taken_by_others(baseline=not self._request.config)
 
-    def _plain_outcome(self, seconds: float) -> Outcome:
+    def _plain_outcome(self, seconds: float, *, oom_killed: bool) -> Outcome:
         """What the script came to under plain Python, which sends no records."""
         log, withheld = _tail(self._request.folder / LOG), _tail(self._request.folder / WITHHELD)
         others = self._others_took()
-        traces = Traces([], True, self.status, self.ended_by, log=log, others_took=others)
+        traces = Traces(
+            [], True, self.status, self.ended_by, self.ended_detail, log, oom_killed=oom_killed, others_took=others
+        )
         kind, reason, detail = classify_plain(traces, last_line(withheld))
         return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds)
 

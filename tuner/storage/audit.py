@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from tuner.analysis.measurement import all_of, knob_reports, last_of, measuremen
 from tuner.child.records import Evidence, Failure, WindowEnd
 from tuner.child.wire import Entry, decode_request
 from tuner.masking import MASK
-from tuner.model import Config, Measurement, Outcome, OutcomeKind, Trial
+from tuner.model import TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Trial
 from tuner.storage import codec
-from tuner.storage.folder import OUTCOME, RECORDS, REQUEST, RESOURCES, trial_folder
+from tuner.storage.folder import OUTCOME, RECORDS, REQUEST, RESOURCES, TRIALS, trial_folder
 from tuner.storage.records import read_records, read_resources
 
 _OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
@@ -34,9 +35,13 @@ class Audit:
         self.unchecked.setdefault(what, []).append(number)
 
 
-def audit(folder: Path, trials: Iterable[Trial]) -> Audit:
-    """Holds each finished trial against its own folder in the study's ``folder``."""
-    found = Audit()
+def audit(folder: Path, trials: Iterable[Trial], numbers: Collection[int] = ()) -> Audit:
+    """Holds each finished trial against its own folder in the study's ``folder``.
+
+    ``numbers`` are those of all trials that the database knows: they are given without gaps, so that one that was taken
+    out of it, such as a run of the finals that didn't suit, shows.
+    """
+    found = Audit(_gone(folder, numbers))
     for trial in trials:
         raw = trial_folder(folder, trial.number)
         try:
@@ -45,6 +50,15 @@ def audit(folder: Path, trials: Iterable[Trial]) -> Audit:
             lines = [f"its records can't be read: {error.strerror} ({error.filename})"]
         found.different += [f"trial {trial.number}: {text}" for text in lines]
     return found
+
+
+def _gone(folder: Path, numbers: Collection[int]) -> list[str]:
+    if not numbers:
+        return []
+    gaps = set(range(max(numbers) + 1)) - set(numbers)
+    entries = os.listdir(folder / TRIALS) if (folder / TRIALS).is_dir() else []
+    beyond = {int(name) for name in entries if name.isdecimal()} - set(numbers)
+    return [f"trial {number}: the database doesn't have it any more" for number in sorted(gaps | beyond)]
 
 
 def _figures(found: Audit, raw: Path, trial: Trial) -> list[str]:
@@ -57,7 +71,12 @@ def _figures(found: Audit, raw: Path, trial: Trial) -> list[str]:
     if not entries and outcome.measurement is None:
         found.lacks("how they ended", trial.number)
         return []
-    lines = _differences(outcome.measurement, derived) if outcome.measurement is not None else []
+    if outcome.kind is OutcomeKind.CRASHED and outcome.reason == TOOK_THE_STUDY_DOWN:
+        return []  # whoever would have told what it came to died with it
+    if outcome.measurement is not None:
+        lines = _differences(outcome.measurement, derived)
+    else:
+        lines = ["it has no figures, its records give some"] if derived is not None else []
     return [*lines, *_kind(outcome, entries, derived)]
 
 
@@ -75,6 +94,8 @@ def _kind(outcome: Outcome, entries: list[Entry], derived: Measurement | None) -
     told = f"{outcome.kind} ({outcome.reason})" if outcome.reason else str(outcome.kind)
     if outcome.kind is OutcomeKind.COMPLETE and faults:
         return [f"it is {told}, its records tell of {faults[0]}"]
+    if outcome.kind is OutcomeKind.COMPLETE and derived is None and outcome.measurement is None:
+        return [f"it is {told}, its records give no figures"]
     if whole and not faults and outcome.kind is not OutcomeKind.COMPLETE and not over_a_limit:
         return [f"it is {told}, its records are those of a complete one"]
     if over_a_limit and outcome.measurement is None and whole and not faults:
@@ -125,6 +146,8 @@ def _differences(stored: Measurement, derived: Measurement | None) -> list[str]:
     different = []
     for field_ in fields(Measurement):
         own, again = getattr(stored, field_.name), getattr(derived, field_.name)
+        if field_.name == "peak_device_bytes":
+            own, again = own or None, again or None  # earlier versions wrote 0 where nobody told
         if _plain(own) != _plain(again) and MASK not in _plain(own):
             different.append(f"{field_.name} is {_short(own)}, its records give {_short(again)}")
     return different

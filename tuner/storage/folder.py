@@ -16,6 +16,7 @@ FAULT = "fault.txt"
 # In a trial's folder; what the child keeps there besides is named in ``tuner.child.wire``.
 REQUEST = "request.json"
 RECORDS = "records.jsonl"
+LATE_RECORDS = "late.jsonl"
 RESOURCES = "resources.jsonl"
 LOG = "log.txt"
 OUTCOME = "outcome.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuner.errors import StorageError
 from tuner.model import Trial
-from tuner.storage.database import Repository, StudyRecord
+from tuner.storage.database import Repository, StudyRecord, TrialState
 from tuner.storage.folder import DATABASE, LOCK
 from tuner.storage.lock import FolderLock
 
@@ -23,13 +23,15 @@ _DEEPEST = 4
 class StoredStudy:
     """A study as it is stored in ``folder``; ``trials`` are the finished ones, by number.
 
-    ``state`` is "running", "finished", or "stopped": the same command resumes it.
+    ``state`` is "running", "finished", or "stopped": the same command resumes it. ``numbers`` are those of all trials,
+    also of those that wait or run.
     """
 
     folder: Path
     record: StudyRecord
     trials: tuple[Trial, ...]
     state: str
+    numbers: tuple[int, ...] = ()
 
 
 def open_study(name: str | None) -> StoredStudy:
@@ -64,7 +66,9 @@ def read_study(folder: Path) -> StoredStudy:
             raise StorageError(f"{folder / DATABASE} holds no study", hint="autotune study SCRIPT starts one")
         record = studies[-1]
         state = record.state if record.state == "finished" else "running" if _is_held(folder) else "stopped"
-        return StoredStudy(folder, record, repository.trials(record.id), state)
+        trials = repository.records(record.id)
+        finished = tuple(one.trial for one in trials if one.state is TrialState.FINISHED)
+        return StoredStudy(folder, record, finished, state, tuple(one.trial.number for one in trials))
     finally:
         repository.close()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.errors import OwnFaultError, UntunableError, UserScriptError
-from tuner.formatting import AS_WRITTEN, seconds_text
+from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
 from tuner.knowledge import with_arguments
 from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.space.arguments import bound_knobs
@@ -51,6 +51,7 @@ def measure_baseline(study: StudyContext) -> None:
     _check_unit(study, baseline)
     if not study.resumed:
         note_unseen(study, baseline)
+        _note_unlimited(study, baseline)
         for remark in baseline.outcome.knowledge.remarks:
             study.note(f"{AS_WRITTEN}: {remark}")
     knowledge = replace(
@@ -67,6 +68,16 @@ def _check_unit(study: StudyContext, baseline: Trial) -> None:
         raise UntunableError(
             f"{planned} samples are planned, and the script's samples can't be counted: only its steps are seen",
             hint="leave out --planned-samples, with another study's folder or --new",
+        )
+
+
+def _note_unlimited(study: StudyContext, baseline: Trial) -> None:
+    """Says that a limit binds nobody, where nothing tells how much of the device's memory a trial takes."""
+    measurement, most = baseline.measurement, study.plan.limits.max_device_bytes
+    if most is not None and measurement is not None and measurement.peak_device_bytes is None:
+        study.note(
+            f"how much of the memory of {study.plan.device.label} the script takes isn't seen: no config is held to the"
+            f" limit of {bytes_text(most)} (--max-memory)"
         )
 
 
@@ -144,6 +155,13 @@ def blame_error(
             hint=f"the path that it names is the trial's, in place of one of yours; {_WITHOUT_FILES}",
             traceback_text=failed.with_ours or failed.traceback_text,
         )
+    if verdict.obstacle:
+        return UserScriptError(
+            f"the script fails in a trial: {failed.detail}",
+            hint="whose fault that is isn't known, for the run that was to show it came to nothing"
+            f" ({verdict.obstacle}): run the same command again; all that it printed is in {log}",
+            traceback_text=failed.traceback_text,
+        )
     if verdict.whose is Whose.OPEN:
         return UserScriptError(
             f"the script fails: {failed.detail}",
@@ -187,5 +205,7 @@ _HINTS = {
     "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",
     "host-oom": "the script as written doesn't fit the machine's memory: use fewer workers, end other processes"
     " that take memory, or raise --max-memory",
+    "signal-kill": "something else killed it: a limit of the machine, a guard against full memory, or a person; run the"
+    " same command again once that is mended",
     "nan": "its loss is not a number as written: tune it once it trains",
 }

@@ -22,7 +22,7 @@ from tuner import __version__
 from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import raised_line
+from tuner.runner.classify import WITHHELD_REASON, raised_line
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
 
@@ -36,6 +36,9 @@ SEARCH_S = 180.0
 SEARCH_TIMES = 6.0
 ALL = frozenset(Watch)
 _FAILURES = frozenset({"script-raised", "script-failed"})
+_KILLED = "signal-kill"
+_OF_THE_MACHINE = frozenset({"host-oom", "device-oom", _KILLED})
+"""Reasons for which a run ended that tell of the machine at that moment, and nothing of the script."""
 _BARE, _PLAIN = "without any watch but files", "plain Python"
 
 # A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
@@ -55,7 +58,7 @@ _FILES_OF_WATCHES = (
 
 
 class Whose(StrEnum):
-    """Whose fault a failure is; ``OPEN`` where that can't be tried without danger to the user's files or trackers."""
+    """Whose fault a failure is; ``OPEN`` where that couldn't be tried, or not without danger to files or trackers."""
 
     SCRIPT = "script"
     OURS = "ours"
@@ -69,7 +72,8 @@ class Verdict:
     ``plain`` is what the script came to under plain Python, None where that wasn't tried. ``ways`` are sets of watches
     without which it runs in a trial, the smallest first: empty where that would take the watch on files away.
     ``silenced`` are the trackers that the script imports and that were off under plain Python as well: they may explain
-    the failure. ``account`` says for people what was run, and what it came to.
+    the failure. ``account`` says for people what was run, and what it came to. ``obstacle``: which run that was to
+    decide came to nothing, by the machine, and how; "" for none.
     """
 
     whose: Whose
@@ -77,13 +81,17 @@ class Verdict:
     ways: tuple[frozenset[Watch], ...] = ()
     account: tuple[str, ...] = ()
     silenced: tuple[str, ...] = ()
+    obstacle: str = ""
 
 
 def may_be_ours(outcome: Outcome) -> bool:
-    """Whether the script failed, and not at a limit: something of ours may have made it fail."""
+    """Whether the script failed, and not at a limit: something of ours may have made it fail.
+
+    What was killed was killed by others: neither a script nor an instrument sends itself a SIGKILL.
+    """
     if outcome.complete or outcome.kind is OutcomeKind.INFRASTRUCTURE:
         return False
-    crashed = outcome.kind is OutcomeKind.CRASHED and outcome.reason.startswith("signal-")
+    crashed = outcome.kind is OutcomeKind.CRASHED and outcome.reason.startswith("signal-") and outcome.reason != _KILLED
     return crashed or outcome.reason in _FAILURES or bool(outcome.traceback_text)
 
 
@@ -123,6 +131,8 @@ class Inquiry:
     def verdict(self) -> Verdict:
         """Whose fault the failure is, and without which watches the script runs."""
         bare = self._bare()
+        if self._decides_nothing(bare):
+            return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=f"{_BARE}: {bare.detail}")
         if not may_be_ours(bare):
             return Verdict(Whose.OURS, None, tuple(self._ways()), tuple(self._account))
         written = [*_diverted(self._request.folder), *_diverted(self._folder_of(_BARE))]
@@ -130,12 +140,18 @@ class Inquiry:
             return Verdict(Whose.OPEN, account=tuple(self._account))
         longest_s = max(self._failed.seconds, bare.seconds) + PLAIN_MARGIN_S
         plain = self._check(_PLAIN, plain=True, longest_s=longest_s)
-        if plain.kind is OutcomeKind.INFRASTRUCTURE:
-            return Verdict(Whose.OPEN, account=tuple(self._account))
+        if self._decides_nothing(plain):
+            obstacle = f"{_PLAIN}: {plain.detail}" if plain.reason != WITHHELD_REASON else ""
+            return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=obstacle)
         if not may_be_ours(plain):
             return Verdict(Whose.OURS, plain, account=tuple(self._account))
         silenced = _silenced(self._folder_of(_PLAIN)) if plain.kind is not OutcomeKind.INFEASIBLE else ()
         return Verdict(Whose.OPEN if silenced else Whose.SCRIPT, plain, (), tuple(self._account), silenced)
+
+    def _decides_nothing(self, check: Outcome) -> bool:
+        """Whether a run that was to show whether the failure comes again ended by the machine, and not likewise."""
+        by_machine = check.kind is OutcomeKind.INFRASTRUCTURE or check.reason in _OF_THE_MACHINE
+        return by_machine and not (may_be_ours(check) and alike(self._failed, check))
 
     def _bare(self) -> Outcome:
         return self._check(_BARE, ALL - {Watch.FILES} | self._request.without)
@@ -168,7 +184,7 @@ class Inquiry:
         folder = self._folder_of(name)
         outcome = self._run(replace(self._request, folder=folder, without=without, plain=plain, limits=limits))
         self._spent_s += outcome.seconds
-        came_to = outcome.detail if may_be_ours(outcome) or outcome.kind is OutcomeKind.INFRASTRUCTURE else "it runs"
+        came_to = outcome.detail if may_be_ours(outcome) or self._decides_nothing(outcome) else "it runs"
         self._account.append(f"{name}: {came_to}")
         return outcome
 

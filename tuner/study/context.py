@@ -127,7 +127,7 @@ class StudyContext:
         try:
             self.sources.check(self.knowledge.module_hashes)
             outcome = self.executor.execute(trial, self.knowledge, window, time_for=time_to_repeat)
-            self.sources.check(self.knowledge.module_hashes)
+            self.sources.check(self.knowledge.module_hashes or outcome.knowledge.module_hashes)
         except (Interrupted, StorageError, InfrastructureError, StudyMismatchError):
             self.store.requeue(trial)
             raise

@@ -284,7 +284,10 @@ def _schedule(study: StudyContext) -> Schedule | None:
     # The same candidates again: what was searched since brought nothing better. Their finals go on.
     same = next((finals for finals in earlier if finals.group == schedule.group), None)
     openings = [max(1, finals.opening) for finals in earlier if _was_judged(study, finals)]
-    schedule = same or replace(schedule, opening=1 + max(openings, default=0))
+    if same is None or not _was_judged(study, same):
+        # What others have spent of the permitted error since is spent, whoever began first.
+        same = replace(same or schedule, opening=1 + max(openings, default=0))
+    schedule = same
     _save(study, schedule)
     return schedule
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.analysis.cold_start import with_cold_starts
-from tuner.model import Config, Outcome, OutcomeKind, Trial
+from tuner.model import TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Trial
 from tuner.runner.created_files import move_created_files
 from tuner.runner.request import Limits
 from tuner.storage import codec
@@ -88,7 +88,7 @@ class TrialStore:
                 self._repository.requeue_trial(self._study_id, record.trial.number)
                 return
             detail = f"the study died with it {record.attempts} times"
-            outcome = Outcome(OutcomeKind.CRASHED, "took-the-study-down", detail)
+            outcome = Outcome(OutcomeKind.CRASHED, TOOK_THE_STUDY_DOWN, detail)
         self._finish(record.trial, outcome)
 
     def _finish(self, trial: Trial, outcome: Outcome) -> Trial:
@@ -119,7 +119,7 @@ def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
         ("device-oom", "the device", measurement.peak_device_bytes, limits.max_device_bytes),
         ("host-oom", "the host", measurement.peak_host_bytes, limits.max_host_bytes),
     ):
-        if most is not None and peak > most:
+        if most is not None and peak is not None and peak > most:
             detail = f"it took {peak:,} bytes of {what}, of {most:,} allowed"
             return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail)
     return outcome

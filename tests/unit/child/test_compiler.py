@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import logging, torch
 from tuner.child.torch import compiler
@@ -23,6 +25,7 @@ def _counted(lengths: int) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
+@pytest.mark.slow
 def test_code_that_is_given_up_after_too_many_compilations_is_counted() -> None:
     assert _counted(3) == [3, 0, 0]
     graphs, given_up, _ = _counted(12)

@@ -26,11 +26,8 @@ from tuner.runner.classify import (
     EndedBy,
     Traces,
     classify,
-    classify_plain,
     match_text,
     one_line,
-    raised_line,
-    traceback_in,
 )
 
 HELLO = Hello(1, "3.11.0", "/usr/bin/python")
@@ -317,8 +314,6 @@ def test_memory_that_others_took_is_no_fault_of_the_config(baseline: bool) -> No
     assert judge(STEP, **over, others_took=OTHERS) == own, "it took more than its own limit"
     assert judge(failed("device-oom"), baseline=baseline, others_took=OTHERS)[1] == "device-oom"
     assert judge(STEP, DONE, others_took=OTHERS)[0] is OutcomeKind.COMPLETE
-    plain = classify_plain(Traces([], baseline=True, status=None, ended_by=EndedBy.MACHINE_FULL, others_took=OTHERS))
-    assert plain == (*full, OTHERS)
 
 
 def test_an_abort_is_explained_by_the_log() -> None:
@@ -357,43 +352,3 @@ def test_a_failing_exit_after_steps_is_no_success() -> None:
 
 def test_a_line_for_people_has_no_colours() -> None:
     assert one_line("\x1b[31mRuntimeError\x1b[0m:\n  no \x1b[1mdata") == "RuntimeError: no data"
-
-
-PLAIN_LOG = """some output
-Traceback (most recent call last):
-  File "train.py", line 3, in <module>
-    main()
-  File "lib/data.py", line 9, in load
-    raise DataError("none:
-DataError: none: here
-and there
-"""
-
-
-@pytest.mark.parametrize(
-    ("log", "status", "withheld", "expected"),
-    [
-        ("", exited(0), "", (OutcomeKind.COMPLETE, "", "")),
-        (PLAIN_LOG, exited(1), "", (OutcomeKind.USER_ERROR, "script-raised", "DataError: none: here")),
-        ("bad options\n", exited(2), "", (OutcomeKind.USER_ERROR, "script-failed", "bad options")),
-        (PLAIN_LOG, exited(0), "", (OutcomeKind.COMPLETE, "", "")),
-        ('  File "train.py", line 1\n    (\n    ^\nSyntaxError: no\n', exited(1), "",
-         (OutcomeKind.USER_ERROR, "script-raised", "SyntaxError: no")),
-        ("", exited(0), "/home/me/a.pt", (OutcomeKind.INFRASTRUCTURE, "withheld", "it would write over /home/me/a.pt")),
-    ],
-)  # fmt: skip
-def test_what_plain_python_came_to(log: str, status: int, withheld: str, expected: tuple[Any, ...]) -> None:
-    assert classify_plain(Traces([], baseline=True, status=status, log=log), withheld) == expected
-
-
-def test_plain_python_that_ran_on_or_died() -> None:
-    late = Traces([], baseline=True, status=None, ended_by=EndedBy.DEADLINE, log=PLAIN_LOG)
-    assert classify_plain(late)[0] is OutcomeKind.TIMED_OUT
-    died = Traces([], baseline=True, status=int(signal.SIGSEGV))
-    assert classify_plain(died)[:2] == (OutcomeKind.CRASHED, "signal-segv")
-
-
-def test_the_last_traceback_of_a_log_is_found() -> None:
-    assert traceback_in("no trace here\n") == ""
-    assert traceback_in(PLAIN_LOG) == PLAIN_LOG.removeprefix("some output\n")
-    assert raised_line(traceback_in(PLAIN_LOG * 2)) == "DataError: none: here"

@@ -118,3 +118,26 @@ def test_a_trials_folder_of_an_earlier_version_is_closed(tmp_path: Path) -> None
     make_private(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert folder.parent.stat().st_mode & 0o777 != 0o700, "what was there before isn't ours to close"
+
+
+def test_what_a_trial_ended_as_repeats_no_secret_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "s3cret0123")
+    script = tmp_path / "train.py"
+    script.write_text("import os\nraise ValueError('no login with ' + os.environ['WANDB_API_KEY'])\n")
+    asked = TrialRequest(tmp_path / "trial", Script(str(script), ()), cpu_device(), BASELINE)
+    outcome = ProcessRunner().run(asked, threading.Event())
+    assert outcome.detail == f"ValueError: no login with {MASK}"
+    assert "s3cret" not in encode_outcome(outcome)
+
+
+def test_a_secret_that_is_a_word_of_the_script_changes_nothing_that_is_known_of_it(tmp_path: Path) -> None:
+    """What is known goes to the next trials, which look for the same names."""
+    script = tmp_path / "train.py"
+    script.write_text("import tuner\nfor n in range(9):\n    tuner.report(step=n)\n")
+    seen = []
+    for argv in ((), ("--password", "steps")):
+        asked = TrialRequest(tmp_path / "trial", Script(str(script), argv), cpu_device(), BASELINE)
+        seen.append(ProcessRunner().run(asked, threading.Event()).knowledge)
+    assert seen[0].unit == seen[1].unit == "steps"

@@ -12,7 +12,7 @@ import pytest
 from tuner.analysis.measurement import measurement_of
 from tuner.child.records import ChildRequest, ProbeSide, Window
 from tuner.child.wire import encode_request
-from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.storage.audit import Audit, audit
 from tuner.storage.codec import encode_outcome
 from tuner.storage.records import read_records, read_resources
@@ -59,6 +59,15 @@ def test_a_changed_figure_is_found(tmp_path: Path) -> None:
     lines = different(tmp_path, [replace(trial, outcome=replace(trial.outcome, measurement=changed))])
     assert [line.split()[2] for line in lines] == ["rate", "stolen_cpus", "card"]
     assert "rate is 1000000.0" in lines[0]
+
+
+def test_a_memory_that_an_earlier_version_took_for_none_is_no_difference(tmp_path: Path) -> None:
+    trial = stored_trial(tmp_path)
+    assert trial.outcome is not None and trial.outcome.measurement is not None
+    for peak, found in ((0, 0), (7, 1)):
+        changed = replace(trial.outcome.measurement, peak_device_bytes=peak)
+        stored = replace(trial, outcome=replace(trial.outcome, measurement=changed))
+        assert len(different(tmp_path, [stored])) == found
 
 
 def test_changed_and_missing_records_are_found(tmp_path: Path) -> None:
@@ -110,7 +119,7 @@ def test_a_failure_that_was_turned_into_a_success_is_found(tmp_path: Path) -> No
     records.write_text(records.read_text() + json.dumps(failure) + "\n")
     assert different(tmp_path, [trial]) == ["trial 0: it is complete, its records tell of nan"]
     assert trial.outcome is not None
-    failed = replace(trial, outcome=Outcome(OutcomeKind.INFEASIBLE, "nan"))
+    failed = replace(trial, outcome=replace(trial.outcome, kind=OutcomeKind.INFEASIBLE, reason="nan"))
     assert different(tmp_path, [with_files(tmp_path, failed)]) == []
 
 
@@ -140,3 +149,30 @@ def test_what_is_gone_is_said_to_be_unchecked(tmp_path: Path) -> None:
     assert [*found.unchecked.values()] == [[5]] * 3
     old = audit(tmp_path, [stored_trial(tmp_path)])
     assert old.different == [] and len(old.unchecked) == 2, "its figures follow; what it was asked isn't known"
+
+
+def test_figures_that_were_taken_out_are_found(tmp_path: Path) -> None:
+    """A run of the finals without figures would leave its round out of the proof."""
+    trial = stored_trial(tmp_path)
+    assert trial.outcome is not None
+    without = with_files(tmp_path, replace(trial, outcome=replace(trial.outcome, measurement=None)))
+    assert different(tmp_path, [without]) == ["trial 0: it has no figures, its records give some"]
+    (tmp_path / "trials" / "0000" / "records.jsonl").write_text('{"v": 1, "t": 0.0, "kind": "facts"}\n')
+    assert different(tmp_path, [without]) == ["trial 0: it is complete, its records give no figures"]
+
+
+def test_what_took_the_study_down_may_have_been_through(tmp_path: Path) -> None:
+    crashed = Outcome(OutcomeKind.CRASHED, TOOK_THE_STUDY_DOWN, "the study died with it 3 times")
+    trial = replace(stored_trial(tmp_path), outcome=crashed)
+    (tmp_path / "trials" / "0000" / "request.json").write_text(encode_request(ChildRequest()))
+    assert different(tmp_path, [trial]) == []
+
+
+def test_trials_that_were_taken_out_are_found(tmp_path: Path) -> None:
+    trial = with_files(tmp_path, stored_trial(tmp_path))
+    assert audit(tmp_path, [trial], [0, 1]).different == [], "one waits to be run again"
+    gone = "the database doesn't have it any more"
+    assert audit(tmp_path, [trial], [0, 2]).different == [f"trial 1: {gone}"]
+    for name in ("0003", "0000.disturbed", "probe"):
+        (tmp_path / "trials" / name).mkdir()
+    assert audit(tmp_path, [trial], [0, 2]).different == [f"trial 1: {gone}", f"trial 3: {gone}"]

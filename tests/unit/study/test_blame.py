@@ -135,10 +135,43 @@ def test_the_watch_on_files_is_never_taken_away(tmp_path: Path) -> None:
     assert all(request.plain or Watch.FILES not in request.without for request in asked)
 
 
+MACHINE = [
+    Outcome(OutcomeKind.INFRASTRUCTURE, "machine-full", "the machine's memory ran out"),
+    Outcome(OutcomeKind.INFRASTRUCTURE, "guard-lost", "the guard was killed"),
+    Outcome(OutcomeKind.INFEASIBLE, "host-oom", "the kernel killed it"),
+    Outcome(OutcomeKind.INFEASIBLE, "device-oom", "RuntimeError: CUDA out of memory", TRACE.format("RuntimeError")),
+    Outcome(OutcomeKind.CRASHED, "signal-kill", "died of SIGKILL"),
+]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("ended", MACHINE, ids=lambda outcome: outcome.reason)
+def test_a_check_that_the_machine_ended_blames_nobody(tmp_path: Path, ended: Outcome, plain: bool) -> None:
+    verdict, asked = inquire(tmp_path, raised(), lambda request: ended if request.plain is plain else raised())
+    assert (verdict.whose, verdict.ways, len(asked)) == (Whose.OPEN, (), 1 + plain)
+    assert ended.detail in verdict.obstacle and ended.detail in verdict.account[-1]
+    error = blame_error(raised(), verdict, tmp_path / "log.txt")
+    assert error.message == "the script fails in a trial: TypeError: it broke"
+    assert error.hint is not None and ended.detail in error.hint and "isn't known" in error.hint
+
+
+def test_a_failure_for_want_of_memory_that_comes_again_is_told_as_such(tmp_path: Path) -> None:
+    trace = TRACE.format("MemoryError")
+    failed = Outcome(OutcomeKind.INFEASIBLE, "host-oom", "MemoryError: it broke", trace, seconds=2.0)
+    verdict, _ = inquire(tmp_path, failed, lambda request: failed)
+    assert (verdict.whose, verdict.obstacle) == (Whose.SCRIPT, "")
+    assert "fit the machine's memory" in (blame_error(failed, verdict, tmp_path / "log.txt").hint or "")
+
+
+def test_what_others_killed_is_nobodys_fault() -> None:
+    assert not may_be_ours(Outcome(OutcomeKind.CRASHED, "signal-kill", "died of SIGKILL"))
+    assert may_be_ours(Outcome(OutcomeKind.CRASHED, "signal-segv", "died of SIGSEGV"))
+
+
 def test_what_plain_python_was_kept_from_says_nothing(tmp_path: Path) -> None:
     withheld = Outcome(OutcomeKind.INFRASTRUCTURE, "withheld", "it would write over out.txt")
     verdict, _ = inquire(tmp_path, raised(), lambda request: withheld if request.plain else raised())
-    assert verdict.whose is Whose.OPEN
+    assert (verdict.whose, verdict.obstacle) == (Whose.OPEN, "")
     verdict, _ = inquire(tmp_path, raised(), lambda r: withheld if r.plain else broken_by(Watch.LOADER)(r))
     assert (verdict.whose, verdict.ways[0]) == (Whose.OURS, frozenset({Watch.LOADER}))
 

@@ -182,7 +182,9 @@ def test_a_slower_candidate_takes_the_place_of_one_that_reaches_a_loss_later(tmp
     assert result.improved and result.winner is not None and set(result.winner.config) == {"workers"}
 
 
-def run_of(study: StudyPlan, outcome_of: Callable[[Config, bool], Outcome]) -> StudyResult:
+def run_of(
+    study: StudyPlan, outcome_of: Callable[[Config, bool], Outcome], stop: threading.Event | None = None
+) -> StudyResult:
     """The study on a machine that knows whether a run is one of the finals."""
     in_finals = False
 
@@ -192,7 +194,7 @@ def run_of(study: StudyPlan, outcome_of: Callable[[Config, bool], Outcome]) -> S
             in_finals = event.trial.phase is Phase.FINALS
 
     runner = ReplayRunner(lambda config: outcome_of(config, in_finals))
-    return run_study(study, runner, StructuredSampler(), tell, threading.Event())
+    return run_study(study, runner, StructuredSampler(), tell, stop or threading.Event())
 
 
 def test_a_candidate_that_failed_a_run_of_the_finals_is_none_in_later_ones(tmp_path: Path) -> None:
@@ -271,3 +273,32 @@ def test_unfinished_finals_prove_nothing_once_others_take_their_place(tmp_path: 
     resumed = Ran(plan(tmp_path, 4), lambda c: worlds.measured(90.0) if c == {"precision": "bf16"} else fast(c)).result
     assert len(groups(resumed.trials)) == 2
     assert resumed.winner is not None and resumed.winner.verdict is Verdict.KEEP_BASELINE
+
+
+def test_finals_that_go_on_once_others_were_judged_spend_a_share_of_the_error_of_their_own(tmp_path: Path) -> None:
+    """Stopped before they could prove anything, they had spent none; what the others spent is spent."""
+    stop, session, runs = threading.Event(), [1], Counter[Config]()
+
+    def outcome(config: Config, in_finals: bool) -> Outcome:
+        runs[config] += 1
+        if session[0] == 1 and in_finals and runs[config] > 2:
+            stop.set()
+        if not config and session[0] == 3 and not in_finals:
+            return worlds.measured(1e6)  # the machine drifts: what was tried before it was no good
+        lucky = "compile" in config and not in_finals and session[0] == 2
+        gain = 5.0 if lucky else 1.3 if config == {"precision": "bf16"} else 1.0
+        return worlds.measured(100.0 * gain * (1 + 0.05 * (sum(runs.values()) % 3)))
+
+    def study(trials: int) -> StudyResult:
+        result = run_of(plan(tmp_path, trials), outcome, stop)
+        session[0] += 1
+        stop.clear()
+        return result
+
+    assert study(2).interrupted
+    begun = [finals(tmp_path)]
+    for trials in (4, 5):
+        result = study(trials)
+        begun.append(finals(tmp_path))
+    assert len(groups(result.trials)) == 2 and [stored["candidates"] == [1] for stored in begun] == [True, False, True]
+    assert [stored["opening"] for stored in begun] == [1, 1, 2]

@@ -116,7 +116,7 @@ class FitWatch:
         self.obstacles = ObstacleWatch(keras)
         self.steps = StepWatch(session, self.nesting, self.backend, self.obstacles.stepped)
         self.split = SplitWatch(session, self.backend, self.masks, self.obstacles)
-        self.on_batch = OnBatchWatch(session, self.backend, rates, lambda: self.nesting.active)
+        self.on_batch = OnBatchWatch(session, self.backend, rates, self.steps.weights, lambda: self.nesting.active)
         self.call: FitCall | None = None
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 

@@ -1,0 +1,69 @@
+"""What a run under plain Python came to, by its exit status and its log."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from tuner.model import OutcomeKind
+from tuner.runner.classify import EndedBy, Judgement, Traces, classify_plain, raised_line, traceback_in
+
+OTHERS = "the machine's memory ran out: other processes hold 60 GiB"
+
+
+def exited(code: int) -> int:
+    return code << 8
+
+
+PLAIN_LOG = """some output
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+  File "lib/data.py", line 9, in load
+    raise DataError("none:
+DataError: none: here
+and there
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "withheld", "expected"),
+    [
+        ("", exited(0), "", (OutcomeKind.COMPLETE, "", "")),
+        (PLAIN_LOG, exited(1), "", (OutcomeKind.USER_ERROR, "script-raised", "DataError: none: here")),
+        ("bad options\n", exited(2), "", (OutcomeKind.USER_ERROR, "script-failed", "bad options")),
+        (PLAIN_LOG, exited(0), "", (OutcomeKind.COMPLETE, "", "")),
+        ('  File "train.py", line 1\n    (\n    ^\nSyntaxError: no\n', exited(1), "",
+         (OutcomeKind.USER_ERROR, "script-raised", "SyntaxError: no")),
+        ("", exited(0), "/home/me/a.pt", (OutcomeKind.INFRASTRUCTURE, "withheld", "it would write over /home/me/a.pt")),
+    ],
+)  # fmt: skip
+def test_what_plain_python_came_to(log: str, status: int, withheld: str, expected: Judgement) -> None:
+    assert classify_plain(Traces([], baseline=True, status=status, log=log), withheld) == expected
+
+
+def test_plain_python_that_ran_on_or_died() -> None:
+    late = Traces([], baseline=True, status=None, ended_by=EndedBy.DEADLINE, log=PLAIN_LOG)
+    assert classify_plain(late)[0] is OutcomeKind.TIMED_OUT
+    died = Traces([], baseline=True, status=int(signal.SIGSEGV))
+    assert classify_plain(died)[:2] == (OutcomeKind.CRASHED, "signal-segv")
+
+
+def test_the_last_traceback_of_a_log_is_found() -> None:
+    assert traceback_in("no trace here\n") == ""
+    assert traceback_in(PLAIN_LOG) == PLAIN_LOG.removeprefix("some output\n")
+    assert raised_line(traceback_in(PLAIN_LOG * 2)) == "DataError: none: here"
+
+
+def test_plain_python_that_lacked_memory_is_told_by_who_took_it() -> None:
+    full, own = (OutcomeKind.INFRASTRUCTURE, "machine-full"), (OutcomeKind.INFEASIBLE, "host-oom")
+    ended = Traces([], baseline=True, status=None, ended_by=EndedBy.MACHINE_FULL, others_took=OTHERS)
+    assert classify_plain(ended) == (*full, OTHERS)
+    log = 'Traceback (most recent call last):\n  File "train.py", line 1, in f\nMemoryError\n'
+    by_error = Traces([], baseline=True, status=exited(1), log=log)
+    assert classify_plain(by_error) == (*own, "MemoryError")
+    assert classify_plain(replace(by_error, others_took=OTHERS)) == (*full, OTHERS)
+    killed = Traces([], baseline=True, status=int(signal.SIGKILL), oom_killed=True)
+    assert classify_plain(killed)[:2] == own
