@@ -39,29 +39,6 @@ def test_keras_default_batch_size_is_what_the_script_wrote(begin: Begin) -> None
     assert trial.end()["as_written"]["batch_size"] == 32
 
 
-@pytest.mark.parametrize(("config", "steps"), [({}, 5), ({"batch_size": 10, "grad_accumulation": 2}, 5),
-                                               ({"batch_size": 10}, 10)])  # fmt: skip
-def test_steps_of_an_epoch_make_the_batches_where_the_script_gives_no_size(
-    begin: Begin, config: dict[str, int], steps: int
-) -> None:
-    """Keras cuts arrays into as many batches: one of the usual size is none of the script's."""
-    trial = begin(config, framework="keras", as_written={"batch_size": 20, "grad_accumulation": 1})
-    validation = arrays(30)
-    sizes: list[int] = []
-
-    def loss(y: Any, p: Any) -> Any:
-        sizes.append(len(y))
-        return keras().ops.mean(keras().ops.square(p - y), axis=-1)
-
-    made = model(loss=loss, run_eagerly=True)
-    made.fit(*arrays(), steps_per_epoch=5, epochs=2, verbose=0, validation_data=validation, validation_steps=3)
-    facts = trial.end()
-    assert facts["as_written"]["batch_size"] == 20
-    assert (facts["samples"], facts["steps"]) == (2 * ROWS, 2 * steps)
-    assert all(trial.evidence(knob)[0] == "verified" for knob in config)
-    assert sizes[-3:] == [10, 10, 10]
-
-
 class Sparse:
     """As SciPy's sparse arrays: they have a shape and no length."""
 

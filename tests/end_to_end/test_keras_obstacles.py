@@ -80,47 +80,6 @@ def test_a_batch_is_split_only_where_its_parts_train_alike(begin: Begin, kind: s
     assert evidence == ("contradicted" if reason else "verified") and why.startswith(reason), why
 
 
-def own_step(sizes: list[int]) -> Any:
-    """A model with a training step of its own, which notes how large its batches are."""
-    k = keras()
-
-    class Own(k.Model):  # type: ignore[misc, name-defined]  # Keras is imported late
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense = k.layers.Dense(1)
-
-        def call(self, x: Any) -> Any:
-            return self.dense(x)
-
-        def train_step(self, data: Any) -> Any:
-            import tensorflow as tf
-
-            tf.numpy_function(lambda x: sizes.append(len(x)), [data[0]], [])
-            return super().train_step(data)
-
-    made = Own()
-    made.compile("sgd", "mse")
-    return made
-
-
-@pytest.mark.parametrize("by", ["arrays", "dataset"])
-def test_a_step_of_the_scripts_own_takes_the_whole_batch(begin: Begin, by: str) -> None:
-    """Tried before: it took a part of the batch, and as many times more updates."""
-    import tensorflow as tf
-
-    sizes: list[int] = []
-    trial = begin(SPLIT, framework="keras", as_written=WRITTEN)
-    data = arrays(24)
-    if by == "arrays":
-        own_step(sizes).fit(*data, batch_size=8, verbose=0)
-    else:
-        own_step(sizes).fit(tf.data.Dataset.from_tensor_slices(data).batch(8), verbose=0)
-    trial.end()
-    assert sizes == [8, 8, 8]
-    assert trial.evidence("grad_accumulation")[0] == "contradicted"
-    assert "the script's own training step" in trial.evidence("grad_accumulation")[1]
-
-
 ON_A_BACKEND = """
     import os, sys
     os.environ["KERAS_BACKEND"] = sys.argv[1]
