@@ -114,7 +114,7 @@ class FitWatch:
         self.steps = StepWatch(session, self.nesting, self.backend)
         self.masks = MaskWatch(keras)
         self.split = SplitWatch(session, self.backend, self.masks)
-        self.on_batch = OnBatchWatch(session, self.backend, rates, lambda: self.nesting.active)
+        self.on_batch = OnBatchWatch(session, self.backend, rates, self.steps.weights, lambda: self.nesting.active)
         self.call: FitCall | None = None
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 

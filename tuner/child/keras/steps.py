@@ -15,12 +15,14 @@ from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.functions import not_converted
 from ..tensorflow.types import ConcreteFunction, Function, Result, Structure
+from ..tensorflow.weights import TapeWeights
 from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
 from .scaling import LossScaleWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
 from .updates import UpdateWatch
+from .weights import ModelWeights
 from .witness import COUNTED_AT, StepWitness
 
 # The calls at which the plan of the data is looked at: before the first fetch, and once more.
@@ -61,6 +63,8 @@ class StepWatch:
         self.witness = StepWitness(backend)
         self.scaling = LossScaleWatch()
         self.updates = UpdateWatch()
+        self.weights = ModelWeights(session)
+        self.tape_weights: TapeWeights | None = None
         self.calls = 0
         self.logs: Logs = {}
         self.batches_trained = 0
@@ -164,7 +168,10 @@ class StepWatch:
                 self.session.clock.training_resumes()
             if self.backend != "jax":
                 self.updates.call_begins(model)
+            if self.tape_weights is None:
+                self.weights.step_begins(model, args[0][0] if self.backend == "jax" else None)  # type: ignore[index]  # its state
             result = self._run(function, args, timed=per_call == 1)
+            self._look_at_weights(model, result)
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
             self.calls += 1
@@ -218,6 +225,13 @@ class StepWatch:
             return original(model) if self.nesting.evaluations or not self.nesting.fits else {}
 
         return get_metrics_result
+
+    def _look_at_weights(self, model: Model, result: Any) -> None:
+        """After a call of the training function, which on JAX gives the model's state as well."""
+        if self.tape_weights is not None:
+            self.tape_weights.stepped()
+        else:
+            self.weights.stepped(model, result[1][0] if self.backend == "jax" else None)
 
     def _stepped(self, model: Model, per_call: int) -> None:
         """A call of the training function has ended: counts the updates that it made."""

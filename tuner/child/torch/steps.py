@@ -11,6 +11,7 @@ from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .compiler import Uncompiled
 from .gradients import GradientWatch
 from .learning_rates import KNOB, RateWatch
 from .losses import LossWatch, remember_plain
@@ -67,6 +68,7 @@ class StepWatch:
         self.weights = WeightWatch(session, torch)
         self.scaling: LossScaling | None = None
         self._here = _Here()
+        self._uncompiled = Uncompiled(torch)
 
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
@@ -100,6 +102,8 @@ class StepWatch:
     # backward
 
     def _backward(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        original = self._uncompiled.theirs(original)
+
         def backward(tensors: Tensors, grad_tensors: Gradients = None, *args: object, **kwargs: object) -> Result:
             if not self.session.here or in_backward(self.torch):
                 return original(tensors, grad_tensors, *args, **kwargs)
@@ -117,7 +121,7 @@ class StepWatch:
                 self._observe_backward(leads)
             return result
 
-        return backward
+        return self._uncompiled.ours(backward)
 
     def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
@@ -130,14 +134,15 @@ class StepWatch:
 
     def _profile_hook_step(self, original: Wrap) -> Wrap:
         def profile_hook_step(function: Callable[..., object]) -> Callable[..., object]:
-            inner = original(function)
+            hooked = original(function)
+            inner = self._uncompiled.theirs(hooked)
 
             def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
                 if not self.session.here or self._here.in_optimizer:
                     return inner(optimizer, *args, **kwargs)
                 return self._step(inner, optimizer, args, kwargs)
 
-            return _wearing(step, inner)
+            return _wearing(self._uncompiled.ours(step), hooked)
 
         return profile_hook_step
 
