@@ -159,12 +159,13 @@ class StepWatch:
     ) -> object:
         if optimizer not in self._described:
             self._describe(optimizer)
-        closure = args[0] if args else kwargs.get("closure")
-        if callable(closure):
-            args = (self._counted(optimizer, closure), *args[1:])
-            kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
+        closure = kwargs.get("closure", args[0] if args else None)
         if not callable(closure):
             self._look_at_gradients(optimizer)
+        elif "closure" in kwargs:
+            kwargs = {**kwargs, "closure": self._counted(optimizer, closure)}
+        else:
+            args = (self._counted(optimizer, closure), *args[1:])
         self.weights.step_begins(optimizer)
         self._here.in_optimizer = True
         try:
