@@ -168,6 +168,6 @@ def test_a_start_that_was_never_seen_cold_is_said(tmp_path: Path, first: str) ->
     assert len(notes) == (first != "cold"), "once a study"
     if notes:
         assert notes == [
-            f"trial 1 found {'all that' if first == 'warm' else 'a part of what'} it compiles in a compile cache, and no"
-            " start without was seen: --planned-samples charges a start that is too short"
+            f"trial 1 found {'all that' if first == 'warm' else 'a part of what'} it compiles in a compile cache, and"
+            " no start without was seen: --planned-samples charges a start that is too short"
         ]
