@@ -21,6 +21,46 @@ from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, screen_window
 
 FASTER = Config(optimizer="foreach")
+KERAS = """
+    import os, sys
+    os.environ["KERAS_BACKEND"] = "BACKEND"
+    import keras, numpy
+    x = numpy.random.default_rng(0).normal(size=(2048, 16)).astype("float32")
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(1)])
+    factor = keras.Variable(1.0, trainable=False, name="factor")
+
+    class Annealed(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            factor.assign(0.97 * factor)
+"""
+KERAS_FIT = """
+    model.factor = factor  # part of the model's state
+    loss = lambda y, p: factor * keras.ops.mean(keras.ops.square(y - p))
+    model.compile(keras.optimizers.SGD(RATE), loss)
+    model.fit(x, x[:, :3].sum(1, keepdims=True), batch_size=32, epochs=1000, verbose=0, callbacks=[Annealed()])
+"""
+KERAS_ON_BATCH = KERAS_FIT.partition("model.fit")[0] + """
+    y = x[:, :3].sum(1, keepdims=True)
+    for step in range(100000):
+        rows = slice(32 * (step % 64), 32 * (step % 64 + 1))
+        model.train_on_batch(x[rows], y[rows])
+        factor.assign(0.97 * factor)
+"""
+TAPE_LOOP = """
+    import tensorflow as tf
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :3].sum(1, keepdims=True))).batch(32).repeat()
+
+    @tf.function
+    def step(a, b):
+        with tf.GradientTape() as tape:
+            loss = factor * tf.reduce_mean(tf.square(model(a) - b))
+        for variable, gradient in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
+            variable.assign_sub(RATE * gradient)
+
+    for a, b in data:
+        step(a, b)
+        factor.assign(0.97 * factor)
+"""
 LIMITS = AccuracyLimits()
 SAMPLES = 32 * 100
 Run = Callable[..., Outcome]
@@ -31,16 +71,16 @@ def run(write_script: Callable[..., Path], tmp_path: Path) -> Run:
     """Runs a script in a screen: with a config, on a seed."""
     runs = 0
 
-    def once(script: str, config: Config = BASELINE, seed: int = 1, samples: int = SAMPLES, **parts: str) -> Outcome:
+    def once(script: str, config: Config = BASELINE, seed: int = 1, *, start: str = START, **parts: str) -> Outcome:
         nonlocal runs
         runs += 1
-        text = textwrap.dedent(START) + textwrap.dedent(script)
+        text = textwrap.dedent(start) + textwrap.dedent(script)
         for name, code in {"FASTER_RATE": "RATE", "COEFFICIENT": "1.0", "RATE": "0.05", **parts}.items():
             text = text.replace(name, code)
         folder = tmp_path / "trials" / str(runs)
         folder.mkdir(parents=True)
         named = Script(str(write_script(text)), ())
-        request = TrialRequest(folder, named, cpu_device(), config, window=screen_window(samples), seed=seed)
+        request = TrialRequest(folder, named, cpu_device(), config, window=screen_window(SAMPLES), seed=seed)
         outcome = ProcessRunner().run(request, threading.Event())
         assert outcome.complete, outcome
         return outcome
@@ -57,6 +97,28 @@ def test_a_candidate_whose_weights_stand_still_fails_at_once_even_where_its_loss
     assert is_settled(FASTER, [pair])
     result = judge(FASTER, [pair], LIMITS, SAMPLES)
     assert result.verdict is Noninferiority.FAIL
+    assert f"{MOVEMENT} 0 times as written" in screened_text(result)
+
+
+@pytest.mark.parametrize(
+    ("script", "backend"),
+    [
+        pytest.param(KERAS_FIT, "tensorflow", id="fit"),
+        pytest.param(TAPE_LOOP, "tensorflow", id="loop", marks=pytest.mark.slow),
+        pytest.param(TAPE_LOOP.replace("@tf.function", ""), "tensorflow", id="eager loop", marks=pytest.mark.slow),
+        pytest.param(KERAS_ON_BATCH, "tensorflow", id="on batch", marks=pytest.mark.slow),
+        pytest.param(KERAS_ON_BATCH, "torch", id="on batch, torch", marks=pytest.mark.slow),
+        pytest.param(KERAS_FIT, "jax", id="jax", marks=pytest.mark.slow),
+        pytest.param(KERAS_FIT, "torch", id="torch", marks=pytest.mark.slow),
+    ],
+)
+def test_so_it_is_under_keras_and_in_loops_of_tensorflow(run: Run, script: str, backend: str) -> None:
+    """Whatever applies the gradients: an optimizer of Keras', or the script itself."""
+    start = textwrap.dedent(KERAS).replace("BACKEND", backend)
+    pair = Pair(1, run(script, start=start, RATE="1e-5"), run(script, FASTER, start=start, RATE="0.0"))
+    assert descent_of([pair.baseline]) is descent_of([pair.candidate]) is Descent.DOWN
+    result = judge(FASTER, [pair], LIMITS, SAMPLES)
+    assert result.verdict is Noninferiority.FAIL, screened_text(result)
     assert f"{MOVEMENT} 0 times as written" in screened_text(result)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .compiler import Uncompiled
 from .gradients import GradientWatch
 from .learning_rates import KNOB, RateWatch
 from .losses import LossWatch, remember_plain
@@ -72,6 +73,7 @@ class StepWatch:
         self.weights = WeightWatch(session, torch)
         self.scaling: LossScaling | None = None
         self._here = _Here()
+        self._uncompiled = Uncompiled(torch)
 
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
@@ -105,6 +107,8 @@ class StepWatch:
     # backward
 
     def _backward(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        original = self._uncompiled.theirs(original)
+
         def backward(tensors: Tensors, grad_tensors: Gradients = None, *args: object, **kwargs: object) -> Result:
             if not self.session.here or in_backward(self.torch):
                 return original(tensors, grad_tensors, *args, **kwargs)
@@ -123,7 +127,7 @@ class StepWatch:
                 self._observe_backward(leads)
             return result
 
-        return backward
+        return self._uncompiled.ours(backward)
 
     def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
@@ -136,14 +140,15 @@ class StepWatch:
 
     def _profile_hook_step(self, original: Wrap) -> Wrap:
         def profile_hook_step(function: Callable[..., object]) -> Callable[..., object]:
-            inner = original(function)
+            hooked = original(function)
+            inner = self._uncompiled.theirs(hooked)
 
             def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
                 if not self.session.here or self._here.in_optimizer:
                     return inner(optimizer, *args, **kwargs)
                 return self._step(inner, optimizer, args, kwargs)
 
-            return _wearing(step, inner)
+            return _wearing(self._uncompiled.ours(step), hooked)
 
         return profile_hook_step
 
@@ -161,12 +166,13 @@ class StepWatch:
     ) -> object:
         if optimizer not in self._described:
             self._describe(optimizer)
-        closure = args[0] if args else kwargs.get("closure")
-        if callable(closure):
-            args = (self._counted(optimizer, closure), *args[1:])
-            kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
+        closure = kwargs.get("closure", args[0] if args else None)
         if not callable(closure):
             self._look_at_gradients(optimizer)
+        elif "closure" in kwargs:
+            kwargs = {**kwargs, "closure": self._counted(optimizer, closure)}
+        else:
+            args = (self._counted(optimizer, closure), *args[1:])
         self.weights.step_begins(optimizer)
         self._here.in_optimizer = True
         try:
