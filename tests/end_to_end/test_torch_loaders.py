@@ -72,6 +72,23 @@ def test_a_chain_is_given_workers_only_where_all_its_parts_share_them_out(
     assert ("num_workers" in facts["left_out"]) is refused
 
 
+PIPE = "IterableWrapper([(torch.ones(8), torch.ones(1))] * 256, deepcopy=False).shuffle()"
+
+
+@pytest.mark.parametrize(
+    "pipe", [PIPE, pytest.param(f"{PIPE}.sharding_filter()", marks=pytest.mark.slow)], ids=["plain", "filtered"]
+)
+def test_a_datapipe_is_given_no_workers(trained: Callable[..., Any], pipe: str) -> None:
+    """Without a filter among them, which can't be seen from here, each worker would load all that there is."""
+    text = TRAIN.replace("torch.manual_seed(0)", "from torch.utils.data.datapipes.iter import IterableWrapper")
+    text = text.replace("MAKE", f"DataLoader({pipe}, batch_size=16)")
+    facts = trained(text).facts
+    assert facts["unit"] == "samples" and facts["as_written"]["batch_size"] == 16
+    assert "num_workers" in facts["left_out"]
+    held = trained(text, {"num_workers": 2, "prefetch_factor": 2})
+    assert held.evidence("num_workers") == "not applicable"
+
+
 def test_batches_that_are_on_a_device_are_not_pinned(trained: Callable[..., Any]) -> None:
     """A device that any machine has: tensors without data."""
     text = TRAIN.replace("MAKE", "[]") + (
