@@ -15,6 +15,7 @@ from .counters import leading_dimension
 from .model import inner_optimizer
 from .rates import RateWatch
 from .types import Model
+from .weights import ModelWeights
 
 OWN_BATCHES = "the script passes its batches to train_on_batch by itself"
 
@@ -29,12 +30,15 @@ class OnBatchWatch:
     script has trained so.
     """
 
-    def __init__(self, session: Session, backend: str, rates: RateWatch, is_inside: Callable[[], bool]) -> None:
+    def __init__(
+        self, session: Session, backend: str, rates: RateWatch, weights: ModelWeights, is_inside: Callable[[], bool]
+    ) -> None:
         self.session = session
         self.backend = backend
         self.rates = rates
         self.is_inside = is_inside
         self.loops: LoopWatch | None = None
+        self.weights = weights
         self.called = False
         self._leader: Callable[[], Model | None] = lambda: None
         self._led_by_others = 0
@@ -59,7 +63,9 @@ class OnBatchWatch:
             self.session.claim(FRAMEWORK)
             rows = leading_dimension(args[0] if args else kwargs.get("x"))
             if self.backend != "tensorflow":
+                self.weights.step_begins(model)
                 result = original(model, *args, **kwargs)
+                self.weights.stepped(model)
                 self._stepped(model, rows, result)
                 return result
             if self.loops is None:

@@ -69,6 +69,8 @@ class Watches:
             self.optimizers.rates.loop_factor = lambda: datasets.newest_factor
         if self.loops is not None and self.keras is not None and self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
+            if self.fits is not None:
+                self.fits.steps.tape_weights = self.loops.weights
 
     def _model_begins(self) -> None:
         if self.strategies is not None and self.backend == "tensorflow":
