@@ -41,7 +41,10 @@ BackwardListener = Callable[[bool], None]
 
 
 class StepWatch:
-    """Patches backward and step. ``step_ends``: called before a step is counted."""
+    """Patches backward and step. ``step_ends``: called before a step is counted.
+
+    ``devices``: kinds of those on which the parameters of the optimizers lie, and ``loss_devices`` the losses.
+    """
 
     def __init__(
         self, session: Session, torch: ModuleType, backward_ran: BackwardListener, step_ends: Callable[[], None],
@@ -55,6 +58,8 @@ class StepWatch:
         self.scalers = ScalerWatch()
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.stepped: list[Stepped] = []
+        self.devices: set[str] = set()
+        self.loss_devices: set[str] = set()
         self.together = 0
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.backwards = 0
@@ -118,6 +123,7 @@ class StepWatch:
                 result = original(tensors, starts, *args, **kwargs)
             self.gradients.backward_ended(self.optimizers)
             if self.session.measuring:
+                self.loss_devices |= {loss.device.type for loss in losses}
                 self._observe_backward(leads)
             return result
 
@@ -148,6 +154,7 @@ class StepWatch:
 
     def _describe(self, optimizer: Optimizer) -> None:
         self._described.add(optimizer)
+        self.devices |= {p.device.type for group in optimizer.param_groups for p in group["params"]}
         # Optimizers that follow each other (one a fold, say) don't share a loop; those that live together do.
         self.together = max(self.together, len(self._described))
         described = describe(self.torch, optimizer)
@@ -159,12 +166,13 @@ class StepWatch:
     ) -> object:
         if optimizer not in self._described:
             self._describe(optimizer)
-        closure = args[0] if args else kwargs.get("closure")
-        if callable(closure):
-            args = (self._counted(optimizer, closure), *args[1:])
-            kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
+        closure = kwargs.get("closure", args[0] if args else None)
         if not callable(closure):
             self._look_at_gradients(optimizer)
+        elif "closure" in kwargs:
+            kwargs = {**kwargs, "closure": self._counted(optimizer, closure)}
+        else:
+            args = (self._counted(optimizer, closure), *args[1:])
         self.weights.step_begins(optimizer)
         self._here.in_optimizer = True
         try:
