@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from ..evidence import SetBy
 from ..patches import patch
 from ..records import Value
 from ..session import Session
@@ -24,6 +25,7 @@ from .on_batch import OnBatchWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
 from .split import SplitWatch
 from .steps import Nesting, StepWatch
+from .trajectory import TrajectoryWatch
 from .types import Callback, Logs, Model
 
 DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing
@@ -101,20 +103,21 @@ class FitWatch:
 
     def __init__(
         self, session: Session, keras: ModuleType, rates: RateWatch, datasets: DatasetWatch | None,
-        loops: LoopWatch | None, *, on_epoch: Callable[[], None] = lambda: None,
+        loops: LoopWatch | None, *, trajectory: TrajectoryWatch, on_epoch: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.session = session
         self.keras = keras
         self.rates = rates
         self.datasets = datasets
         self.loops = loops
+        self.trajectory = trajectory
         self.on_epoch = on_epoch
         self.backend: str = keras.backend.backend()
         self.nesting = Nesting()
-        self.steps = StepWatch(session, self.nesting, self.backend)
+        self.steps = StepWatch(session, self.nesting, self.backend, trajectory)
         self.masks = MaskWatch(keras)
         self.split = SplitWatch(session, self.backend, self.masks)
-        self.on_batch = OnBatchWatch(session, self.backend, rates, lambda: self.nesting.active)
+        self.on_batch = OnBatchWatch(session, self.backend, rates, trajectory, lambda: self.nesting.active)
         self.call: FitCall | None = None
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 
@@ -268,11 +271,16 @@ class FitWatch:
         """The batches of the config: into how many parts a step splits one, and its samples by those as written.
 
         Batches are as large as all parts of one: where these make up the script's own batch, it stays as it is. They
-        stay so, too, where an epoch of the script's steps can't be made of others: that is known before any is made.
+        stay so, too, where an epoch of the script's steps can't be made of others: that is known before any is made,
+        and where the script was told the size by its own arguments: it makes whole batches of it (``Knowledge.given``).
         """
         knobs = self.session.knobs
         splits = call.fed_by in ("arrays", "dataset") and not call.custom_step
         parts = self.split.parts_for(call.model) if splits else 1
+        if knobs.set_by("batch_size") is not SetBy.PATCH:
+            if call.fed_by == "dataset" and self.datasets is not None:
+                arguments["x"] = self.datasets.adapt(arguments["x"], batched=True)
+            return parts, 1.0
         if call.fed_by == "dataset" and self.datasets is not None:
             return self._resize_dataset(call, arguments, self.datasets, parts)
         if call.fed_by == "arrays" and (knobs.wants("batch_size") or parts > 1):
@@ -312,6 +320,7 @@ class FitWatch:
     # metrics
 
     def _watch(self, call: FitCall, arguments: FitArguments) -> None:
+        self.trajectory.follows_the_loss |= call.lowers_rate
         callback, given = self._callback(call.model), arguments.get("callbacks")
         if given is not None and hasattr(given, "append") and not isinstance(given, list):
             given.append(callback)  # a CallbackList

@@ -14,6 +14,7 @@ from ..tensorflow.types import Result
 from .counters import leading_dimension
 from .model import inner_optimizer
 from .rates import RateWatch
+from .trajectory import TrajectoryWatch
 from .types import Model
 
 OWN_BATCHES = "the script passes its batches to train_on_batch by itself"
@@ -29,8 +30,12 @@ class OnBatchWatch:
     script has trained so.
     """
 
-    def __init__(self, session: Session, backend: str, rates: RateWatch, is_inside: Callable[[], bool]) -> None:
+    def __init__(
+        self, session: Session, backend: str, rates: RateWatch, trajectory: TrajectoryWatch,
+        is_inside: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self.session = session
+        self.trajectory = trajectory
         self.backend = backend
         self.rates = rates
         self.is_inside = is_inside
@@ -59,7 +64,9 @@ class OnBatchWatch:
             self.session.claim(FRAMEWORK)
             rows = leading_dimension(args[0] if args else kwargs.get("x"))
             if self.backend != "tensorflow":
+                self.trajectory.fit_begins(model)
                 result = original(model, *args, **kwargs)
+                self.trajectory.fit_stepped(model, 1)
                 self._stepped(model, rows, result)
                 return result
             if self.loops is None:

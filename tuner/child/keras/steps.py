@@ -19,6 +19,7 @@ from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
 from .scaling import LossScaleWatch
+from .trajectory import TrajectoryWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
 from .updates import UpdateWatch
 from .witness import COUNTED_AT, StepWitness
@@ -49,8 +50,9 @@ class StepWatch:
     ``batches_trained``: by the training function, and ``scaling`` the updates among them that were skipped.
     """
 
-    def __init__(self, session: Session, nesting: Nesting, backend: str) -> None:
+    def __init__(self, session: Session, nesting: Nesting, backend: str, trajectory: TrajectoryWatch) -> None:
         self.session = session
+        self.trajectory = trajectory
         self.nesting = nesting
         self.backend = backend
         self.graph: GraphCounters | None = None
@@ -164,6 +166,8 @@ class StepWatch:
                 self.session.clock.training_resumes()
             if self.backend != "jax":
                 self.updates.call_begins(model)
+            state: Any = args[0] if self.backend == "jax" else None
+            self.trajectory.fit_begins(model, state)
             result = self._run(function, args, timed=per_call == 1)
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
@@ -228,6 +232,7 @@ class StepWatch:
         before = self.batches_trained // accumulated
         self.batches_trained += micro_steps
         updates = self.batches_trained // accumulated - before
+        self.trajectory.fit_stepped(model, micro_steps)
         self.scaling.stepped(self.batches_trained)
         if self.gradients is not None and self.gradients.waiting and self.graph is not None:
             self.gradients.stepped(updates, self.graph.samples, self.graphs())

@@ -174,7 +174,7 @@ class StepWatch:
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)
-            self.trajectory.stepped(optimizer)
+            self.trajectory.took_step(optimizer)
             self._count_step()
         return result
 
