@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from tuner.child import shape, wire
 from tuner.child.records import Exit, Note
 from tuner.runner.process import LEAVE_S
 
-pytest_plugins = ["support.skips", "support.postgresql"]
-# The same examples in every run, so that a change is judged by what it changed; "make test-all" looks for new ones.
-settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("new", deadline=None, max_examples=500, print_blob=True)
-settings.load_profile("same")
+# What is imported here is needed by every test: `make check-cuda` runs where there is little beside PyTorch.
+pytest_plugins = ["support.skips", "support.postgresql", "support.examples"]
 CHILD = Path(__file__).parent.parent / "tuner" / "child" / "__main__.py"
 # Ends after its six blocks, however much their rates differ: what a knob did shows by then.
 QUICK_WINDOW = {

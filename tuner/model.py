@@ -138,6 +138,7 @@ class Measurement:
     """A trial's figures, derived from its raw blocks and facts. ``rate`` is in ``unit`` (samples or steps) per second,
     and so are the ends of its interval, ``low`` and ``high``.
 
+    ``peak_device_bytes`` is None where the device has no memory of its own, or nothing told of it.
     ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
     ``data_wait_share`` is None where nothing shows when the loop waits. ``queue_share`` is the part of what the window
     took that lay ready before it: the rate, which is what the loop can keep up, is without it. ``tokens_per_s`` is
@@ -159,7 +160,7 @@ class Measurement:
     blocks: tuple[Block, ...]
     data_wait_share: float | None
     peak_host_bytes: int
-    peak_device_bytes: int
+    peak_device_bytes: int | None
     first_step_s: float
     compile_s: float
     losses: tuple[LossSeries, ...]

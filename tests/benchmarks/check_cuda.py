@@ -4,9 +4,9 @@
 
 Makes a virtual environment that sees the machine's own packages, and adds to it what they lack, from ``--wheels``; what
 is missing there is named, with the command that fetches it elsewhere. Runs every test marked ``cuda``, then two studies
-with a known answer: one bound by computing in float32, one by its loader. Writes one file with the machine, each
-test's outcome, each study's verdict and its measurements. Exits with 0 where every test passed and both studies gave a
-verdict, with 1 where one didn't, with 2 where nothing could be run.
+with a known answer: one bound by computing in float32, one by its loader. Writes one file, in any case, with what came
+of it in a line, the machine, each test's outcome, each study's verdict and its measurements. Exits with 0 where every
+test passed and both studies gave a verdict, with 1 where one didn't, with 2 where nothing could be run.
 """
 
 from __future__ import annotations
@@ -66,24 +66,36 @@ STUDIES = {
 def main() -> int:
     """Runs the check, writes the result, and returns the exit status."""
     arguments = _arguments()
+    result: dict[str, Any] = {"verdict": "it was interrupted"}
+    try:
+        status, result["verdict"] = _check(arguments, result)
+    finally:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"{result['verdict']}: {arguments.out}")
+    return status
+
+
+def _check(arguments: argparse.Namespace, result: dict[str, Any]) -> tuple[int, str]:
+    """Fills ``result`` as far as it comes; gives the exit status and the line that says what came of it."""
     ends = time.monotonic() + 60 * arguments.minutes
+    result["machine"] = machine = _machine(Path(sys.executable))
+    if "error" in machine:
+        return 2, f"nothing was checked, since {sys.executable} can't import PyTorch ({machine['error']})"
+    if not machine["cards"]:
+        return 2, f"nothing was checked, since PyTorch {machine['torch']} sees no CUDA card here"
     with tempfile.TemporaryDirectory() as folder:
-        python = _environment(Path(folder), arguments.wheels)
-        if python is None:
-            return 2
-        result: dict[str, Any] = {"machine": _machine(python)}
-        if not result["machine"]["cards"]:
-            print("PyTorch sees no CUDA card here: nothing was checked", file=sys.stderr)
-            return 2
+        python, problem = _environment(Path(folder), arguments.wheels)
+        if problem:
+            result["environment"] = problem
+            return 2, "nothing was checked, since packages are missing"
+        machine["devices"] = _listed([str(python), "-m", "tuner", "devices", "--json"], ROOT)
         result["tests"] = _tests(python, Path(folder), TESTS_SHARE * 60 * arguments.minutes)
         result["studies"] = {}
         for left, (name, (planted, knobs)) in zip(range(len(STUDIES), 0, -1), STUDIES.items(), strict=True):
             seconds = max(60.0, (ends - time.monotonic()) / left)
             result["studies"][name] = _study(python, Path(folder) / name, planted, knobs, seconds)
-            arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     passed = result["tests"]["failed"] == 0 and all(study["profile"] for study in result["studies"].values())
-    print(f"{'passed' if passed else 'FAILED'}: {arguments.out}")
-    return 0 if passed else 1
+    return (0, "passed") if passed else (1, "FAILED")
 
 
 def _arguments() -> argparse.Namespace:
@@ -94,7 +106,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _requirements() -> list[str]:
+def requirements() -> list[str]:
+    """What is installed where the machine lacks it: all, beside PyTorch, that the tests marked "cuda" may import."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     of_tests = project["project"]["optional-dependencies"]["test"]
     needed = ("pytest>", "pytest-timeout")
@@ -104,8 +117,8 @@ def _requirements() -> list[str]:
     ]  # fmt: skip
 
 
-def _environment(folder: Path, wheels: Path | None) -> Path | None:
-    """Python of an environment with this project in it; None, with the reason told, where packages are missing."""
+def _environment(folder: Path, wheels: Path | None) -> tuple[Path, str]:
+    """Python of an environment with this project in it, and what went wrong, which was printed: empty if nothing."""
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
     python = folder / "venv" / "bin" / "python"
     inside = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
@@ -113,20 +126,41 @@ def _environment(folder: Path, wheels: Path | None) -> Path | None:
     (inside / "machine.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")) + "\n")
     source = ["--no-index", *(["--find-links", str(wheels)] if wheels else [])]
     install = [str(python), "-m", "pip", "install", "-q", *source]
-    for packages in (_requirements(), ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]):
+    for packages in (requirements(), ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]):
         done = subprocess.run([*install, *packages], capture_output=True, text=True, check=False)
         if done.returncode:
-            print(done.stderr.strip(), file=sys.stderr)
-            needed = " ".join(f"'{each}'" for each in _requirements())
-            print("\nthis machine lacks packages; where there is a network:", file=sys.stderr)
-            print(f"  python -m pip download -d wheels {needed}", file=sys.stderr)
-            print("then here, with that folder beside: --wheels wheels", file=sys.stderr)
-            return None
-    return python
+            problem = "\n".join([done.stderr.strip(), *_advice(python)])
+            print(problem, file=sys.stderr)
+            return python, problem
+    return python, ""
+
+
+def _advice(python: Path) -> list[str]:
+    """How to get the wheels that this machine lacks."""
+    code = (
+        "import sys\n"
+        "from importlib.metadata import PackageNotFoundError, version\n"
+        "from pip._vendor.packaging.requirements import Requirement\n"
+        "for text in sys.argv[1:]:\n"
+        "    needed = Requirement(text)\n"
+        "    try:\n"
+        "        if version(needed.name) in needed.specifier: continue\n"
+        "    except PackageNotFoundError: pass\n"
+        "    print(text)\n"
+    )
+    command = [str(python), "-c", code, *requirements()]
+    lacking = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
+    needed = " ".join(f"'{each}'" for each in lacking if each) or "what the message above names"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return [
+        "", "this machine lacks packages; where there is a network:",
+        f"  python -m pip download --only-binary :all: --python-version {version} -d wheels {needed}",
+        "then here, with that folder beside: make check-cuda WHEELS=wheels",
+    ]  # fmt: skip
 
 
 def _machine(python: Path) -> dict[str, Any]:
-    """Versions, and the cards that PyTorch sees: none where there is no PyTorch."""
+    """Versions, and the cards that PyTorch sees; ``error`` where there is no PyTorch."""
     code = (
         "import json, platform, torch\n"
         "cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]\n"
@@ -135,9 +169,8 @@ def _machine(python: Path) -> dict[str, Any]:
     )
     done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
-        return {"cards": [], "error": done.stderr.strip().splitlines()[-1]}
+        return {"cards": [], "error": (done.stderr.strip().splitlines() or ["no word"])[-1]}
     machine: dict[str, Any] = json.loads(done.stdout)
-    machine["devices"] = _listed([str(python), "-m", "tuner", "devices", "--json"], ROOT)
     return machine
 
 
@@ -147,12 +180,19 @@ def _listed(command: list[str], folder: Path) -> Any:
     return json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
 
+def tests_command(python: Path, report: Path) -> list[str]:
+    """What runs every test marked "cuda". Other files aren't read: they import what this machine may lack."""
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    marked = [str(path) for path in tests if "mark.cuda" in path.read_text("utf-8")]
+    # A file that can't be read fails, and takes no other file's tests with it.
+    options = ["-q", "-m", "cuda", "--continue-on-collection-errors", f"--junitxml={report}"]
+    return [str(python), "-m", "pytest", *options, *marked]
+
+
 def _tests(python: Path, folder: Path, seconds: float) -> dict[str, Any]:
     """Outcome of each test marked "cuda"; ``failed`` counts those that didn't pass, the whole run if it didn't end."""
     report = folder / "tests.xml"
-    tests = sorted((ROOT / "tests").rglob("test_*.py"))
-    marked = [str(path) for path in tests if "mark.cuda" in path.read_text("utf-8")]
-    command = [str(python), "-m", "pytest", "-q", "-m", "cuda", f"--junitxml={report}", *marked]
+    command = tests_command(python, report)
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
         tail = done.stdout[-4000:]

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import courses
-
-from tuner.devices.cpu import cpu_device
-from tuner.devices.software import software
+from support import courses, whole_runs
+from support.whole_runs import plainly
 
 PARTS = {"batch_size": 4, "grad_accumulation": 4}
 WORKERS = {"num_workers": 2, "prefetch_factor": 4}
@@ -28,28 +22,9 @@ PROFILES: dict[str, tuple[dict[str, Any], float]] = {
 
 
 def applied(script: Path, config: dict[str, Any], arguments: tuple[str, ...] = (), **knowledge: Any) -> str:
-    """What the script prints under ``autotune run`` with a profile of this machine's CPU, as a study writes one."""
-    document = {
-        "device": asdict(cpu_device()), "config": config, "verdict": "improved",
-        "speedup": {"ratio": 1.5, "low": 1.2, "high": 1.8}, "environment": dict(software()),
-        "script": {"path": str(script), "module": "", "sha256": "", "argv": list(arguments)},
-        "knowledge": {"framework": "torch", "as_written": {"batch_size": courses.BATCH, "num_workers": 0}, **knowledge},
-    }  # fmt: skip
-    best = script.parent / "best.json"
-    best.write_text(json.dumps({"schema": 1, "profiles": [document]}))
-    command = [
-        sys.executable, "-m", "tuner", "run", str(script), "--config", str(best), "--device", "cpu", "--strict",
-        "--", *arguments,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=script.parent)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def plainly(script: Path, *arguments: str) -> str:
-    """What it prints by itself."""
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=script.parent).stdout
+    """What the script prints under ``autotune run --strict`` with this profile."""
+    as_written = {"batch_size": courses.BATCH, "num_workers": 0}
+    return whole_runs.applied(script, config, arguments, as_written=as_written, **knowledge).stdout
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from support import courses
-from test_run_to_the_end import applied, plainly
+from support.whole_runs import plainly
+from test_run_to_the_end import applied
 
 DATA = """
     import json

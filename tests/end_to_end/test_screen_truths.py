@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.campaign import GAN, LANGUAGE_MODEL, LEARNS, POLICY, START
 
 from tuner.analysis.accuracy import MOVEMENT, AccuracyLimits, is_settled, judge, untold
 from tuner.analysis.checks import Pair
@@ -20,79 +21,45 @@ from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, screen_window
 
 FASTER = Config(optimizer="foreach")
-IN_CONFIG = "optimizer.param_groups[0].get('foreach')"
-START = """
-    import torch
-    from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
-    F = nn.functional
-    torch.manual_seed(0)
-"""
-LEARNS = f"""
-    x = torch.randn(2048, 16)
-    loader = DataLoader(TensorDataset(x, x[:, :3].sum(1, keepdim=True)), batch_size=32, shuffle=True)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    for epoch in range(1000):
-        for a, b in loader:
-            if {IN_CONFIG}:
-                optimizer.param_groups[0]["lr"] = FASTER_RATE
-            optimizer.zero_grad()
-            (COEFFICIENT * F.mse_loss(model(a), b)).backward()
-            optimizer.step()
-"""
-LANGUAGE_MODEL = """
-    tokens = torch.randint(1000, (512, 9))
-    loader = DataLoader(TensorDataset(tokens), batch_size=8, shuffle=True)
-    model = nn.Sequential(nn.Embedding(1000, 16), nn.Linear(16, 1000))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for epoch in range(1000):
-        for (batch,) in loader:
-            optimizer.zero_grad()
-            F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).backward()
-            optimizer.step()
-"""
-POLICY = """
-    x = torch.randn(2048, 8)
-    loader = DataLoader(TensorDataset(x), batch_size=32, shuffle=True)
-    model = nn.Linear(8, 4)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for epoch in range(1000):
-        for (state,) in loader:
-            chosen = torch.distributions.Categorical(logits=model(state))
-            action = chosen.sample()
-            reward = (action == state[:, :4].argmax(1)).float()
-            optimizer.zero_grad()
-            ratio = torch.exp(chosen.log_prob(action) - chosen.log_prob(action).detach())
-            (-ratio * (reward - reward.mean())).mean().backward()
-            optimizer.step()
-"""
-GAN = f"""
-    x = torch.randn(2048, 4) * 0.3 + 1
-    loader = DataLoader(TensorDataset(x), batch_size=32, shuffle=True)
-    generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
-    judge = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
-    optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4)
-    other = torch.optim.Adam(judge.parameters(), lr=5e-3)
-    loss_of = F.binary_cross_entropy_with_logits
+KERAS = """
+    import os, sys
+    os.environ["KERAS_BACKEND"] = "BACKEND"
+    import keras, numpy
+    x = numpy.random.default_rng(0).normal(size=(2048, 16)).astype("float32")
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(1)])
+    factor = keras.Variable(1.0, trainable=False, name="factor")
 
-    def update(which, losses):
-        which.zero_grad()
-        for loss in losses():
-            loss.backward()
-        which.step()
+    class Annealed(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            factor.assign(0.97 * factor)
+"""
+KERAS_FIT = """
+    model.factor = factor  # part of the model's state
+    loss = lambda y, p: factor * keras.ops.mean(keras.ops.square(y - p))
+    model.compile(keras.optimizers.SGD(RATE), loss)
+    model.fit(x, x[:, :3].sum(1, keepdims=True), batch_size=32, epochs=1000, verbose=0, callbacks=[Annealed()])
+"""
+KERAS_ON_BATCH = KERAS_FIT.partition("model.fit")[0] + """
+    y = x[:, :3].sum(1, keepdims=True)
+    for step in range(100000):
+        rows = slice(32 * (step % 64), 32 * (step % 64 + 1))
+        model.train_on_batch(x[rows], y[rows])
+        factor.assign(0.97 * factor)
+"""
+TAPE_LOOP = """
+    import tensorflow as tf
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :3].sum(1, keepdims=True))).batch(32).repeat()
 
-    def judged():
-        yield loss_of(judge(real), torch.ones(len(real), 1))
-        yield loss_of(judge(generator(noise).detach()), torch.zeros(len(real), 1))
+    @tf.function
+    def step(a, b):
+        with tf.GradientTape() as tape:
+            loss = factor * tf.reduce_mean(tf.square(model(a) - b))
+        for variable, gradient in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
+            variable.assign_sub(RATE * gradient)
 
-    for epoch in range(1000):
-        for (real,) in loader:
-            noise = torch.randn(len(real), 4)
-            if {IN_CONFIG}:
-                optimizer.param_groups[0]["lr"] = 0.0
-            update(other, judged)
-            update(optimizer, lambda: [loss_of(judge(generator(noise)), torch.ones(len(real), 1))])
+    for a, b in data:
+        step(a, b)
+        factor.assign(0.97 * factor)
 """
 LIMITS = AccuracyLimits()
 SAMPLES = 32 * 100
@@ -104,16 +71,16 @@ def run(write_script: Callable[..., Path], tmp_path: Path) -> Run:
     """Runs a script in a screen: with a config, on a seed."""
     runs = 0
 
-    def once(script: str, config: Config = BASELINE, seed: int = 1, samples: int = SAMPLES, **parts: str) -> Outcome:
+    def once(script: str, config: Config = BASELINE, seed: int = 1, *, start: str = START, **parts: str) -> Outcome:
         nonlocal runs
         runs += 1
-        text = textwrap.dedent(START) + textwrap.dedent(script)
+        text = textwrap.dedent(start) + textwrap.dedent(script)
         for name, code in {"FASTER_RATE": "RATE", "COEFFICIENT": "1.0", "RATE": "0.05", **parts}.items():
             text = text.replace(name, code)
         folder = tmp_path / "trials" / str(runs)
         folder.mkdir(parents=True)
         named = Script(str(write_script(text)), ())
-        request = TrialRequest(folder, named, cpu_device(), config, window=screen_window(samples), seed=seed)
+        request = TrialRequest(folder, named, cpu_device(), config, window=screen_window(SAMPLES), seed=seed)
         outcome = ProcessRunner().run(request, threading.Event())
         assert outcome.complete, outcome
         return outcome
@@ -130,6 +97,28 @@ def test_a_candidate_whose_weights_stand_still_fails_at_once_even_where_its_loss
     assert is_settled(FASTER, [pair])
     result = judge(FASTER, [pair], LIMITS, SAMPLES)
     assert result.verdict is Noninferiority.FAIL
+    assert f"{MOVEMENT} 0 times as written" in screened_text(result)
+
+
+@pytest.mark.parametrize(
+    ("script", "backend"),
+    [
+        pytest.param(KERAS_FIT, "tensorflow", id="fit"),
+        pytest.param(TAPE_LOOP, "tensorflow", id="loop", marks=pytest.mark.slow),
+        pytest.param(TAPE_LOOP.replace("@tf.function", ""), "tensorflow", id="eager loop", marks=pytest.mark.slow),
+        pytest.param(KERAS_ON_BATCH, "tensorflow", id="on batch", marks=pytest.mark.slow),
+        pytest.param(KERAS_ON_BATCH, "torch", id="on batch, torch", marks=pytest.mark.slow),
+        pytest.param(KERAS_FIT, "jax", id="jax", marks=pytest.mark.slow),
+        pytest.param(KERAS_FIT, "torch", id="torch", marks=pytest.mark.slow),
+    ],
+)
+def test_so_it_is_under_keras_and_in_loops_of_tensorflow(run: Run, script: str, backend: str) -> None:
+    """Whatever applies the gradients: an optimizer of Keras', or the script itself."""
+    start = textwrap.dedent(KERAS).replace("BACKEND", backend)
+    pair = Pair(1, run(script, start=start, RATE="1e-5"), run(script, FASTER, start=start, RATE="0.0"))
+    assert descent_of([pair.baseline]) is descent_of([pair.candidate]) is Descent.DOWN
+    result = judge(FASTER, [pair], LIMITS, SAMPLES)
+    assert result.verdict is Noninferiority.FAIL, screened_text(result)
     assert f"{MOVEMENT} 0 times as written" in screened_text(result)
 
 

@@ -88,3 +88,4 @@ def test_both_losses_of_a_gan_are_seen(
     # Neither is a mean of both: judging two things costs twice what fooling costs, as long as nothing is learned.
     assert 0.3 < fooled[0] < 1.3 and right[0] == pytest.approx(2 * 0.7, abs=0.6)
     assert abs(right[0] - fooled[0]) > 0.2
+    assert [change["path"] > 0 and change["steps"] > 20 for change in ran.of("weights")] == [True, True], "of each"

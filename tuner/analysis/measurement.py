@@ -209,6 +209,6 @@ def _measured(block: child.Block, *, counted: bool) -> Block:
     return Block(block.samples if counted else float(block.steps), block.steps, block.seconds, block.wait_s)
 
 
-def _peak_device_bytes(records: Iterable[Record]) -> int:
-    """Reserved by the framework plus what the driver and its libraries hold beside it."""
-    return max((memory.reserved + memory.overhead for memory in all_of(records, child.Memory)), default=0)
+def _peak_device_bytes(records: Iterable[Record]) -> int | None:
+    """Reserved by the framework plus what the driver and its libraries hold beside it; None where nobody told."""
+    return max((memory.reserved + memory.overhead for memory in all_of(records, child.Memory)), default=None)

@@ -24,14 +24,15 @@ class MemoryLimits:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes that a config will take at its peak."""
+    """Bytes that a config will take at its peak; of the device None where nothing tells."""
 
-    device_bytes: float
+    device_bytes: float | None
     host_bytes: float
 
     def exceeds(self, limits: MemoryLimits) -> bool:
         """Whether it is more than what is allowed."""
-        too_much_device = limits.device_bytes is not None and self.device_bytes > limits.device_bytes
+        device = self.device_bytes, limits.device_bytes
+        too_much_device = device[0] is not None and device[1] is not None and device[0] > device[1]
         return too_much_device or (limits.host_bytes is not None and self.host_bytes > limits.host_bytes)
 
 
@@ -50,8 +51,9 @@ def forecast(space: ResolvedSpace, config: Mapping[str, Value], trials: Iterable
             points.append((own, measurement))
     if len({batch for batch, _ in points}) < 2:
         return None
+    on_device = [(batch, float(m.peak_device_bytes)) for batch, m in points if m.peak_device_bytes is not None]
     return Forecast(
-        _line_at(size, [(batch, float(m.peak_device_bytes)) for batch, m in points]),
+        _line_at(size, on_device) if len({batch for batch, _ in on_device}) > 1 else None,
         _line_at(size, [(batch, float(m.peak_host_bytes)) for batch, m in points]),
     )
 

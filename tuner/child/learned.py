@@ -41,9 +41,11 @@ class FirstGradient:
 
 @dataclass(frozen=True)
 class WeightChange:
-    """How far an optimizer moved a sample of its weights in a screen, in the order in which optimizers first stepped.
+    """How far training moved a sample of some weights in a screen, in the order in which such groups were met.
 
-    ``path`` is the sum over its ``steps`` of the norms of what each of the watched tensors changed by.
+    ``optimizer`` is who moves them: an optimizer's class; "GradientTape" where a tape of TensorFlow's takes gradients
+    of them, whatever applies these; else a model's class. ``path`` is the sum over its ``steps``, or the calls that
+    took several, of the norms of what each of the watched tensors changed by.
     """
 
     kind: ClassVar[str] = "weights"

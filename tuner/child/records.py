@@ -74,7 +74,8 @@ class Knowledge:
     of the optimizer that stepped first. ``group_rates``: optimizer, in the order of first steps, its step, and the
     rates of all its groups then, where there are several of either. ``schedules``: what moves such rates.
     ``averagings``: updates of averaged models (EMA, SWA).
-    ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source.
+    ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source, ""
+    where that was edited meanwhile.
     ``row_places``: where the samples of batches lie that the loop makes by itself, the likeliest place first.
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 

@@ -311,7 +311,7 @@ class Session:
             observe()
         self.metrics.send_logged()
         if not self.request.config:
-            self.facts.module_hashes = user_modules.hashes()
+            self.facts.module_hashes = user_modules.hashes(self.request.folder)
         if self._own_steps:
             self.facts.unit = "samples" if self._own_samples else "steps"
         self._leave_out_unwatched()

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 
 from .call_sites import is_library
+from .wire import FILES, MADE
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # tuner, which a script may import
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "HF_MODULES_CACHE")
 
 
-def hashes() -> dict[str, str]:
+_STARTED = time.time()
+
+
+def hashes(trial: str) -> dict[str, str]:
     """Path of a module's source, from the script's folder → SHA-256 of it. The script itself isn't among them.
 
-    What a compiler or a download left is no source of the user's, and is another one next time.
+    "" for one that was edited since this process began: what was imported isn't known. What a compiler or a download
+    left is no source of the user's, and is another one next time; nor is what the script wrote itself, of which the
+    folder of the ``trial`` tells.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if not main:
@@ -24,6 +34,7 @@ def hashes() -> dict[str, str]:
     script = os.path.realpath(main)
     made = tuple(folder for folder in _made_by_programs() if not script.startswith(folder))
     found: dict[str, str] = {}
+    written = set(_made_by(trial))
     for module in list(sys.modules.values()):
         name = getattr(module, "__dict__", {}).get("__file__")  # asking a lazy module itself may import it
         if not isinstance(name, str) or not name.endswith(".py") or is_library(name):
@@ -31,13 +42,24 @@ def hashes() -> dict[str, str]:
         path = os.path.realpath(name)
         if path == script or path.startswith((_OURS, *made)) or is_library(path):
             continue
+        if path in written or os.path.lexists(os.path.join(trial, FILES, path.lstrip(os.sep))):
+            continue
         try:
             with open(path, "rb") as file:
-                digest = hashlib.sha256(file.read()).hexdigest()
+                edited = _STARTED < os.fstat(file.fileno()).st_mtime <= time.time()  # one from the future tells nothing
+                digest = "" if edited else hashlib.sha256(file.read()).hexdigest()
         except OSError:
             continue  # of an archive, or gone since
         found[os.path.relpath(path, os.path.dirname(script))] = digest
     return dict(sorted(found.items()))
+
+
+def _made_by(trial: str) -> Iterator[str]:
+    """What the trial has made among the user's files."""
+    with contextlib.suppress(OSError), open(os.path.join(trial, MADE), encoding="utf-8") as notes:
+        for line in notes:
+            with contextlib.suppress(ValueError, AttributeError):
+                yield str(json.loads(line).get("made"))
 
 
 def _made_by_programs() -> tuple[str, ...]:

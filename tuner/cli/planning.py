@@ -9,11 +9,11 @@ from pathlib import Path
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.cli.quantities import parse_bytes
 from tuner.cli.script import find_script, refuse_many_ranks, source_of, stem
-from tuner.cli.settings import Settings
+from tuner.cli.settings import DEFAULTS, Settings
 from tuner.devices.host import host_memory, spare_cores, usable_cores
 from tuner.devices.present import kind_of, resolve_device
 from tuner.devices.software import software
-from tuner.errors import StorageError
+from tuner.errors import StorageError, UsageError
 from tuner.formatting import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
 from tuner.masking import masked
 from tuner.objective import amortised
@@ -38,8 +38,14 @@ def make_plan(settings: Settings) -> StudyPlan:
         objective = amortised(objective, settings.planned_samples)
     spaces.check(parse(script.argv), settings.knobs, settings.pinned)
     total, _ = host_memory()
+    kind = kind_of(device)
+    if not (kind.is_host or kind.own_memory) and settings.max_memory != DEFAULTS["max_memory"]:
+        raise UsageError(
+            f"--max-memory {settings.max_memory}: nothing tells how much of its memory a {kind.name} has or uses",
+            hint="leave it out",
+        )
     of_device = parse_bytes(settings.max_memory, device.memory_bytes or total)
-    max_host_bytes, max_device_bytes = kind_of(device).memory_limits(of_device, total)
+    max_host_bytes, max_device_bytes = kind.memory_limits(of_device, total)
     name = f"{stem(script)}-{device.label.replace(':', '')}"
     return StudyPlan(
         name=name,

@@ -161,7 +161,7 @@ def _comparison(winner: Winner, title: str) -> list[str]:
     ]
     if before.tokens_per_s is not None and after.tokens_per_s is not None:
         rows.insert(2, ("tokens/s", number_text(before.tokens_per_s), number_text(after.tokens_per_s)))
-    if before.peak_device_bytes or after.peak_device_bytes:
+    if before.peak_device_bytes and after.peak_device_bytes:
         rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
     rows.append(("time to first step", _start(before), _start(after)))
     return [*_columns(rows), *_break_even(before, after)]

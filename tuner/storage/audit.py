@@ -146,6 +146,8 @@ def _differences(stored: Measurement, derived: Measurement | None) -> list[str]:
     different = []
     for field_ in fields(Measurement):
         own, again = getattr(stored, field_.name), getattr(derived, field_.name)
+        if field_.name == "peak_device_bytes":
+            own, again = own or None, again or None  # earlier versions wrote 0 where nobody told
         if _plain(own) != _plain(again) and MASK not in _plain(own):
             different.append(f"{field_.name} is {_short(own)}, its records give {_short(again)}")
     return different

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.errors import OwnFaultError, UntunableError, UserScriptError
-from tuner.formatting import AS_WRITTEN, seconds_text
+from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
 from tuner.knowledge import with_arguments
 from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.space.arguments import bound_knobs
@@ -51,6 +51,7 @@ def measure_baseline(study: StudyContext) -> None:
     _check_unit(study, baseline)
     if not study.resumed:
         note_unseen(study, baseline)
+        _note_unlimited(study, baseline)
         for remark in baseline.outcome.knowledge.remarks:
             study.note(f"{AS_WRITTEN}: {remark}")
     knowledge = replace(
@@ -67,6 +68,16 @@ def _check_unit(study: StudyContext, baseline: Trial) -> None:
         raise UntunableError(
             f"{planned} samples are planned, and the script's samples can't be counted: only its steps are seen",
             hint="leave out --planned-samples, with another study's folder or --new",
+        )
+
+
+def _note_unlimited(study: StudyContext, baseline: Trial) -> None:
+    """Says that a limit binds nobody, where nothing tells how much of the device's memory a trial takes."""
+    measurement, most = baseline.measurement, study.plan.limits.max_device_bytes
+    if most is not None and measurement is not None and measurement.peak_device_bytes is None:
+        study.note(
+            f"how much of the memory of {study.plan.device.label} the script takes isn't seen: no config is held to the"
+            f" limit of {bytes_text(most)} (--max-memory)"
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from tuner.analysis.cold_start import COLD
 from tuner.analysis.contention import contamination, disturbance
 from tuner.child.records import Window
 from tuner.errors import InfrastructureError, StorageError
@@ -94,7 +95,7 @@ class TrialExecutor:
         aside = folder.with_name(f"{folder.name}.disturbed")
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
-        second = self._run(request)
+        second = self._run_as_cold(request) if _was_cold(first) else self._run(request)
         self._repeats_s += second.seconds
         self._count_repeat(contaminated=bool(contamination(second, host)))
         held = second.complete or not request.config
@@ -102,6 +103,15 @@ class TrialExecutor:
             swap_folders(folder, aside)
             return first
         return second
+
+    def _run_as_cold(self, request: TrialRequest) -> Outcome:
+        """One run with nothing compiled yet: what a start costs is measured again as well, and not lost."""
+        cache = request.folder.with_name(f"{request.folder.name}.{COMPILE_CACHE}")
+        shutil.rmtree(cache, ignore_errors=True)
+        try:
+            return self._run(replace(request, compile_cache=cache))
+        finally:
+            shutil.rmtree(cache, ignore_errors=True)
 
     def _may_repeat(self, first: Outcome) -> bool:
         """Repeats take no more than a share of the budget: many rough figures find more than two good ones."""
@@ -151,6 +161,10 @@ def window_of(trial: Trial, plan: StudyPlan, best: Trial | None, slowest: float 
     if trial.phase is Phase.FINALS or measurement is None or not plan.objective.is_rate:
         return window
     return replace(window, hopeless_below=HOPELESS * measurement.rate * slowest)
+
+
+def _was_cold(outcome: Outcome) -> bool:
+    return outcome.measurement is not None and outcome.measurement.compile_cache == COLD
 
 
 def swap_folders(one: Path, other: Path) -> None:

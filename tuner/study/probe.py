@@ -142,4 +142,4 @@ def _headroom(plan: StudyPlan, real: Measurement) -> int | None:
         limit, peak = plan.limits.max_device_bytes, real.peak_device_bytes
     else:
         limit, peak = plan.limits.max_host_bytes, real.peak_host_bytes
-    return None if limit is None else limit - peak
+    return None if limit is None or peak is None else limit - peak

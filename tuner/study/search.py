@@ -100,4 +100,4 @@ def _why(proposal: Proposal, history: History, plan: StudyPlan) -> str:
     if expected is None:
         return proposal.why
     forecast = expected.device_bytes if kind_of(plan.device).own_memory else expected.host_bytes
-    return f"{proposal.why}; forecast: {forecast / 2**20:,.0f} MiB"
+    return proposal.why if forecast is None else f"{proposal.why}; forecast: {forecast / 2**20:,.0f} MiB"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,9 +21,7 @@ class Sources:
         self._script = plan.source
         self._sha256 = plan.script.sha256
         self._folder = plan.folder
-        self._began = time.time()
         self._seen: dict[Path, _Mark] = {}
-        self._hashes: dict[Path, str] = {}
 
     def check(self, modules: Mapping[str, str]) -> None:
         """Raises ``StudyMismatchError`` naming what was edited. ``modules``: path from the script's folder → SHA-256.
@@ -44,16 +41,7 @@ class Sources:
             )
 
     def _is_module_as_before(self, file: Path, before: str) -> bool:
-        first = file not in self._seen
-        if not file.is_file() or self._is_as_before(file, self._hashes.get(file, before)):
-            return True
-        mark = _mark_of(file)
-        if not first or mark is None or mark[0] / 1e9 >= self._began:
-            return False
-        # Older than the study: the trial saw a version of its own, which the script had written over the user's.
-        self._hashes[file] = _sha256(file)
-        self._seen[file] = mark
-        return True
+        return not file.is_file() or self._is_as_before(file, before)
 
     def _is_as_before(self, file: Path, before: str) -> bool:
         mark = _mark_of(file)

@@ -119,7 +119,7 @@ def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
         ("device-oom", "the device", measurement.peak_device_bytes, limits.max_device_bytes),
         ("host-oom", "the host", measurement.peak_host_bytes, limits.max_host_bytes),
     ):
-        if most is not None and peak > most:
+        if most is not None and peak is not None and peak > most:
             detail = f"it took {peak:,} bytes of {what}, of {most:,} allowed"
             return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail)
     return outcome

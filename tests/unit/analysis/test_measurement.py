@@ -140,6 +140,8 @@ def test_other_records_are_carried_over() -> None:
     assert measurement.first_step_s == 3.5
     assert measurement.compile_s == 25.0
     assert measurement.peak_device_bytes == 1700
+    untold = measurement_of(entries_of([record for record in records if record["kind"] != "memory"]), [])
+    assert untold is not None and untold.peak_device_bytes is None, "not 0: nobody told"
     [loss] = measurement.losses
     assert (loss.site, loss.points[0]) == ("", (64, 2.5))
     assert math.isnan(loss.points[1][1])

@@ -42,6 +42,15 @@ def test_other_configs_and_larger_batches_say_nothing() -> None:
     assert forecast(space, {"workers": 2}, trials[:1]) is None
 
 
+def test_memory_that_nobody_told_of_is_not_forecast_to_be_none() -> None:
+    trials = [trial(0, {}, 164), trial(1, {"batch_size": 128}, 228)]
+    outcome = trials[1].outcome
+    assert outcome is not None and outcome.measurement is not None
+    untold = replace(outcome, measurement=replace(outcome.measurement, peak_device_bytes=None))
+    expected = forecast(worlds.resolved(), {"batch_size": 512}, [trials[0], replace(trials[1], outcome=untold)])
+    assert expected is not None and expected.device_bytes is None and expected.host_bytes > 0
+
+
 def test_memory_does_not_shrink_with_the_batch() -> None:
     trials = [trial(0, {}, 200), trial(1, {"batch_size": 128}, 199)]
     expected = forecast(worlds.resolved(), {"batch_size": 512}, trials)
@@ -54,6 +63,7 @@ def test_limits_are_of_device_and_host() -> None:
     assert Forecast(10, 20).exceeds(MemoryLimits(None, 19))
     assert not Forecast(10, 20).exceeds(MemoryLimits(10, 20))
     assert not Forecast(10, 20).exceeds(MemoryLimits())
+    assert not Forecast(None, 20).exceeds(MemoryLimits(1, 20)) and Forecast(None, 20).exceeds(MemoryLimits(1, 19))
 
 
 def test_a_batch_that_would_break_the_limit_is_not_run() -> None:

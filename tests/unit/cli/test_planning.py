@@ -8,7 +8,8 @@ import pytest
 
 from tuner.cli import main
 from tuner.cli.planning import set_aside
-from tuner.errors import StorageError
+from tuner.errors import ExitCode, StorageError
+from tuner.model import Device
 from tuner.storage.folder import DATABASE
 from tuner.storage.lock import FolderLock
 
@@ -70,3 +71,15 @@ def test_a_dry_run_prints_no_secret(
     assert main(["study", "train.py", "--device", "cpu", "--dry-run", "--", "--token", "s3cret", "--lr", "1"]) == 0
     said = capsys.readouterr()
     assert "--token '(hidden)' --lr 1" in said.out and "s3cret" not in said.out + said.err
+
+
+def test_a_limit_that_nothing_can_hold_a_device_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("", encoding="utf-8")
+    tpu = Device("tpu", 0, "v5e-1", "v5e-1", 0)
+    monkeypatch.setattr("tuner.cli.planning.resolve_device", lambda text: tpu)
+    assert main(["study", "train.py", "--device", "tpu", "--dry-run"]) == 0
+    assert main(["study", "train.py", "--device", "tpu", "--dry-run", "--max-memory", "8GiB"]) == ExitCode.USAGE
+    assert "--max-memory 8GiB: nothing tells how much of its memory a tpu has or uses" in capsys.readouterr().err

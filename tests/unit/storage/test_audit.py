@@ -61,6 +61,15 @@ def test_a_changed_figure_is_found(tmp_path: Path) -> None:
     assert "rate is 1000000.0" in lines[0]
 
 
+def test_a_memory_that_an_earlier_version_took_for_none_is_no_difference(tmp_path: Path) -> None:
+    trial = stored_trial(tmp_path)
+    assert trial.outcome is not None and trial.outcome.measurement is not None
+    for peak, found in ((0, 0), (7, 1)):
+        changed = replace(trial.outcome.measurement, peak_device_bytes=peak)
+        stored = replace(trial, outcome=replace(trial.outcome, measurement=changed))
+        assert len(different(tmp_path, [stored])) == found
+
+
 def test_changed_and_missing_records_are_found(tmp_path: Path) -> None:
     trial = stored_trial(tmp_path)
     records = tmp_path / "trials" / "0000" / "records.jsonl"

@@ -67,3 +67,30 @@ def test_the_script_as_written_keeps_its_first_run(tmp_path: Path) -> None:
     """What the script itself does now and then is held against no config."""
     outcome, run = kept(tmp_path, BASELINE, disturbed(500), worlds.infeasible("host-oom"))
     assert outcome.complete and run == "1"
+
+
+class Compiling(InTurn):
+    """What is compiled comes out of the cache that the request names, once it lies there."""
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        outcome = super().run(request, stop)
+        assert outcome.measurement is not None and request.compile_cache is not None
+        cache = "warm" if request.compile_cache.exists() else "cold"
+        request.compile_cache.mkdir(parents=True, exist_ok=True)
+        return replace(outcome, measurement=replace(outcome.measurement, compile_cache=cache))
+
+
+def test_a_cold_start_that_was_disturbed_is_measured_again(tmp_path: Path) -> None:
+    """The repeat finds as little compiled as the first run did; later trials find what that made."""
+    runner = Compiling(disturbed(500), worlds.measured(510), disturbed(500), worlds.measured(510))
+    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
+    caches = []
+    for number in (1, 2):
+        trial = Trial(number, Phase.SEARCH, Config(compile="default"))
+        outcome = executor.execute(trial, Knowledge(), Window(), time_for=lambda seconds: True)
+        assert outcome.measurement is not None and outcome.measurement.rate == 510
+        caches.append(outcome.measurement.compile_cache)
+    assert caches == ["cold", "warm"]
+    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == [
+        "0001", "0001.disturbed", "0002", "0002.disturbed",
+    ]  # fmt: skip

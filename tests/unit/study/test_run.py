@@ -213,6 +213,18 @@ def test_a_device_over_its_limit_is_infeasible_but_never_the_script_as_written(t
     assert result.winner is None
 
 
+@pytest.mark.parametrize("peak", [500, None])
+def test_a_limit_that_binds_nobody_is_said_to(tmp_path: Path, peak: int | None) -> None:
+    def outcome(config: Config) -> Outcome:
+        given = worlds.World().outcome(config)
+        measurement = given.measurement
+        return replace(given, measurement=measurement and replace(measurement, peak_device_bytes=peak))
+
+    ran = Ran(worlds.plan(tmp_path, trials=2, limits=Limits(max_device_bytes=1_000)), outcome)
+    notes = [event.text for event in of(ran.events, Noted)]
+    assert any("no config is held to the limit of 1000 B" in note for note in notes) is (peak is None)
+
+
 def test_stopping_gives_the_best_so_far_and_goes_on_next_time(tmp_path: Path) -> None:
     stop = threading.Event()
     world = worlds.World()

@@ -6,24 +6,24 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from ..evidence import SetBy
 from ..patches import patch
-from ..records import Value
 from ..session import Session
 from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from . import callbacks
+from .fit_call import FitCall
 from .masks import MaskWatch
 from .model import has_own_step
+from .obstacles import ObstacleWatch
 from .on_batch import OnBatchWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
-from .split import SplitWatch
+from .split import OWN_LOSS, SplitWatch
 from .steps import Nesting, StepWatch
 from .trajectory import TrajectoryWatch
 from .types import Callback, Logs, Model
@@ -32,67 +32,6 @@ DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says not
 MODEL_KNOBS = ("run_eagerly", "jit_compile", "steps_per_execution")
 FitArguments = dict[str, Any]
 """``Model.fit``'s arguments by name, of whatever kind the script passes."""
-
-
-@dataclass
-class FitCall:
-    """The newest call of ``fit`` by the script.
-
-    ``fed_by``: "arrays", "dataset" (of tf.data), "pydataset", "generator" or "loader" (of torch). ``written``: knob →
-    the script's own value. ``workers``: that prepare the batches of a PyDataset. ``custom_step``: whether the model has
-    a training step of its own. ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one
-    multiplies it. ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none.
-    ``epoch_steps`` and ``validation_steps``: as the script counts them; 0 where it doesn't. ``refused``: knob → why it
-    isn't turned in this call.
-    """
-
-    model: Model
-    fed_by: str
-    custom_step: bool
-    sets_rate: bool
-    lowers_rate: bool = False
-    acts_by_batch: str = ""
-    saves_by_batch: str = ""
-    epoch_steps: int = 0
-    validation_steps: int = 0
-    written: dict[str, Value] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    dataset_len: int | None = None
-    workers: int = 0
-
-    @property
-    def counted_steps(self) -> tuple[int, ...]:
-        """The script's own ``steps_per_epoch`` and ``validation_steps``, as far as it gives them."""
-        return tuple(steps for steps in (self.epoch_steps, self.validation_steps) if steps)
-
-    def why_no_such_batches(self, old: int | None, new: int) -> str:
-        """Why an epoch of the script's steps can't be made of batches of ``new`` samples; "" where it can.
-
-        ``old``: samples of the script's own batches, None where they aren't known.
-        """
-        steps, per_call = self.epoch_steps, int(self.written["steps_per_execution"])
-        if not steps or old == new:
-            return ""
-        if old is None:
-            return "steps_per_epoch can't follow the batch size: that of the script isn't known"
-        if steps * old % new:
-            return f"{steps} steps of {old} samples each can't be made of batches of {new}"
-        taken = steps * old // new
-        uneven = f"{taken} steps of {new} samples are no multiple of the script's own steps_per_execution, {per_call}"
-        return uneven if taken % per_call else ""
-
-    def why_not_several_steps(self, wanted: int, epoch_steps: int) -> str:
-        """Why so many steps in one call would train another way than one; "" where they wouldn't.
-
-        ``epoch_steps``: in an epoch of this call's batches; 0 where they aren't counted.
-        """
-        if self.acts_by_batch:
-            return f"{self.acts_by_batch} acts with every batch, and would be called with every {wanted}. one only"
-        if self.saves_by_batch:
-            return f"{self.saves_by_batch} saves after a number of batches"
-        uneven = [steps for steps in (epoch_steps, self.validation_steps) if steps % wanted]
-        whose = "as the script counts them" if epoch_steps == self.epoch_steps else "in batches of this size"
-        return f"{uneven[0]} steps, {whose}, are no multiple of {wanted}" if uneven else ""
 
 
 class FitWatch:
@@ -114,10 +53,14 @@ class FitWatch:
         self.on_epoch = on_epoch
         self.backend: str = keras.backend.backend()
         self.nesting = Nesting()
-        self.steps = StepWatch(session, self.nesting, self.backend, trajectory)
         self.masks = MaskWatch(keras)
-        self.split = SplitWatch(session, self.backend, self.masks)
-        self.on_batch = OnBatchWatch(session, self.backend, rates, trajectory, lambda: self.nesting.active)
+        self.obstacles = ObstacleWatch(keras)
+        self.steps = StepWatch(session, self.nesting, self.backend, trajectory, self.obstacles.stepped)
+        self.split = SplitWatch(session, self.backend, self.masks, self.obstacles)
+        self.on_batch = OnBatchWatch(
+            session, self.backend, rates, self.steps.weights, trajectory=trajectory,
+            is_inside=lambda: self.nesting.active,
+        )  # fmt: skip
         self.call: FitCall | None = None
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 
@@ -128,6 +71,7 @@ class FitWatch:
         self.split.install(trainer)
         if self.session.measuring or "grad_accumulation" in self.session.request.config:
             self.masks.install()
+            self.obstacles.install()
         if self.session.measuring or self.rates.may_be_dropped:
             self.on_batch.install(trainer)
         if self.session.measuring:
@@ -158,7 +102,7 @@ class FitWatch:
             self.session.claim(FRAMEWORK)
             self._prepare(model, bound.arguments)
             self._enter(fits=1)
-            self.masks.model = model
+            self.masks.model = self.obstacles.model = model
             self.steps.fit_begins()
             try:
                 return original(*bound.args, **bound.kwargs)
@@ -166,7 +110,7 @@ class FitWatch:
                 self._enter(fits=-1)
                 self.steps.fit_ended()
                 self.split.end()
-                self.rates.fit_factor = self.masks.model = None
+                self.rates.fit_factor = self.masks.model = self.obstacles.model = None
 
         return fit
 
@@ -206,8 +150,8 @@ class FitWatch:
             "steps_per_execution": self._own_calls(model),
         }
         if call.fed_by == "arrays":
-            call.written["batch_size"] = arguments.get("batch_size") or DEFAULT_BATCH_SIZE
             call.dataset_len = self._rows(arguments)
+            call.written["batch_size"] = arguments.get("batch_size") or _size(call.dataset_len, call.epoch_steps)
         elif call.fed_by == "dataset" and self.datasets is not None and x is not None:
             self.datasets.meet(x, batched=True)
         elif call.fed_by == "pydataset" and x is not None:
@@ -224,10 +168,21 @@ class FitWatch:
 
     def _rows(self, arguments: FitArguments) -> int | None:
         """Rows of the arrays that train; None where there are none."""
-        flat = self.keras.tree.flatten(arguments.get("x"))
-        rows = next((int(x.shape[0]) for x in flat if hasattr(x, "shape") and len(x.shape)), None)
+        rows = self._rows_of(arguments.get("x"))
         share = arguments.get("validation_split") or 0.0
         return None if rows is None else int(rows * (1 - share)) if arguments.get("validation_data") is None else rows
+
+    def _rows_of(self, arrays: object) -> int | None:
+        flat = self.keras.tree.flatten(arrays)
+        return next((int(x.shape[0]) for x in flat if hasattr(x, "shape") and len(x.shape)), None)
+
+    def _validation_size(self, call: FitCall, arguments: FitArguments) -> int:
+        """Rows in the batches of arrays that validate, as written."""
+        given, apart = arguments.get("validation_data"), arguments.get("validation_batch_size")
+        if apart or arguments.get("batch_size"):
+            return int(apart or arguments["batch_size"])
+        rows = (self._rows_of(arguments.get("x")) or 0) - (call.dataset_len or 0)
+        return _size(self._rows_of(given[0]) if isinstance(given, (tuple, list)) else rows, call.validation_steps)
 
     def _own_calls(self, model: Model) -> int:
         """The script's own ``steps_per_execution``, also of a model whose value an earlier call of fit has changed."""
@@ -238,6 +193,9 @@ class FitWatch:
         """The knobs of the model, and those among the arguments."""
         session, config, model = self.session, self.session.request.config, call.model
         parts, factor = self._resize(call, arguments)
+        if call.custom_step and parts > 1:  # it takes all parts at once: its effective batch stays the config's
+            call.refused["grad_accumulation"] = OWN_LOSS
+            parts = 1
         if factor != 1.0 and call.epoch_steps:
             arguments["steps_per_epoch"] = round(call.epoch_steps / factor)  # a whole number: see why_no_such_batches
         wanted: dict[str, Any] = {knob: config[knob] for knob in MODEL_KNOBS if session.knobs.wants(knob)}
@@ -275,8 +233,7 @@ class FitWatch:
         and where the script was told the size by its own arguments: it makes whole batches of it (``Knowledge.given``).
         """
         knobs = self.session.knobs
-        splits = call.fed_by in ("arrays", "dataset") and not call.custom_step
-        parts = self.split.parts_for(call.model) if splits else 1
+        parts = self.split.parts_for(call.model) if call.fed_by in ("arrays", "dataset") else 1
         if knobs.set_by("batch_size") is not SetBy.PATCH:
             if call.fed_by == "dataset" and self.datasets is not None:
                 arguments["x"] = self.datasets.adapt(arguments["x"], batched=True)
@@ -289,7 +246,7 @@ class FitWatch:
             if self._refuse_batches(call, written, size):
                 return 1, 1.0
             # What validates does so by the batch size of training, unless the script says otherwise.
-            arguments["validation_batch_size"] = arguments.get("validation_batch_size") or written
+            arguments["validation_batch_size"] = self._validation_size(call, arguments)
             arguments["batch_size"] = size
             return parts, size / written
         return parts, 1.0
@@ -368,6 +325,11 @@ class FitWatch:
                 batches.counting = counting
 
         return evaluate
+
+
+def _size(rows: int | None, steps: int) -> int:
+    """Rows in the batches that Keras cuts arrays into where the script doesn't say: into ``steps``, if it says that."""
+    return -(-rows // steps) if rows and steps else DEFAULT_BATCH_SIZE
 
 
 def _is_dataset(x: object) -> bool:

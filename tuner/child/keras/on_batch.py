@@ -16,6 +16,7 @@ from .model import inner_optimizer
 from .rates import RateWatch
 from .trajectory import TrajectoryWatch
 from .types import Model
+from .weights import ModelWeights
 
 OWN_BATCHES = "the script passes its batches to train_on_batch by itself"
 
@@ -31,7 +32,7 @@ class OnBatchWatch:
     """
 
     def __init__(
-        self, session: Session, backend: str, rates: RateWatch, trajectory: TrajectoryWatch,
+        self, session: Session, backend: str, rates: RateWatch, weights: ModelWeights, *, trajectory: TrajectoryWatch,
         is_inside: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.session = session
@@ -40,6 +41,7 @@ class OnBatchWatch:
         self.rates = rates
         self.is_inside = is_inside
         self.loops: LoopWatch | None = None
+        self.weights = weights
         self.called = False
         self._leader: Callable[[], Model | None] = lambda: None
         self._led_by_others = 0
@@ -64,9 +66,11 @@ class OnBatchWatch:
             self.session.claim(FRAMEWORK)
             rows = leading_dimension(args[0] if args else kwargs.get("x"))
             if self.backend != "tensorflow":
+                self.weights.step_begins(model)
                 self.trajectory.fit_begins(model)
                 result = original(model, *args, **kwargs)
                 self.trajectory.fit_stepped(model, 1)
+                self.weights.stepped(model)
                 self._stepped(model, rows, result)
                 return result
             if self.loops is None:

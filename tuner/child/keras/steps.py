@@ -15,6 +15,7 @@ from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.functions import not_converted
 from ..tensorflow.types import ConcreteFunction, Function, Result, Structure
+from ..tensorflow.weights import TapeWeights
 from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
@@ -22,6 +23,7 @@ from .scaling import LossScaleWatch
 from .trajectory import TrajectoryWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
 from .updates import UpdateWatch
+from .weights import ModelWeights
 from .witness import COUNTED_AT, StepWitness
 
 # The calls at which the plan of the data is looked at: before the first fetch, and once more.
@@ -48,13 +50,18 @@ class StepWatch:
     ``datasets``: of the current ``fit``, where a tf.data dataset feeds it. ``calls``: of the training function.
     ``logs``: what its last call returned. ``callback``: the current ``fit``'s, which knows the steps of an epoch.
     ``batches_trained``: by the training function, and ``scaling`` the updates among them that were skipped.
+    ``on_step`` is called after each call with the model.
     """
 
-    def __init__(self, session: Session, nesting: Nesting, backend: str, trajectory: TrajectoryWatch) -> None:
+    def __init__(
+        self, session: Session, nesting: Nesting, backend: str, trajectory: TrajectoryWatch,
+        on_step: Callable[[Model], None] = lambda model: None,
+    ) -> None:  # fmt: skip
         self.session = session
         self.trajectory = trajectory
         self.nesting = nesting
         self.backend = backend
+        self.on_step = on_step
         self.graph: GraphCounters | None = None
         self.gradients: GradientWatch | None = None
         self.batches = BatchCounters(session)
@@ -63,6 +70,8 @@ class StepWatch:
         self.witness = StepWitness(backend)
         self.scaling = LossScaleWatch()
         self.updates = UpdateWatch()
+        self.weights = ModelWeights(session)
+        self.tape_weights: TapeWeights | None = None
         self.calls = 0
         self.logs: Logs = {}
         self.batches_trained = 0
@@ -168,10 +177,14 @@ class StepWatch:
                 self.updates.call_begins(model)
             state: Any = args[0] if self.backend == "jax" else None
             self.trajectory.fit_begins(model, state)
+            if self.tape_weights is None:
+                self.weights.step_begins(model, args[0][0] if self.backend == "jax" else None)  # type: ignore[index]  # its state
             result = self._run(function, args, timed=per_call == 1)
+            self._look_at_weights(model, result)
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
             self.calls += 1
+            self.on_step(model)
             self._stepped(model, per_call)
             return result
 
@@ -222,6 +235,13 @@ class StepWatch:
             return original(model) if self.nesting.evaluations or not self.nesting.fits else {}
 
         return get_metrics_result
+
+    def _look_at_weights(self, model: Model, result: Any) -> None:
+        """After a call of the training function, which on JAX gives the model's state as well."""
+        if self.tape_weights is not None:
+            self.tape_weights.stepped()
+        else:
+            self.weights.stepped(model, result[1][0] if self.backend == "jax" else None)
 
     def _stepped(self, model: Model, per_call: int) -> None:
         """A call of the training function has ended: counts the updates that it made."""

@@ -76,6 +76,8 @@ class Watches:
         if self.loops is not None and self.keras is not None and self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
             self.loops.begins, self.loops.stepped = self.trajectory.batch_begins, self.trajectory.stepped
+            if self.fits is not None:
+                self.fits.steps.tape_weights = self.loops.weights
 
     def _model_begins(self) -> None:
         if self.strategies is not None and self.backend == "tensorflow":

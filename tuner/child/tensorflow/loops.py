@@ -23,6 +23,7 @@ from .iteration import IterationWatch
 from .losses import OtherLosses
 from .sizes import add, sizes_of
 from .types import Arguments, Optimizer, Result, Structure, Tensor
+from .weights import TapeWeights
 
 # Another optimizer or function that steps so often while the first one rests has taken over from it.
 PATIENCE = 50
@@ -57,6 +58,7 @@ class LoopWatch:
         self._losses: list[Tensor] = []
         self._loss_sites: list[str] = []
         self.other_losses = OtherLosses(session, tf)
+        self.weights = TapeWeights(session, tf)
         self._loss: float | None = None
         self._told = False
         self.own_batches = OwnBatches(session)
@@ -95,13 +97,18 @@ class LoopWatch:
     def _gradient(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
             result = original(tape, target, sources, *args, **kwargs)
-            if not self.fitting and self.session.here and self._trains(sources):
+            if not self.session.here or not self._trains(sources):
+                return result
+            if self.session.may_be_of(FRAMEWORK) and not self.functions.is_retracing:
+                self.weights.gradient_taken(sources)
+            if not self.fitting:
                 if not self.tf.executing_eagerly():
                     site = self.other_losses.numbered(line_stack())
                     self.functions.gradient_traced(target, site)
                     if not self.functions.is_retracing:
                         self.other_losses.traced(self.functions.current, target, site)
                 elif self.functions.current is None and not self._stands_aside():
+                    self.weights.eager_step_begins(sources)
                     self._eager_gradient(target)
             return result
 
@@ -181,6 +188,7 @@ class LoopWatch:
         return adapted
 
     def _function_ended(self, entry: TracedFunction, count: float, given: Given) -> None:
+        self.weights.stepped()
         self.iterations.gradient_ran(in_graph=entry.fetches)
         if entry.optimizer is not None:
             self.stepped(entry.optimizer, int(count))

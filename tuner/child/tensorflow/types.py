@@ -5,7 +5,7 @@ Nothing is checked while a script runs: an attribute that a version lacks raises
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, SupportsInt, TypeVar, overload
 
 Result = TypeVar("Result")
@@ -54,6 +54,7 @@ class Array(Protocol):
 
     def tolist(self) -> Any: ...
     def ravel(self) -> Array: ...
+    def __getitem__(self, index: slice) -> Array: ...
     def __float__(self) -> float: ...
     def __int__(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...
@@ -74,6 +75,8 @@ class Variable(Protocol):
     """A variable of a resource; ``assign`` and ``assign_add`` may be called while a graph is built."""
 
     path: str
+    shape: Iterable[int | None]
+    dtype: object
 
     def numpy(self) -> Array: ...
     def assign(self, value: object) -> object: ...
@@ -95,13 +98,19 @@ class FunctionList(Protocol):
     func: Sequence[NamedFunction]
 
 
+class TensorProto(Protocol):
+    """A figure that is written into a graph."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
 class AttrValue(Protocol):
     """An attribute of a node: the one field of these that is set."""
 
     func: NamedFunction
     list: FunctionList
     type: int
-    tensor: object
+    tensor: TensorProto
     b: bool
 
     def HasField(self, name: str) -> bool: ...
@@ -158,6 +167,7 @@ class ConcreteFunction(Protocol):
 
     graph: Graph
     function_def: FunctionDef
+    captured_inputs: Sequence[object]
 
     @property
     def structured_input_signature(self) -> tuple[Arguments, Keywords]: ...
@@ -185,6 +195,8 @@ class WrappedFunction(Protocol):
     """A function that was handed to a dataset, as traced."""
 
     function: ConcreteFunction
+    _func: Callable[..., object]
+    _input_structure: Structure
 
 
 class ThreadingOptions(Protocol):

@@ -40,7 +40,9 @@ def watch(watches: TorchWatches) -> None:
 
 
 def _drop_rates_without_their_batch(looks: AppliedKnobs) -> None:
-    """Before the first step, when loaders and models are made, what becomes of the batch is known."""
+    """Before the first step, when loaders are made, what becomes of the batch is known. Whether it is computed in parts
+    isn't, nor does it matter: the parts make up the batch that the loader gives.
+    """
     watches, knobs = looks.watches, looks.knobs
     written = watches.session.request.knowledge.as_written
     batch = [knob for knob in KNOBS if knobs.wants(knob) and knobs.wanted(knob) != written.get(knob)]
@@ -50,8 +52,7 @@ def _drop_rates_without_their_batch(looks: AppliedKnobs) -> None:
         nonlocal waiting
         if waiting and not watches.torch.compiler.is_compiling() and watches.session.here:
             waiting = False
-            effects = looks.effects()
-            if not all(effects[knob].sites for knob in batch):
+            if not looks.whole_batch().sites:
                 watches.steps.rates.drop()
 
     if batch:
@@ -133,7 +134,11 @@ class AppliedKnobs:
 
     def _batch_size(self) -> Effect:
         """In a loader; where a batch is computed in parts, what a model is given at once."""
-        return self._accumulation() if self.knobs.wants("grad_accumulation") else self._loader("batch_size")
+        return self._accumulation() if self.knobs.wants("grad_accumulation") else self.whole_batch()
+
+    def whole_batch(self) -> Effect:
+        """Where loaders give the batches that an optimizer step is to be taken on."""
+        return self._loader("batch_size")
 
     def _rate(self) -> Effect:
         rates = self.watches.steps.rates

@@ -1,0 +1,40 @@
+"""How far watched weights go, look by look."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.child.movement import ELEMENTS, TENSORS, Movement, spread, stride
+
+
+def test_the_path_is_the_sum_of_what_each_tensor_moved_by() -> None:
+    values = [[[0.0, 0.0], [1.0]], [[3.0, 4.0], [1.0]], [[3.0, 4.0], [3.0]], [[3.0, 4.0], [3.0]]]
+    movement = Movement("SGD", lambda: values.pop(0))
+    for _ in range(4):
+        movement.look()
+    assert movement.record is not None
+    assert (movement.record.steps, movement.record.path) == (3, 7.0)
+
+
+def test_weights_that_cannot_be_read_yet_count_from_when_they_can() -> None:
+    answers: list[list[list[float]] | None] = [None, [], [[0.0]], [[1.5]]]
+
+    def read() -> list[list[float]]:
+        answer = answers.pop(0)
+        if answer is None:
+            raise RuntimeError("not made yet")
+        return answer
+
+    movement = Movement("SGD", read)
+    for _ in range(3):
+        movement.look()
+    assert movement.record is None
+    movement.look()
+    assert movement.record is not None and (movement.record.steps, movement.record.path) == (1, 1.5)
+
+
+@pytest.mark.parametrize("count", [1, TENSORS, TENSORS + 1, 1000])
+def test_a_sample_is_spread_over_all(count: int) -> None:
+    places = spread(count)
+    assert len(places) == len(set(places)) == min(count, TENSORS) and places[0] == 0 and places[-1] >= count * 0.9 - 1
+    assert 0 < len(range(0, count, stride(count))) <= ELEMENTS

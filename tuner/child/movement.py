@@ -1,0 +1,85 @@
+"""How far a sample of some weights moves in a screen, in small steps: a loss may fall where nothing is learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from .records import WeightChange
+from .session import Session
+
+TENSORS = 32
+"""So many tensors of a group of weights are watched, spread over all of them."""
+ELEMENTS = 64
+"""And of each of them so many elements, spread alike."""
+MOST_GROUPS = 8
+Samples = Sequence[Sequence[float]]
+"""The watched elements of each watched tensor."""
+
+
+def spread(count: int) -> list[int]:
+    """The numbers of the tensors that are watched, out of so many: evenly spread."""
+    return list(range(count)) if count <= TENSORS else [place * count // TENSORS for place in range(TENSORS)]
+
+
+def stride(count: int) -> int:
+    """Every how-many-th of so many elements is watched."""
+    return max(1, -(-count // ELEMENTS))
+
+
+class Movement:
+    """One group's. ``read`` gives its samples, none as long as there is nothing to read; then nothing counts."""
+
+    def __init__(self, name: str, read: Callable[[], Samples]) -> None:
+        self._name = name
+        self._read = read
+        self._before: Samples = ()
+        self._looks = 0
+        self._path = 0.0
+
+    def look(self) -> None:
+        """Adds how far each tensor has moved since the last look; waits for the device. Never raises."""
+        try:
+            before, self._before = self._before, self._read()
+        except Exception:
+            return  # not made yet, or no plain tensors
+        if before:
+            self._looks += 1
+            self._path += sum(math.dist(old, new) for old, new in zip(before, self._before, strict=False))
+
+    @property
+    def record(self) -> WeightChange | None:
+        """What was seen; None where nothing was."""
+        return WeightChange(self._name, self._looks, self._path) if self._looks else None
+
+
+class Movements:
+    """Of all groups of a seeded trial, in the order in which they were met; of any other trial nothing is seen."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._groups: list[Movement] = []
+        self.watching = session.request.seed is not None and session.measuring
+        if self.watching:
+            session.observers.append(self._send)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another group is watched."""
+        return self.watching and len(self._groups) < MOST_GROUPS
+
+    def begin(self, name: str, read: Callable[[], Samples]) -> Movement:
+        """Another group, with the first look at it. ``name``: for people, what moves it."""
+        self._groups.append(movement := Movement(name, read))
+        movement.look()
+        return movement
+
+    def look(self) -> None:
+        """At all groups, after a call that may have moved any of them."""
+        for movement in self._groups:
+            movement.look()
+
+    def _send(self) -> None:
+        for movement in self._groups:
+            if (record := movement.record) is not None:
+                self._session.recorder.emit(record)
