@@ -39,7 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches call_sites births stale_reads option_names watch words data_state",
+        "shape patches call_sites births reflink stale_reads option_names watch words data_state",
         "counts learned",
         "records",
         "wire evidence",
