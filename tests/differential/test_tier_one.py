@@ -45,6 +45,60 @@ TORCH = """
     print("trained", json.dumps([epochs, losses]))
 """
 
+# In place of a card: what PyTorch's own loader does with its batches where there is one, in memory that is none of its.
+PINNED = """
+    import collections, json, torch
+    torch.manual_seed(0)
+    pinned, Pair = [], collections.namedtuple("Pair", "x y")
+
+    def pin_memory(tensor, *args):
+        pinned.append(len(tensor))
+        return tensor.clone()
+
+    torch.Tensor.pin_memory = pin_memory
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda *args, **kwargs: torch.device("cpu")
+
+    class Own:  # no loader can pin it
+        def __init__(self, rows):
+            self.rows = rows
+
+    class Rows(torch.utils.data.Dataset):
+        def __init__(self):
+            self.x, self.y = torch.randn(96, 8), torch.randint(0, 4, (96,))
+        def __len__(self):
+            return 96
+        def __getitem__(self, index):
+            return index, self.x[index], self.y[index]
+
+    def collate(rows):
+        index, x, y = torch.utils.data.default_collate(rows)
+        return {"pair": Pair(x, y), "own": Own(index), "names": [f"row {i}" for i in index.tolist()]}
+
+    train = torch.utils.data.DataLoader(Rows(), batch_size=8, shuffle=True, collate_fn=collate)
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    epochs, losses = [], []
+    for epoch in range(3):
+        epochs.append([])
+        for batch in train:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(batch["pair"].x), batch["pair"].y)
+            loss.backward()
+            optimizer.step()
+            assert batch["names"] == [f"row {i}" for i in batch["own"].rows.tolist()]
+            epochs[-1].extend(batch["own"].rows.tolist())
+            losses.append(float(loss))
+    print("trained", json.dumps([epochs, losses]))
+    print("pinned", len(pinned))
+"""
+CHOOSING = TORCH + """
+    from torch.backends import cuda, cudnn
+    names = ("enabled", "deterministic", "benchmark", "benchmark_limit", "allow_tf32")
+    print("settings", json.dumps([*(getattr(cudnn, name) for name in names), cuda.matmul.allow_tf32,
+          torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()]))
+"""
+
 KERAS = """
     import json
     import keras, numpy as np, tensorflow as tf
@@ -86,12 +140,44 @@ CONFIGS: dict[str, dict[str, Value]] = {
 }  # fmt: skip
 
 
+ON_CARDS = {"torch": {"pin_memory", "cudnn_benchmark"}, "keras": {"memory_growth"}}
+"""Of cards alone. They have tests of their own: here, and in tests/end_to_end/test_keras_devices.py."""
+
+
 @pytest.mark.parametrize("space", CONFIGS)
 def test_each_knob_of_tier_one_takes_part(space: str) -> None:
     """One that is declared anew, or put into tier 1, has to show here that it belongs there."""
-    on_cpu = {knob.name for knob in load_space(space).knobs
-              if knob.tier == 1 and (knob.devices is None or "cpu" in knob.devices)}  # fmt: skip
+    declared = [knob for knob in load_space(space).knobs if knob.tier == 1]
+    on_cpu = {knob.name for knob in declared if knob.devices is None or "cpu" in knob.devices}
     assert on_cpu == {*CONFIGS[space], *(ELSEWHERE & on_cpu)}
+    assert {knob.name for knob in declared} - on_cpu == ON_CARDS[space]
+
+
+def told(output: str, word: str) -> Any:
+    found = re.search(rf"^{word} (.*)$", output, re.MULTILINE)
+    assert found, output
+    return json.loads(found[1])
+
+
+def test_pinned_batches_are_the_same_batches(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    """Whatever they hold: what the loader can't pin is passed on."""
+    path = write_script(PINNED)
+    plain, pinned = (run_child(path, config, mode="apply") for config in ({}, {"pin_memory": True}))
+    assert plain.returncode == pinned.returncode == 0, plain.output + pinned.output
+    assert told(pinned.output, "trained") == told(plain.output, "trained")
+    assert (told(plain.output, "pinned"), told(pinned.output, "pinned")) == (0, 2 * 36), "x and y of each batch"
+
+
+def test_cudnn_is_let_choose_and_nothing_else_is_set(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    path = write_script(CHOOSING)
+    plain, chosen = (run_child(path, config, mode="apply") for config in ({}, {"cudnn_benchmark": True}))
+    assert plain.returncode == chosen.returncode == 0, plain.output + chosen.output
+    before, after = told(plain.output, "settings"), told(chosen.output, "settings")
+    assert (before[2], after[2]) == (False, True), "the one setting that the knob is for"
+    assert [*after[:2], *after[3:]] == [*before[:2], *before[3:]], "neither the precision nor determinism"
+    assert told(chosen.output, "trained") == told(plain.output, "trained")
 
 
 @pytest.mark.parametrize(

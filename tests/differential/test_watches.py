@@ -7,15 +7,18 @@ its files, whether they stay where the script put them or were sent to the trial
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import campaign, courses
 from support.in_process import ENDLESS
 
 from tuner.child.watch import Watch
@@ -160,10 +163,15 @@ def under_plain_python(script: Path, *argv: str) -> Left:
     return left(copy, told(done.stdout))
 
 
+OF_FIT = re.compile(r"^\d+/\d+ - \S+ - \S+ - ")
+"""What Keras writes of an epoch before its figures: its steps, and how long they took."""
+
+
 def told(output: str) -> str:
     """The script's own lines: TensorFlow and oneDNN write what they like around them, and times differ."""
-    own = ("loss", "other", "accuracy", "read back", "weights", "epoch", " [")
+    own = ("loss", "other", "accuracy", "read back", "weights", "epoch", " [", '{"name"')
     lines = [line.rpartition("  ")[0] if line.endswith(" s") else line for line in output.splitlines()]
+    lines = [OF_FIT.sub("", line) for line in lines]
     return "\n".join(line for line in lines if line.startswith(own))
 
 
@@ -176,7 +184,7 @@ def compare(run_child: Callable[..., Any]) -> Compare:
 
     def check(script: Path, cases: list[frozenset[Watch]], *argv: str) -> None:
         plain = under_plain_python(script, *argv)
-        assert plain.printed.count("loss") > 0
+        assert re.search("loss|weights", plain.printed), "what is compared says how it learned"
         before = {path.name for path in script.parent.iterdir()}
         for without in cases:
             ran = run_child(script, argv=argv, window=ENDLESS, without=without, timeout=240.0)
@@ -232,6 +240,8 @@ STUDIES = {
     "photos": (["--epochs", "1", "--crops", "64", "--val-crops", "32"], OF_TORCH),
     "keras_digits": (["--epochs", "2"], OF_KERAS),
     "keras_photos": (["--epochs", "1", "--crops", "64", "--val-crops", "32"], OF_KERAS),
+    "waterfall": (["--epochs", "2", "--crops", "64"], OF_KERAS),
+    "waterfall, tf.data": (["--epochs", "2", "--crops", "64", "--input=tfdata"], OF_KERAS),
 }
 
 
@@ -239,9 +249,43 @@ STUDIES = {
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_examples_train_alike_with_each_watch_left_out(name: str, tmp_path: Path, compare: Compare) -> None:
     (tmp_path / "place").mkdir()
-    shutil.copy(ROOT / "studies" / name / "train.py", tmp_path / "place")
+    shutil.copy(ROOT / "studies" / name.partition(",")[0] / "train.py", tmp_path / "place")
     arguments, watches = STUDIES[name]
     compare(tmp_path / "place" / "train.py", each_off(watches), *arguments)
+
+
+def test_each_example_takes_part() -> None:
+    shipped = {path.parent.name for path in ROOT.glob("studies/*/train.py")}
+    assert {name.partition(",")[0] for name in STUDIES} == shipped
+
+
+PLANTED = {**campaign.planted(), "courses": (textwrap.dedent(courses.SCRIPT), ())}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "learns" else pytest.param(name, marks=pytest.mark.slow) for name in PLANTED]
+)
+def test_a_planted_script_trains_alike_with_all_watches_and_with_none(
+    name: str, write_script: Callable[..., Path], compare: Compare
+) -> None:
+    script, arguments = PLANTED[name]
+    compare(write_script(script, "place/train.py"), [frozenset(), ALL_OFF], *arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_campaign_trains_alike_with_each_watch_left_out(
+    name: str, write_script: Callable[..., Path], compare: Compare
+) -> None:
+    script, arguments = PLANTED[name]
+    compare(write_script(script, "place/train.py"), [frozenset({watch}) for watch in OF_TORCH], *arguments)
+
+
+@pytest.mark.slow
+def test_the_campaigns_pairs_are_alike_with_each_watch_left_out(
+    write_script: Callable[..., Path], compare: Compare
+) -> None:
+    compare(write_script(campaign.paired(), "place/train.py"), each_off(OF_KERAS), "pictures", "told.json")
 
 
 LEDGER = """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,19 @@ def test_fit_is_counted_and_its_metrics_are_told(train: Callable[..., Any]) -> N
     metrics = {record["name"]: record["value"] for record in ran.of("metric")}
     assert metrics["val_mae"] == pytest.approx(told["val_mae"][-1])
     assert ran.of("loss")
+
+
+def test_batches_come_in_the_order_that_the_script_gives_them(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Tried before: a DataLoader drew its numbers at another moment, and each epoch but the first had another order."""
+    script = write_script(TRAIN)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    plain = subprocess.run(
+        [sys.executable, script, "torch"], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    ran = run_child(script, argv=("torch",), window=WHOLE)
+    assert re.findall("told .*", ran.output) == re.findall("told .*", plain.stdout) != []
 
 
 @pytest.mark.slow

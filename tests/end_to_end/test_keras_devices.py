@@ -24,6 +24,7 @@ from tensorflow.python.eager import context
 from support.in_process import Log, session_of
 from tuner.child.keras.adapter import KerasAdapter
 
+config = {"memory_growth": sys.argv[2] == "yes"} if len(sys.argv) > 2 else {"prefetch": 4}
 known = {"yes": {"memory_growth": True}, "no": {"memory_growth": False}, "unknown": {}}[sys.argv[1]]
 inside = context.context()
 inside._initialize_physical_devices()
@@ -31,14 +32,18 @@ card = context.PhysicalDevice("/physical_device:GPU:0", "GPU")
 inside._physical_devices.append(card)
 inside._physical_device_to_index[card] = 0
 inside._memory_growth_map[card] = None
-request = {"device": "cuda:0", "config": {"prefetch": 4}, "knowledge": {"as_written": known}, "max_device_bytes": 2**30}
+request = {"device": "cuda:0", "config": config, "knowledge": {"as_written": known}, "max_device_bytes": 2**30}
 adapter = KerasAdapter(session_of(request, Log()))
 adapter.libraries["tensorflow"].configure(tf)
 try:
-    for gpu in tf.config.list_physical_devices("GPU"):
+    for gpu in tf.config.list_physical_devices("GPU") if "silent" not in sys.argv else []:
         tf.config.experimental.set_memory_growth(gpu, True)  # as every other script begins
 except RuntimeError as error:
     print(error)
+experimental, threading = tf.config.experimental, tf.config.threading
+print("set", experimental.tensor_float_32_execution_enabled(), tf.config.optimizer.get_jit(),
+      tf.config.optimizer.get_experimental_options(), tf.config.get_soft_device_placement(),
+      threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads())
 limits = tf.config.get_logical_device_configuration(card) or []
 print("limits", [limit.memory_limit for limit in limits], "grows", bool(tf.config.experimental.get_memory_growth(card)))
 """
@@ -60,6 +65,26 @@ def test_a_card_is_capped_where_the_baseline_took_all_of_it() -> None:
     )
     # Here the script does what its baseline didn't: that the cap holds shows by TensorFlow's refusal.
     assert "ValueError: Cannot set memory growth on device when virtual devices configured" in done.stderr
+
+
+def _on_a_card(*words: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", CARD, "no", *words], cwd=TESTS, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()[-2:]
+
+
+def test_how_a_card_gives_its_memory_is_all_that_the_knob_sets() -> None:
+    """Neither is it capped, nor does anything change that decides what is computed."""
+    (grown, at_need), (taken, at_once) = (_on_a_card(value, "silent") for value in ("yes", "no"))
+    assert (at_need, at_once) == ("limits [] grows True", "limits [] grows False")
+    assert grown == taken
+    assert grown.startswith("set True  {") and grown.endswith("} True 0 0"), "as TensorFlow has it by itself"
+
+
+def test_a_script_that_says_itself_how_memory_is_given_has_its_way() -> None:
+    assert _on_a_card("no")[-1] == "limits [] grows True"
 
 
 @pytest.fixture

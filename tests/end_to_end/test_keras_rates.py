@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,3 +134,29 @@ def test_batches_of_the_scripts_own_keep_its_rate(begin: Begin, way: str) -> Non
     if way == "loop":
         assert float(number.learning_rate) == pytest.approx(0.1)
     assert trial.evidence("lr_scale") == DROPPED
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+def test_an_optimizer_that_is_saved_and_loaded_is_scaled_once(begin: Begin, fitted: bool, tmp_path: Path) -> None:
+    """Tried before: the rate of a copy was scaled twice, and a saved model said the scaled one."""
+    k = keras()
+    trial = begin({"batch_size": 20, "lr_scale": 2.0}, framework="keras", as_written=WRITTEN)
+    made = model(optimizer=k.optimizers.SGD(0.01))
+    if fitted:
+        made.fit(*arrays(), batch_size=10, verbose=0)
+    made.save(tmp_path / "model.keras")
+    loaded = k.models.load_model(tmp_path / "model.keras")
+    copied = k.optimizers.SGD.from_config(made.optimizer.get_config())
+    assert made.optimizer.get_config()["learning_rate"] == pytest.approx(0.01, rel=1e-7)
+    for optimizer in (made.optimizer, loaded.optimizer, copied):
+        assert float(optimizer.learning_rate.numpy()) == pytest.approx(0.02)
+    loaded.fit(*arrays(), batch_size=10, verbose=0)
+    assert float(loaded.optimizer.learning_rate.numpy()) == pytest.approx(0.02)
+    loaded.optimizer.learning_rate = 0.003
+    assert float(k.optimizers.SGD.from_config(loaded.optimizer.get_config()).learning_rate.numpy()) == pytest.approx(
+        0.003
+    )
+    if not fitted:
+        loaded.optimizer.learning_rate = 0.02
+    trial.end()
+    assert trial.evidence("lr_scale")[0] == ("contradicted" if fitted else "verified")

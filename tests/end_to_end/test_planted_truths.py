@@ -15,45 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.campaign import DEFAULTS, TRUTH
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-TRAIN = """
-    import sys, time
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-
-    OPTIONS
-
-    class Data(Dataset):
-        def __len__(self): return 4096
-        def __getitem__(self, index):
-            time.sleep(LOAD_S / 8)
-            x = torch.randn(8, generator=torch.Generator().manual_seed(index))
-            return x, x.sum(0, keepdim=True)
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = torch.nn.Linear(8, 1)
-        def forward(self, x):
-            held = torch.ones(len(x), HELD)
-            time.sleep(COMPUTE)
-            return FORWARD
-
-    torch.manual_seed(0)
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    for epoch in range(1000):
-        for x, y in DataLoader(Data(), batch_size=BATCH, shuffle=True):
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-"""
-DEFAULTS = {
-    "OPTIONS": "", "LOAD_S": "0.0", "COMPUTE": "0.006", "FORWARD": "self.linear(x)", "LR": "0.01",
-    "BATCH": "8", "HELD": "0",
-}  # fmt: skip
 # Each step sleeps as long whatever its batch: larger ones pay, as far as the memory reaches.
 FREE_BATCH = (
     "--trials", "8", "--knobs", "batch_size", "--effective-batch", "free", "--max-memory", "900MiB",
@@ -66,7 +31,7 @@ def studied(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., 
     """The profile of a study and what it printed."""
 
     def study(*arguments: str, script_args: tuple[str, ...] = (), **planted: str) -> tuple[dict[str, Any], str]:
-        text = TRAIN
+        text = TRUTH
         for name, value in {**DEFAULTS, **planted}.items():
             text = text.replace(name, value)
         script, folder = write_script(text), tmp_path / "study"

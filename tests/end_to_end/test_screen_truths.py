@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.campaign import GAN, LANGUAGE_MODEL, LEARNS, POLICY, START
 
 from tuner.analysis.accuracy import MOVEMENT, AccuracyLimits, is_settled, judge, untold
 from tuner.analysis.checks import Pair
@@ -20,80 +21,6 @@ from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, screen_window
 
 FASTER = Config(optimizer="foreach")
-IN_CONFIG = "optimizer.param_groups[0].get('foreach')"
-START = """
-    import torch
-    from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
-    F = nn.functional
-    torch.manual_seed(0)
-"""
-LEARNS = f"""
-    x = torch.randn(2048, 16)
-    loader = DataLoader(TensorDataset(x, x[:, :3].sum(1, keepdim=True)), batch_size=32, shuffle=True)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    for epoch in range(1000):
-        for a, b in loader:
-            if {IN_CONFIG}:
-                optimizer.param_groups[0]["lr"] = FASTER_RATE
-            optimizer.zero_grad()
-            (COEFFICIENT * F.mse_loss(model(a), b)).backward()
-            optimizer.step()
-"""
-LANGUAGE_MODEL = """
-    tokens = torch.randint(1000, (512, 9))
-    loader = DataLoader(TensorDataset(tokens), batch_size=8, shuffle=True)
-    model = nn.Sequential(nn.Embedding(1000, 16), nn.Linear(16, 1000))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for epoch in range(1000):
-        for (batch,) in loader:
-            optimizer.zero_grad()
-            F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).backward()
-            optimizer.step()
-"""
-POLICY = """
-    x = torch.randn(2048, 8)
-    loader = DataLoader(TensorDataset(x), batch_size=32, shuffle=True)
-    model = nn.Linear(8, 4)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for epoch in range(1000):
-        for (state,) in loader:
-            chosen = torch.distributions.Categorical(logits=model(state))
-            action = chosen.sample()
-            reward = (action == state[:, :4].argmax(1)).float()
-            optimizer.zero_grad()
-            ratio = torch.exp(chosen.log_prob(action) - chosen.log_prob(action).detach())
-            (-ratio * (reward - reward.mean())).mean().backward()
-            optimizer.step()
-"""
-GAN = f"""
-    x = torch.randn(2048, 4) * 0.3 + 1
-    loader = DataLoader(TensorDataset(x), batch_size=32, shuffle=True)
-    generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
-    judge = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
-    optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4)
-    other = torch.optim.Adam(judge.parameters(), lr=5e-3)
-    loss_of = F.binary_cross_entropy_with_logits
-
-    def update(which, losses):
-        which.zero_grad()
-        for loss in losses():
-            loss.backward()
-        which.step()
-
-    def judged():
-        yield loss_of(judge(real), torch.ones(len(real), 1))
-        yield loss_of(judge(generator(noise).detach()), torch.zeros(len(real), 1))
-
-    for epoch in range(1000):
-        for (real,) in loader:
-            noise = torch.randn(len(real), 4)
-            if {IN_CONFIG}:
-                optimizer.param_groups[0]["lr"] = 0.0
-            update(other, judged)
-            update(optimizer, lambda: [loss_of(judge(generator(noise)), torch.ones(len(real), 1))])
-"""
 KERAS = """
     import os, sys
     os.environ["KERAS_BACKEND"] = "BACKEND"

@@ -9,69 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.campaign import PAIRS
 
 Write = Callable[..., Path]
 Run = Callable[..., Any]
 
-# Elements take unevenly long: what need not keep its order comes out in another one.
-PAIRS = """
-    import json, os, sys, time
-    import keras, numpy as np, tensorflow as tf
-    AUTO = tf.data.AUTOTUNE
-    folder, rows = sys.argv[1], 900
-
-    def first(x):
-        rows = tf.reshape(tf.cast(x, tf.float32), [tf.shape(x)[0], -1])
-        return tf.ensure_shape(rows[:, :1], [None, 1])
-
-    class Recording(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.pairs = keras.layers.Dense(1), []
-        def call(self, x):
-            return self.layer(first(x))
-        def train_step(self, data):
-            x, y = data
-            tf.numpy_function(lambda x, y: self.pairs.extend(zip(x.tolist(), y.tolist())), [x, y], [])
-            return super().train_step((x, first(y)))
-
-    def trained(dataset):
-        model = Recording()
-        model.compile("sgd", "mse")
-        model.fit(dataset, epochs=1, verbose=0)
-        return model.pairs
-
-    def slow(seed):
-        def value(x):
-            time.sleep(0.0004 * ((int(x) * seed) % 5))
-            return x
-        return lambda x: tf.ensure_shape(tf.numpy_function(value, [x], tf.int64), [])
-
-    numbers = tf.data.Dataset.range(rows)
-    zipped = tf.data.Dataset.zip((numbers.map(slow(3), num_parallel_calls=AUTO),
-                                  numbers.map(slow(7), num_parallel_calls=AUTO)))
-    series = np.arange(rows)
-    windows = keras.utils.timeseries_dataset_from_array(series, series[5:], 5, batch_size=16, shuffle=True, seed=1)
-    for index in range(60):
-        path = os.path.join(folder, f"class{index % 3}", f"{index}.png")
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        keras.utils.save_img(path, np.full((4, 4, 3), index), scale=False)
-    pictures = keras.utils.image_dataset_from_directory(
-        folder, image_size=(4, 4), batch_size=4, label_mode="categorical", seed=1, verbose=False)
-    split = numbers.shuffle(rows, seed=1, reshuffle_each_iteration=False).map(slow(3), num_parallel_calls=AUTO)
-    split = split.map(lambda x: (x, x))
-    freed = numbers.shuffle(rows, seed=1).map(lambda x: (x, x)).map(
-        lambda x, y: (slow(3)(x), y), num_parallel_calls=AUTO)
-    last = lambda x: np.ravel(x)[-1]
-    json.dump({
-        "zip": trained(zipped.shuffle(rows).batch(16)),
-        "windows": [(int(last(x)) + 1, int(y)) for x, y in trained(windows)],
-        "pictures": [(int(np.ravel(x)[0]) % 3, int(np.argmax(y))) for x, y in trained(pictures)],
-        "split": trained(split.skip(100).batch(16)),
-        "validates": [int(x) for x, _ in split.take(100)],
-        "freed": trained(freed.batch(16)),
-    }, open(sys.argv[2], "w"))
-"""
 
 
 def test_every_sample_trains_with_its_own_label(write_script: Write, run_child: Run, tmp_path: Path) -> None:
@@ -138,6 +80,34 @@ def test_datasets_made_anew_each_epoch_keep_their_knobs(write_script: Write, run
     run = run_child(script, {"batch_size": 32}, argv=(kind, "6"), mode="apply", knowledge=known)
     assert run.returncode == 0, run.output
     assert re.findall(r"sizes (\d+) (\d+)", run.output) == [("32", "6")] * 6
+
+
+# A loop whose lines move, whose numbers and layout are edited, and which makes another dataset first.
+MOVED = (
+    ("    kind, kept", "    # one more line\n\n    kind, kept"),
+    (".shuffle(96).batch(8)", ".shuffle(\n            64\n        ).batch(8)"),
+    ("        data = ", "        first = sizes(tf.data.Dataset.range(4).batch(2), False)\n        data = "),
+)
+
+
+@pytest.mark.parametrize("says_the_same", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_knobs_find_their_dataset_again_where_lines_have_moved(
+    write_script: Write, run_child: Run, says_the_same: bool
+) -> None:
+    """And where what is said has changed too, it may be another dataset: that is told."""
+    baseline = run_child(
+        write_script(EPOCHS), argv=("plain", "2"), window={"min_s": 60, "max_s": 60, "warmup_steps": 1}
+    )
+    assert baseline.returncode == 0, baseline.output
+    known = {name: baseline.facts[name] for name in ("framework", "as_written", "training_loaders", "loaders")}
+    edited = EPOCHS
+    for before, after in MOVED if says_the_same else (*MOVED, ("sizes(data, True)", "sizes(data.prefetch(1), True)")):
+        assert before in edited
+        edited = edited.replace(before, after, 1)
+    run = run_child(write_script(edited), {"batch_size": 32}, argv=("plain", "2"), mode="apply", knowledge=known)
+    trained = "32" if says_the_same else "8"
+    assert re.findall(r"sizes (\d+) (\d+)", run.output) == [(trained, "6")] * 2, "the one that trains, and no other"
+    assert ("NOT in effect: batch_size" in run.output) is not says_the_same
 
 
 STRATEGY = """

@@ -93,3 +93,26 @@ def test_fp16_of_ours_is_no_change_of_the_scripts(begin: Begin) -> None:
     plain, scaled = records
     assert scaled["norm"] == pytest.approx(plain["norm"], rel=0.01)
     assert (plain["changed"], scaled["changed"]) == (False, False)
+
+
+def _nested(rows: list[Any]) -> Any:
+    return torch.nested.nested_tensor(rows)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("made", [_nested, lambda rows: torch.stack(rows).to(torch.float8_e4m3fn)])
+def test_a_batch_that_has_no_sum_trains_in_a_screen(begin: Begin, made: Any) -> None:
+    known: list[str] = []
+    for seed in (None, 1):
+        trial = begin({}, seed=seed, training_loaders=known)
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for batch in DataLoader(list(torch.randn(64, 8)), 16, collate_fn=made):
+            optimizer.zero_grad()
+            whole = torch.nested.to_padded_tensor(batch, 0.0) if batch.is_nested else batch.float()
+            model(whole).square().mean().backward()
+            optimizer.step()
+        known = trial.end()["training_loaders"]
+        assert trial.samples == 64
+    [record] = trial.log.of("gradient")
+    assert record["norm"] > 0

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from support.torch_trials import begin
+from torch.utils.data import DataLoader
+
+__all__ = ["begin"]
 
 TRAIN = """
     import torch
@@ -67,6 +72,23 @@ def test_a_chain_is_given_workers_only_where_all_its_parts_share_them_out(
     assert ("num_workers" in facts["left_out"]) is refused
 
 
+PIPE = "IterableWrapper([(torch.ones(8), torch.ones(1))] * 256, deepcopy=False).shuffle()"
+
+
+@pytest.mark.parametrize(
+    "pipe", [PIPE, pytest.param(f"{PIPE}.sharding_filter()", marks=pytest.mark.slow)], ids=["plain", "filtered"]
+)
+def test_a_datapipe_is_given_no_workers(trained: Callable[..., Any], pipe: str) -> None:
+    """Without a filter among them, which can't be seen from here, each worker would load all that there is."""
+    text = TRAIN.replace("torch.manual_seed(0)", "from torch.utils.data.datapipes.iter import IterableWrapper")
+    text = text.replace("MAKE", f"DataLoader({pipe}, batch_size=16)")
+    facts = trained(text).facts
+    assert facts["unit"] == "samples" and facts["as_written"]["batch_size"] == 16
+    assert "num_workers" in facts["left_out"]
+    held = trained(text, {"num_workers": 2, "prefetch_factor": 2})
+    assert held.evidence("num_workers") == "not applicable"
+
+
 def test_batches_that_are_on_a_device_are_not_pinned(trained: Callable[..., Any]) -> None:
     """A device that any machine has: tensors without data."""
     text = TRAIN.replace("MAKE", "[]") + (
@@ -78,3 +100,47 @@ def test_batches_that_are_on_a_device_are_not_pinned(trained: Callable[..., Any]
         "            optimizer.step()\n"
     )
     assert "on the device already" in trained(text).facts["left_out"]["pin_memory"]
+
+
+class _Samples:
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class _Table:
+    """As a data frame: its keys are a method, its values an array."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self.values = [[float(row)] for row in rows]
+
+    def keys(self) -> list[str]:
+        return ["row"]
+
+
+class _Batches:
+    """A batch sampler of the script's own, which gives what ``make`` makes of some indices."""
+
+    batch_size = 8
+
+    def __init__(self, make: Callable[[list[int]], Any]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.make(list(range(start, min(60, start + 8)))) for start in range(0, 60, 8))
+
+
+@pytest.mark.parametrize("make", [list, tuple, torch.tensor, lambda rows: range(rows[0], rows[-1] + 1)])
+def test_batches_of_any_class_are_counted_as_their_sampler_says(begin: Callable[..., Any], make: Any) -> None:
+    trial = begin()
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    sampler: Any = _Batches(make)
+    samples: Any = _Samples()
+    for table in DataLoader(samples, batch_sampler=sampler, collate_fn=_Table):
+        optimizer.zero_grad()
+        model(torch.tensor(table.values)).square().mean().backward()
+        optimizer.step()
+    assert (trial.steps, trial.samples) == (8, 60)

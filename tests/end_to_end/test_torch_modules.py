@@ -107,6 +107,35 @@ def test_a_script_that_trains_elsewhere_is_refused_by_name(
     assert not ran.of("knob")
 
 
+RAW = """
+    import torch
+    weight = torch.randn(8, 1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.01) if OPTIMIZER else None
+    for step in range(100_000):
+        loss = (torch.randn(16, 8) @ weight).square().mean()
+        loss.backward()
+        if optimizer:
+            optimizer.step()
+            optimizer.zero_grad()
+        else:
+            with torch.no_grad():
+                weight -= 0.01 * weight.grad
+                weight.grad = None
+"""
+
+
+@pytest.mark.parametrize("optimizer", [True, False], ids=["an optimizer", "by hand"])
+def test_a_loop_on_tensors_that_trains_elsewhere_is_refused_by_name(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], optimizer: bool
+) -> None:
+    """No module is called: what is updated, or else the loss, tells the device."""
+    script = write_script(RAW.replace("OPTIMIZER", str(optimizer)))
+    failure = run_child(script, device="cuda:0").of("failure")[0]
+    assert failure["reason"] == "unsupported"
+    assert failure["detail"].startswith("the script trains on cpu, not on cuda:0")
+    assert not run_child(script).of("failure")
+
+
 DETECTOR = """
     import torch
     from torch.utils.data import DataLoader

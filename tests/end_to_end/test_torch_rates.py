@@ -101,17 +101,46 @@ def test_a_group_that_goes_from_optimizer_to_optimizer_is_scaled_once(begin: Cal
     trial = begin({"lr_scale": 2.0})
     model = torch.nn.Linear(2, 1)
     groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias]}]
+    outer = torch.optim.Adam([model.weight], lr=0.3)
     seen = []
     for _ in range(3):
         optimizer = torch.optim.SGD(groups, lr=0.2)
         seen.append(_rates(optimizer))
         _stepped(optimizer)
-    outer = torch.optim.Adam([model.weight], lr=0.3)
     inner = torch.optim.SGD(outer.param_groups, lr=0.3)  # as SAM's base optimizer
     assert seen == [[0.2, 0.4]] * 3
     assert _rates(inner) == [0.6]
     trial.end()
     assert trial.evidence("lr_scale")[0] == "verified"
+
+
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+@pytest.mark.parametrize(
+    ("second", "rate"), [("carried", 0.04), ("computed", 0.04), ("written", 0.4), ("seen in the baseline", 0.2)]
+)
+def test_an_optimizer_of_a_second_stage_is_scaled_once(
+    begin: Callable[..., Any], capfd: pytest.CaptureFixture[str], mode: str, second: str, rate: float
+) -> None:
+    """Beyond what a trial sees: a rate that may have been computed from a scaled one stays, and it is said."""
+    tells = second in ("written", "seen in the baseline")
+    seen = {"rates": [[1, 0.1]], "group_rates": [[1, 1, [0.05]]]} if second == "seen in the baseline" else {}
+    trial = begin({"lr_scale": 4.0}, mode=mode, **seen)
+    first = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(first, 1)
+    _stepped(first)
+    schedule.step()
+    now = first.param_groups[0]["lr"]
+    rates = {"carried": now, "computed": 0.4 / 10, "written": 0.1, "seen in the baseline": 0.05}
+    made = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rates[second])
+    assert _rates(made) == pytest.approx([rate])
+    if mode == "trial":
+        _stepped(made)
+        trial.end()
+        evidence, reason = trial.evidence("lr_scale")
+        assert (evidence == "verified") is tells and (tells or "in the middle of training" in reason)
+    else:
+        trial.session.applied.ended(0)
+        assert ("NOT in effect: lr_scale (an optimizer is made in the middle" in capfd.readouterr().err) is not tells
 
 
 def test_a_group_whose_rate_the_script_writes_anew_is_scaled_anew(begin: Callable[..., Any]) -> None:

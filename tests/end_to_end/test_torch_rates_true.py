@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.campaign import QUEUE
 from support.entries import entries_of
 
 from tuner.analysis.measurement import measurement_of
@@ -15,38 +16,11 @@ from tuner.model import Measurement
 Run = Callable[..., Any]
 Write = Callable[..., Path]
 
-TRAIN = """
-    import time, torch
-    from torch.utils.data import DataLoader, Dataset
-
-    class Slow(Dataset):
-        opened = False
-        def __len__(self):
-            return LENGTH
-        def __getitem__(self, place):
-            if not Slow.opened:
-                time.sleep(OPEN_S)
-                Slow.opened = True
-            time.sleep(SAMPLE_S)
-            return torch.ones(4), torch.ones(1)
-
-    loader = DataLoader(Slow(), batch_size=4, num_workers=2, prefetch_factor=PREFETCH, persistent_workers=PERSISTENT)
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    steps = 0
-    while steps < 100_000:
-        for x, y in loader:
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-            steps += 1
-            time.sleep(COMPUTE_S if steps > 1 else FIRST_S)
-"""
 
 
 def script(write: Write, **values: object) -> Path:
     """The script with its figures filled in; ``OPEN_S`` is what a worker takes once, before its first sample."""
-    text = TRAIN
+    text = QUEUE
     for name, value in {"OPEN_S": 0, "LENGTH": 400_000, "PERSISTENT": False, "FIRST_S": 0, **values}.items():
         text = text.replace(name, str(value))
     return write(text)

@@ -13,7 +13,7 @@ State = dict[str, tuple[int, int, bytes]]
 """Path below a folder → mode, time of modification in nanoseconds, content (or where a link leads)."""
 
 HARNESS = """
-import os, pathlib, sys
+import io, os, pathlib, sys
 def seen(folder):
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
@@ -31,7 +31,7 @@ base = os.getcwd()
 for name, code in ATTACKS.items():
     os.chdir(os.path.join(base, name))
     try:
-        exec(code, {"os": os, "pathlib": pathlib, "say": lambda *what: print(name, *what)})
+        exec(code, {"io": io, "os": os, "pathlib": pathlib, "say": lambda *what: print(name, *what)})
     except OSError as error:
         print(name, type(error).__name__, error.errno)
     print(name, *seen("."), sep="\\n  ")
@@ -239,6 +239,24 @@ PYTHON = {
     "sqlite_new": (
         "import sqlite3; base = sqlite3.connect('n.db'); base.execute('create table t (x)'); base.close(); "
         "os.remove('n.db')"
+    ),
+    "bz2": "import bz2; bz2.open('old.txt', 'w').write(b'new'); say(bz2.BZ2File('old.txt', 'a').write(b'er'))",
+    "tar_bz2": (
+        "import tarfile\nwith tarfile.open('old.txt', 'w:bz2') as packed: packed.add('other.txt')\n"
+        "say(tarfile.open('old.txt').getnames()); os.remove('old.txt')"
+    ),
+    "name": (
+        "file = open('old.txt', 'w'); say(file.name, file.buffer.name, open(b'old.txt').name, repr(file))\n"
+        "say(open(pathlib.Path('old.txt'), 'rb', 0).name, io.FileIO('old.txt', 'a').name)\n"
+        "file.close(); os.rename(file.name, 'new.txt'); say(os.path.exists('old.txt'))"
+    ),
+    "process_in_removed_folder": (
+        "import shutil, subprocess; shutil.rmtree('sub'); os.mkdir('sub')\n"
+        "say(subprocess.run('ls; echo new > inner.txt', shell=True, cwd='sub', capture_output=True).stdout)\n"
+        "say(subprocess.Popen(['cat', 'inner.txt'], 0, None, None, -1, None, None, True, False, 'sub').stdout.read())\n"
+        "shutil.rmtree('sub')\n"
+        "try: subprocess.call('ls', cwd='sub')\n"
+        "except FileNotFoundError as error: say(error.filename)"
     ),
     "fork": (
         "pid = os.fork()\n"

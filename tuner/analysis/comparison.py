@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.analysis import stats
-from tuner.analysis.contention import Host, contaminated_by
+from tuner.analysis.contention import Host, contaminated_by, own_cpus
 from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, gain, score_of
 from tuner.model import BASELINE, Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
@@ -173,8 +173,10 @@ def pairs_of(
             continue
         if measurements[0].unit != measurements[1].unit:
             continue  # steps against samples: their ratio is no gain
-        if not calm_only or not _disturbed(schedule, measurements[0], measurements[1]):
-            rounds.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
+        rounds.append(((scores[0], scores[1]), (measurements[0], measurements[1])))
+    if calm_only:
+        disturbed = _disturbed(schedule, [runs for _, runs in rounds])
+        rounds = [found for found, causes in zip(rounds, disturbed, strict=True) if not causes]
     return Pairs(
         config,
         tuple(m[0] for _, m in rounds),
@@ -217,13 +219,17 @@ def decide(
     )
 
 
-def _disturbed(schedule: Schedule, *runs: Measurement) -> tuple[str, ...]:
-    """What disturbed any run of a round too much, each cause once."""
-    return tuple(dict.fromkeys(cause for run in runs for cause in contaminated_by(run, schedule.host)))
+def _disturbed(schedule: Schedule, rounds: Sequence[tuple[Measurement, Measurement]]) -> list[tuple[str, ...]]:
+    """What disturbed any run of each round too much, each cause once; the baseline's run is each round's first."""
+    sides = [[(run, own_cpus(side)) for run in side] for side in zip(*rounds, strict=True)]
+    return [
+        tuple(dict.fromkeys(cause for run, own in runs for cause in contaminated_by(run, schedule.host, own)))
+        for runs in zip(*sides, strict=True)
+    ]
 
 
 def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:
-    rounds = [_disturbed(schedule, *runs) for runs in zip(pairs.baseline, pairs.candidate, strict=True)]
+    rounds = _disturbed(schedule, list(zip(pairs.baseline, pairs.candidate, strict=True)))
     causes = Counter(cause for causes in rounds for cause in causes)
     if causes:
         return "no proof: " + ", ".join(f"{cause} in {n} of {len(rounds)} rounds" for cause, n in causes.items())

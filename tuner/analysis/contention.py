@@ -6,6 +6,8 @@ CPU use is in cores (2.0 is two busy cores), a card's in shares of its multiproc
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tuner.model import CardUse, Measurement, Outcome
@@ -53,12 +55,15 @@ class Host:
         share = CONTAMINATING * self.foreign_share * self.cores
         return self.spare_cores + min(share, self.cores / 2, MOST_FOREIGN_CPUS)
 
-    def is_too_busy(self, measurement: Measurement) -> bool:
-        """Whether others took so many cores that a run of the finals is no evidence."""
-        if measurement.foreign_cpus <= self.most_foreign_cpus:
+    def is_too_busy(self, foreign_cpus: float, own_cpus: float) -> bool:
+        """Whether others took so many cores that a run of the finals is no evidence.
+
+        ``own_cpus`` is what such a run uses itself, as a rule: a run that happens to be fast uses more, and mustn't be
+        left out for it.
+        """
+        if foreign_cpus <= self.most_foreign_cpus:
             return False
-        own = measurement.cpu_s_per_sample * measurement.rate
-        idle = self.cores + self.spare_cores - own - measurement.foreign_cpus
+        idle = self.cores + self.spare_cores - own_cpus - foreign_cpus
         return not self.feeds or idle < IDLE_SHARE * self.cores
 
 
@@ -68,7 +73,8 @@ def contamination(outcome: Outcome, host: Host) -> str:
     if measurement is None or not outcome.complete:
         return ""
     causes = []
-    if measurement.foreign_cpus > host.allowed_foreign_cpus() or host.is_too_busy(measurement):
+    most = host.allowed_foreign_cpus() if host.feeds else min(host.allowed_foreign_cpus(), host.most_foreign_cpus)
+    if measurement.foreign_cpus > most:
         causes.append(f"{foreign_text(measurement)} of {host.cores + host.spare_cores} cores")
     return "; ".join([*causes, *_card_causes(measurement.card)])
 
@@ -87,12 +93,18 @@ def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
     return card is not None and bool(card.throttle_reasons & SLOWED), max(busy, on_card)
 
 
-def contaminated_by(measurement: Measurement, host: Host | None) -> tuple[str, ...]:
+def own_cpus(runs: Iterable[Measurement]) -> float:
+    """The cores that runs of one config use themselves, in the median."""
+    return statistics.median(run.cpu_s_per_sample * run.rate for run in runs)
+
+
+def contaminated_by(measurement: Measurement, host: Host | None, own_cpus: float) -> tuple[str, ...]:
     """Why a run of the finals is no evidence, a cause each, for people; () where it is evidence.
 
-    Without a ``host`` its cores aren't looked at. Of a card others may take ``CONTAMINATING`` times the allowed share.
+    ``own_cpus``: see ``Host.is_too_busy``. Without a ``host`` its cores aren't looked at. Of a card others may take
+    ``CONTAMINATING`` times the allowed share.
     """
-    busy = host is not None and host.is_too_busy(measurement)
+    busy = host is not None and host.is_too_busy(measurement.foreign_cpus, own_cpus)
     causes = ["other processes kept the machine busy"] if busy else []
     card = measurement.card
     if card is not None and card.throttle_reasons & SLOWED:

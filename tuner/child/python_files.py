@@ -13,8 +13,12 @@ import inspect
 import io
 import os
 import shutil
+import subprocess
+import sys
 from abc import ABCMeta
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import BuiltinFunctionType
 from typing import Any, TypeVar
 
 from . import folders, renames
@@ -27,14 +31,15 @@ Result = TypeVar("Result")
 """What a patched function gives back unchanged."""
 Make = Callable[[Overlay, Callable[..., Any]], Callable[..., object]]
 """Wraps a function of ``os``, each of which gives something else."""
+_CWD = 10
+"""The place of ``cwd`` among the arguments of ``subprocess.Popen``, the object included."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
 
 
 def install(overlay: Overlay) -> None:
     """Patches the ways in which Python scripts write, rename, remove and look for files."""
-    patch(builtins, "open", lambda original: _open(overlay, original))
-    for module in (io, _io):
-        patch(module, "open", lambda _: builtins.open)
+    original = builtins.open
+    taken: dict[object, Callable[..., object]] = {original: _patched_open(overlay)}
     put(io, "FileIO", _file_io(overlay, io.FileIO))  # and not that of _io, by which Python imports
     remove, rmdir = _removing(_is_file), _removing(_is_empty_folder)
     patches: dict[str, Make] = {
@@ -48,25 +53,65 @@ def install(overlay: Overlay) -> None:
         "getcwd": folders.getcwd, "getcwdb": folders.getcwdb,
     }  # fmt: skip
     for name, make in patches.items():
-        _patch_os(overlay, name, make)
+        taken[getattr(os, name)] = _patched_of_os(overlay, name, make)
     patch(shutil, "rmtree", lambda original: whole_paths(overlay, "rmtree", original, _rmtree(overlay, original)))
+    patch(subprocess.Popen, "__init__", lambda original: _popen(overlay, original))
+    _patch_what_was_taken(taken)
 
 
-def _patch_os(overlay: Overlay, name: str, make: Make) -> None:
+def _patched_open(overlay: Overlay) -> Callable[..., object]:
+    patch(builtins, "open", lambda original: _open(overlay, original))
+    for module in (io, _io):
+        patch(module, "open", lambda _: builtins.open)
+    return builtins.open
+
+
+def _always(replacement: Callable[..., object]) -> Callable[[object], Callable[..., object]]:
+    return lambda original: replacement
+
+
+def _patch_what_was_taken(taken: Mapping[object, Callable[..., object]]) -> None:
+    """Modules that were imported before may have taken a function under a name of their own, as ``bz2`` has ``open``.
+
+    ``taken``: an original → what replaces it.
+    """
+    for name, module in list(sys.modules.items()):
+        if name == "posix" or name.partition(".")[0] == __name__.partition(".")[0]:
+            continue
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if isinstance(value, BuiltinFunctionType) and (replacement := taken.get(value)) is not None:
+                patch(module, attribute, _always(replacement))
+
+
+def _patched_of_os(overlay: Overlay, name: str, make: Make) -> Callable[..., object]:
     """What ``os`` says of a function's abilities holds for what replaces it."""
     original = getattr(os, name)
     patch(os, name, lambda function: whole_paths(overlay, name, function, make(overlay, function)))
     for abilities in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
         if original in abilities:
             abilities.add(getattr(os, name))
+    replacement: Callable[..., object] = getattr(os, name)
+    return replacement
 
 
 def _open(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     def open(file: object, mode: object = "r", *args: object, **kwargs: object) -> Result:
         opener = args[5] if len(args) > 5 else kwargs.get("opener")
-        return original(_opened(overlay, file, mode, opener), mode, *args, **kwargs)
+        place = _opened(overlay, file, mode, opener)
+        opened = original(place, mode, *args, **kwargs)
+        if place is not file:
+            buffer = getattr(opened, "buffer", opened)
+            _named(getattr(buffer, "raw", buffer), file)
+        return opened
 
     return open
+
+
+def _named(raw: object, file: object) -> None:
+    """An open file says the name that the script gave."""
+    if isinstance(file, (str, bytes, os.PathLike)):
+        with suppress(AttributeError):
+            raw.name = os.fspath(file)  # type: ignore[attr-defined]  # of io.FileIO
 
 
 def _opened(overlay: Overlay, file: object, mode: object, opener: object) -> object:
@@ -103,7 +148,10 @@ def _file_io(overlay: Overlay, replaced: type[io.FileIO]) -> type:
         __doc__ = replaced.__doc__
 
         def __init__(self, file: object, mode: object = "r", closefd: bool = True, opener: object = None) -> None:
-            super().__init__(_opened(overlay, file, mode, opener), mode, closefd, opener)
+            place = _opened(overlay, file, mode, opener)
+            super().__init__(place, mode, closefd, opener)
+            if place is not file:
+                _named(self, file)
 
     FileIO.__module__, FileIO.__qualname__ = replaced.__module__, replaced.__qualname__
     return FileIO
@@ -143,6 +191,16 @@ def with_path(
         return (*args[:place], change(args[place]), *args[place + 1 :]), kwargs
     name = list(inspect.signature(function).parameters)[place]
     return args, {**kwargs, name: change(kwargs[name])} if name in kwargs else kwargs
+
+
+def _popen(overlay: Overlay, original: Callable[..., None]) -> Callable[..., None]:
+    """Another program begins in the folder that is meant."""
+
+    def __init__(process: object, *args: object, **kwargs: object) -> None:
+        args, kwargs = with_path(original, _CWD, overlay.for_reading, (process, *args), kwargs)
+        original(*args, **kwargs)
+
+    return __init__
 
 
 def _told(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:

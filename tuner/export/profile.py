@@ -24,6 +24,7 @@ from tuner.result import StudyResult
 
 SCHEMA = 1
 CHECKSUM = "checksum"
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 FINALS, SINGLE_TRIAL = "finals", "single trial"
 """What a measurement is based on."""
 
@@ -133,20 +134,26 @@ def still_proven(existing: bytes, result: StudyResult, profile: Mapping[str, Any
     """
     for other in _documents(existing, place):
         if _same_device(other, profile) and other.get("verdict") == str(Verdict.IMPROVED):
-            against = profile["runs"] > 0 or result.speaks_against(Config(other.get("config", {})))
-            return not against and not _is_edited(other) and _circumstances(other) == _circumstances(profile)
+            against = profile["runs"] > 0 or result.speaks_against(Config(_part(other, "config")))
+            return not against and _is_sound(other) and _circumstances(other) == _circumstances(profile)
     return False
 
 
 def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
     """What a proof is given for. Limits that an earlier version didn't write are taken for unset."""
-    script, limits = profile.get("script", {}), profile.get("limits", {})
+    script, limits = _part(profile, "script"), _part(profile, "limits")
     return {
         "script": [script.get(name) for name in ("path", "module", "sha256", "argv")],
-        "modules": profile.get("knowledge", {}).get("module_hashes", {}),
+        "modules": _part(profile, "knowledge").get("module_hashes", {}),
         "software": profile.get("environment"),
         "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name != "trial_timeout_s"},
     }
+
+
+def _part(profile: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An object in the profile; empty where something else stands there: nobody has validated it yet."""
+    part = profile.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def read(content: bytes, place: str) -> list[Profile]:
@@ -155,7 +162,7 @@ def read(content: bytes, place: str) -> list[Profile]:
     for number, document in enumerate(_documents(content, place)):
         try:
             profiles.append(_profile(document))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _MALFORMED as error:
             raise ProfileError(
                 f"{place}: profiles[{number}] does not match schema {SCHEMA}: {type(error).__name__}: {error}",
                 hint="run autotune study again to rewrite it",
@@ -328,6 +335,14 @@ def _same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _is_edited(profile: Mapping[str, Any]) -> bool | None:
     """None where that can't be told."""
     return profile[CHECKSUM] != checksum(profile) if CHECKSUM in profile else None
+
+
+def _is_sound(profile: Mapping[str, Any]) -> bool:
+    """Whether it can be read back, and wasn't edited as far as that can be told."""
+    try:
+        return not _profile(profile).edited
+    except _MALFORMED:
+        return False
 
 
 def _profile(document: Mapping[str, Any]) -> Profile:

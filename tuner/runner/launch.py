@@ -233,7 +233,12 @@ def device_environment(device: Device, config: Config, *, alone: bool = True, sh
 
 def _compile_cache(folder: Path | None) -> dict[str, str]:
     """A study's figures must not hang on what another process compiled before it; nor may that be run."""
-    return {} if folder is None else {"TORCHINDUCTOR_CACHE_DIR": str(compile_cache.own(folder.absolute()))}
+    if folder is None:
+        return {}
+    own = compile_cache.own(folder.absolute())
+    # Inductor keeps Triton's kernels below its own cache, unless the user has them elsewhere.
+    triton = {"TRITON_CACHE_DIR": str(own / "triton")} if "TRITON_CACHE_DIR" in os.environ else {}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(own), **triton}
 
 
 # A tracker's module → the variables that switch it off.

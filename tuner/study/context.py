@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
-from tuner.analysis.cold_start import WARM
+from tuner.analysis.cold_start import COLD, WARM
 from tuner.analysis.gain import BaselineTrack
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
@@ -141,11 +141,12 @@ class StudyContext:
         """Says once that a start is charged which production won't have: nobody has seen the cold one."""
         measurement = trial.measurement
         unknown = measurement is not None and measurement.cold_first_step_s is None
-        if measurement is None or not unknown or measurement.compile_cache != WARM or self._noted_warm:
+        if measurement is None or not unknown or measurement.compile_cache in ("", COLD) or self._noted_warm:
             return
         if self.plan.objective.planned_samples is not None and trial.phase is not Phase.PROBE:
             self._noted_warm = True
             self.note(
-                f"trial {trial.number} found all that it compiles in a compile cache, and no start without was seen:"
-                " --planned-samples charges a start that is too short"
+                f"trial {trial.number} found {'all that' if measurement.compile_cache == WARM else 'a part of what'} it"
+                " compiles in a compile cache, and no start without was seen: --planned-samples charges a start that is"
+                " too short"
             )

@@ -22,7 +22,7 @@ from tuner.analysis.comparison import (
 )
 from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
-from tuner.devices.base import FOREIGN_SHARE
+from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
 from tuner.model import BASELINE, CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
 
 FAST: Config = Config(workers=2)
@@ -259,6 +259,24 @@ def test_rounds_on_a_card_that_was_slowed_down_are_no_evidence() -> None:
     assert winner is not None
     assert (winner.runs, winner.verdict) == (4, Verdict.KEEP_BASELINE)
     assert winner.label == "no proof: the card was slowed down: heat in 2 of 4 rounds"
+
+
+@pytest.mark.parametrize(("foreign", "kept"), [(2.6, 6), (3.4, 0)])
+def test_no_round_is_left_out_for_how_fast_its_runs_were(foreign: float, kept: int) -> None:
+    """A fast run uses more cores beside the card, so that fewer stay idle: without its round the baseline is slow."""
+
+    def using(rate: float, cores: float) -> Outcome:
+        outcome = worlds.measured(rate)
+        assert outcome.measurement is not None
+        used = replace(outcome.measurement, foreign_cpus=foreign, cpu_s_per_sample=cores / 100.0)
+        return replace(outcome, measurement=used)
+
+    schedule = Schedule((SEARCH[1],), 6, 0, host=Host(16, FOREIGN_SHARE_BESIDE_A_DEVICE, feeds=True))
+    rates = (90.0, 94.0, 98.0, 102.0, 106.0, 110.0)
+    trials = run_all(schedule, {"0": [using(rate, 9.3) for rate in rates], "2": [using(rate, 4.0) for rate in rates]})
+    assert len(pairs_of(schedule, FAST, trials, worlds.OBJECTIVE, calm_only=True).gains) == kept
+    winner = decide(schedule, trials, worlds.OBJECTIVE)
+    assert winner is not None and bool(winner.label) is (kept == 0)
 
 
 def in_steps(rate: float) -> Outcome:

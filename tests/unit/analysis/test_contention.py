@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.analysis.contention import Host, contaminated_by, contamination, disturbance, throttle_text
+from tuner.analysis.contention import Host, contaminated_by, contamination, disturbance, own_cpus, throttle_text
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
 from tuner.model import Block, CardUse, Measurement, Outcome, OutcomeKind
 
@@ -44,16 +44,22 @@ def test_what_a_machine_can_bear(host: Host, foreign: float, disturbed: bool) ->
 def test_a_round_of_the_finals_can_be_too_busy_on_any_host(host: Host, most: float) -> None:
     assert host.most_foreign_cpus == pytest.approx(most)
     busy = "other processes kept the machine busy"
-    assert contaminated_by(replace(MEASURED, foreign_cpus=most), host) == ()
-    assert contaminated_by(replace(MEASURED, foreign_cpus=most + 0.1), host) == (busy,)
-    assert contaminated_by(replace(MEASURED, foreign_cpus=most + 0.1), None) == ()
+    assert contaminated_by(replace(MEASURED, foreign_cpus=most), host, 1.0) == ()
+    assert contaminated_by(replace(MEASURED, foreign_cpus=most + 0.1), host, 1.0) == (busy,)
+    assert contaminated_by(replace(MEASURED, foreign_cpus=most + 0.1), None, 1.0) == ()
 
 
 @pytest.mark.parametrize(("own", "foreign", "busy"), [(3.0, 8.0, False), (6.0, 8.0, True), (1.0, 12.0, True)])
 def test_beside_an_accelerator_cores_that_stay_idle_are_nobodys(own: float, foreign: float, busy: bool) -> None:
     feeding = Host(16, FOREIGN_SHARE_BESIDE_A_DEVICE, feeds=True)
-    run = replace(MEASURED, foreign_cpus=foreign, cpu_s_per_sample=own / MEASURED.rate)
-    assert feeding.is_too_busy(run) == busy
+    assert feeding.is_too_busy(foreign, own) == busy
+    run = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, foreign_cpus=foreign))
+    assert bool(contamination(run, feeding)) is (foreign > 8.0), "whatever it used itself"
+
+
+def test_what_runs_of_a_config_use_themselves_is_the_median() -> None:
+    runs = [replace(MEASURED, rate=rate, cpu_s_per_sample=0.03) for rate in (90.0, 100.0, 500.0)]
+    assert own_cpus(runs) == pytest.approx(3.0)
 
 
 def test_what_was_not_measured_was_not_disturbed() -> None:
@@ -116,8 +122,9 @@ def test_the_calmest_run_comes_first() -> None:
 
 def test_what_is_no_evidence_says_why() -> None:
     hot = replace(CALM_CARD, throttle_reasons=0x44, foreign_share=0.3)
-    assert contaminated_by(replace(MEASURED, card=replace(CALM_CARD, foreign_share=0.2), foreign_cpus=2.0), EIGHT) == ()
-    assert contaminated_by(replace(MEASURED, card=hot, foreign_cpus=2.1), EIGHT) == (
+    shared = replace(MEASURED, card=replace(CALM_CARD, foreign_share=0.2), foreign_cpus=2.0)
+    assert contaminated_by(shared, EIGHT, 1.0) == ()
+    assert contaminated_by(replace(MEASURED, card=hot, foreign_cpus=2.1), EIGHT, 1.0) == (
         "other processes kept the machine busy",
         "the card was slowed down: heat (hardware)",
         "other processes kept the card busy",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,18 @@ def test_a_list_of_numbers_is_on_one_line() -> None:
     with pytest.raises(ValueError, match="Out of range"):
         text([float("nan")])
     assert text(plain([float("nan")])) == "[\n  null\n]"
+
+
+@pytest.mark.parametrize("name", ["script", "limits", "knowledge", "config"])
+@pytest.mark.parametrize("entry", [None, [], "x"])
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_proof_that_was_spoilt_is_replaced_and_loses_no_study_its_result(
+    name: str, entry: Any, checksum: bool
+) -> None:
+    document = json.loads(edited(**{name: entry}))
+    if not checksum:
+        del document["profiles"][0]["checksum"]
+    content = PROFILE.serialize(replace(made_up.RESULT, winner=None), json.dumps(document).encode())
+    assert content is not None
+    [profile] = read(content, "best.json")
+    assert profile.edited is False

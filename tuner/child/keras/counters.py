@@ -130,11 +130,11 @@ class BatchCounters:
     ) -> Callable[[object], Iterable[Structure]]:
         def _get_iterator(iterator: object) -> Iterable[Structure]:
             batches = original(iterator)
-            return self._counted(batches) if self.counting else batches
+            return _Begun(self._counted, batches) if self.counting else batches
 
         return _get_iterator
 
-    def _counted(self, batches: Iterable[Structure]) -> Iterator[Structure]:
+    def _counted(self, batches: Iterator[Structure]) -> Iterator[Structure]:
         clock = self.session.clock
         began = time.perf_counter()
         for batch in _first_of(batches) if self.session.request.probe is ProbeSide.COMPUTE else batches:
@@ -144,6 +144,19 @@ class BatchCounters:
             yield batch
             clock.fetch_begins()
             began = time.perf_counter()
+
+
+class _Begun:
+    """Batches that are begun where they are asked for, and not with the first of them: PyTorch's loaders draw then."""
+
+    def __init__(
+        self, count: Callable[[Iterator[Structure]], Iterator[Structure]], batches: Iterable[Structure]
+    ) -> None:
+        self._count = count
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Structure]:
+        return self._count(iter(self._batches))
 
 
 def _first_of(batches: Iterable[Structure]) -> Iterator[Structure]:

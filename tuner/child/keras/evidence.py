@@ -15,9 +15,9 @@ from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit import FitCall
 from .freezing import DRAWS, what_froze
-from .masks import MASKED
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of
 from .on_batch import OWN_BATCHES
+from .split import OWN_LOSS
 from .steps import StepWatch
 from .watches import Watches
 
@@ -27,7 +27,6 @@ BATCH_REASONS = {
     "generator": "the script's generator makes its batches itself",
     "loader": "a torch DataLoader makes the batches",
 }
-OWN_LOSS = "how the loss of the script's own training step depends on the batch is unknown"
 NO_PRODUCTS = "no product of matrices was seen in the training step"
 EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every operation of it"
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
@@ -197,8 +196,8 @@ class Observation:
             left_out["grad_accumulation"] = OWN_LOSS
         elif reduction != "mean":
             left_out["grad_accumulation"] = f"the loss is no mean over the batch ({reduction})"
-        elif self.watches.fits is not None and self.watches.fits.masks.reached(call.model):
-            left_out["grad_accumulation"] = MASKED
+        elif self._why_whole(call):
+            left_out["grad_accumulation"] = self._why_whole(call)
         if accumulates:
             left_out["grad_accumulation"] = "the script accumulates gradients itself"
         if backend == "torch":
@@ -206,6 +205,11 @@ class Observation:
         if backend != "tensorflow":
             for knob in ("threads", "inter_op_threads"):
                 left_out[knob] = f"Keras computes with {backend} here"
+
+    def _why_whole(self, call: FitCall) -> str:
+        """Why the model's batches can't be split, as far as was seen."""
+        fits = self.watches.fits
+        return fits.split.why_whole(call.model, fits.steps.graphs()) if fits is not None else ""
 
     def _remark_on(self, call: FitCall, steps: StepWatch) -> None:
         per_call = int(call.model.steps_per_execution)
@@ -250,12 +254,12 @@ class Observation:
             "run_eagerly": lambda: call.model.run_eagerly,
             "steps_per_execution": lambda: call.model.steps_per_execution,
             "workers": lambda: call.workers,
-            "grad_accumulation": lambda: self._parts(call),
         }
         for knob, look in observed.items():
             if knob in config:
-                whole = self.watches.fits.split.refused if self.watches.fits and knob == "grad_accumulation" else ""
-                self._compare(knob, look(), why=call.refused.get(knob, whole))
+                self._compare(knob, look(), why=call.refused.get(knob, ""))
+        if "grad_accumulation" in config:
+            self._split_evidence(call)
         if "batch_size" in config and call.fed_by == "arrays":
             self._compare("batch_size", self._largest_part(steps))
         if "batch_size" in call.refused:
@@ -276,11 +280,13 @@ class Observation:
                 why = f"the model was trained on {counted} batches, where its epochs have {expected}"
                 self._compare(knob, None, why=why)
 
-    def _parts(self, call: FitCall) -> int:
+    def _split_evidence(self, call: FitCall) -> None:
         """Micro-batches in one update: those of the script's own, or the parts that a step was split into."""
         fits = self.watches.fits
-        split = fits.split.seen if fits is not None else 0
-        return accumulation_of(call.model) * max(1, split)
+        parts = fits.split.seen if fits is not None else 0
+        obstacle = self._why_whole(call) if parts > 1 else ""
+        why = call.refused.get("grad_accumulation", fits.split.refused if fits is not None else "") or obstacle
+        self._compare("grad_accumulation", None if obstacle else accumulation_of(call.model) * max(1, parts), why=why)
 
     def _traced_evidence(self, call: FitCall, steps: StepWatch) -> None:
         """Whether the step depends on what Python draws or counts, which a trace does once and no more."""

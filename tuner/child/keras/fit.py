@@ -20,9 +20,10 @@ from ..tensorflow.types import Result
 from . import callbacks
 from .masks import MaskWatch
 from .model import has_own_step
+from .obstacles import ObstacleWatch
 from .on_batch import OnBatchWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
-from .split import SplitWatch
+from .split import OWN_LOSS, SplitWatch
 from .steps import Nesting, StepWatch
 from .types import Callback, Logs, Model
 
@@ -111,9 +112,10 @@ class FitWatch:
         self.on_epoch = on_epoch
         self.backend: str = keras.backend.backend()
         self.nesting = Nesting()
-        self.steps = StepWatch(session, self.nesting, self.backend)
         self.masks = MaskWatch(keras)
-        self.split = SplitWatch(session, self.backend, self.masks)
+        self.obstacles = ObstacleWatch(keras)
+        self.steps = StepWatch(session, self.nesting, self.backend, self.obstacles.stepped)
+        self.split = SplitWatch(session, self.backend, self.masks, self.obstacles)
         self.on_batch = OnBatchWatch(session, self.backend, rates, self.steps.weights, lambda: self.nesting.active)
         self.call: FitCall | None = None
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -125,6 +127,7 @@ class FitWatch:
         self.split.install(trainer)
         if self.session.measuring or "grad_accumulation" in self.session.request.config:
             self.masks.install()
+            self.obstacles.install()
         if self.session.measuring or self.rates.may_be_dropped:
             self.on_batch.install(trainer)
         if self.session.measuring:
@@ -155,7 +158,7 @@ class FitWatch:
             self.session.claim(FRAMEWORK)
             self._prepare(model, bound.arguments)
             self._enter(fits=1)
-            self.masks.model = model
+            self.masks.model = self.obstacles.model = model
             self.steps.fit_begins()
             try:
                 return original(*bound.args, **bound.kwargs)
@@ -163,7 +166,7 @@ class FitWatch:
                 self._enter(fits=-1)
                 self.steps.fit_ended()
                 self.split.end()
-                self.rates.fit_factor = self.masks.model = None
+                self.rates.fit_factor = self.masks.model = self.obstacles.model = None
 
         return fit
 
@@ -203,8 +206,8 @@ class FitWatch:
             "steps_per_execution": self._own_calls(model),
         }
         if call.fed_by == "arrays":
-            call.written["batch_size"] = arguments.get("batch_size") or DEFAULT_BATCH_SIZE
             call.dataset_len = self._rows(arguments)
+            call.written["batch_size"] = arguments.get("batch_size") or _size(call.dataset_len, call.epoch_steps)
         elif call.fed_by == "dataset" and self.datasets is not None and x is not None:
             self.datasets.meet(x, batched=True)
         elif call.fed_by == "pydataset" and x is not None:
@@ -221,10 +224,21 @@ class FitWatch:
 
     def _rows(self, arguments: FitArguments) -> int | None:
         """Rows of the arrays that train; None where there are none."""
-        flat = self.keras.tree.flatten(arguments.get("x"))
-        rows = next((int(x.shape[0]) for x in flat if hasattr(x, "shape") and len(x.shape)), None)
+        rows = self._rows_of(arguments.get("x"))
         share = arguments.get("validation_split") or 0.0
         return None if rows is None else int(rows * (1 - share)) if arguments.get("validation_data") is None else rows
+
+    def _rows_of(self, arrays: object) -> int | None:
+        flat = self.keras.tree.flatten(arrays)
+        return next((int(x.shape[0]) for x in flat if hasattr(x, "shape") and len(x.shape)), None)
+
+    def _validation_size(self, call: FitCall, arguments: FitArguments) -> int:
+        """Rows in the batches of arrays that validate, as written."""
+        given, apart = arguments.get("validation_data"), arguments.get("validation_batch_size")
+        if apart or arguments.get("batch_size"):
+            return int(apart or arguments["batch_size"])
+        rows = (self._rows_of(arguments.get("x")) or 0) - (call.dataset_len or 0)
+        return _size(self._rows_of(given[0]) if isinstance(given, (tuple, list)) else rows, call.validation_steps)
 
     def _own_calls(self, model: Model) -> int:
         """The script's own ``steps_per_execution``, also of a model whose value an earlier call of fit has changed."""
@@ -235,6 +249,9 @@ class FitWatch:
         """The knobs of the model, and those among the arguments."""
         session, config, model = self.session, self.session.request.config, call.model
         parts, factor = self._resize(call, arguments)
+        if call.custom_step and parts > 1:  # it takes all parts at once: its effective batch stays the config's
+            call.refused["grad_accumulation"] = OWN_LOSS
+            parts = 1
         if factor != 1.0 and call.epoch_steps:
             arguments["steps_per_epoch"] = round(call.epoch_steps / factor)  # a whole number: see why_no_such_batches
         wanted: dict[str, Any] = {knob: config[knob] for knob in MODEL_KNOBS if session.knobs.wants(knob)}
@@ -271,8 +288,7 @@ class FitWatch:
         stay so, too, where an epoch of the script's steps can't be made of others: that is known before any is made.
         """
         knobs = self.session.knobs
-        splits = call.fed_by in ("arrays", "dataset") and not call.custom_step
-        parts = self.split.parts_for(call.model) if splits else 1
+        parts = self.split.parts_for(call.model) if call.fed_by in ("arrays", "dataset") else 1
         if call.fed_by == "dataset" and self.datasets is not None:
             return self._resize_dataset(call, arguments, self.datasets, parts)
         if call.fed_by == "arrays" and (knobs.wants("batch_size") or parts > 1):
@@ -281,7 +297,7 @@ class FitWatch:
             if self._refuse_batches(call, written, size):
                 return 1, 1.0
             # What validates does so by the batch size of training, unless the script says otherwise.
-            arguments["validation_batch_size"] = arguments.get("validation_batch_size") or written
+            arguments["validation_batch_size"] = self._validation_size(call, arguments)
             arguments["batch_size"] = size
             return parts, size / written
         return parts, 1.0
@@ -359,6 +375,11 @@ class FitWatch:
                 batches.counting = counting
 
         return evaluate
+
+
+def _size(rows: int | None, steps: int) -> int:
+    """Rows in the batches that Keras cuts arrays into where the script doesn't say: into ``steps``, if it says that."""
+    return -(-rows // steps) if rows and steps else DEFAULT_BATCH_SIZE
 
 
 def _is_dataset(x: object) -> bool:

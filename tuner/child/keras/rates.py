@@ -70,6 +70,8 @@ class RateWatch:
         """Patches the base class of optimizers."""
         if self.scale != 1.0 or self._turned:
             patch(optimizers, "_get_current_learning_rate", self._current_rate)
+        if self.scale != 1.0:
+            patch(optimizers, "get_config", self._config)
         if self.may_be_dropped:
             patch(optimizers, "apply", self._apply)
 
@@ -89,6 +91,19 @@ class RateWatch:
         """An optimizer was made with this rate."""
         number = float(rate) if isinstance(rate, (int, float)) else None
         self._courses[optimizer] = Course(self.scale, number)
+
+    def _config(self, original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        """What an optimizer is saved and copied by has the script's own rate: where it is made again it is scaled."""
+
+        def get_config(optimizer: KerasOptimizer) -> dict[str, Any]:
+            config, course = original(optimizer), self._courses.get(optimizer)
+            rate = config.get("learning_rate")
+            if course is not None and isinstance(rate, (int, float)):
+                as_made = course.made_with if course.made_with is not None and _is_as_made(optimizer, course) else rate
+                config["learning_rate"] = as_made / course.scale
+            return config
+
+        return get_config
 
     def rate_was_set(self) -> bool:
         """Whether an optimizer's rate isn't the number any more that it was made with. With JAX that can't be seen."""

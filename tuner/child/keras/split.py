@@ -17,12 +17,14 @@ from typing import Any
 from ..patches import instead, patch
 from ..session import Session
 from ..tensorflow.functions import not_converted
-from ..tensorflow.types import Structure
+from ..tensorflow.types import ConcreteFunction, Structure
 from .counters import leading_dimension
 from .masks import MASKED, MaskWatch, makes_masks
 from .model import accumulation_of
+from .obstacles import ObstacleWatch
 from .types import Logs, Model
 
+OWN_LOSS = "how the loss of the script's own training step depends on the batch is unknown"
 TrainStep = Callable[..., Any]
 """Keras' own ``train_step``: the model's logs of one batch, and with JAX its state."""
 State = tuple[Sequence[Any], ...]
@@ -36,13 +38,14 @@ class SplitWatch:
 
     ``parts``: into how many a batch of the current ``fit`` is split, and ``newest`` of the newest ``fit``. ``seen``:
     into how many the newest step was; 0 where none was split. ``refused``: why the newest ``fit`` splits none; "" where
-    it does. ``masks``: tells of the models whose batches can't be split.
+    it does. ``masks`` and ``obstacles``: tell of the models whose batches can't be split.
     """
 
-    def __init__(self, session: Session, backend: str, masks: MaskWatch) -> None:
+    def __init__(self, session: Session, backend: str, masks: MaskWatch, obstacles: ObstacleWatch) -> None:
         self.session = session
         self.backend = backend
         self.masks = masks
+        self.obstacles = obstacles
         self.refused = ""
         self.parts = self.newest = 1
         self.seen = 0
@@ -62,13 +65,20 @@ class SplitWatch:
 
     def begin(self, model: Model, parts: int) -> bool:
         """A ``fit`` begins. Returns whether the model's training function may have been made for other parts."""
-        self.refused = MASKED if parts > 1 and self.masks.reached(model) else ""
+        self.refused = self.why_whole(model) if parts > 1 else ""
         parts = 1 if self.refused else parts
         self._asks = parts > 1 and makes_masks(model)
         self.parts = self.newest = parts
         is_new = parts != self._made_for.get(model, 1)
         self._made_for[model] = parts
         return is_new
+
+    def why_whole(self, model: Model, graphs: Iterable[ConcreteFunction] = ()) -> str:
+        """What was seen so far for which the model's batches can't be split; "" for nothing.
+
+        ``graphs``: what its training step was traced into, with TensorFlow.
+        """
+        return MASKED if self.masks.reached(model) else self.obstacles.why(model, graphs)
 
     def end(self) -> None:
         """The ``fit`` is over."""

@@ -49,12 +49,16 @@ class StepWatch:
     ``datasets``: of the current ``fit``, where a tf.data dataset feeds it. ``calls``: of the training function.
     ``logs``: what its last call returned. ``callback``: the current ``fit``'s, which knows the steps of an epoch.
     ``batches_trained``: by the training function, and ``scaling`` the updates among them that were skipped.
+    ``on_step`` is called after each call with the model.
     """
 
-    def __init__(self, session: Session, nesting: Nesting, backend: str) -> None:
+    def __init__(
+        self, session: Session, nesting: Nesting, backend: str, on_step: Callable[[Model], None] = lambda model: None
+    ) -> None:
         self.session = session
         self.nesting = nesting
         self.backend = backend
+        self.on_step = on_step
         self.graph: GraphCounters | None = None
         self.gradients: GradientWatch | None = None
         self.batches = BatchCounters(session)
@@ -175,6 +179,7 @@ class StepWatch:
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
             self.calls += 1
+            self.on_step(model)
             self._stepped(model, per_call)
             return result
 

@@ -98,13 +98,19 @@ class FunctionList(Protocol):
     func: Sequence[NamedFunction]
 
 
+class TensorProto(Protocol):
+    """A figure that is written into a graph."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
 class AttrValue(Protocol):
     """An attribute of a node: the one field of these that is set."""
 
     func: NamedFunction
     list: FunctionList
     type: int
-    tensor: object
+    tensor: TensorProto
     b: bool
 
     def HasField(self, name: str) -> bool: ...
@@ -161,6 +167,7 @@ class ConcreteFunction(Protocol):
 
     graph: Graph
     function_def: FunctionDef
+    captured_inputs: Sequence[object]
 
     @property
     def structured_input_signature(self) -> tuple[Arguments, Keywords]: ...
@@ -188,6 +195,8 @@ class WrappedFunction(Protocol):
     """A function that was handed to a dataset, as traced."""
 
     function: ConcreteFunction
+    _func: Callable[..., object]
+    _input_structure: Structure
 
 
 class ThreadingOptions(Protocol):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from ..own_batches import Spot
 from .types import Tensor
@@ -14,12 +15,19 @@ _MOST_ARRAYS, _MOST_DIMENSIONS = 8, 4
 
 
 def tensors_of(torch: ModuleType, batch: object, depth: int = 0) -> list[Tensor]:
-    """The tensors of a batch, whatever it is made of."""
+    """The tensors of a batch, whatever it is made of; what can't be looked into holds none."""
+    try:
+        return _tensors_in(torch, batch, depth)
+    except Exception:  # the script's own classes, which may raise anything
+        return []
+
+
+def _tensors_in(torch: ModuleType, batch: Any, depth: int) -> list[Tensor]:
     if isinstance(batch, torch.Tensor):
         return [batch]
     if depth > 3:
         return []
-    if isinstance(batch, dict) or (hasattr(batch, "values") and hasattr(batch, "keys")):
+    if isinstance(batch, dict) or _is_mapping(batch):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):
         return [t for item in batch[:8] for t in tensors_of(torch, item, depth + 1)]
@@ -27,17 +35,63 @@ def tensors_of(torch: ModuleType, batch: object, depth: int = 0) -> list[Tensor]
     return [value for value in attributes if isinstance(value, torch.Tensor)]
 
 
+def _is_mapping(batch: object) -> bool:
+    """Whether it is like one; the ``values`` of a table are an array."""
+    return all(callable(getattr(batch, name, None)) for name in ("values", "keys"))
+
+
+def _first_dimensions(torch: ModuleType, batch: object) -> list[int]:
+    """Of its tensors; 0 of one without any."""
+    return [int(t.size(0)) if t.dim() else 0 for t in tensors_of(torch, batch)]
+
+
 def leading_dimension(torch: ModuleType, batch: object) -> int:
-    """The first dimension of most of its tensors; 0 where none has one."""
-    sizes = [t.shape[0] for t in tensors_of(torch, batch) if t.dim() > 0]
-    return max(set(sizes), key=sizes.count) if sizes else 0
+    """The first dimension of most of its tensors, of as many alike the first one's; 0 where none has one."""
+    sizes = [size for size in _first_dimensions(torch, batch) if size]
+    return max(dict.fromkeys(sizes), key=sizes.count) if sizes else 0
 
 
-def is_short(torch: ModuleType, batch: object, asked: int) -> bool:
+def _is_short(torch: ModuleType, batch: object, asked: int) -> bool:
     """Whether it holds fewer samples than it was asked to: all of the data, where a batch is larger than these are."""
     listed = isinstance(batch, (list, tuple)) and len(batch) == asked
-    shown = listed or any(asked in tensor.shape for tensor in tensors_of(torch, batch))
+    shown = listed or any(asked in tensor.shape for tensor in tensors_of(torch, batch) if not tensor.is_nested)
     return not shown and leading_dimension(torch, batch) < asked
+
+
+def asked_for(index: object) -> int:
+    """The samples that a batch sampler asks for: it may give any sequence. 0 where that can't tell."""
+    try:
+        return len(cast("Sized", index))
+    except TypeError:
+        return 0
+
+
+@dataclass
+class Asked:
+    """Samples of batches that an iterable dataset is asked for: how many the last one has shows in its tensors.
+
+    ``leads``: whether they lie along the first dimension of a tensor; other tensors may hold tokens along theirs.
+    ``_places``: the numbers of those tensors that held what was asked for in all whole batches.
+    """
+
+    leads: bool = True
+    _places: frozenset[int] | None = None
+
+    def count(self, torch: ModuleType, batch: object, asked: int) -> int:
+        """Called once with each batch of one source; ``asked``: the samples of a whole one."""
+        if not self.leads:
+            return asked
+        sizes = _first_dimensions(torch, batch)
+        held = frozenset(place for place, size in enumerate(sizes) if size == asked)
+        if self._places is None:
+            self._places = held
+            self.leads = bool(held) or _is_short(torch, batch, asked)
+        elif held & self._places:
+            self._places &= held
+        if held & self._places or not self.leads:
+            return asked
+        shown = [sizes[place] for place in sorted(self._places) if place < len(sizes) and sizes[place] < asked]
+        return shown[0] if shown else leading_dimension(torch, batch)
 
 
 def sizes_of(torch: ModuleType, call: str, values: Iterable[object]) -> dict[Spot, int]:

@@ -1,15 +1,21 @@
-"""What PyTorch's compiler counts of itself: graphs of dynamo, kernels from inductor's cache on disk."""
+"""What PyTorch's compiler counts of itself (graphs of dynamo, kernels from inductor's cache on disk). And what it is
+to leave alone: our own code.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any
 
 from ..patches import patch
 from ..session import Session
 from ..watch import Pause
+from .types import Result
 
 
 @dataclass(frozen=True)
@@ -83,3 +89,67 @@ def watch_compilation(session: Session, callbacks: ModuleType) -> None:
 
     patch(callbacks.CompilationCallbackHandler, "run_start_callbacks", telling(begins=True))
     patch(callbacks.CompilationCallbackHandler, "run_end_callbacks", telling(begins=False))
+
+
+class _Here(threading.local):
+    """Of the thread that asks: what the compiler does with frames where our own code isn't run."""
+
+    callback: object = None
+
+
+class Uncompiled:
+    """Has the compiler leave our code alone where a script compiles what calls it: an optimizer's step, a whole step.
+
+    It would trace our code frame by frame, anew with each count that goes up, and can't make anything of some of it.
+    What it would do otherwise (PyTorch 2.6 to 2.13) is done again around PyTorch's own functions.
+    """
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+        self._here = _Here()
+
+    def ours(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """A function of ours that the script calls in the place of one of PyTorch's."""
+        exchange = getattr(self._frames, "set_eval_frame", None)
+        if exchange is None:
+            return function
+        here = self._here
+
+        def run(*args: object, **kwargs: object) -> Result:
+            before, around = exchange(None), here.callback
+            here.callback = before
+            try:
+                return function(*args, **kwargs)
+            finally:
+                here.callback = around
+                exchange(before)
+
+        with suppress(Exception):
+            self._skip(run.__code__)
+            vars(run)["_torchdynamo_disable"] = True
+        return run
+
+    def theirs(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """PyTorch's own function, which ours calls."""
+        exchange = getattr(self._frames, "set_eval_frame", None)
+        if exchange is None:
+            return function
+        here = self._here
+
+        def run(*args: object, **kwargs: object) -> Result:
+            before = exchange(here.callback)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                exchange(before)
+
+        return run
+
+    def _skip(self, code: CodeType) -> None:
+        """Of a frame that is entered the compiler asks before any of it has run."""
+        frames = self._frames
+        if hasattr(frames, "skip_code"):
+            frames.skip_code(code)
+        else:
+            action = frames._FrameAction
+            frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))

@@ -40,8 +40,12 @@ class Observation:
                 self.session.note(f"observation failed: {type(error).__name__}: {error}")
 
     def _trained_elsewhere(self) -> bool:
-        """Whether no parameter was on the study's device: its figures would tell of another one."""
-        device, places = self.session.device, self.modules.parameter_devices
+        """Whether no parameter was on the study's device: its figures would tell of another one.
+
+        Where neither modules nor optimizers show any, the losses tell.
+        """
+        device = self.session.device
+        places = self.modules.parameter_devices | self.steps.devices or self.steps.loss_devices
         if not places or device.torch_type in places:
             return False
         where, wanted = ", ".join(sorted(places)), device.torch_type

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -99,20 +100,35 @@ class GradientWatch:
         self._session.recorder.emit(FirstGradient(norm, samples, self._exact(), self._random, summed, changed))
 
     def _norm_of(self, optimizers: Iterable[Optimizer]) -> float:
+        """Not a number where the gradients are of a kind that has no norm."""
+        try:
+            return self._taken_norm(optimizers)
+        except Exception:  # sharded or nested ones, say: nothing of this may reach the script
+            return math.nan
+
+    def _taken_norm(self, optimizers: Iterable[Optimizer]) -> float:
         parameters = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}
-        norms = []
+        norms: list[Any] = []
         for parameter in parameters.values():
             if parameter.grad is not None:
                 gradient = parameter.grad.detach()
                 gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
                 norms.append(self._torch.linalg.vector_norm(gradient.float()))
-        return float(self._torch.linalg.vector_norm(self._torch.stack(norms))) if norms else 0.0
+        together = [norm.to(norms[0].device) for norm in norms]
+        return float(self._torch.linalg.vector_norm(self._torch.stack(together))) if norms else 0.0
 
     def _weighted_sum(self, tensor: Tensor) -> float:
         """The same for the same samples, in one batch or in several; another one for an image that is flipped."""
         torch = self._torch
-        if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_complex():
+        if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_complex():
             return 0.0
+        try:
+            return self._sum_of_rows(tensor)
+        except (RuntimeError, TypeError):
+            return 0.0  # numbers of a kind that can't be added up
+
+    def _sum_of_rows(self, tensor: Tensor) -> float:
+        torch = self._torch
         rows = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1)
         summed = rows.sum(0, dtype=torch.float64)
         return float(summed @ torch.cos(torch.arange(len(summed), dtype=torch.float64, device=summed.device)))

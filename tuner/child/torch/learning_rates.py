@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ SETS_ITSELF = "the script sets its learning rate itself"
 OTHER_BATCHES = "it goes with a size of the batches that isn't in effect"
 
 ADDED_LATE = "a parameter group is added in the middle of training: whether its rate is scaled already can't be told"
+MADE_LATE = "an optimizer is made in the middle of training: whether its rate is scaled already can't be told"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class RateWatch:
     """Scales the rate of every parameter group as it is added; a scheduler made later starts from the scaled one.
 
     Once only: a group that is given to another optimizer carries its scaled rate along. A rate that comes with a group
-    in the middle of training may have been computed from scaled ones, and stays as it is.
+    or an optimizer in the middle of training may have been computed from scaled ones, and stays as it is, unless the
+    script is known to write it.
     """
 
     def __init__(self, session: Session) -> None:
@@ -51,7 +54,12 @@ class RateWatch:
         self._scaled: dict[int, _Scaled] = {}
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
-        self._dropped = False
+        self._dropped = self._trains = False
+        known = session.request.knowledge
+        self._written = {rate for _, rate in known.rates} | {r for *_, rates in known.group_rates for r in rates}
+        """As the script wrote them: those that the baseline stepped with, and those that were scaled."""
+        self._rates: set[float] = set()
+        """What became of these."""
 
     def group_added(self, optimizer: Optimizer, *, states_rate: bool) -> None:
         """Called after a parameter group was added. ``states_rate``: it came with a rate of its own."""
@@ -61,12 +69,22 @@ class RateWatch:
             return
         if states_rate and optimizer in self._stepped:
             self._found(ADDED_LATE)
-        elif self.session.knobs.wants(KNOB) and not self._dropped and not self._is_scaled(group):
+        elif not self.session.knobs.wants(KNOB) or self._dropped or self._is_scaled(group):
+            pass
+        elif self._trains and optimizer not in self._stepped and not self._is_written(rate):
+            self._found(MADE_LATE)
+        else:
             group["lr"] = rate * float(self.session.request.config[KNOB])
+            self._written.add(rate)
+            self._rates.add(group["lr"])
             if group["params"]:
                 self._scaled[id(group)] = _Scaled(rate, group["lr"], weakref.ref(group["params"][0]))
         self.groups += 1
         self._given.setdefault(optimizer, []).append(float(group.get("initial_lr") or group["lr"]))
+
+    def _is_written(self, rate: float) -> bool:
+        """Whether the script writes this rate, and doesn't compute it from one that was scaled."""
+        return _is_among(rate, self._written) and not _is_among(rate, self._rates)
 
     def _is_scaled(self, group: Group) -> bool:
         """Whether the group carries a scaled rate; one that is neither this nor what was written is the script's."""
@@ -113,6 +131,7 @@ class RateWatch:
 
     def took_step(self, optimizer: Optimizer) -> None:
         """From here on it is in the middle of its training."""
+        self._trains = True
         self._stepped.add(optimizer)
 
     def stepped(self, optimizer: Optimizer) -> None:
@@ -142,3 +161,7 @@ class RateWatch:
         else:
             scale = knobs.requested[KNOB]
             knobs.report(KNOB, Finding(Evidence.VERIFIED, "", scale, self.groups, self.groups))
+
+
+def _is_among(rate: float, rates: Iterable[float]) -> bool:
+    return any(math.isclose(rate, each) for each in rates)

@@ -18,7 +18,7 @@ from ..patches import patch
 from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import DataSource, TrainingSources
-from .batches import is_on_device, is_pinned, is_short, leading_dimension, tokens_of
+from .batches import Asked, asked_for, is_on_device, is_pinned, leading_dimension, tokens_of
 from .copies import CopyWatch, refusals
 from .datasets import length, reference, shards_itself
 from .queues import ready_batches
@@ -36,7 +36,7 @@ class Loader(DataSource):
 
     ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
     were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
-    samples of a map-style dataset. ``leads``: whether the samples lie along the first dimension of the batch's tensors.
+    samples of a map-style dataset. ``asked``: counts those of an iterable one.
     ``newest``: a weak reference to the newest iterator.
     """
 
@@ -47,7 +47,7 @@ class Loader(DataSource):
     made: int = 0
     dataset_len: int | None = None
     map_style: bool = True
-    leads: bool = True
+    asked: Asked = field(default_factory=Asked)
     newest: Callable[[], LoaderIterator | None] = lambda: None
 
 
@@ -290,7 +290,9 @@ class LoaderWatch:
     def _next_index(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def _next_index(iterator: LoaderIterator) -> Result:
             index = original(iterator)
-            self._queues.setdefault(iterator, []).append(len(index) if isinstance(index, list) else 1)
+            # A sampler's batch may be any sequence; without one the index is the dataset's own, and it makes the batch.
+            makes_batches = getattr(iterator, "_auto_collation", True)
+            self._queues.setdefault(iterator, []).append(asked_for(index) if makes_batches else 0)
             return index
 
         return _next_index
@@ -367,14 +369,9 @@ class LoaderWatch:
     def _samples_of(self, entry: Loader, iterator: LoaderIterator, batch: object) -> int:
         queue = self._queues.get(iterator)
         count = queue.pop(0) if queue else 0
-        if count == 0 or entry.written["batch_size"] is None:
-            return leading_dimension(self.torch, batch) or count
-        if not entry.map_style and entry.leads:
-            # An iterable dataset is asked for whole batches; how many samples its last one has shows in the tensors.
-            leading = leading_dimension(self.torch, batch)
-            entry.leads = entry.fetches > 0 or leading == count or is_short(self.torch, batch, count)
-            return leading if entry.leads else count
-        return count
+        if count == 0:
+            return leading_dimension(self.torch, batch)
+        return count if entry.map_style else entry.asked.count(self.torch, batch, count)
 
 
 def _by_name(signature: inspect.Signature, given: Arguments) -> Arguments:

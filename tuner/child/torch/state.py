@@ -105,7 +105,8 @@ def _entries(value: Any) -> list[object] | None:
 
 
 def _is_tensor(value: object) -> bool:
-    return hasattr(value, "_version") and hasattr(value, "requires_grad")
+    # Of the class: a mapping of the script's may make an entry of whatever it is asked for.
+    return hasattr(type(value), "_version") and hasattr(type(value), "requires_grad")
 
 
 def _marked(value: Any, entries: list[object] | None) -> tuple[object, object, object]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .compiler import Uncompiled
 from .gradients import GradientWatch
 from .learning_rates import KNOB, RateWatch
 from .losses import LossWatch, remember_plain
@@ -40,7 +41,10 @@ BackwardListener = Callable[[bool], None]
 
 
 class StepWatch:
-    """Patches backward and step. ``step_ends``: called before a step is counted."""
+    """Patches backward and step. ``step_ends``: called before a step is counted.
+
+    ``devices``: kinds of those on which the parameters of the optimizers lie, and ``loss_devices`` the losses.
+    """
 
     def __init__(
         self, session: Session, torch: ModuleType, backward_ran: BackwardListener, step_ends: Callable[[], None],
@@ -54,6 +58,8 @@ class StepWatch:
         self.scalers = ScalerWatch()
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.stepped: list[Stepped] = []
+        self.devices: set[str] = set()
+        self.loss_devices: set[str] = set()
         self.together = 0
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.backwards = 0
@@ -67,6 +73,7 @@ class StepWatch:
         self.weights = WeightWatch(session, torch)
         self.scaling: LossScaling | None = None
         self._here = _Here()
+        self._uncompiled = Uncompiled(torch)
 
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
@@ -100,6 +107,8 @@ class StepWatch:
     # backward
 
     def _backward(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        original = self._uncompiled.theirs(original)
+
         def backward(tensors: Tensors, grad_tensors: Gradients = None, *args: object, **kwargs: object) -> Result:
             if not self.session.here or in_backward(self.torch):
                 return original(tensors, grad_tensors, *args, **kwargs)
@@ -114,10 +123,11 @@ class StepWatch:
                 result = original(tensors, starts, *args, **kwargs)
             self.gradients.backward_ended(self.optimizers)
             if self.session.measuring:
+                self.loss_devices |= {loss.device.type for loss in losses}
                 self._observe_backward(leads)
             return result
 
-        return backward
+        return self._uncompiled.ours(backward)
 
     def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
@@ -130,19 +140,21 @@ class StepWatch:
 
     def _profile_hook_step(self, original: Wrap) -> Wrap:
         def profile_hook_step(function: Callable[..., object]) -> Callable[..., object]:
-            inner = original(function)
+            hooked = original(function)
+            inner = self._uncompiled.theirs(hooked)
 
             def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
                 if not self.session.here or self._here.in_optimizer:
                     return inner(optimizer, *args, **kwargs)
                 return self._step(inner, optimizer, args, kwargs)
 
-            return _wearing(step, inner)
+            return _wearing(self._uncompiled.ours(step), hooked)
 
         return profile_hook_step
 
     def _describe(self, optimizer: Optimizer) -> None:
         self._described.add(optimizer)
+        self.devices |= {p.device.type for group in optimizer.param_groups for p in group["params"]}
         # Optimizers that follow each other (one a fold, say) don't share a loop; those that live together do.
         self.together = max(self.together, len(self._described))
         described = describe(self.torch, optimizer)
@@ -154,12 +166,13 @@ class StepWatch:
     ) -> object:
         if optimizer not in self._described:
             self._describe(optimizer)
-        closure = args[0] if args else kwargs.get("closure")
-        if callable(closure):
-            args = (self._counted(optimizer, closure), *args[1:])
-            kwargs = {k: v for k, v in kwargs.items() if k != "closure"}
+        closure = kwargs.get("closure", args[0] if args else None)
         if not callable(closure):
             self._look_at_gradients(optimizer)
+        elif "closure" in kwargs:
+            kwargs = {**kwargs, "closure": self._counted(optimizer, closure)}
+        else:
+            args = (self._counted(optimizer, closure), *args[1:])
         self.weights.step_begins(optimizer)
         self._here.in_optimizer = True
         try:

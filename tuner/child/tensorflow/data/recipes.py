@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ...patches import patch
 from ..types import Dataset
+from .traced import made_again
 
 # What joins several datasets; every other method has the one that it is called on.
 JOINS = ("zip", "concatenate", "sample_from_datasets", "choose_from_datasets")
@@ -151,6 +152,16 @@ class Node:
 
         return visit(self)
 
+    def made_on(self, inputs: Sequence[Dataset]) -> Dataset:
+        """What this link makes of the inputs. Raises ``Refused`` where its functions aren't what they were."""
+        record: Record | None = vars(self.dataset).get(_RECORD) if self.dataset is not None else None
+        if self.dataset is None or record is None or record.recipe is None:
+            return self.call(inputs, self.arguments)
+        made, why = made_again(self.dataset, record.recipe.inputs, lambda: self.call(inputs, self.arguments))
+        if why:
+            raise Refused(why, final=True)
+        return made
+
     def build(self) -> Dataset:
         """The dataset; the parts that nothing has changed are the script's own objects."""
         done: dict[Hashable, Dataset] = {}
@@ -162,7 +173,7 @@ class Node:
                 built = done if node.shared_in is None else node.shared_in.built
                 key: Hashable = id(node) if node.shared_in is None else node.key()
                 if key not in built:
-                    built[key] = node.call([build_node(source) for source in node.inputs], node.arguments)
+                    built[key] = node.made_on([build_node(source) for source in node.inputs])
                 done[id(node)] = built[key]
             return done[id(node)]
 

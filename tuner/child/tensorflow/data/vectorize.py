@@ -164,7 +164,7 @@ def _check_values(maps: list[Node], source: Node, tf: ModuleType) -> None:
     singles = tf.data.Dataset.from_tensor_slices(stacked)
     together = tf.data.Dataset.from_tensors(stacked)
     for single in maps:
-        singles = single.call([singles], single.arguments)
+        singles = single.made_on([singles])
         together = together.map(_of_many(single, tf))
     expected = next(iter(singles.batch(len(elements))))
     vectorized = next(iter(together))

@@ -1,0 +1,80 @@
+"""Which batches ``Model.fit`` trains on where the script, or its model, decides otherwise than usual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.keras_trials import Trial, arrays, begin, keras, model
+
+__all__ = ["begin"]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+Begin = Callable[..., Trial]
+WRITTEN = {"batch_size": 8, "grad_accumulation": 1}
+SPLIT = {"batch_size": 4, "grad_accumulation": 2}
+
+
+@pytest.mark.parametrize(("config", "steps"), [({}, 5), ({"batch_size": 10, "grad_accumulation": 2}, 5),
+                                               ({"batch_size": 10}, 10)])  # fmt: skip
+def test_steps_of_an_epoch_make_the_batches_where_the_script_gives_no_size(
+    begin: Begin, config: dict[str, int], steps: int
+) -> None:
+    """Keras cuts arrays into as many batches: one of the usual size is none of the script's."""
+    trial = begin(config, framework="keras", as_written={"batch_size": 20, "grad_accumulation": 1})
+    validation = arrays(30)
+    sizes: list[int] = []
+
+    def loss(y: Any, p: Any) -> Any:
+        sizes.append(len(y))
+        return keras().ops.mean(keras().ops.square(p - y), axis=-1)
+
+    made = model(loss=loss, run_eagerly=True)
+    made.fit(*arrays(), steps_per_epoch=5, epochs=2, verbose=0, validation_data=validation, validation_steps=3)
+    facts = trial.end()
+    assert facts["as_written"]["batch_size"] == 20
+    assert (facts["samples"], facts["steps"]) == (2 * 100, 2 * steps)
+    assert all(trial.evidence(knob)[0] == "verified" for knob in config)
+    assert sizes[-3:] == [10, 10, 10]
+
+
+def own_step(sizes: list[int]) -> Any:
+    """A model with a training step of its own, which notes how large its batches are."""
+    k = keras()
+
+    class Own(k.Model):  # type: ignore[misc, name-defined]  # Keras is imported late
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = k.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            import tensorflow as tf
+
+            tf.numpy_function(lambda x: sizes.append(len(x)), [data[0]], [])
+            return super().train_step(data)
+
+    made = Own()
+    made.compile("sgd", "mse")
+    return made
+
+
+@pytest.mark.parametrize("by", ["arrays", "dataset"])
+def test_a_step_of_the_scripts_own_takes_the_whole_batch(begin: Begin, by: str) -> None:
+    """Tried before: it took a part of the batch, and as many times more updates."""
+    import tensorflow as tf
+
+    sizes: list[int] = []
+    trial = begin(SPLIT, framework="keras", as_written=WRITTEN)
+    data = arrays(24)
+    if by == "arrays":
+        own_step(sizes).fit(*data, batch_size=8, verbose=0)
+    else:
+        own_step(sizes).fit(tf.data.Dataset.from_tensor_slices(data).batch(8), verbose=0)
+    trial.end()
+    assert sizes == [8, 8, 8]
+    assert trial.evidence("grad_accumulation")[0] == "contradicted"
+    assert "the script's own training step" in trial.evidence("grad_accumulation")[1]

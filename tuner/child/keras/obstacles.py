@@ -1,0 +1,109 @@
+"""What else than a mask makes the parts of a batch train otherwise than the whole: see ``split.py``.
+
+A loss that a layer adds may be a sum over the rows that it sees. A state that each forward pass changes is changed once
+a part. And a loss that is a function of the script's own may be anything: where a step draws random numbers, no screen
+can hold the gradient of the parts to that of the whole.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+from ..patches import patch
+from ..tensorflow.functions import not_converted
+from ..tensorflow.graphs import draws_numbers
+from ..tensorflow.types import ConcreteFunction, Result
+from .model import reduction_of
+from .types import Model
+
+UNCHECKED = "its loss is a function of the script's own, and its step draws random numbers: no gradient can be compared"
+_STEADY = frozenset({"Normalization", "Discretization"})
+"""Keras' layers whose states are set before the training."""
+Values = dict[int, Any]
+"""A variable, by its identity → its value as an array."""
+
+
+class ObstacleWatch:
+    """Patches what adds a loss, and remembers what the states of a model were.
+
+    ``model``: of the current ``fit``; None outside of any.
+    """
+
+    def __init__(self, keras: ModuleType) -> None:
+        self.keras = keras
+        self.model: Model | None = None
+        self._adding: weakref.WeakKeyDictionary[Model, str] = weakref.WeakKeyDictionary()
+        self._states: weakref.WeakKeyDictionary[Model, Values] = weakref.WeakKeyDictionary()
+
+    def install(self) -> None:
+        """Called once Keras is imported."""
+        patch(self.keras.layers.Layer, "add_loss", self._add_loss)
+
+    def _add_loss(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def add_loss(layer: object, *args: object, **kwargs: object) -> Result:
+            if self.model is not None:
+                self._adding.setdefault(self.model, type(layer).__name__)
+            return original(layer, *args, **kwargs)
+
+        return not_converted(add_loss)
+
+    def stepped(self, model: Model) -> None:
+        """The model was trained on a batch: it has all of its variables by now."""
+        if model not in self._states:
+            self._states[model] = self._values(model)
+
+    def why(self, model: Model, graphs: Iterable[ConcreteFunction]) -> str:
+        """Why parts of a batch train the model otherwise than the whole may; "" where nothing shows it.
+
+        ``graphs``: what its training step was traced into, with TensorFlow.
+        """
+        if model in self._adding:
+            return f"{self._adding[model]} adds a loss of its own, of which it isn't known how it depends on the batch"
+        changing = next(self._changing(model), "")
+        if changing:
+            return f"{changing} keeps a state that each forward pass changes"
+        own = reduction_of(model, own_functions=False) != reduction_of(model)
+        return UNCHECKED if own and (_draws(model) or any(map(draws_numbers, graphs))) else ""
+
+    def _changing(self, model: Model) -> Iterator[str]:
+        """Names of layers whose states have changed since the first step, or, where that isn't seen, may do so."""
+        if self._is_unread():
+            yield from (name for name, _ in _states(model))
+        elif model in self._states:
+            before, now = self._states[model], self._values(model)
+            yield from (name for name, v in _states(model) if not _same(before.get(id(v)), now[id(v)]))
+
+    def _is_unread(self) -> bool:
+        """Whether the states are elsewhere while the model trains: of JAX."""
+        return str(self.keras.backend.backend()) == "jax"
+
+    def _values(self, model: Model) -> Values:
+        if self._is_unread():
+            return {}
+        # A copy: with PyTorch the array would be the variable's own memory.
+        return {id(variable): self.keras.ops.convert_to_numpy(variable).copy() for _, variable in _states(model)}
+
+
+def _states(model: Model) -> Iterator[tuple[str, Any]]:
+    """Names of layers and their variables that no gradient changes; batch norm is known of by itself."""
+    for layer in model._flatten_layers():
+        name = type(layer).__name__
+        if "BatchNormalization" in name or name in _STEADY:
+            continue
+        for variable in getattr(layer, "_non_trainable_variables", ()):
+            if not variable.path.endswith("seed_generator_state"):
+                yield name, variable
+
+
+def _draws(model: Model) -> bool:
+    """Whether a layer of the model draws random numbers."""
+    return any(variable.path.endswith("seed_generator_state") for variable in model.non_trainable_variables)
+
+
+def _same(before: Any, now: Any) -> bool:
+    numpy = sys.modules["numpy"]
+    return before is not None and bool(numpy.array_equal(before, now, equal_nan=before.dtype.kind == "f"))
