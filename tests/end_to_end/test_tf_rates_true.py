@@ -95,7 +95,7 @@ def naive(ran: Any) -> float:
     ],
 )
 def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write_script: Write, text: str) -> None:
-    """The data come at 50 batches/s, and the loop takes about 90: some 60 lie ready after a first step that was slow."""
+    """The data come at 50 batches/s, and the loop takes about 90: some 60 lie ready after a slow first step."""
     ran = run_child(script(write_script, text), window={"max_s": 0.4, "min_s": 0.4})
     found = measured(ran)
     window = [b for b in ran.of("block") if b["phase"] == "window"]
@@ -104,3 +104,30 @@ def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write
     assert window[0]["ready_before"] > window[-1]["ready_after"]
     assert 0.6 * truth < found.rate < 1.08 * truth, "sleeping takes at least as long as it says"
     assert found.queue_share > 0.1
+
+
+@pytest.mark.timed
+@pytest.mark.slow
+def test_a_full_queue_of_data_that_keep_up_changes_nothing(run_child: Run, write_script: Write) -> None:
+    ran = run_child(script(write_script, START + FIT, PREFETCH=8, COMPUTE_S=0.03, FIRST_S=0.5))
+    found = measured(ran)
+    assert found.queue_share < 0.03
+    assert found.rate == pytest.approx(naive(ran), rel=0.03)
+    assert any(block["ready_after"] for block in ran.of("block"))
+
+
+UNSEEN = """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    batches = batches.with_options(options)
+"""
+
+
+@pytest.mark.timed
+def test_where_a_queue_cannot_be_seen_the_window_is_longer_and_says_so(run_child: Run, write_script: Write) -> None:
+    path = script(write_script, START + UNSEEN + FIT, PREFETCH=16, FIRST_S=0.5)
+    ran = run_child(path, window={"max_s": 0.4, "min_s": 0.4})
+    window = [b for b in ran.of("block") if b["phase"] == "window"]
+    assert all(block["ready_after"] is None for block in window)
+    assert sum(block["seconds"] for block in window) > 0.7, "48 steps take longer than twice the cap"
+    assert any("prefetch 16 batches" in remark and "can't be seen" in remark for remark in ran.facts["remarks"])

@@ -11,7 +11,7 @@ from types import ModuleType
 from ..types import DatasetIterator, ModelNode, ModelProto
 
 _BATCHING = ("BatchV2", "ParallelBatch", "PaddedBatchV2", "MapAndBatch")
-# Each element above is one below. A filter, an interleave, a zip or a window isn't so, and what lies there isn't counted.
+# Each element above is one below. A filter, an interleave, a zip or a window isn't so: what lies there isn't counted.
 _ONE_TO_ONE = (
     "Root", "Prefetch", "Map", "ParallelMapV2", "MapAndBatch", "Shuffle", "ShuffleAndRepeat", "ForeverRepeat",
     "FiniteRepeat", "MemoryCache", "FiniteTake", "FiniteSkip", "AssertCardinality", "Model", "Options",
@@ -24,7 +24,7 @@ _KEPT_FULL = ("Shuffle", "ShuffleAndRepeat")
 class Stock:
     """What lies ready at one moment, and what may at most: batches that are whole, and samples that are in none yet.
 
-    ``fetched``: batches so far. The most is infinite where TensorFlow may widen a buffer as it likes.
+    ``fetched``: batches so far. The most is by the buffers as they are: TensorFlow widens those that it tunes itself.
     """
 
     fetched: int
@@ -68,14 +68,18 @@ def _bound(node: ModelNode) -> Iterator[float]:
             yield parameter.value
 
 
+_UNKNOWN = -2
+"""The cardinality of data whose end comes as a surprise; -1 is that of data without one."""
+
+
 class ReadyWatch:
-    """Of the iterator that training fetches from. ``cardinality``: batches of its dataset, negative where unknown."""
+    """Of the iterator that training fetches from. ``is_unseen``: whether TensorFlow doesn't tell what lies ready."""
 
     def __init__(self, tf: ModuleType) -> None:
         self._tf = tf
         self._iterator: Callable[[], DatasetIterator | None] = lambda: None
         self._is_new = True
-        self._readable = True
+        self.is_unseen = False
         self._made = -1
         self._cardinality = -1
         self._stock: Stock | None = None
@@ -85,7 +89,7 @@ class ReadyWatch:
         if iterator is self._iterator():
             return
         self._iterator = weakref.ref(iterator)
-        self._is_new = self._readable = True
+        self._is_new = True
         self._made = self._cardinality = -1
         dataset = getattr(iterator, "_dataset", None)
         if dataset is not None:
@@ -94,8 +98,8 @@ class ReadyWatch:
     def samples(self, batch_size: int) -> float | None:
         """Samples that lie ready, in batches of that size; None where that can't be seen.
 
-        None as well where nothing more is to come (what is left of an epoch is no stock of a faster loop), and the first
-        time for an iterator: one before it had a queue of its own.
+        None as well where nothing more is to come, since what is left of an epoch is no stock of a faster loop, and the
+        first time for an iterator: one before it had a queue of its own.
         """
         stock = self._look()
         if stock is None:
@@ -103,7 +107,7 @@ class ReadyWatch:
         made = stock.fetched + stock.batches + stock.samples // max(1, batch_size)
         stands, self._made = made == self._made, made
         is_new, self._is_new = self._is_new, False
-        ended = made >= self._cardinality if self._cardinality >= 0 else stands
+        ended = made >= self._cardinality if self._cardinality >= 0 else stands and self._cardinality == _UNKNOWN
         return None if is_new or ended else float(stock.batches * batch_size + stock.samples)
 
     def capacity(self, batch_size: int) -> int:
@@ -116,9 +120,9 @@ class ReadyWatch:
     def _look(self) -> Stock | None:
         iterator = self._iterator()
         self._stock = None
-        if iterator is not None and self._readable:
+        if iterator is not None and not self.is_unseen:
             try:
                 self._stock = read(self._tf, iterator)
             except Exception:
-                self._readable = False  # nor will it be
+                self.is_unseen = True  # nor would it be another time
         return self._stock
