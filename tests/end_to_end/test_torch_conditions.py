@@ -84,7 +84,71 @@ def _switch(model: Any) -> None:
     model.inner = nn.Sequential(nn.Identity())
 
 
+STAGE = 0
+OPTIONS: dict[str, Any] = {"name": "mixing", "mixes": False}
+
+
+class Settings:
+    """As a namespace of a script's options."""
+
+    mixes = False
+
+
+SETTINGS = Settings()
+
+
+def _set_stage(number: int) -> None:
+    global STAGE
+    STAGE = number
+
+
+def _by_global(model: Any, x: Any) -> Any:
+    return model.linear(_mixed(x) if STAGE else x)
+
+
+def _by_options(model: Any, x: Any) -> Any:
+    return model.linear(_mixed(x) if OPTIONS["mixes"] else x)
+
+
+def _within(model: Any, x: Any) -> Any:
+    return _by_settings(model, x)
+
+
+def _by_settings(model: Any, x: Any) -> Any:
+    return model.linear(_mixed(x) if SETTINGS.mixes else x)
+
+
+def _by_own_settings(model: Any, x: Any) -> Any:
+    return model.linear(_mixed(x) if model.settings.mixes else x)
+
+
+def _around() -> tuple[Any, Any]:
+    mixes = False
+
+    def call(model: Any, x: Any) -> Any:
+        return model.linear(_mixed(x) if mixes else x)
+
+    def switch(model: Any, n: int) -> None:
+        nonlocal mixes
+        mixes = n >= 40
+
+    return call, switch
+
+
+CALL, SWITCH = _around()
 LATER: dict[str, tuple[Any, Any, Any]] = {
+    "a global": (lambda: Own(_by_global), lambda m, n: _set_stage(int(n >= 40)), lambda m, x, n: m(x)),
+    "an entry of a global": (
+        lambda: Own(_by_options), lambda m, n: OPTIONS.update(mixes=n >= 40), lambda m, x, n: m(x),
+    ),
+    "an attribute of a global": (
+        lambda: Own(_within), lambda m, n: setattr(SETTINGS, "mixes", n >= 40), lambda m, x, n: m(x),
+    ),
+    "an attribute of an object in it": (
+        lambda: Own(_by_own_settings, lambda model: setattr(model, "settings", Settings())),
+        lambda m, n: setattr(m.settings, "mixes", n >= 40), lambda m, x, n: m(x),
+    ),
+    "a variable around it": (lambda: Own(CALL), SWITCH, lambda m, x, n: m(x)),
     "an attribute": (
         lambda: Own(_in_stages, _staged), lambda m, n: setattr(m, "stage", int(n >= 40)), lambda m, x, n: m(x),
     ),
@@ -118,6 +182,8 @@ def test_a_model_that_changes_is_asked_again(begin: Begin, name: str) -> None:
     make, before, call = LATER[name]
 
     def learn() -> list[float]:
+        _set_stage(0)
+        OPTIONS["mixes"] = SETTINGS.mixes = False
         model = make()
         torch.manual_seed(3)
         model.load_state_dict({name: torch.randn(p.shape) * 0.1 for name, p in model.state_dict().items()})

@@ -1,4 +1,4 @@
-"""Leads safetensors, tokenizers, HDF5, SQLite and new processes where the overlay says. It trains nothing."""
+"""Leads safetensors, tokenizers, HDF5, Arrow, SQLite and new processes where the overlay says. It trains nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from .. import carried
 from ..adapter import Adapter, Library
 from ..session import Session
-from . import databases, models
+from . import arrow, databases, models
 
 
 class FormatsAdapter(Adapter):
@@ -26,5 +26,6 @@ class FormatsAdapter(Adapter):
             "safetensors": Library(divert=models.divert_safetensors),
             "tokenizers": Library(divert=models.divert_tokenizers),
             "sqlite3": Library(divert=databases.divert_sqlite),
+            **{name: Library(divert=arrow.divert_arrow) for name in arrow.MODULES},
             **{name: Library(divert=carried.divert_spawning) for name in carried.SPAWNING},
         }

@@ -161,7 +161,10 @@ class FitWatch:
             self.masks.model = self.obstacles.model = model
             self.steps.fit_begins()
             try:
-                return original(*bound.args, **bound.kwargs)
+                result = original(*bound.args, **bound.kwargs)
+                if self.session.applied is not None and getattr(result, "epoch", None):
+                    self.session.applied.trains()
+                return result
             finally:
                 self._enter(fits=-1)
                 self.steps.fit_ended()

@@ -1,19 +1,22 @@
 """Under which conditions a module was found to compute a batch in parts, and when it has to be asked again.
 
 What was true of a call needn't be of the next one: layers are frozen and unfrozen, a stage of the training begins,
-attributes switch parts of a model on. Modes, text and switches are few: each new combination is asked about. Numbers
-may change with each step: of those that do, ever fewer are.
+attributes switch parts of a model on, and so do globals and options that its code names. Modes, text and switches are
+few: each new combination is asked about. Numbers may change with each step: of those that do, ever fewer are.
 """
 
 from __future__ import annotations
 
 import enum
 import weakref
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from types import FunctionType
 from typing import Any, NamedTuple
 
+from .reached import IGNORED, around, functions, is_library
 from .state import HOOKS, OWN, hooked
 from .types import Module
 
@@ -21,6 +24,9 @@ _NUMBERS = (int, float, complex)
 _WORDS = (bool, str, bytes, type(None), enum.Enum)
 SPELL = 16
 """A number that stayed for so many calls begins something new when it changes: it is asked about each time."""
+_PLAIN_TYPES = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_MOST_ENTRIES = 256
+"""Larger mappings are data, and not settings."""
 DENSE = 16
 """Of numbers that change all the time the first so many, then one after each further such share of them."""
 
@@ -50,20 +56,31 @@ class _Place(NamedTuple):
 
 
 class ConditionsReader:
-    """Reads the conditions of one module with each call: modes, hooks and plain attributes of it and of those in it."""
+    """Reads the conditions of one module with each call: modes, hooks and plain attributes of it and of those in it,
+    and the settings around them.
+    """
 
     def __init__(self) -> None:
         self._places: list[_Place] = []
         self._newest: Conditions | None = None
+        self._settings = Settings(())
+        self._settings_now: Contents = []
 
     def read(self, module: Module) -> Conditions:
         """As they are now. Where nothing changed that takes half a microsecond for each module."""
-        if self._newest is not None and (index := _changed(self._places, 0)) is None:
-            return self._newest
-        if self._newest is None or not self._mended(index or 0):
+        index = _changed(self._places, 0) if self._newest is not None else 0
+        if self._newest is None or (index is not None and not self._mended(index)):
             modules: list[Any] = list(module.modules())
             self._places = [_place(each) for each in modules]
+            self._settings = Settings(modules)
+        settings = self._settings.read()
+        if self._newest is not None and index is None and settings == self._settings_now:
+            return self._newest
+        self._settings_now = settings
         words, numbers = (tuple(place[at] for place in self._places) for at in (-2, -1))
+        plain = [value for content in settings for value in content]
+        words += tuple(repr(value) for value in plain if not _is_number(value))
+        numbers += tuple(value for value in plain if _is_number(value))
         listens = any(place.hooks for place in self._places)
         self._newest = Conditions(hash(words), hash(numbers), listens and hooked(module))
         return self._newest
@@ -80,6 +97,73 @@ class ConditionsReader:
                 return False
             index = _changed(self._places, index + 1)
         return True
+
+
+Contents = list[list[Any]]
+"""The plain values of settings, one list for each object that holds some."""
+
+
+class Settings:
+    """What the code of modules names outside of them (globals, variables around it) and the objects in attributes of
+    modules that aren't PyTorch's own: their plain values, and those of their attributes and entries.
+    """
+
+    def __init__(self, modules: Sequence[Any]) -> None:
+        own = [module for module in modules if not is_library(type(module).__module__)]
+        named = [
+            (weakref.ref(function), tuple(name for name in names if _is_setting(function.__globals__.get(name))))
+            for function, names in functions(own)
+        ]
+        self._functions = [(refer, names) for refer, names in named if names or _closure_of(refer)]
+        held = [(weakref.ref(module), _objects_in(vars(module))) for module in own]
+        self._modules = [(refer, names) for refer, names in held if names]
+
+    def read(self) -> Contents:
+        """As they are now."""
+        values: list[Any] = []
+        for refer, names in self._functions:
+            function = refer()
+            if function is not None:
+                held = function.__globals__
+                values += [held.get(name) for name in names]
+                if function.__closure__:
+                    values += around(function)
+        for refer_module, names in self._modules:
+            attributes = getattr(refer_module(), "__dict__", {})
+            values += [attributes.get(name) for name in names]
+        objects = {id(value): value for value in values if type(value) not in _PLAIN_TYPES}
+        return [[v for v in values if type(v) in _PLAIN_TYPES], *map(_content, objects.values())]
+
+
+def _closure_of(refer: Callable[[], FunctionType | None]) -> object:
+    function = refer()
+    return function is not None and function.__closure__
+
+
+def _objects_in(attributes: Mapping[str, object]) -> tuple[str, ...]:
+    """Those that may hold settings. What a module of PyTorch's keeps of hooks are ordered mappings."""
+    return tuple(
+        name for name, value in attributes.items()
+        if name not in OWN and type(value) is not OrderedDict and type(value) not in _PLAIN_TYPES and _is_setting(value)
+    )  # fmt: skip
+
+
+def _is_setting(value: object) -> bool:
+    if type(value) in _PLAIN_TYPES:
+        return True
+    return not isinstance(value, IGNORED) and not callable(value) and _entries(value) is not None
+
+
+def _entries(value: Any) -> dict[Any, Any] | None:
+    entries = value if isinstance(value, dict) else getattr(value, "__dict__", None)
+    return entries if isinstance(entries, dict) else None
+
+
+def _content(value: object) -> list[Any]:
+    entries = _entries(value)
+    if entries is None or len(entries) > _MOST_ENTRIES:
+        return []
+    return [entry for entry in entries.values() if type(entry) in _PLAIN_TYPES]
 
 
 def _changed(places: list[_Place], first: int) -> int | None:

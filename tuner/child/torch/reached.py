@@ -13,12 +13,22 @@ from typing import Any
 _LIBRARIES = ("torch", "numpy", "builtins")
 """Libraries whose functions aren't followed: what they keep isn't the script's."""
 _MOST_FUNCTIONS = 256
-_IGNORED = (type, ModuleType, BuiltinFunctionType)
+IGNORED = (type, ModuleType, BuiltinFunctionType)
+"""What nothing is kept in that a script would change."""
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
 def reached(modules: Iterable[Any]) -> Iterator[object]:
-    """The values that the modules' forward methods name, and the functions and methods that they name in turn."""
+    """The values that the modules' forward methods name, and those that the functions that they name do in turn."""
+    for function, names in functions(modules):
+        held: Mapping[str, object] = function.__globals__
+        for value in [*around(function), *(held[name] for name in names if name in held)]:
+            if _function(value) is None and not isinstance(value, IGNORED):
+                yield value
+
+
+def functions(modules: Iterable[Any]) -> Iterator[tuple[FunctionType, tuple[str, ...]]]:
+    """The modules' forward methods, the functions and methods that they name and so on, each with the names in it."""
     kinds: dict[type, None] = {}
     waiting: list[tuple[FunctionType, type | None]] = []
     for module in modules:
@@ -30,19 +40,18 @@ def reached(modules: Iterable[Any]) -> Iterator[object]:
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_FUNCTIONS:
         function, kind_of = waiting.pop()
-        if id(function) in seen or _is_library(function):
+        if id(function) in seen or is_library(function.__globals__.get("__name__", "")):
             continue
         seen.add(id(function))
         names = _names_in(function.__code__)
+        yield function, names
         if kind_of is not None:
             waiting += [(method, kind_of) for method in _methods(kind_of, names)]
         held: Mapping[str, object] = function.__globals__
-        for value in [*_around(function), *(held[name] for name in names if name in held)]:
+        for value in [*around(function), *(held[name] for name in names if name in held)]:
             inner = _function(value)
             if inner is not None:
                 waiting.append((inner, None))
-            elif not isinstance(value, _IGNORED):
-                yield value
 
 
 def _function(value: object) -> FunctionType | None:
@@ -50,14 +59,15 @@ def _function(value: object) -> FunctionType | None:
     return function if isinstance(function, FunctionType) else None
 
 
-def _is_library(function: FunctionType) -> bool:
-    return str(function.__globals__.get("__name__", "")).partition(".")[0] in _LIBRARIES
+def is_library(module: object) -> bool:
+    """Whether a Python module of this name isn't followed."""
+    return str(module).partition(".")[0] in _LIBRARIES
 
 
 def _methods(kind: type, names: Iterable[str]) -> Iterator[FunctionType]:
     """Of the class and all that it inherits: one may call the other."""
     for each in kind.__mro__:
-        if each.__module__.partition(".")[0] not in _LIBRARIES:
+        if not is_library(each.__module__):
             held = vars(each)
             yield from (value for name in names if isinstance(value := held.get(name), FunctionType))
 
@@ -71,7 +81,8 @@ def _names_in(code: CodeType) -> tuple[str, ...]:
     return found
 
 
-def _around(function: FunctionType) -> Iterator[object]:
+def around(function: FunctionType) -> Iterator[object]:
+    """The variables around it that it names."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
