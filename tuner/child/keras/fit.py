@@ -159,6 +159,7 @@ class FitWatch:
             self.datasets.meet(x, batched=True)
         elif call.fed_by == "pydataset" and x is not None:
             call.workers = call.written["workers"] = int(x.workers)
+        self.steps.queues.pydataset = x if call.fed_by == "pydataset" else None
 
     def _kind_of(self, x: object) -> str:
         if _is_dataset(x):
