@@ -39,14 +39,14 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches call_sites births stale_reads option_names watch words data_state",
+        "shape patches call_sites births reflink stale_reads option_names watch words data_state",
         "counts learned",
         "records",
         "wire evidence",
         "seeds places",
         "recorder created_files",
         "clock devices",
-        "sources knobs facts metrics user_modules",
+        "sources knobs facts metrics user_modules started",
         "applied",
         "session",
         "arguments files own_batches movement",

@@ -78,3 +78,17 @@ def test_a_step_of_the_scripts_own_takes_the_whole_batch(begin: Begin, by: str) 
     assert sizes == [8, 8, 8]
     assert trial.evidence("grad_accumulation")[0] == "contradicted"
     assert "the script's own training step" in trial.evidence("grad_accumulation")[1]
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_several_steps_in_a_call_are_not_verified_where_nothing_counts_them(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    """Whether such a call takes more steps than its epoch has is known by the optimizer's count only."""
+    if not readable:  # as of a strategy over several hosts
+        monkeypatch.setattr("tuner.child.keras.updates._iterations", lambda optimizer: None)
+    trial = begin({"steps_per_execution": 5}, framework="keras", as_written={"steps_per_execution": 1})
+    model().fit(*arrays(), batch_size=10, verbose=0)
+    trial.end()
+    unread = ("unverifiable", "the optimizer's count of its steps can't be read")
+    assert trial.evidence("steps_per_execution") == (("verified", "") if readable else unread)

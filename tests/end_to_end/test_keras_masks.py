@@ -77,6 +77,29 @@ def test_a_later_fit_of_a_masked_model_is_not_split_either(begin: Begin) -> None
     assert trial.samples == 16
 
 
+def test_what_can_not_be_told_is_said_as_that(begin: Begin) -> None:
+    """A call before the first step may fail for a reason that has nothing to do with masks."""
+    trial = begin(SPLIT, framework="keras", as_written=WRITTEN)
+    k = keras()
+
+    class Once(k.layers.Layer):  # type: ignore[misc, name-defined]  # Keras is imported late
+        asked = 0
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            Once.asked += bool(training)
+            if Once.asked == 1:
+                raise RuntimeError("not yet")
+            return x
+
+    made = k.Sequential([k.layers.Embedding(5, 2, mask_zero=True), Once(), k.layers.Flatten(), k.layers.Dense(1)])
+    made.build((None, 3))
+    made.compile("sgd", "mse")
+    made.fit(numpy.tile([[3, 1, 0]], (8, 1)), numpy.ones((8, 1)), batch_size=8, verbose=0)
+    trial.end()
+    told = "whether a mask reaches its loss can't be told before a step is taken: RuntimeError"
+    assert trial.evidence("grad_accumulation") == ("contradicted", told)
+
+
 @pytest.mark.parametrize("weighted", ["sample_weight", "class_weight"])
 def test_weights_of_samples_are_no_obstacle(begin: Begin, weighted: str) -> None:
     """Keras divides by the rows and not by the weights."""

@@ -133,6 +133,20 @@ def test_what_would_touch_the_users_files_ends_the_run(run: Run, tmp_path: Path,
     assert (home / "mine.txt").read_text() == (home / "folder" / "kept.txt").read_text() == "the user's"
 
 
+@pytest.mark.parametrize(("variable", "kind"), [("HF_HOME", OutcomeKind.COMPLETE), ("DATA_CACHE", None)])
+def test_the_cache_of_a_library_may_be_written(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, kind: OutcomeKind | None
+) -> None:
+    """What another variable calls a cache is the user's."""
+    cache = tmp_path / "home" / "cache"
+    cache.mkdir()
+    (cache / "old.txt").write_text("old")
+    monkeypatch.setenv(variable, str(cache))
+    ended = run(f"open({str(cache / 'old.txt')!r}, 'w').write('new')")
+    assert (ended.kind is OutcomeKind.COMPLETE) is (kind is OutcomeKind.COMPLETE)
+    assert (cache / "old.txt").read_text() == ("new" if kind else "old")
+
+
 def test_what_it_makes_is_its_own_until_it_ends_and_is_put_aside_then(run: Run, tmp_path: Path) -> None:
     body = """
     import os, shutil, subprocess

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -22,13 +21,13 @@ from typing import TypeVar
 from . import births
 from .created_files import CreatedFiles
 from .places import GONE, Places, entry, followed, is_in
+from .reflink import copy_by_reference
 from .session import Session
 from .stale_reads import StaleReads
 from .wire import FILES, KEPT
 
 Given = TypeVar("Given")
 """A path as the script gives it, a descriptor, or an open file."""
-_FICLONE = 0x40049409
 _MUCH_BYTES = 2**30
 _MOST_FOLDERS = 4096
 
@@ -377,15 +376,11 @@ class Overlay:
             self.created.will_make(folder, folder=True)
 
     def _copy(self, source: str, target: str) -> None:
-        """The file, by reference where the file system can do that."""
+        """The file, with a word to the user where it is a large one."""
         size = os.path.getsize(source)
         if size > _MUCH_BYTES:
             self.note(f"copied {source} ({size / 2**30:.1f} GiB) to the trial's folder: it is opened for writing")
-        with contextlib.suppress(OSError), open(source, "rb") as old, open(target, "wb") as new:
-            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
-            return
-        shutil.copyfile(source, target)
-        shutil.copymode(source, target)
+        copy_by_reference(source, target)
 
     def _tell_of_stale_reads(self) -> None:
         for path in self.stale_reads.seen():

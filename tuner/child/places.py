@@ -7,18 +7,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from .records import ChildRequest
+from .wire import CACHES
 
 TEMPORARY = ("tmp", "pymp-", "torch", "triton", "jax", ".")
 """Names in the temporary folder begin so where a library made them up: no script finds them by their name."""
-CACHES = (
-    "XDG_CACHE_HOME", "PYTHONPYCACHEPREFIX", "PIP_CACHE_DIR", "UV_CACHE_DIR", "CCACHE_DIR",
-    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_ASSETS_CACHE", "HF_MODULES_CACHE", "HF_XET_CACHE",
-    "HUGGINGFACE_HUB_CACHE", "HUGGINGFACE_ASSETS_CACHE", "TRANSFORMERS_CACHE", "PYTORCH_TRANSFORMERS_CACHE",
-    "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "KERAS_HOME",
-    "TFHUB_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH",
-    "MIOPEN_CUSTOM_CACHE_DIR", "VLLM_CACHE_ROOT", "MODELSCOPE_CACHE", "WANDB_CACHE_DIR", "TIKTOKEN_CACHE_DIR",
-)  # fmt: skip
-"""Environment variables that name the cache of a library. One of the user's own making may name anything."""
 GONE = "\0"
 """Lies in place of a path that the script removed."""
 _MOST_LINKS = 40

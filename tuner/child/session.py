@@ -180,6 +180,8 @@ class Session:
         """For ``tuner.report``. "step" counts the script's own steps, "samples" what it trained on by then."""
         step, samples = metrics.get("step"), metrics.get("samples")
         self.metrics.report({name: value for name, value in metrics.items() if name not in ("step", "samples")})
+        if self.applied is not None and step is not None and float(step) > 0:
+            self.applied.trains()
         if step is not None and self.measuring and self.here:
             self._progressed(int(float(step)), None if samples is None else float(samples))
 

@@ -12,12 +12,9 @@ import time
 from collections.abc import Iterator
 
 from .call_sites import is_library
-from .wire import FILES, MADE
+from .wire import CACHES, FILES, MADE
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # tuner, which a script may import
-_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "HF_MODULES_CACHE")
-
-
 _STARTED = time.time()
 
 
@@ -64,7 +61,7 @@ def _made_by(trial: str) -> Iterator[str]:
 
 def _made_by_programs() -> tuple[str, ...]:
     """Folders in which programs keep what they make."""
-    named = [folder for name in _CACHES if (folder := os.environ.get(name))]
+    named = [folder for name in CACHES if (folder := os.environ.get(name))]
     inductor = [os.path.join(tempfile.gettempdir(), entry) for entry in _entries(tempfile.gettempdir())]
     places = [*named, *inductor, tempfile.gettempdir(), os.path.join(os.path.expanduser("~"), ".cache")]
     return tuple(os.path.realpath(place) + os.sep for place in places)

@@ -216,7 +216,10 @@ def plain_environment(request: TrialRequest) -> dict[str, str]:
     silenced = [
         module for module, names in _TRACKERS.items() if any(os.environ.get(name) != silent[name] for name in names)
     ]
-    given = {"folder": str(request.folder.absolute()), "homes": homes, "path": own, "silenced": silenced}
+    given = {
+        "folder": str(request.folder.absolute()), "homes": homes, "caches": wire.CACHES, "path": own,
+        "silenced": silenced,
+    }  # fmt: skip
     search_path = str(PLAIN) if not own else f"{PLAIN}{os.pathsep}{own}"
     environment = _environment(request, shown=False)
     return {**environment, "PYTHONPATH": search_path, sitecustomize.ENV: json.dumps(given)}

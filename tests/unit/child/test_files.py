@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from support.file_attacks import state
 from support.in_process import Log, session_of
 
-from tuner.child import births, places, python_files
+from tuner.child import births, python_files
 from tuner.child.files import Overlay
 from tuner.child.patches import unpatch_all
 from tuner.child.places import Places
 from tuner.child.stale_reads import StaleReads
 from tuner.child.torch.files import is_model
-from tuner.runner.plain import sitecustomize
 
 
 @pytest.fixture
@@ -93,7 +92,6 @@ def test_what_a_variable_of_the_users_calls_a_cache_is_protected(
         monkeypatch.setenv(name, str(path))
         assert Places(overlay.session.request).is_protected(str(elsewhere / "x"), False) is not free
         monkeypatch.delenv(name)
-    assert sitecustomize.CACHES == places.CACHES
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every ope
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
 """Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
 OWN_RATE = "the script sets the rate while it trains"
+UNREAD = "the optimizer's count of its steps can't be read"
 UNSCALED = "nothing in the script's own training step scales its loss, which fp16 needs"
 
 
@@ -279,6 +280,8 @@ class Observation:
             if knob in self.session.request.config:
                 why = f"the model was trained on {counted} batches, where its epochs have {expected}"
                 self._compare(knob, None, why=why)
+        if steps.updates.is_unread and counted <= expected and not call.refused.get("steps_per_execution"):
+            self.session.knobs.report("steps_per_execution", Finding(Evidence.UNVERIFIABLE, UNREAD))
 
     def _split_evidence(self, call: FitCall) -> None:
         """Micro-batches in one update: those of the script's own, or the parts that a step was split into."""

@@ -161,7 +161,10 @@ class FitWatch:
             self.masks.model = self.obstacles.model = model
             self.steps.fit_begins()
             try:
-                return original(*bound.args, **bound.kwargs)
+                result = original(*bound.args, **bound.kwargs)
+                if self.session.applied is not None and getattr(result, "epoch", None):
+                    self.session.applied.trains()
+                return result
             finally:
                 self._enter(fits=-1)
                 self.steps.fit_ended()
@@ -212,6 +215,7 @@ class FitWatch:
             self.datasets.meet(x, batched=True)
         elif call.fed_by == "pydataset" and x is not None:
             call.workers = call.written["workers"] = int(x.workers)
+        self.steps.queues.pydataset = x if call.fed_by == "pydataset" else None
 
     def _kind_of(self, x: object) -> str:
         if _is_dataset(x):

@@ -18,6 +18,7 @@ from ..tensorflow.types import Result, Structure
 from .types import Model
 
 MASKED = "its loss is a mean over what a mask leaves, and in parts of a batch each would have a mean of its own"
+UNTOLD = "whether a mask reaches its loss can't be told before a step is taken"
 _MEANS = frozenset({"sum_over_batch_size", "mean"})
 
 
@@ -30,7 +31,7 @@ class MaskWatch:
     def __init__(self, keras: ModuleType) -> None:
         self.keras = keras
         self.model: Model | None = None
-        self._masked: weakref.WeakSet[Model] = weakref.WeakSet()
+        self._masked: weakref.WeakKeyDictionary[Model, str] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Called once Keras is imported."""
@@ -40,31 +41,30 @@ class MaskWatch:
         def reduce_weighted_values(*args: object, **kwargs: object) -> Result:
             # PyTorch may be compiling this: where there is no mask, there is nothing here that it couldn't.
             if kwargs.get("mask") is not None and kwargs.get("reduction") in _MEANS and self.model is not None:
-                self._masked.add(self.model)
+                self._masked[self.model] = MASKED
             return original(*args, **kwargs)
 
         return reduce_weighted_values
 
-    def reached(self, model: Model) -> bool:
-        """Whether a mask has reached the model's loss so far."""
-        return model in self._masked
+    def why_whole(self, model: Model) -> str:
+        """Why the model's batches can't be split, as far as was seen: a mask has reached its loss; "" for nothing."""
+        return self._masked.get(model, "")
 
-    def reaches(self, model: Model, data: Structure, state: Iterable[tuple[object, object]] = ()) -> bool:
-        """Whether a mask reaches the loss of such data, of a model that makes masks, before any step is taken.
+    def ask(self, model: Model, data: Structure, state: Iterable[tuple[object, object]] = ()) -> str:
+        """As ``why_whole``, of a model that makes masks, before any step is taken: by the loss of such data.
 
-        ``state``: variables and their values, with JAX. Nothing of the model is changed. Where it can't be told, it is
-        taken to be so.
+        ``state``: variables and their values, with JAX. Nothing of the model is changed.
         """
         before, self.model = self.model, model
         try:
             with self._without_effect(state):
                 x, y, weights = self.keras.utils.unpack_x_y_sample_weight(data)
                 model.compute_loss(x=x, y=y, y_pred=model(x, training=True), sample_weight=weights)
-        except Exception:
-            self._masked.add(model)
+        except Exception as error:
+            self._masked.setdefault(model, f"{UNTOLD}: {type(error).__name__}")
         finally:
             self.model = before
-        return self.reached(model)
+        return self.why_whole(model)
 
     def _without_effect(self, state: Iterable[tuple[object, object]]) -> ExitStack:
         """A context in which no variable is changed: in TensorFlow's graph nothing of it is left, either."""

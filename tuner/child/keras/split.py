@@ -19,7 +19,7 @@ from ..session import Session
 from ..tensorflow.functions import not_converted
 from ..tensorflow.types import ConcreteFunction, Structure
 from .counters import leading_dimension
-from .masks import MASKED, MaskWatch, makes_masks
+from .masks import MaskWatch, makes_masks
 from .model import accumulation_of
 from .obstacles import ObstacleWatch
 from .types import Logs, Model
@@ -78,19 +78,19 @@ class SplitWatch:
 
         ``graphs``: what its training step was traced into, with TensorFlow.
         """
-        return MASKED if self.masks.reached(model) else self.obstacles.why(model, graphs)
+        return self.masks.why_whole(model) or self.obstacles.why(model, graphs)
 
     def end(self) -> None:
         """The ``fit`` is over."""
         self.parts = 1
 
     def _stays_whole(self, model: Model, data: Structure, state: Iterable[tuple[object, object]] = ()) -> bool:
-        """Whether a step takes its batch as it is; ``state`` as ``MaskWatch.reaches`` takes it."""
+        """Whether a step takes its batch as it is; ``state`` as ``MaskWatch.ask`` takes it."""
         if self._asks:
             self._asks = False
-            if self.masks.reaches(model, data, state):
+            self.refused = self.masks.ask(model, data, state)
+            if self.refused:
                 self.parts = self.newest = self._made_for[model] = 1
-                self.refused = MASKED
         return self.parts == 1
 
     # one step, on each backend

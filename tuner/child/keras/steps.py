@@ -12,6 +12,7 @@ from ..patches import instead, patch
 from ..records import ProbeSide
 from ..session import Session
 from ..tensorflow import FRAMEWORK
+from ..tensorflow.data.ready import ReadyWatch
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.functions import not_converted
 from ..tensorflow.types import ConcreteFunction, Function, Result, Structure
@@ -19,6 +20,7 @@ from ..tensorflow.weights import TapeWeights
 from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
+from .queues import FitQueues
 from .scaling import LossScaleWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
 from .updates import UpdateWatch
@@ -68,6 +70,7 @@ class StepWatch:
         self.scaling = LossScaleWatch()
         self.updates = UpdateWatch()
         self.weights = ModelWeights(session)
+        self.queues = FitQueues(ReadyWatch(sys.modules["tensorflow"]) if backend == "tensorflow" else None)
         self.tape_weights: TapeWeights | None = None
         self.calls = 0
         self.logs: Logs = {}
@@ -85,6 +88,7 @@ class StepWatch:
             holder = next(cls for cls in trainer.__mro__ if "get_metrics_result" in cls.__dict__)
             patch(holder, "get_metrics_result", self._metrics_result)
         module = sys.modules[trainer.__module__]
+        self.queues.install()
         if self.backend == "tensorflow":
             tf = sys.modules["tensorflow"]
             self.graph = GraphCounters(self.session, tf)
@@ -192,6 +196,7 @@ class StepWatch:
             self.datasets.fed_by(args[-1])  # type: ignore[arg-type]  # Keras passes the iterator last
         if self.graph is None:
             return self._in_python(function, args)
+        self.queues.fetches_from(args[-1])  # type: ignore[arg-type]  # likewise
         # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
         self.graph.timing = timed
         try:

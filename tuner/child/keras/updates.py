@@ -9,9 +9,13 @@ from .types import KerasOptimizer, Model
 
 
 class UpdateWatch:
-    """Of all calls of ``fit`` together. With JAX an epoch's state is elsewhere while it trains: not asked there."""
+    """Of all calls of ``fit`` together. With JAX an epoch's state is elsewhere while it trains: not asked there.
+
+    ``is_unread``: whether an optimizer was asked for its count, and it couldn't be read.
+    """
 
     def __init__(self) -> None:
+        self.is_unread = False
         self._counted = 0
         self._optimizer: KerasOptimizer | None = None
         self._before = 0
@@ -20,6 +24,7 @@ class UpdateWatch:
         """The training function is about to be called; what a callback has loaded is there by the first time."""
         if self._optimizer is None and model.optimizer is not None:
             before = _iterations(inner_optimizer(model))
+            self.is_unread = self.is_unread or before is None
             if before is not None:
                 self._optimizer, self._before = inner_optimizer(model), before
 
@@ -31,6 +36,7 @@ class UpdateWatch:
     def counted(self) -> int:
         """Batches so far. Reading waits for the steps that are under way."""
         now = None if self._optimizer is None else _iterations(self._optimizer)
+        self.is_unread = self.is_unread or (self._optimizer is not None and now is None)
         return self._counted if now is None else self._counted + now - self._before
 
 

@@ -68,6 +68,8 @@ class LoopWatch:
             self.iterations.sources.known and self.iterations.datasets is not None
         )
         if not (self.session.measuring or wanted):
+            if self.session.request.config:
+                patch(self.tf.GradientTape, "gradient", self._noting)
             return
         patch(self.tf.GradientTape, "gradient", self._gradient)
         self.functions.install()
@@ -91,7 +93,20 @@ class LoopWatch:
 
     # gradients
 
+    def _noting(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        """Says that something is trained, and does nothing else: also where it is traced only."""
+
+        def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
+            result = original(tape, target, sources, *args, **kwargs)
+            if self.session.applied is not None and self._trains(sources):
+                self.session.applied.trains()
+            return result
+
+        return not_converted(gradient)
+
     def _gradient(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        original = original if self.session.measuring else self._noting(original)
+
         def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
             result = original(tape, target, sources, *args, **kwargs)
             if not self.session.here or not self._trains(sources):

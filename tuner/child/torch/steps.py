@@ -90,7 +90,7 @@ class StepWatch:
             patch(optimizer, "profile_hook_step", self._profile_hook_step)
         turned = any(self.session.knobs.wants(knob) for knob in ("optimizer", KNOB))
         if self.session.measuring or changes or turned:
-            patch(optimizer, "add_param_group", self._add_param_group)
+            patch(optimizer, "add_param_group", self.group_adding)
         if self.gradients.waiting:
             for name in CLIPS:
                 for place in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -244,7 +244,8 @@ class StepWatch:
 
         return scale
 
-    def _add_param_group(self, original: Callable[..., object]) -> Callable[..., object]:
+    def group_adding(self, original: Callable[..., object]) -> Callable[..., object]:
+        """Notes the optimizer, and sets what the config wants of its parameter groups."""
         def add_param_group(optimizer: Optimizer, param_group: Group) -> object:
             states_rate = isinstance(param_group, dict) and "lr" in param_group
             result = original(optimizer, param_group)

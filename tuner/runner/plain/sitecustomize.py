@@ -21,22 +21,13 @@ import time
 from typing import Any
 
 ENV = "AUTOTUNE_PLAIN"
-"""Environment variable, JSON: ``folder`` (the run's own), ``homes`` (the user's folders, wherever they lie), ``path``
-(the user's own PYTHONPATH; null where there is none), ``silenced`` (the trackers that are off other than the user has
-them)."""
+"""Environment variable, JSON: ``folder`` (the run's own), ``homes`` (the user's folders, wherever they lie), ``caches``
+(variables that name the cache of a library), ``path`` (the user's own PYTHONPATH; null where there is none),
+``silenced`` (the trackers that are off other than the user has them)."""
 WITHHELD = "withheld.txt"
 """In the run's folder: the path that the script would have touched."""
 SILENCED = "silenced.txt"
 """In the run's folder: those of the silenced trackers that the script imports, one a line."""
-CACHES = (
-    "XDG_CACHE_HOME", "PYTHONPYCACHEPREFIX", "PIP_CACHE_DIR", "UV_CACHE_DIR", "CCACHE_DIR",
-    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_ASSETS_CACHE", "HF_MODULES_CACHE", "HF_XET_CACHE",
-    "HUGGINGFACE_HUB_CACHE", "HUGGINGFACE_ASSETS_CACHE", "TRANSFORMERS_CACHE", "PYTORCH_TRANSFORMERS_CACHE",
-    "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "KERAS_HOME",
-    "TFHUB_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH",
-    "MIOPEN_CUSTOM_CACHE_DIR", "VLLM_CACHE_ROOT", "MODELSCOPE_CACHE", "WANDB_CACHE_DIR", "TIKTOKEN_CACHE_DIR",
-)  # fmt: skip
-"""Environment variables that name the cache of a library; ``places.CACHES``."""
 _MADE = "made.jsonl"  # wire.MADE
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC
 
@@ -45,15 +36,15 @@ class Guard:
     """The audit hook. The run's own folder may be written, and so may caches, and temporary files outside of ``homes``.
     """
 
-    def __init__(self, folder: str, homes: list[str], silenced: list[str]) -> None:
+    def __init__(self, folder: str, homes: list[str], caches: list[str], silenced: list[str]) -> None:
         self._folder = os.path.realpath(folder)
         self._homes = tuple(os.path.realpath(home) + os.sep for home in homes)
         self._silenced = set(silenced)
         self._began = _now()
-        values = [value for name in CACHES if os.path.isabs(value := os.environ.get(name, ""))]
-        caches = [os.path.realpath(value) + os.sep for value in values]
+        values = [value for name in caches if os.path.isabs(value := os.environ.get(name, ""))]
+        folders = [os.path.realpath(value) + os.sep for value in values]
         self._caches = (
-            *(cache for cache in caches if not any(home.startswith(cache) for home in self._homes)),
+            *(cache for cache in folders if not any(home.startswith(cache) for home in self._homes)),
             os.path.realpath(os.path.expanduser("~/.cache")) + os.sep,
         )
         free = ("/dev", "/proc", "/sys", tempfile.gettempdir())
@@ -197,6 +188,6 @@ def _give_way(path: str | None) -> None:
 
 if ENV in os.environ:
     _given = json.loads(os.environ.pop(ENV))
-    _guard = Guard(_given["folder"], _given["homes"], _given["silenced"])
+    _guard = Guard(_given["folder"], _given["homes"], _given["caches"], _given["silenced"])
     _give_way(_given["path"])
     sys.addaudithook(_guard)
