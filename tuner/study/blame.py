@@ -37,6 +37,7 @@ SEARCH_TIMES = 6.0
 ALL = frozenset(Watch)
 _FAILURES = frozenset({"script-raised", "script-failed"})
 _KILLED = "signal-kill"
+_UNDECIDED = frozenset({OutcomeKind.INFRASTRUCTURE, OutcomeKind.NO_PROGRESS})
 _OF_THE_MACHINE = frozenset({"host-oom", "device-oom", _KILLED})
 """Reasons for which a run ended that tell of the machine at that moment, and nothing of the script."""
 _BARE, _PLAIN = "without any watch but files", "plain Python"
@@ -149,8 +150,11 @@ class Inquiry:
         return Verdict(Whose.OPEN if silenced else Whose.SCRIPT, plain, (), tuple(self._account), silenced)
 
     def _decides_nothing(self, check: Outcome) -> bool:
-        """Whether a run that was to show whether the failure comes again ended by the machine, and not likewise."""
-        by_machine = check.kind is OutcomeKind.INFRASTRUCTURE or check.reason in _OF_THE_MACHINE
+        """Whether a run that was to show whether the failure comes again ended by the machine, and not likewise.
+
+        One that waits for something without computing, such as a download, doesn't come to the failure either.
+        """
+        by_machine = check.kind in _UNDECIDED or check.reason in _OF_THE_MACHINE
         return by_machine and not (may_be_ours(check) and alike(self._failed, check))
 
     def _bare(self) -> Outcome:

@@ -141,6 +141,7 @@ MACHINE = [
     Outcome(OutcomeKind.INFEASIBLE, "host-oom", "the kernel killed it"),
     Outcome(OutcomeKind.INFEASIBLE, "device-oom", "RuntimeError: CUDA out of memory", TRACE.format("RuntimeError")),
     Outcome(OutcomeKind.CRASHED, "signal-kill", "died of SIGKILL"),
+    Outcome(OutcomeKind.NO_PROGRESS, "no-progress", "no first step for 130 s, and its processes use no CPU time"),
 ]
 
 

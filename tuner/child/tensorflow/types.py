@@ -260,6 +260,8 @@ class ModelNode(Protocol):
     """A node of the plan that tf.data executes."""
 
     name: str
+    num_elements: int
+    buffered_elements: int
     inputs: Sequence[int]
     parameters: Sequence[ModelParameter]
 

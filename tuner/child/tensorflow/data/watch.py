@@ -232,6 +232,13 @@ class DatasetWatch:
         written = self.book.record(dataset).written
         return dataset if written is None else written
 
+    @property
+    def prefetched(self) -> int | str:
+        """Batches that the data which train are prefetched by, "auto" or a number; 0 where that isn't known."""
+        wanted = self.session.request.config.get("prefetch")
+        depth = self.session.facts.as_written.get("prefetch") if wanted is None else wanted
+        return depth if self._met and isinstance(depth, (int, str)) else 0
+
     def refused(self, knob: str) -> str:
         """Why the knob could not be turned in a dataset that was adapted; "" where it could."""
         return self.applied.get(knob, Applied()).refused
