@@ -70,7 +70,7 @@ class Watches:
         if self.loops is not None and self.keras is not None and self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
             if self.fits is not None:
-                self.fits.steps.tape_weights = self.loops.weights
+                self.fits.steps.loops = self.loops
 
     def _model_begins(self) -> None:
         if self.strategies is not None and self.backend == "tensorflow":
