@@ -49,7 +49,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "sources knobs facts metrics user_modules started",
         "applied",
         "session",
-        "arguments files own_batches movement",
+        "arguments files own_batches trajectory movement",
         "renames whole_paths folders carried",
         "python_files",
         "adapter",

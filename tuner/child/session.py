@@ -87,6 +87,7 @@ class Session:
         self.device = devices.named(request.device)
         self.clock = StepClock(recorder, request.window)
         # Data that are fetched once and trained on again and again were no measure of the baseline.
+        self.clock.asynchronous = self.device.asynchronous
         self.clock.counts_samples = request.knowledge.unit != "steps"
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
         self.applied = None if self.measuring else AppliedRun(request, self.knobs)

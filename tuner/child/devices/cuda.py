@@ -20,6 +20,7 @@ class CudaDevice(Device):
     torch_type = "cuda"
     tensorflow_place = "/GPU:0"
     torch_optimizer_default = "foreach"
+    asynchronous = True
 
     def torch_synchronize(self, torch: ModuleType) -> None:
         if torch.cuda.is_initialized():
@@ -46,6 +47,11 @@ class CudaDevice(Device):
         cuda._lazy_call(cap)
 
     def torch_memory(self, torch: ModuleType, used_by_others: int) -> Memory | None:
+        """Peaks since the process began, and not since its steps are steady: no peak is ever reset.
+
+        A compiled model's first call is as the script wrote it, and the compilation takes memory of its own: both
+        happen under ``autotune run`` as in the trial, and have to fit. What the allocator took for them it keeps.
+        """
         cuda = torch.cuda
         if not cuda.is_initialized():
             return None

@@ -22,6 +22,7 @@ from .gradients import GradientWatch
 from .model import accumulation_of
 from .queues import FitQueues
 from .scaling import LossScaleWatch
+from .trajectory import TrajectoryWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
 from .updates import UpdateWatch
 from .weights import ModelWeights
@@ -55,9 +56,11 @@ class StepWatch:
     """
 
     def __init__(
-        self, session: Session, nesting: Nesting, backend: str, on_step: Callable[[Model], None] = lambda model: None
-    ) -> None:
+        self, session: Session, nesting: Nesting, backend: str, trajectory: TrajectoryWatch,
+        on_step: Callable[[Model], None] = lambda model: None,
+    ) -> None:  # fmt: skip
         self.session = session
+        self.trajectory = trajectory
         self.nesting = nesting
         self.backend = backend
         self.on_step = on_step
@@ -176,8 +179,10 @@ class StepWatch:
                 self.session.clock.training_resumes()
             if self.backend != "jax":
                 self.updates.call_begins(model)
+            state: Any = args[0] if self.backend == "jax" else None
+            self.trajectory.fit_begins(model, state)
             if self.loops is None:
-                self.weights.step_begins(model, args[0][0] if self.backend == "jax" else None)  # type: ignore[index]  # its state
+                self.weights.step_begins(model, None if state is None else state[0])
             result = self._run(function, args, timed=per_call == 1)
             self._look_at_weights(model, result)
             logs = result[0] if isinstance(result, tuple) else result
@@ -256,6 +261,7 @@ class StepWatch:
         before = self.batches_trained // accumulated
         self.batches_trained += micro_steps
         updates = self.batches_trained // accumulated - before
+        self.trajectory.fit_stepped(model, micro_steps)
         self.scaling.stepped(self.batches_trained)
         if self.gradients is not None and self.gradients.waiting and self.graph is not None:
             self.gradients.stepped(updates, self.graph.samples, self.graphs())

@@ -36,6 +36,7 @@ class KerasOptimizer(Optimizer, Protocol):
     """``inner_optimizer`` is declared on those that scale the loss only."""
 
     inner_optimizer: KerasOptimizer
+    variables: Sequence[Variable]
     _iterations: Variable
     _learning_rate: Variable
 

@@ -8,11 +8,11 @@ from functools import partial
 
 from ..applied import AppliedRun, Effect
 from ..patches import patch
+from ..trajectory import KNOBS
 from .checkpoints import NEITHER
 from .loader import LOADER_KNOBS, Loader
 from .modules import NOT_COMPILED, ROUNDINGS
 from .optimizers import implementations
-from .trajectory import KNOBS
 from .types import Optimizer, Result
 from .watches import TorchWatches
 
