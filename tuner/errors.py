@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     STUDY = 5
     STORAGE = 6
     NOT_APPLIED = 7
+    NOT_TRAINED = 8
     INTERRUPTED = 130
 
 

@@ -21,11 +21,13 @@ from tuner.study.identity import objective_of
 SCRIPT = """
 import argparse
 from pathlib import Path
+import tuner
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--checkpoint", default="mine.pt")
 parser.add_argument("--token", default="")
 Path("ran.txt").write_text(str(parser.parse_args()))
+tuner.report(step=1)
 """
 
 

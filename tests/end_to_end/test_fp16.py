@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -211,6 +212,92 @@ def test_gradients_that_no_optimizer_holds_are_as_written(begin: Begin) -> None:
         norm = torch.nn.utils.clip_grad_norm_([*body.parameters(), *head.parameters()], 100.0)
         assert float(norm) < 100
         optimizer.step()
+
+
+def _hooked(model: Any, given: list[Any]) -> None:
+    """Clamps on the way, in place and by what it gives; notes what it was given."""
+    model[0].weight.register_hook(lambda gradient: given.append(gradient.clone()))
+    model[1].weight.register_hook(lambda gradient: gradient.clamp(-0.05, 0.05))
+    model[1].bias.register_post_accumulate_grad_hook(lambda parameter: _clamp(parameter.grad))
+    model[0].register_forward_hook(lambda layer, args, out: (out.register_hook(_clamp), None)[1])
+
+
+def _clamp(gradient: Any) -> None:
+    gradient.clamp_(-0.01, 0.01)
+
+
+def test_hooks_are_given_the_gradients_of_the_script(begin: Begin) -> None:
+    def train() -> tuple[Any, list[Any]]:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 1))
+        given: list[Any] = []
+        _hooked(model, given)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for _ in range(6):
+            optimizer.zero_grad()
+            x = torch.randn(16, 8)
+            torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()], given
+
+    plain, as_written = train()
+    _begin(begin)
+    weights, given = train()
+    torch.testing.assert_close(given, as_written, rtol=0.02, atol=0.002)
+    torch.testing.assert_close(weights, plain, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_gradients_of_tensors_that_come_late_are_as_written(begin: Begin, late: bool) -> None:
+    """Of a copy of the model for each task, as a meta-learner makes it, and of a batch that is attacked in the end."""
+    _begin(begin)
+    model, optimizer = _model()
+    for number in range(20):
+        one = copy.deepcopy(model)
+        optimizer.zero_grad()
+        x = torch.randn(8, 5, requires_grad=late and number >= 17)
+        one(x).mean().backward()
+        torch.testing.assert_close(one.weight.grad, x.detach().mean(0, keepdim=True), rtol=0.02, atol=0.002)
+        if x.requires_grad:
+            by_hand = (model.weight / 8).detach().expand(8, 5)
+            torch.testing.assert_close(x.grad, by_hand, rtol=0.02, atol=0.001)
+
+
+def _penalized(model: Any, optimizer: Any) -> None:
+    """By a penalty on its gradients, which are differentiated again."""
+    optimizer.zero_grad()
+    model(torch.ones(8, 5)).square().mean().backward(create_graph=True)
+    penalty = sum(p.grad.square().sum() for p in model.parameters())
+    again = torch.autograd.grad(penalty, list(model.parameters()))
+    for parameter, gradient in zip(model.parameters(), again, strict=True):
+        parameter.grad = parameter.grad.detach() + 0.01 * gradient
+
+
+def _with_module_hook(model: Any, optimizer: Any) -> None:
+    model.register_full_backward_hook(lambda layer, into, out: None)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward", "ignore:Full backward hook")
+@pytest.mark.parametrize(
+    ("train", "reason"), [(_penalized, "differentiates its gradients"), (_with_module_hook, "hooks on the backward")]
+)
+def test_a_script_that_takes_gradients_otherwise_has_fp16_refused(
+    begin: Begin, capfd: pytest.CaptureFixture[str], train: Any, reason: str
+) -> None:
+    def weights() -> Any:
+        model, optimizer = _model()
+        for _ in range(3):
+            train(model, optimizer)
+            model(torch.ones(8, 5)).mean().backward()
+            optimizer.step()
+        return model.weight.detach()
+
+    plain = weights()
+    trial = begin({"precision": "fp16"}, mode="apply")
+    torch.testing.assert_close(weights(), plain, rtol=0.01, atol=0.001)
+    trial.session.applied.ended(0)
+    said = capfd.readouterr().err
+    assert "NOT in effect: precision" in said and reason in said
 
 
 def test_a_step_within_a_backward_and_one_with_a_closure_are_scaled_once(begin: Begin) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 MODULES = ("tf_batch_checks", "tf_plan_checks", "tf_vector_checks", "tf_order_checks", "tf_keras_data_checks",
-           "tf_function_checks")  # fmt: skip
+           "tf_function_checks", "tf_ready_checks")  # fmt: skip
 CHECKS = [
     node.name
     for module in MODULES

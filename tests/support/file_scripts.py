@@ -333,3 +333,29 @@ ARROW = """
             print("not empty")
         os.chdir("..")
 """
+
+NATIVE = """
+    import os, sys
+    import cv2, lmdb, numpy as np
+    new = sys.argv[1:] == ["prepare"]
+    value = 1 if new else 2
+    for folder in ("theirs",) if new else ("theirs", "mine"):
+        os.makedirs(folder, exist_ok=True)
+        os.chdir(folder)
+        picture = np.full((16, 16, 3), value, np.uint8)
+        print(cv2.imwrite("a.png", picture), cv2.imwrite(filename="b.png", img=picture))
+        print(cv2.imread("a.png").mean(), cv2.imread(filename="b.png").mean(), cv2.imcount("a.png"))
+        film = cv2.VideoWriter("c.avi", cv2.VideoWriter_fourcc(*"MJPG"), 5, (16, 16))
+        for frame in range(value):
+            film.write(picture)
+        film.release()
+        seen = cv2.VideoCapture("c.avi")
+        print(isinstance(film, cv2.VideoWriter), seen.isOpened(), [seen.read()[0] for _ in range(3)])
+        for options in ({"path": "many"}, {"path": "one.mdb", "subdir": False}):
+            for key in (b"1", b"2"):
+                with lmdb.open(**options) as data, data.begin(write=True) as change:
+                    change.put(b"%d %s" % (value, key), key)
+            with lmdb.open(**options, readonly=True) as data, data.begin() as seen:
+                print([*seen.cursor()], isinstance(data, lmdb.Environment))
+        os.chdir("..")
+"""

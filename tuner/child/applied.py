@@ -1,19 +1,23 @@
 """What ``autotune run`` says of the profile: which knobs took effect, told once within the script's first steps.
 
 Adapters apply knobs as in a trial; nothing is measured here. Each adds a ``Look``, which counts the places where a knob
-was applied by now.
+was applied by now. At the end it is asked whether anything was trained at all.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from .evidence import SetBy
 from .knobs import Knobs
+from .patches import patch
 from .records import ChildRequest
+from .started import StartedProcesses
 
 STEPS = 20
 """Steps after which it is told what took effect: whatever a script does once is done by then."""
@@ -21,7 +25,13 @@ SECONDS = 30.0
 """The same, from the first sign of training, where steps aren't seen."""
 NOT_APPLIED = 7
 """Exit status under ``--strict`` where a knob took no effect; the parent's ``ExitCode.NOT_APPLIED``."""
+NOT_TRAINED = 8
+"""Exit status where the script ended with 0 and trained nothing; the parent's ``ExitCode.NOT_TRAINED``."""
 UNREACHED = "nothing that it could turn was reached"
+HELP = frozenset({"-h", "--help", "--helpfull", "--helpshort", "--hydra-help", "--version", "-V"})
+"""Arguments that have a script say something of itself and leave."""
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Where launchers say which of several processes this is."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,10 @@ Look = Callable[[], Mapping[str, Effect]]
 
 
 class AppliedRun:
-    """Watches one applied run. ``failed``: under ``strict``, whether a knob was found to have no effect."""
+    """Watches one applied run. ``failed``: under ``strict``, whether a knob was found to have no effect.
+
+    A forked process shares one byte of memory with this one: whether a step was taken there.
+    """
 
     def __init__(self, request: ChildRequest, knobs: Knobs) -> None:
         self.failed = False
@@ -49,6 +62,20 @@ class AppliedRun:
         self._begun = False
         self._told = not request.config
         self._pid = os.getpid()
+        self._trained_in_fork = mmap.mmap(-1, 1)
+        self._trained = False
+        self.started = StartedProcesses()
+
+    def install(self) -> None:
+        """Before the script's first line: what ends the process without a word goes by ``ended``, too."""
+        if not self._request.config:
+            return
+        self.started.install()
+
+        def leaving(original: Callable[[int], object]) -> Callable[[int], object]:
+            return lambda status: original(self.ended(status) if os.getpid() == self._pid else status)
+
+        patch(os, "_exit", leaving)
 
     def attend(self, look: Look) -> None:
         """Has an adapter asked when the time has come to tell."""
@@ -56,6 +83,7 @@ class AppliedRun:
 
     def stepped(self) -> None:
         """A training step has ended. Raises ``SystemExit`` under ``strict`` where a knob is found to have no effect."""
+        self.trains()
         if self._told or os.getpid() != self._pid:
             return
         self.steps += 1
@@ -63,6 +91,13 @@ class AppliedRun:
             self._tell(f"after {self.steps} steps")
             if self.failed and threading.current_thread() is threading.main_thread():
                 raise SystemExit(NOT_APPLIED)
+
+    def trains(self) -> None:
+        """Something is trained, here or in a forked process, whether or not its steps can be counted."""
+        if os.getpid() == self._pid:
+            self._trained = True
+        else:
+            self._trained_in_fork[0] = 1
 
     def training_begins(self) -> None:
         """Training was seen to begin where single steps aren't: it is told some seconds later."""
@@ -74,10 +109,34 @@ class AppliedRun:
         timer.start()
 
     def ended(self, code: int) -> int:
-        """The script has ended with this exit status, maybe before anything was told; gives the one to end with."""
+        """The script has ended with this exit status, maybe before anything was told; gives the one to end with.
+
+        A script that trained nothing and ends with 0 is told from one that did. Not accused are those that were asked
+        for help, ranks beside the first one, and those that may have trained where it can't be seen.
+        """
+        trained = self._trained or bool(self._trained_in_fork[0])
+        if not self._request.config or (code == 0 and not trained and not HELP.isdisjoint(self._request.argv)):
+            return code
         seen = f"after {self.steps} steps" if self.steps else "at the script's end"
         self._tell(seen)
+        unseen = [] if trained or code else self._may_train_unseen()
+        if unseen:
+            self.say(f"no training step was seen here; {', '.join(unseen)} may have trained, without the profile")
+        elif not trained and code == 0 and not any(os.environ.get(name, "0") != "0" for name in RANKS):
+            self.say(f"nothing was trained: the script took no training step; exit status {NOT_TRAINED} instead of 0")
+            self.say("hint: an evaluation, or a training that is complete already, needs no profile: run it without")
+            return NOT_TRAINED
         return NOT_APPLIED if self.failed and code == 0 else code
+
+    def _may_train_unseen(self) -> list[str]:
+        """What may have trained where steps aren't seen: processes, threads that go on."""
+        main = threading.main_thread()
+        threads = [each.name for each in threading.enumerate() if each is not main and not each.daemon]
+        rpc = getattr(sys.modules.get("torch.distributed.rpc"), "_init_counter", 0)
+        return [
+            *self.started.may_train, *(f"the thread {name}" for name in threads),
+            *(["processes that are called by torch.distributed.rpc"] if rpc else []),
+        ]  # fmt: skip
 
     def say(self, text: str) -> None:
         """Prints a line for people, once; of several ranks the first one speaks."""

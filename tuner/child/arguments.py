@@ -85,7 +85,7 @@ class ArgparseOptions(ScriptOptions):
         """A knob has an option where one of its usual names holds the value that was observed in the loader."""
         facts, knobs = self._session.facts, self._session.knobs
         destinations: dict[str, str] = {}
-        patched = facts.framework == "torch" and "grad_accumulation" not in facts.left_out
+        patched = "grad_accumulation" in facts.as_written and "grad_accumulation" not in facts.left_out
         for knob in OPTION_NAMES:
             if knob == "grad_accumulation" and patched:
                 continue  # in parts the script's own batches, schedules and counts stay what they are
@@ -102,10 +102,10 @@ class ArgparseOptions(ScriptOptions):
             if value is not None:
                 facts.arguments[knob] = value
             if knob in knobs.requested and knob not in knobs.reported:
-                knobs.report(knob, self._of_argument(knobs.requested[knob], value))
+                knobs.report(knob, self._of_argument(self._given[knob], value))
 
-    def _of_argument(self, requested: Value, parsed: Value | None) -> Finding:
+    def _of_argument(self, given: Value, parsed: Value | None) -> Finding:
         """An argument that no adapter knows: that the parser took it is all that can be seen."""
-        if str(parsed).lower() == str(requested).lower():
+        if str(parsed).lower() == str(given).lower():
             return Finding(Evidence.VERIFIED, "", parsed)
         return Finding(Evidence.UNVERIFIABLE, "the script's argument parser doesn't show it", changed=0)

@@ -39,6 +39,8 @@ def main() -> None:
     overlay = files.Overlay(current) if current.measuring and current.uses(Watch.FILES) else None
     hooks.install(current, overlay)
     arguments.install(current)
+    if current.applied is not None:
+        current.applied.install()
     if overlay is not None:
         python_files.install(overlay)
     code = _run(current)

@@ -139,10 +139,13 @@ class Knowledge:
     silences: Silences = field(default_factory=Silences)
 
     def given(self, config: Mapping[str, Value]) -> Mapping[str, Value]:
-        """The config as the script's own options and arguments take it: what a patch splits is whole to them."""
+        """The config as the script's own options and arguments take it: what a patch splits is whole to them.
+
+        So whatever the script derives from the size (rates, schedules, steps of an epoch) stays as it is written.
+        """
         parts, size = config.get("grad_accumulation"), config.get("batch_size", self.as_written.get("batch_size"))
         by_options = "grad_accumulation" in {*self.placeholders, *self.options, *self.suggested}
-        patched = self.framework == "torch" and self.trainer != "transformers" and not by_options
+        patched = self.trainer != "transformers" and not by_options
         if patched and type(parts) is int and type(size) is int:
             return {**config, "batch_size": size * parts}
         return config
@@ -273,7 +276,12 @@ class Metric:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the device: the framework's peaks, and what the driver and its libraries hold beside them."""
+    """Bytes of the device: the framework's peaks, and what the driver and its libraries hold beside them.
+
+    ``pool``: where the framework can't tell what is held beside it, what it had taken of the device by then, whether or
+    not it was in use; 0 where it takes as it needs and doesn't tell. All but that, of what the process holds, is beside
+    it. None where ``overhead`` says it, or nothing can.
+    """
 
     kind: ClassVar[str] = "memory"
     reserved: int
@@ -282,6 +290,7 @@ class Memory:
     total: int = 0
     retries: int = 0
     ooms: int = 0
+    pool: int | None = None
 
 
 @dataclass(frozen=True)

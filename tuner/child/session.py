@@ -88,6 +88,7 @@ class Session:
         self.device = devices.named(request.device)
         self.clock = StepClock(recorder, request.window)
         # Data that are fetched once and trained on again and again were no measure of the baseline.
+        self.clock.asynchronous = self.device.asynchronous
         self.clock.counts_samples = request.knowledge.unit != "steps"
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
         self.applied = None if self.measuring else AppliedRun(request, self.knobs)
@@ -182,6 +183,8 @@ class Session:
         """For ``tuner.report``. "step" counts the script's own steps, "samples" what it trained on by then."""
         step, samples = metrics.get("step"), metrics.get("samples")
         self.metrics.report({name: value for name, value in metrics.items() if name not in ("step", "samples")})
+        if self.applied is not None and step is not None and float(step) > 0:
+            self.applied.trains()
         if step is not None and self.measuring and self.here:
             self._progressed(int(float(step)), None if samples is None else float(samples))
 

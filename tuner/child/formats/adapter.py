@@ -1,4 +1,4 @@
-"""Leads safetensors, tokenizers, HDF5, Arrow, SQLite and new processes where the overlay says. It trains nothing."""
+"""Leads libraries that open files by themselves, and new processes, where the overlay says. It trains nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from .. import carried
 from ..adapter import Adapter, Library
 from ..session import Session
-from . import arrow, databases, models
+from . import arrow, databases, images, models
 
 
 class FormatsAdapter(Adapter):
@@ -25,6 +25,8 @@ class FormatsAdapter(Adapter):
             "h5py": Library(divert=models.divert_h5py),
             "safetensors": Library(divert=models.divert_safetensors),
             "tokenizers": Library(divert=models.divert_tokenizers),
+            "cv2": Library(divert=images.divert_cv2),
+            "lmdb": Library(divert=databases.divert_lmdb),
             "sqlite3": Library(divert=databases.divert_sqlite),
             **{name: Library(divert=arrow.divert_arrow) for name in arrow.MODULES},
             **{name: Library(divert=carried.divert_spawning) for name in carried.SPAWNING},

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from ..files import Overlay
 from ..patches import patch, put
+from .calls import Call, Change, led, wearing
 
 Result = TypeVar("Result")
-Call = Callable[..., Any]
 _ERROR, _REPLACE = "error", "delete_matching"
 """What pyarrow does where files are in the way: nothing at all, or it takes what else is in their folder away."""
 # Name in its module or class → place and name of the argument that is a path.
@@ -76,10 +76,10 @@ def _loading(overlay: Overlay, path: object) -> object:
     name = overlay.absolute(path)
     if name is None or not overlay.is_active or not os.path.isdir(name):
         return overlay.loading(path)
-    led = {file: str(overlay.loading(file)) for file in _files(name)}
+    places = {file: str(overlay.loading(file)) for file in _files(name)}
     with overlay.working():
         there = _files(name)  # what C++ would find
-    return path if set(led.values()) == there else _linked(overlay, name, led)
+    return path if set(places.values()) == there else _linked(overlay, name, places)
 
 
 def _files(folder: str) -> set[str]:
@@ -97,17 +97,12 @@ def _linked(overlay: Overlay, folder: str, files: dict[str, str]) -> str:
     return view
 
 
-def _led(original: Callable[..., Result], place: int, name: str, change: Callable[[object], object]) -> Call:
-    """``original``, its argument changed where it means the local disk."""
+def _led(original: Call, place: int, name: str, change: Change) -> Call:
+    """As ``led``, where nothing of the call says that another than the local disk is meant."""
+    local = led(original, place=place, name=name, change=change)
 
-    def call(*args: object, **kwargs: object) -> Result:
-        if not _is_local((*args, *kwargs.values())):
-            return original(*args, **kwargs)
-        if len(args) > place:
-            args = (*args[:place], change(args[place]), *args[place + 1 :])
-        elif name in kwargs:
-            kwargs = {**kwargs, name: change(kwargs[name])}
-        return original(*args, **kwargs)
+    def call(*args: object, **kwargs: object) -> object:
+        return (local if _is_local((*args, *kwargs.values())) else original)(*args, **kwargs)
 
     return call
 
@@ -129,7 +124,7 @@ def _opened(overlay: Overlay, replaced: Any) -> type:
         def __new__(cls, path: object, mode: str = "r", *args: object, **kwargs: object) -> Any:
             return super().__new__(cls, _by_mode(overlay, path, mode), mode, *args, **kwargs)
 
-    return _wearing(OSFile, replaced)
+    return wearing(OSFile, replaced)
 
 
 def _csv_writer(overlay: Overlay, replaced: Any) -> type:
@@ -137,13 +132,7 @@ def _csv_writer(overlay: Overlay, replaced: Any) -> type:
         def __init__(self, sink: object, *args: object, **kwargs: object) -> None:
             super().__init__(_saving(overlay, sink), *args, **kwargs)
 
-    return _wearing(CSVWriter, replaced)
-
-
-def _wearing(kind: Any, replaced: Any) -> type:
-    kind.__qualname__, kind.__module__, kind.__doc__ = replaced.__qualname__, replaced.__module__, replaced.__doc__
-    made: type = kind
-    return made
+    return wearing(CSVWriter, replaced)
 
 
 def _mapped(overlay: Overlay, original: Callable[..., Result]) -> Call:

@@ -1,4 +1,4 @@
-"""SQLite's databases, which are opened for writing and mostly read."""
+"""Databases of SQLite and LMDB, which are opened for writing and mostly read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import urllib.parse
 from collections.abc import Callable
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..files import Overlay
 from ..patches import patch
@@ -70,3 +70,39 @@ def _connect(overlay: Overlay, original: Callable[..., Connection]) -> Callable[
         return original(led(database, uri), *args, **kwargs)
 
     return connect
+
+
+def divert_lmdb(overlay: Overlay, module: ModuleType) -> None:
+    """As with SQLite. ``lmdb.Environment`` itself, which is the same class, stays: instances are asked for it."""
+    patch(module, "open", lambda original: _open_lmdb(overlay, original))
+
+
+def _open_lmdb(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., Any]:
+    def open(
+        path: str, map_size: int = 10 * 2**20, subdir: bool = True, readonly: bool = False, *args: object,
+        **kwargs: object,
+    ) -> object:  # fmt: skip
+        name = overlay.absolute(path)
+        if name is None:
+            return original(path, map_size, subdir, readonly, *args, **kwargs)
+
+        def copy(source: str, target: str) -> None:
+            old = original(os.path.dirname(source) if subdir else source, map_size, subdir, True, lock=False)
+            try:
+                old.copy(os.path.dirname(target) if subdir else target)
+            finally:
+                old.close()
+
+        file = os.path.join(name, "data.mdb") if subdir else name
+        if readonly:
+            place = overlay.loading(file)
+        else:
+            if subdir:
+                overlay.make_folders(name)
+            place = overlay.for_writing(file, keep_content=True, copy=copy)
+            for made in (place, os.path.join(os.path.dirname(place), "lock.mdb") if subdir else f"{place}-lock"):
+                overlay.will_make(made)
+        meant = path if place == file else os.path.dirname(place) if subdir else place
+        return original(meant, map_size, subdir, readonly, *args, **kwargs)
+
+    return open

@@ -82,8 +82,44 @@ class KerasAdapter(Adapter):
         in_loops = self.watches.loops.activity() if self.watches.loops is not None else 0
         return in_loops + (self.watches.fits.steps.traces if self.watches.fits is not None else 0)
 
+    def ready(self) -> float | None:
+        """What was made of the training data, and wasn't fetched; not asked in a screen, where nothing is timed."""
+        watches = self.watches
+        if self.session.request.window.until_samples:
+            return None
+        if watches.fits is not None and watches.fits.call is not None:
+            return watches.fits.steps.queues.samples(watches.fits.steps.largest_batch)
+        return watches.loops.iterations.ready_samples() if watches.loops is not None else None
+
+    @property
+    def _capacity(self) -> int:
+        """Batches that can lie ready: a window shorter than this measures a queue that was filled before."""
+        watches, loops = self.watches, self.watches.loops
+        if watches.fits is not None and watches.fits.call is not None:
+            seen = watches.fits.steps.queues.capacity(watches.fits.steps.largest_batch)
+        else:
+            seen = loops.iterations.pipeline.capacity(loops.iterations.size) if loops is not None else 0
+        prefetched = watches.datasets.prefetched if watches.datasets is not None else 0
+        return seen or (prefetched if isinstance(prefetched, int) else 0)
+
+    def _remark_what_is_unseen(self) -> None:
+        """That a rate may hold what was made before it, where nothing shows how much that was."""
+        fits, loops = self.watches.fits, self.watches.loops
+        if fits is not None and fits.call is not None:
+            unseen = fits.call.fed_by == "dataset" and fits.steps.queues.is_unseen
+        else:
+            unseen = loops is not None and loops.iterations.is_unseen
+        prefetched = self.watches.datasets.prefetched if self.watches.datasets is not None else 0
+        if prefetched and unseen:
+            deep = f"{prefetched} batches" if isinstance(prefetched, int) else "as many batches as TensorFlow likes"
+            self.session.facts.remark(
+                f"the data prefetch {deep}, and what lies ready of them can't be seen: windows are longer for it, and "
+                "after a slow start a rate may still hold some that were made before"
+            )
+
     def on_block(self) -> None:
         """Reads the losses."""
+        self.session.clock.min_window_steps = 3 * self._capacity
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
         losses = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else {}
@@ -94,3 +130,4 @@ class KerasAdapter(Adapter):
         """Facts and evidence, where this framework trained."""
         if self.session.trained_by == FRAMEWORK:
             Observation(self.session, self.watches).observe()
+            self._remark_what_is_unseen()

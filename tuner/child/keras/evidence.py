@@ -13,7 +13,7 @@ from ..session import Session
 from ..tensorflow import FRAMEWORK
 from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
-from .fit import FitCall
+from .fit_call import FitCall
 from .freezing import DRAWS, what_froze
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of
 from .on_batch import OWN_BATCHES
@@ -65,6 +65,8 @@ class Observation:
         facts.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
         self._policy()
         self._strategy()
+        if watches.keras is not None:
+            watches.trajectory.observe()
         if self.call is not None and self.steps is not None:
             self._fit(self.call, self.steps)
         elif watches.optimizers is not None and watches.optimizers.created:
@@ -248,6 +250,8 @@ class Observation:
             self._rate_evidence()
         if call is not None and self.steps is not None:
             self._fit_evidence(call, self.steps)
+        if self.watches.optimizers is not None and not self.watches.optimizers.rates.dropped:
+            self.watches.trajectory.report()
 
     def _fit_evidence(self, call: FitCall, steps: StepWatch) -> None:
         config = self.session.request.config
@@ -261,7 +265,8 @@ class Observation:
                 self._compare(knob, look(), why=call.refused.get(knob, ""))
         if "grad_accumulation" in config:
             self._split_evidence(call)
-        if "batch_size" in config and call.fed_by == "arrays":
+        told = self.session.knobs.set_by("batch_size") is not SetBy.PATCH
+        if "batch_size" in config and (call.fed_by == "arrays" or (told and self._largest_part(steps))):
             self._compare("batch_size", self._largest_part(steps))
         if "batch_size" in call.refused:
             self._compare("batch_size", None, why=call.refused["batch_size"])

@@ -6,18 +6,18 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from ..evidence import SetBy
 from ..patches import patch
-from ..records import Value
 from ..session import Session
 from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from . import callbacks
+from .fit_call import FitCall
 from .masks import MaskWatch
 from .model import has_own_step
 from .obstacles import ObstacleWatch
@@ -25,73 +25,13 @@ from .on_batch import OnBatchWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
 from .split import OWN_LOSS, SplitWatch
 from .steps import Nesting, StepWatch
+from .trajectory import TrajectoryWatch
 from .types import Callback, Logs, Model
 
 DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing
 MODEL_KNOBS = ("run_eagerly", "jit_compile", "steps_per_execution")
 FitArguments = dict[str, Any]
 """``Model.fit``'s arguments by name, of whatever kind the script passes."""
-
-
-@dataclass
-class FitCall:
-    """The newest call of ``fit`` by the script.
-
-    ``fed_by``: "arrays", "dataset" (of tf.data), "pydataset", "generator" or "loader" (of torch). ``written``: knob →
-    the script's own value. ``workers``: that prepare the batches of a PyDataset. ``custom_step``: whether the model has
-    a training step of its own. ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one
-    multiplies it. ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none.
-    ``epoch_steps`` and ``validation_steps``: as the script counts them; 0 where it doesn't. ``refused``: knob → why it
-    isn't turned in this call.
-    """
-
-    model: Model
-    fed_by: str
-    custom_step: bool
-    sets_rate: bool
-    lowers_rate: bool = False
-    acts_by_batch: str = ""
-    saves_by_batch: str = ""
-    epoch_steps: int = 0
-    validation_steps: int = 0
-    written: dict[str, Value] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    dataset_len: int | None = None
-    workers: int = 0
-
-    @property
-    def counted_steps(self) -> tuple[int, ...]:
-        """The script's own ``steps_per_epoch`` and ``validation_steps``, as far as it gives them."""
-        return tuple(steps for steps in (self.epoch_steps, self.validation_steps) if steps)
-
-    def why_no_such_batches(self, old: int | None, new: int) -> str:
-        """Why an epoch of the script's steps can't be made of batches of ``new`` samples; "" where it can.
-
-        ``old``: samples of the script's own batches, None where they aren't known.
-        """
-        steps, per_call = self.epoch_steps, int(self.written["steps_per_execution"])
-        if not steps or old == new:
-            return ""
-        if old is None:
-            return "steps_per_epoch can't follow the batch size: that of the script isn't known"
-        if steps * old % new:
-            return f"{steps} steps of {old} samples each can't be made of batches of {new}"
-        taken = steps * old // new
-        uneven = f"{taken} steps of {new} samples are no multiple of the script's own steps_per_execution, {per_call}"
-        return uneven if taken % per_call else ""
-
-    def why_not_several_steps(self, wanted: int, epoch_steps: int) -> str:
-        """Why so many steps in one call would train another way than one; "" where they wouldn't.
-
-        ``epoch_steps``: in an epoch of this call's batches; 0 where they aren't counted.
-        """
-        if self.acts_by_batch:
-            return f"{self.acts_by_batch} acts with every batch, and would be called with every {wanted}. one only"
-        if self.saves_by_batch:
-            return f"{self.saves_by_batch} saves after a number of batches"
-        uneven = [steps for steps in (epoch_steps, self.validation_steps) if steps % wanted]
-        whose = "as the script counts them" if epoch_steps == self.epoch_steps else "in batches of this size"
-        return f"{uneven[0]} steps, {whose}, are no multiple of {wanted}" if uneven else ""
 
 
 class FitWatch:
@@ -102,21 +42,25 @@ class FitWatch:
 
     def __init__(
         self, session: Session, keras: ModuleType, rates: RateWatch, datasets: DatasetWatch | None,
-        loops: LoopWatch | None, *, on_epoch: Callable[[], None] = lambda: None,
+        loops: LoopWatch | None, *, trajectory: TrajectoryWatch, on_epoch: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.session = session
         self.keras = keras
         self.rates = rates
         self.datasets = datasets
         self.loops = loops
+        self.trajectory = trajectory
         self.on_epoch = on_epoch
         self.backend: str = keras.backend.backend()
         self.nesting = Nesting()
         self.masks = MaskWatch(keras)
         self.obstacles = ObstacleWatch(keras)
-        self.steps = StepWatch(session, self.nesting, self.backend, self.obstacles.stepped)
+        self.steps = StepWatch(session, self.nesting, self.backend, trajectory, self.obstacles.stepped)
         self.split = SplitWatch(session, self.backend, self.masks, self.obstacles)
-        self.on_batch = OnBatchWatch(session, self.backend, rates, self.steps.weights, lambda: self.nesting.active)
+        self.on_batch = OnBatchWatch(
+            session, self.backend, rates, self.steps.weights, trajectory=trajectory,
+            is_inside=lambda: self.nesting.active,
+        )  # fmt: skip
         self.call: FitCall | None = None
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 
@@ -161,7 +105,10 @@ class FitWatch:
             self.masks.model = self.obstacles.model = model
             self.steps.fit_begins()
             try:
-                return original(*bound.args, **bound.kwargs)
+                result = original(*bound.args, **bound.kwargs)
+                if self.session.applied is not None and getattr(result, "epoch", None):
+                    self.session.applied.trains()
+                return result
             finally:
                 self._enter(fits=-1)
                 self.steps.fit_ended()
@@ -212,6 +159,7 @@ class FitWatch:
             self.datasets.meet(x, batched=True)
         elif call.fed_by == "pydataset" and x is not None:
             call.workers = call.written["workers"] = int(x.workers)
+        self.steps.queues.pydataset = x if call.fed_by == "pydataset" else None
 
     def _kind_of(self, x: object) -> str:
         if _is_dataset(x):
@@ -285,10 +233,15 @@ class FitWatch:
         """The batches of the config: into how many parts a step splits one, and its samples by those as written.
 
         Batches are as large as all parts of one: where these make up the script's own batch, it stays as it is. They
-        stay so, too, where an epoch of the script's steps can't be made of others: that is known before any is made.
+        stay so, too, where an epoch of the script's steps can't be made of others: that is known before any is made,
+        and where the script was told the size by its own arguments: it makes whole batches of it (``Knowledge.given``).
         """
         knobs = self.session.knobs
         parts = self.split.parts_for(call.model) if call.fed_by in ("arrays", "dataset") else 1
+        if knobs.set_by("batch_size") is not SetBy.PATCH:
+            if call.fed_by == "dataset" and self.datasets is not None:
+                arguments["x"] = self.datasets.adapt(arguments["x"], batched=True)
+            return parts, 1.0
         if call.fed_by == "dataset" and self.datasets is not None:
             return self._resize_dataset(call, arguments, self.datasets, parts)
         if call.fed_by == "arrays" and (knobs.wants("batch_size") or parts > 1):
@@ -328,6 +281,7 @@ class FitWatch:
     # metrics
 
     def _watch(self, call: FitCall, arguments: FitArguments) -> None:
+        self.trajectory.follows_the_loss |= call.lowers_rate
         callback, given = self._callback(call.model), arguments.get("callbacks")
         if given is not None and hasattr(given, "append") and not isinstance(given, list):
             given.append(callback)  # a CallbackList

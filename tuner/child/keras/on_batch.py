@@ -14,6 +14,7 @@ from ..tensorflow.types import Result
 from .counters import leading_dimension
 from .model import inner_optimizer
 from .rates import RateWatch
+from .trajectory import TrajectoryWatch
 from .types import Model
 from .weights import ModelWeights
 
@@ -31,9 +32,11 @@ class OnBatchWatch:
     """
 
     def __init__(
-        self, session: Session, backend: str, rates: RateWatch, weights: ModelWeights, is_inside: Callable[[], bool]
-    ) -> None:
+        self, session: Session, backend: str, rates: RateWatch, weights: ModelWeights, *, trajectory: TrajectoryWatch,
+        is_inside: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self.session = session
+        self.trajectory = trajectory
         self.backend = backend
         self.rates = rates
         self.is_inside = is_inside
@@ -64,7 +67,9 @@ class OnBatchWatch:
             rows = leading_dimension(args[0] if args else kwargs.get("x"))
             if self.backend != "tensorflow":
                 self.weights.step_begins(model)
+                self.trajectory.fit_begins(model)
                 result = original(model, *args, **kwargs)
+                self.trajectory.fit_stepped(model, 1)
                 self.weights.stepped(model)
                 self._stepped(model, rows, result)
                 return result

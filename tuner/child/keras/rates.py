@@ -15,6 +15,7 @@ from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
+from ..evidence import SetBy
 from ..patches import patch
 from ..session import Session
 from ..tensorflow.functions import not_converted
@@ -60,10 +61,6 @@ class RateWatch:
         self.dropped = ""
         self.fit_factor: float | None = None
         self.loop_factor: Callable[[], float] = lambda: 1.0
-        # A knob that an argument sets is known to the script: its schedule follows it by itself.
-        by_argument = session.knobs.arguments & set(EFFECTIVE_BATCH)
-        self._turned = [knob for knob in EFFECTIVE_BATCH if session.knobs.wants(knob) and not by_argument]
-        self._wanted = _wanted_pace(session, self._turned)
         self._courses: weakref.WeakKeyDictionary[KerasOptimizer, Course] = weakref.WeakKeyDictionary()
 
     def install(self, optimizers: type) -> None:
@@ -74,6 +71,17 @@ class RateWatch:
             patch(optimizers, "get_config", self._config)
         if self.may_be_dropped:
             patch(optimizers, "apply", self._apply)
+
+    @property
+    def _turned(self) -> list[str]:
+        """The knobs by which batches are changed behind the script's back.
+
+        One that its arguments, options or questions set is known to it: its schedule follows it by itself.
+        """
+        knobs = self.session.knobs
+        if knobs.set_by("batch_size") is not SetBy.PATCH or "grad_accumulation" in knobs.arguments:
+            return []
+        return [knob for knob in EFFECTIVE_BATCH if knobs.wants(knob)]
 
     @property
     def may_be_dropped(self) -> bool:
@@ -109,6 +117,15 @@ class RateWatch:
         """Whether an optimizer's rate isn't the number any more that it was made with. With JAX that can't be seen."""
         return any(_is_as_made(optimizer, course) is False for optimizer, course in self._courses.items())
 
+    def known(self) -> list[KerasOptimizer]:
+        """The optimizers that the script has made and still holds."""
+        return list(self._courses)
+
+    def pace_of(self, optimizer: KerasOptimizer) -> float:
+        """Batches as written by those that the optimizer is given: so many of its schedule's steps are one of its."""
+        course = self._courses.get(optimizer)
+        return float(course.pace) if course is not None else 1.0
+
     # the batches that it goes with
 
     def fit_begins(self, model: Model, factor: float) -> bool:
@@ -138,8 +155,8 @@ class RateWatch:
 
     def _settle(self, optimizer: KerasOptimizer, course: Course, factor: float) -> bool:
         """Where that isn't what the config's factor on the rate goes with, the rate becomes the script's own."""
-        pace = Fraction(factor).limit_denominator(10**6)
-        scale = self.scale if pace == self._wanted or (self._wanted is None and pace != 1) else 1.0
+        pace, wanted = Fraction(factor).limit_denominator(10**6), _wanted_pace(self.session, self._turned)
+        scale = self.scale if pace == wanted or (wanted is None and pace != 1) else 1.0
         changed = (pace, scale) != (course.pace, course.scale)
         if scale != course.scale and course.made_with is not None and _is_as_made(optimizer, course) is not False:
             course.made_with *= scale / course.scale

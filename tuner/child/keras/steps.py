@@ -12,6 +12,7 @@ from ..patches import instead, patch
 from ..records import ProbeSide
 from ..session import Session
 from ..tensorflow import FRAMEWORK
+from ..tensorflow.data.ready import ReadyWatch
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.functions import not_converted
 from ..tensorflow.types import ConcreteFunction, Function, Result, Structure
@@ -19,7 +20,9 @@ from ..tensorflow.weights import TapeWeights
 from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
+from .queues import FitQueues
 from .scaling import LossScaleWatch
+from .trajectory import TrajectoryWatch
 from .types import Callback, EpochIterator, Logs, Model, StepIterator, TrainFunction
 from .updates import UpdateWatch
 from .weights import ModelWeights
@@ -53,9 +56,11 @@ class StepWatch:
     """
 
     def __init__(
-        self, session: Session, nesting: Nesting, backend: str, on_step: Callable[[Model], None] = lambda model: None
-    ) -> None:
+        self, session: Session, nesting: Nesting, backend: str, trajectory: TrajectoryWatch,
+        on_step: Callable[[Model], None] = lambda model: None,
+    ) -> None:  # fmt: skip
         self.session = session
+        self.trajectory = trajectory
         self.nesting = nesting
         self.backend = backend
         self.on_step = on_step
@@ -68,6 +73,7 @@ class StepWatch:
         self.scaling = LossScaleWatch()
         self.updates = UpdateWatch()
         self.weights = ModelWeights(session)
+        self.queues = FitQueues(ReadyWatch(sys.modules["tensorflow"]) if backend == "tensorflow" else None)
         self.tape_weights: TapeWeights | None = None
         self.calls = 0
         self.logs: Logs = {}
@@ -85,6 +91,7 @@ class StepWatch:
             holder = next(cls for cls in trainer.__mro__ if "get_metrics_result" in cls.__dict__)
             patch(holder, "get_metrics_result", self._metrics_result)
         module = sys.modules[trainer.__module__]
+        self.queues.install()
         if self.backend == "tensorflow":
             tf = sys.modules["tensorflow"]
             self.graph = GraphCounters(self.session, tf)
@@ -172,6 +179,8 @@ class StepWatch:
                 self.session.clock.training_resumes()
             if self.backend != "jax":
                 self.updates.call_begins(model)
+            state: Any = args[0] if self.backend == "jax" else None
+            self.trajectory.fit_begins(model, state)
             if self.tape_weights is None:
                 self.weights.step_begins(model, args[0][0] if self.backend == "jax" else None)  # type: ignore[index]  # its state
             result = self._run(function, args, timed=per_call == 1)
@@ -192,6 +201,7 @@ class StepWatch:
             self.datasets.fed_by(args[-1])  # type: ignore[arg-type]  # Keras passes the iterator last
         if self.graph is None:
             return self._in_python(function, args)
+        self.queues.fetches_from(args[-1])  # type: ignore[arg-type]  # likewise
         # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
         self.graph.timing = timed
         try:
@@ -247,6 +257,7 @@ class StepWatch:
         before = self.batches_trained // accumulated
         self.batches_trained += micro_steps
         updates = self.batches_trained // accumulated - before
+        self.trajectory.fit_stepped(model, micro_steps)
         self.scaling.stepped(self.batches_trained)
         if self.gradients is not None and self.gradients.waiting and self.graph is not None:
             self.gradients.stepped(updates, self.graph.samples, self.graphs())

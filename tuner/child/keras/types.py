@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from queue import Queue
+from threading import Thread
 from typing import Protocol
 
 from ..tensorflow.types import Optimizer, Strategy, Structure, Variable
@@ -34,6 +36,7 @@ class KerasOptimizer(Optimizer, Protocol):
     """``inner_optimizer`` is declared on those that scale the loss only."""
 
     inner_optimizer: KerasOptimizer
+    variables: Sequence[Variable]
     _iterations: Variable
     _learning_rate: Variable
 
@@ -80,6 +83,21 @@ class PyDataset(Protocol):
     """``keras.utils.PyDataset``; ``workers`` prepare its batches."""
 
     workers: int
+
+
+class Future(Protocol):
+    """A batch that a worker prepares."""
+
+    def ready(self) -> bool: ...
+
+
+class Enqueuer(Protocol):
+    """Has workers prepare the batches of a PyDataset; its thread ends once all of an epoch's were asked for."""
+
+    py_dataset: object
+    future_queue: Queue[Future]
+    ready_queue: Queue[object]
+    run_thread: Thread
 
 
 class StepIterator(Protocol):

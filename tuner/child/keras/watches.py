@@ -12,6 +12,7 @@ from ..tensorflow.strategies import StrategyWatch
 from ..watch import Watch
 from .fit import FitWatch
 from .model import OptimizerWatch, PolicyWatch
+from .trajectory import TrajectoryWatch
 
 
 class Watches:
@@ -26,6 +27,7 @@ class Watches:
         self.datasets: DatasetWatch | None = None
         self.loops: LoopWatch | None = None
         self.policy = PolicyWatch(session)
+        self.trajectory = TrajectoryWatch(session)
         self.optimizers: OptimizerWatch | None = None
         self.fits: FitWatch | None = None
 
@@ -56,7 +58,11 @@ class Watches:
             self.policy.on_first = self.optimizers.on_first = self._model_begins
             self.optimizers.install()
             rates = self.optimizers.rates
-            self.fits = FitWatch(self.session, keras, rates, self.datasets, self.loops, on_epoch=self.on_epoch)
+            self.trajectory.keras, self.trajectory.rate_watch = keras, rates
+            self.fits = FitWatch(
+                self.session, keras, rates, self.datasets, self.loops,
+                trajectory=self.trajectory, on_epoch=self.on_epoch,
+            )  # fmt: skip
             self.fits.install()
         self._join()
 
@@ -69,6 +75,7 @@ class Watches:
             self.optimizers.rates.loop_factor = lambda: datasets.newest_factor
         if self.loops is not None and self.keras is not None and self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
+            self.loops.begins, self.loops.stepped = self.trajectory.batch_begins, self.trajectory.stepped
             if self.fits is not None:
                 self.fits.steps.tape_weights = self.loops.weights
 

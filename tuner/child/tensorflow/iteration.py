@@ -20,6 +20,7 @@ from ..records import ProbeSide
 from ..session import Session
 from ..sources import DataSource, TrainingSources
 from . import FRAMEWORK
+from .data.ready import ReadyWatch
 from .data.watch import DatasetWatch
 from .functions import FunctionWatch, TracedFunction, not_converted
 from .types import Arguments, Dataset, DatasetIterator, Result, Structure, Tensor
@@ -69,6 +70,7 @@ class IterationWatch:
             self._counted,
         )  # fmt: skip
         self.largest = 0
+        self.pipeline = ReadyWatch(tf)
         self._source_of: weakref.WeakKeyDictionary[object, DatasetSource] = weakref.WeakKeyDictionary()
         self._dataset_of: weakref.WeakKeyDictionary[object, Dataset] = weakref.WeakKeyDictionary()
         self._fetching = False
@@ -328,6 +330,21 @@ class IterationWatch:
         turns = [source for source in self.sources if 0 < source.fetches <= 2 * source.training_gaps]
         return [source for source in self.sources
                 if source in chosen or (source in turns and any(map(source.is_like, chosen)))]  # fmt: skip
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nothing shows what lies ready for training: a graph fetches, or TensorFlow doesn't tell."""
+        primary = self.sources.primary
+        return self.pipeline.is_unseen or (primary.iterator() is None if primary is not None else bool(self.training()))
+
+    def ready_samples(self) -> float | None:
+        """Samples that lie ready for the training loop; None where that can't be seen."""
+        primary = self.sources.primary
+        iterator = primary.iterator() if primary is not None else None
+        if iterator is None:
+            return None
+        self.pipeline.fetches_from(iterator)
+        return self.pipeline.samples(self.size)
 
     @property
     def size(self) -> int:

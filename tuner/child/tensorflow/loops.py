@@ -34,6 +34,7 @@ MIN_RETRACES = 5
 class LoopWatch:
     """Patches tapes, functions, optimizers and datasets; while ``fitting``, Keras counts and this stands aside.
 
+    ``begins``, ``stepped``: told of an optimizer before its step, and afterwards how often it has stepped.
     ``rows_given``: samples of the batch that the script has given to the step that runs now; 0 where that isn't known.
     """
 
@@ -43,6 +44,8 @@ class LoopWatch:
         self.fitting = False
         self.trained = False
         self.rows_given = 0
+        self.begins: Callable[[Optimizer], object] = lambda optimizer: None
+        self.stepped: Callable[[Optimizer, int], object] = lambda optimizer, count: None
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
         self.iterations = IterationWatch(session, tf, datasets, self.functions, self._stands_aside)
         self._leader: object = None
@@ -68,6 +71,8 @@ class LoopWatch:
             self.iterations.sources.known and self.iterations.datasets is not None
         )
         if not (self.session.measuring or wanted):
+            if self.session.request.config:
+                patch(self.tf.GradientTape, "gradient", self._noting)
             return
         patch(self.tf.GradientTape, "gradient", self._gradient)
         self.functions.install()
@@ -91,7 +96,20 @@ class LoopWatch:
 
     # gradients
 
+    def _noting(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        """Says that something is trained, and does nothing else: also where it is traced only."""
+
+        def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
+            result = original(tape, target, sources, *args, **kwargs)
+            if self.session.applied is not None and self._trains(sources):
+                self.session.applied.trains()
+            return result
+
+        return not_converted(gradient)
+
     def _gradient(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        original = original if self.session.measuring else self._noting(original)
+
         def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
             result = original(tape, target, sources, *args, **kwargs)
             if not self.session.here or not self._trains(sources):
@@ -144,10 +162,14 @@ class LoopWatch:
                 return original(optimizer, *args, **kwargs)
             if not self.tf.executing_eagerly():
                 self.functions.apply_traced(optimizer)
+                if self.functions.current is not None and not self.functions.is_retracing:
+                    with self.tf.init_scope():  # the step that is traced is the next one, or one of the next
+                        self.begins(optimizer)
                 return original(optimizer, *args, **kwargs)
             if self.functions.current is not None or self._stands_aside():
                 return original(optimizer, *args, **kwargs)
             self._applying = True
+            self.begins(optimizer)
             try:
                 result = original(optimizer, *args, **kwargs)
             finally:
@@ -162,6 +184,7 @@ class LoopWatch:
         applied = self._applied[optimizer] = self._applied.get(optimizer, 0) + 1
         accumulated = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         self._eager_steps += 1
+        self.stepped(optimizer, int(applied % accumulated == 0))
         self._stepped(optimizer, int(applied % accumulated == 0))
 
     # steps
@@ -169,6 +192,8 @@ class LoopWatch:
     def _prepare(self, entry: TracedFunction, args: Arguments) -> Arguments:
         """A function's arguments with adapted datasets; says to the clock what the call is part of."""
         adapted = self.iterations.passed(args, entry.sources)
+        if entry.optimizer is not None:
+            self.begins(entry.optimizer)
         if self.trained and self.session.measuring:
             if entry.takes_gradients:
                 self.session.clock.fetch_begins()
@@ -180,6 +205,8 @@ class LoopWatch:
     def _function_ended(self, entry: TracedFunction, count: float, given: Given) -> None:
         self.weights.stepped()
         self.iterations.gradient_ran(in_graph=entry.fetches)
+        if entry.optimizer is not None:
+            self.stepped(entry.optimizer, int(count))
         if self._makes_its_batches and self.own_batches.is_wanted:
             self._sizes = sizes_of(self.tf, entry.function.name, given)
         self._passed(entry.code, max(1, int(count)))

@@ -98,6 +98,12 @@ class FunctionList(Protocol):
     func: Sequence[NamedFunction]
 
 
+class Table(Protocol):
+    """A table of ``tf.lookup``."""
+
+    resource_handle: Tensor
+
+
 class TensorProto(Protocol):
     """A figure that is written into a graph."""
 
@@ -254,6 +260,8 @@ class ModelNode(Protocol):
     """A node of the plan that tf.data executes."""
 
     name: str
+    num_elements: int
+    buffered_elements: int
     inputs: Sequence[int]
     parameters: Sequence[ModelParameter]
 

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from ..applied import Effect
+from ..applied import AppliedRun, Effect
 from ..patches import patch
+from ..trajectory import KNOBS
 from .checkpoints import NEITHER
 from .loader import LOADER_KNOBS, Loader
 from .modules import NOT_COMPILED, ROUNDINGS
 from .optimizers import implementations
-from .trajectory import KNOBS
-from .types import Optimizer
+from .types import Optimizer, Result
 from .watches import TorchWatches
 
 NO_LOADER = "no DataLoader was made"
@@ -30,13 +30,46 @@ def watch(watches: TorchWatches) -> None:
     if watches.session.knobs.wants("lr_scale"):
         _drop_rates_without_their_batch(looks)
 
+    compiled = _while_compiling(applied)
+
     def step_ended(optimizer: Optimizer, args: object, kwargs: object) -> None:
         # Counting in a graph would have the graph compiled anew with each step.
-        if not torch.compiler.is_compiling() and watches.session.may_be_of("torch"):
+        if torch.compiler.is_compiling():
+            compiled()
+        elif watches.session.may_be_of("torch"):
             watches.steps.rates.took_step(optimizer)
             applied.stepped()
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_ended)
+    _watch_updates_by_hand(watches, applied)
+
+
+def _while_compiling(applied: AppliedRun) -> Callable[[], int]:
+    """Says that steps are taken while a graph with them is made, of which the graph itself knows nothing."""
+
+    def compiled() -> int:
+        applied.trains()
+        return 0
+
+    vars(compiled)["_dynamo_marked_constant"] = True  # torch.compiler.assume_constant_result, without its imports
+    return compiled
+
+
+def _watch_updates_by_hand(watches: TorchWatches, applied: AppliedRun) -> None:
+    """Where the script makes no optimizer each backward is a step, as in a trial."""
+    torch, steps = watches.torch, watches.steps
+    patch(torch.optim.Optimizer, "add_param_group", steps.group_adding)
+
+    def backward(original: Callable[..., Result]) -> Callable[..., Result]:
+        def run(*args: object, **kwargs: object) -> Result:
+            result = original(*args, **kwargs)
+            if not torch.compiler.is_compiling() and not steps.optimizers:
+                applied.trains()
+            return result
+
+        return run
+
+    patch(torch.autograd, "backward", backward)  # not where fp16 has done it: that needs an optimizer
 
 
 def _drop_rates_without_their_batch(looks: AppliedKnobs) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
-from .learning_rates import KNOB as RATE
 from .loader import LOADER_KNOBS, Loader
 from .modules import CUDA_GRAPHS, NOT_COMPILED, ROUNDINGS
 from .parts import KNOB as ACCUMULATION
-from .trajectory import KNOBS as TRAJECTORY_KNOBS
 from .watches import FRAMEWORK, TorchWatches
 
 NO_LOADER = "no DataLoader feeds the training steps"
@@ -171,9 +169,7 @@ class Observation:
         self.steps.rates.observe()
         if self.sources.primary is None:
             self.watches.own_batches.observe()
-        departure = self.steps.trajectory.departure()
-        for knob in (*TRAJECTORY_KNOBS, RATE) if departure else ():
-            knobs.report(knob, Finding(Evidence.CONTRADICTED, departure))
+        self.steps.trajectory.report()
         if "threads" in knobs.requested:
             knobs.compare("threads", torch.get_num_threads())
         if "cudnn_benchmark" in knobs.requested:

@@ -90,7 +90,7 @@ class StepWatch:
             patch(optimizer, "profile_hook_step", self._profile_hook_step)
         turned = any(self.session.knobs.wants(knob) for knob in ("optimizer", KNOB))
         if self.session.measuring or changes or turned:
-            patch(optimizer, "add_param_group", self._add_param_group)
+            patch(optimizer, "add_param_group", self.group_adding)
         if self.gradients.waiting:
             for name in CLIPS:
                 for place in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -103,6 +103,7 @@ class StepWatch:
             self.trajectory.install()
         if changes:
             self.scaling = LossScaling(self.session, torch, self.optimizers)
+            self.scaling.install()
 
     # backward
 
@@ -118,7 +119,8 @@ class StepWatch:
             leads = self.losses.see(losses, alone=len(losses) == 1 and _all_none(grad_tensors))
             around: AbstractContextManager[Gradients] = nullcontext(grad_tensors)
             if self.scaling is not None:
-                around = self.scaling.around(losses, _starts(self.torch, losses, grad_tensors))
+                again = bool(kwargs.get("create_graph", args[1] if len(args) > 1 else False))
+                around = self.scaling.around(losses, _starts(self.torch, losses, grad_tensors), again=again)
             with around as starts:
                 result = original(tensors, starts, *args, **kwargs)
             self.gradients.backward_ended(self.optimizers)
@@ -187,7 +189,7 @@ class StepWatch:
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)
-            self.trajectory.stepped(optimizer)
+            self.trajectory.took_step(optimizer)
             self._count_step()
         return result
 
@@ -242,7 +244,8 @@ class StepWatch:
 
         return scale
 
-    def _add_param_group(self, original: Callable[..., object]) -> Callable[..., object]:
+    def group_adding(self, original: Callable[..., object]) -> Callable[..., object]:
+        """Notes the optimizer, and sets what the config wants of its parameter groups."""
         def add_param_group(optimizer: Optimizer, param_group: Group) -> object:
             states_rate = isinstance(param_group, dict) and "lr" in param_group
             result = original(optimizer, param_group)

@@ -12,7 +12,7 @@ from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
 from . import batches, options, order, plans, vectorize
-from .caches import Place
+from .caches import Place, watch_tables
 from .recipes import Node, RecipeBook, Refused
 
 KNOBS = ("batch_size", "parallel_calls", "vectorized_map", "prefetch", "cache", "deterministic", "private_threads")
@@ -59,6 +59,7 @@ class DatasetWatch:
         """Patches tf.data's methods, to record only. Under "apply" only if a knob asks for it."""
         if self.session.measuring or any(map(self.session.knobs.wants, (*KNOBS, "grad_accumulation"))):
             self.book.install()
+            watch_tables(self.tf)
 
     def is_dataset(self, value: object) -> bool:
         """Whether it is a tf.data dataset (a distributed one isn't)."""
@@ -230,6 +231,13 @@ class DatasetWatch:
     def _written(self, dataset: Dataset) -> Dataset:
         written = self.book.record(dataset).written
         return dataset if written is None else written
+
+    @property
+    def prefetched(self) -> int | str:
+        """Batches that the data which train are prefetched by, "auto" or a number; 0 where that isn't known."""
+        wanted = self.session.request.config.get("prefetch")
+        depth = self.session.facts.as_written.get("prefetch") if wanted is None else wanted
+        return depth if self._met and isinstance(depth, (int, str)) else 0
 
     def refused(self, knob: str) -> str:
         """Why the knob could not be turned in a dataset that was adapted; "" where it could."""

@@ -1,0 +1,174 @@
+"""A Keras config that departs from the script's own course is contradicted: its rates, schedules and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.keras_trials import Trial, arrays, begin, keras, model
+
+__all__ = ["begin"]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+Begin = Callable[..., Trial]
+Train = Callable[[int, Any], None]
+ROWS, EPOCHS = 192, 3
+
+
+def fit(size: int, optimizer: Any, **given: Any) -> None:
+    model(optimizer=optimizer).fit(*arrays(ROWS), batch_size=size, epochs=EPOCHS, verbose=0, shuffle=False, **given)
+
+
+def dataset(size: int, optimizer: Any) -> None:
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(arrays(ROWS)).batch(size)
+    model(optimizer=optimizer).fit(data, epochs=EPOCHS, verbose=0)
+
+
+def on_batch(size: int, optimizer: Any) -> None:
+    made = model(optimizer=optimizer)
+    for x, y in batches(size):
+        made.train_on_batch(x, y)
+
+
+def eager(size: int, optimizer: Any) -> None:
+    made = model()
+    for x, y in batches(size):
+        taken(made, optimizer, x, y)
+
+
+def traced(size: int, optimizer: Any) -> None:
+    import tensorflow as tf
+
+    made = model()
+    step = tf.function(lambda x, y: taken(made, optimizer, x, y))
+    for x, y in batches(size):
+        step(x, y)
+
+
+def batches(size: int) -> Any:
+    """All batches of a training, as tensors."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(arrays(ROWS)).batch(size).repeat(EPOCHS)
+
+
+def taken(made: Any, optimizer: Any, x: Any, y: Any) -> None:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((made(x) - y) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, made.trainable_weights), made.trainable_weights, strict=True))
+
+
+WAYS: dict[str, Train] = {"fit": fit, "dataset": dataset, "on_batch": on_batch, "eager": eager, "traced": traced}
+NUMBER = "a number", lambda size: 0.05
+BY_BATCH = "by the batch", lambda size: 0.05 * size / 32
+OF_SAMPLES = "of samples", lambda size: schedules().CosineDecay(0.05, EPOCHS * ROWS // size)
+OF_BATCHES = "of batches", lambda size: schedules().CosineDecay(0.05, 18)
+SPLIT = {"batch_size": 8, "grad_accumulation": 4}
+FREED = {"batch_size": 64, "lr_scale": 2.0}
+
+
+def schedules() -> Any:
+    return keras().optimizers.schedules
+
+
+def as_written(begin: Begin, train: Train, rate: Callable[[int], Any]) -> dict[str, Any]:
+    """What the baseline's facts are."""
+    trial = begin()
+    train(32, keras().optimizers.SGD(rate(32)))
+    facts = trial.end()
+    assert facts["rates"][0] == [1, pytest.approx(0.05)]
+    assert [step for step, _ in facts["rates"]] == [*range(1, 17)]
+    assert facts["optimizer_steps"] == facts["steps"] == 18
+    return {name: value for name, value in facts.items() if name not in ("kind", "t")}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_rate_of_each_step_is_noted(begin: Begin, way: str) -> None:
+    facts = as_written(begin, WAYS[way], OF_BATCHES[1])
+    written = schedules().CosineDecay(0.05, 18)
+    assert [rate for _, rate in facts["rates"]] == [pytest.approx(float(written(n)), rel=1e-5) for n in range(16)]
+    (schedule,) = facts["schedules"]
+    assert (schedule["name"], schedule["steps"]) == ("CosineDecay", 18)
+    assert schedule["horizon"]["decay_steps"] == 18
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("rate", "why"),
+    [
+        (NUMBER, ""),
+        (BY_BATCH, "step 1 is taken at a learning rate of 0.2, as written 0.05 times 2"),
+        (OF_SAMPLES, ""),
+        (OF_BATCHES, "CosineDecay has decay_steps 2 times the samples that it covers as written"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_a_freed_batch_that_the_script_is_told_keeps_its_course(
+    begin: Begin, way: str, rate: tuple[str, Callable[[int], Any]], why: str
+) -> None:
+    facts = as_written(begin, WAYS[way], rate[1])
+    trial = begin(FREED, **{**facts, "placeholders": ["batch_size"], "effective_batch": "free"})
+    WAYS[way](64, keras().optimizers.SGD(rate[1](64)))
+    trial.end()
+    assert trial.evidence("lr_scale") == (("contradicted", why) if why else ("verified", ""))
+    if why:
+        assert trial.evidence("batch_size") == ("contradicted", why)
+    elif way in ("fit", "dataset"):
+        assert trial.evidence("batch_size")[0] == "verified"
+
+
+@pytest.mark.parametrize("rate", [OF_SAMPLES, OF_BATCHES], ids=lambda each: each[0])
+def test_a_batch_that_the_scripts_own_option_splits_is_held_against_its_course(
+    begin: Begin, rate: tuple[str, Callable[[int], Any]]
+) -> None:
+    """Keras counts each part as a batch, and so do its schedules."""
+    facts = as_written(begin, fit, rate[1])
+    trial = begin(SPLIT, **{**facts, "placeholders": ["batch_size", "grad_accumulation"]})
+    fit(8, keras().optimizers.SGD(rate[1](8), gradient_accumulation_steps=4))
+    trial.end()
+    departs = rate is OF_BATCHES
+    assert trial.evidence("grad_accumulation")[0] == ("contradicted" if departs else "verified")
+    if departs:
+        assert trial.evidence("batch_size")[1] == "CosineDecay has decay_steps 4.5, as written 18"
+
+
+@pytest.mark.parametrize("rate", [NUMBER, OF_BATCHES], ids=lambda each: each[0])
+def test_a_freed_batch_that_is_changed_behind_the_scripts_back_keeps_its_course(
+    begin: Begin, rate: tuple[str, Callable[[int], Any]]
+) -> None:
+    facts = as_written(begin, fit, rate[1])
+    trial = begin(FREED, **{**facts, "effective_batch": "free"})
+    fit(32, keras().optimizers.SGD(rate[1](32)))
+    trial.end()
+    assert trial.evidence("lr_scale") == ("verified", "")
+    assert trial.evidence("batch_size")[0] == "verified"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_rates_that_callbacks_set_are_the_same_in_parts(begin: Begin, told: bool) -> None:
+    """And one that follows the loss is another in each run: only its first step is held against the baseline's."""
+
+    def train(size: int, lowered: float) -> Callable[[int, Any], None]:
+        callback = keras().callbacks
+        plateau = callback.ReduceLROnPlateau("loss", 0.5, patience=0, min_delta=10.0)
+        falling = callback.LearningRateScheduler(lambda epoch, rate: rate * lowered)
+        return lambda _, optimizer: fit(size, optimizer, callbacks=[falling, plateau][: 2 if lowered == 1.0 else 1])
+
+    def evidence(lowered: float, lowered_now: float) -> tuple[str, str]:
+        trial = begin()
+        train(32, lowered)(32, keras().optimizers.SGD(0.05))
+        facts = {name: value for name, value in trial.end().items() if name not in ("kind", "t")}
+        trial = begin(SPLIT, **{**facts, "placeholders": ["batch_size"] if told else []})
+        train(32, lowered_now)(32, keras().optimizers.SGD(0.05))
+        trial.end()
+        return trial.evidence("grad_accumulation")
+
+    assert evidence(0.5, 0.5) == ("verified", "")
+    kind, why = evidence(0.5, 0.4)
+    assert (kind, why.partition(" is taken")[0]) == ("contradicted", "step 1")
+    assert evidence(1.0, 1.0) == ("verified", "")

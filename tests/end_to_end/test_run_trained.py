@@ -1,0 +1,271 @@
+"""``autotune run`` doesn't end with status 0 where nothing was trained, and accuses nobody who may have trained."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENDED = "autotune: nothing was trained: the script took no training step; exit status 8 instead of 0"
+HINT = "autotune: hint: an evaluation, or a training that is complete already, needs no profile: run it without"
+TRAIN = """
+    import torch
+
+    def train(steps):
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(steps):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+"""
+THREADS = {"threads": 1}
+
+
+def run_of(run_child: Callable[..., Any], script: Path, **options: Any) -> Any:
+    return run_child(script, options.pop("config", THREADS), mode="apply", **options)
+
+
+EVALUATES = """
+    import torch
+    with torch.no_grad():
+        print(len(torch.nn.Linear(4, 1)(torch.ones(2, 4))))
+"""
+NOTHING = "print('nothing to do')"
+
+
+@pytest.mark.parametrize(
+    ("config", "strict"), [({"threads": 1}, True), ({"batch_size": 4}, False)], ids=["in effect", "not in effect"]
+)
+def test_a_script_that_only_evaluates_ends_with_a_status_of_its_own(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], config: dict[str, Any], strict: bool
+) -> None:
+    """It ended with 0, under ``strict`` too, where all that the profile sets is in effect."""
+    run = run_of(run_child, write_script(EVALUATES), config=config, strict=strict)
+    assert run.returncode == 8, run.output
+    effect = "in effect: threads" if "threads" in config else "NOT in effect: batch_size (no DataLoader was made)"
+    assert run.output.splitlines() == ["2", f"autotune: at the script's end {effect}", ENDED, HINT]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("how", ["import sys\nsys.exit({})", "import os\nos._exit({})"], ids=["exit", "_exit"])
+def test_however_it_ends_another_status_of_its_own_stays(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, status: int
+) -> None:
+    run = run_of(run_child, write_script(how.format(status)))
+    assert run.returncode == (status or 8), run.output
+    assert (ENDED in run.output) is (status == 0)
+
+
+def test_an_option_that_is_set_is_no_training(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    text = """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--batch-size", type=int, default=8)
+        print(parser.parse_args().batch_size)
+    """
+    knowledge = {"options": {"batch_size": "batch_size"}}
+    run = run_of(run_child, write_script(text), config={"batch_size": 4}, knowledge=knowledge, strict=True)
+    assert run.returncode == 8, run.output
+    assert run.output.splitlines()[0] == "4"
+
+
+def test_a_script_that_computes_gradients_and_takes_no_step_has_not_trained(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """As where a batch of the profile's leaves fewer batches than the script accumulates."""
+    text = TRAIN.replace("            optimizer.step()", "            if step == 8:\n                optimizer.step()")
+    run = run_of(run_child, write_script(text + "\n    train(4)"))
+    assert run.returncode == 8 and ENDED in run.output, run.output
+
+
+@pytest.mark.parametrize(
+    ("ending", "config"),
+    [
+        ("train(1)", THREADS),
+        ("train(1)\n    import os\n    os._exit(0)", THREADS),
+        ("torch.compile(train, backend='eager')(2)", THREADS),
+        pytest.param("train(2)", {"threads": 1, "precision": "bf16"}, marks=pytest.mark.slow),
+        ("import multiprocessing\n    process = multiprocessing.get_context('fork').Process(target=train, args=(2,))\n"
+         "    process.start()\n    process.join()", THREADS),
+    ],
+    ids=["one step", "one step and os._exit", "compiled whole", "precision", "in a forked process"],
+)  # fmt: skip
+def test_one_step_is_a_training(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], ending: str, config: dict[str, Any]
+) -> None:
+    run = run_of(run_child, write_script(f"{TRAIN}\n    {ending}"), config=config)
+    assert run.returncode == 0 and "was trained" not in run.output, run.output
+
+
+BY_HAND = """
+    import torch
+    weight = torch.ones(4, requires_grad=True)
+    for step in range(3):
+        (weight * torch.ones(4)).sum().backward()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad
+            weight.grad = None
+"""
+REPORTED = """
+    import tuner
+    for step in range({first}, 3):
+        tuner.report(step=step)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [(BY_HAND, 0), (REPORTED.replace("{first}", "1"), 0), (REPORTED.replace("{first}", "3"), 8)],
+    ids=["updates by hand", "reported steps", "none reported"],
+)
+def test_steps_of_the_scripts_own_are_seen(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], text: str, status: int
+) -> None:
+    run = run_of(run_child, write_script(text))
+    assert run.returncode == status, run.output
+
+
+SPAWNS = """
+    import multiprocessing
+    import time
+
+    def work(seconds):
+        time.sleep(seconds)
+
+    if __name__ == "__main__":
+        process = multiprocessing.get_context("spawn").Process(target=work, args=(0.0,))
+        process.start()
+        process.join()
+"""
+UNSEEN = "autotune: no training step was seen here; {} may have trained, without the profile"
+
+
+@pytest.mark.parametrize(
+    ("text", "who"),
+    [
+        (SPAWNS, "the process work"),
+        (f"import subprocess, sys\nsubprocess.run([{sys.executable!r}, '-c', 'pass'], check=True)",
+         f"the command {Path(sys.executable).name}"),
+        ("import os\nos.system('sh ./launch.sh')", "the command launch.sh"),
+        ("import threading, time\nthreading.Thread(target=time.sleep, args=(1.0,), name='trainer').start()",
+         "the thread trainer"),
+    ],
+    ids=["spawned", "a command", "a shell", "a thread that goes on"],
+)  # fmt: skip
+def test_who_may_have_trained_elsewhere_is_not_accused(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], tmp_path: Path, text: str, who: str
+) -> None:
+    (tmp_path / "launch.sh").write_text("true\n")
+    run = run_of(run_child, write_script(text))
+    assert run.returncode == 0, run.output
+    assert UNSEEN.format(who) in run.output.splitlines()
+
+
+def test_what_trains_nothing_excuses_nobody(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    """A command that asks for a version, and workers that load data."""
+    text = """
+        import subprocess
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        subprocess.run(["uname"], check=True)
+        for context in ("fork", "spawn"):
+            loader = DataLoader(TensorDataset(torch.ones(4, 1)), num_workers=1, multiprocessing_context=context)
+            if __name__ == "__main__":
+                list(loader)
+    """
+    run = run_of(run_child, write_script(text))
+    assert run.returncode == 8 and ENDED in run.output, run.output
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_a_script_that_is_asked_for_help_is_left_alone(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], word: str
+) -> None:
+    text = """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--version", action="version", version="3")
+        parser.parse_args()
+    """
+    run = run_of(run_child, write_script(text), argv=(word,), strict=True)
+    assert run.returncode == 0 and "autotune" not in run.output, run.output
+
+
+@pytest.mark.parametrize(("rank", "status"), [("0", 8), ("1", 0)])
+def test_of_several_ranks_the_first_one_has_to_train(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, rank: str,
+    status: int,
+) -> None:  # fmt: skip
+    """Another one may serve, or evaluate: its status would end the training of all."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    run = run_of(run_child, write_script(NOTHING))
+    assert run.returncode == status, run.output
+
+
+def test_as_written_nothing_is_asked(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    run = run_of(run_child, write_script(NOTHING), config={})
+    assert run.returncode == 0 and "autotune" not in run.output, run.output
+
+
+KERAS = """
+    import os
+    import sys
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import keras
+    import numpy
+
+    x, y = numpy.ones((16, 3), "float32"), numpy.ones((16, 1), "float32")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    how = sys.argv[1]
+    if how == "fit":
+        model.fit(x, y, batch_size=8, verbose=0)
+    elif how == "complete":
+        model.fit(x, y, batch_size=8, verbose=0, epochs=2, initial_epoch=2)
+    elif how == "on_batch":
+        model.train_on_batch(x, y)
+    elif how == "evaluate":
+        model.evaluate(x, y, verbose=0)
+        model.predict(x, verbose=0)
+    elif how == "tape":
+        import tensorflow as tf
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        variables = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        pytest.param("fit", 0, marks=pytest.mark.slow),
+        pytest.param("on_batch", 0, marks=pytest.mark.slow),
+        ("tape", 0),
+        ("complete", 8),
+        pytest.param("evaluate", 8, marks=pytest.mark.slow),
+    ],
+)
+def test_steps_of_keras_and_tensorflow_are_seen(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, status: int
+) -> None:
+    run = run_of(run_child, write_script(KERAS), argv=(how,), config={"batch_size": 8})
+    assert run.returncode == status, run.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "how", "status"),
+    [(backend, *each) for backend in ("jax", "torch") for each in (("fit", 0), ("on_batch", 0), ("evaluate", 8))],
+)
+def test_steps_of_keras_are_seen_on_its_other_backends(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], backend: str, how: str, status: int
+) -> None:
+    text = KERAS.replace("    import sys\n", f"    import sys\n    os.environ['KERAS_BACKEND'] = {backend!r}\n")
+    run = run_of(run_child, write_script(text), argv=(how,), config={"batch_size": 8})
+    assert run.returncode == status, run.output

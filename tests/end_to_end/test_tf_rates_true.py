@@ -1,0 +1,133 @@
+"""Rates that are true under TensorFlow and Keras: against what the script can keep up, with a real tf.data pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.entries import entries_of
+
+from tuner.analysis.measurement import measurement_of
+from tuner.model import Measurement
+
+Run = Callable[..., Any]
+Write = Callable[..., Path]
+
+START = """
+    import time
+    import keras, numpy, tensorflow as tf
+
+    def load(place):
+        time.sleep(0.02)
+        return numpy.ones((4, 4), "float32"), numpy.ones((4, 1), "float32")
+
+    def shaped(x, y):
+        return tf.ensure_shape(x, (4, 4)), tf.ensure_shape(y, (4, 1))
+
+    def loaded(place):
+        return shaped(*tf.numpy_function(load, [place], (tf.float32, tf.float32)))
+
+    batches = tf.data.Dataset.range(100_000).map(loaded).prefetch(PREFETCH)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+    def computed(step):
+        time.sleep(COMPUTE_S if step else FIRST_S)
+"""
+FIT = """
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            computed(batch)
+
+    model.compile("sgd", "mse")
+    model.fit(batches, epochs=10, verbose=0, callbacks=[Slow()])
+"""
+LOOP = """
+    optimizer = keras.optimizers.SGD()
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x) - y))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+
+    for number, (x, y) in enumerate(batches):
+        step(x, y)
+        computed(number)
+"""
+PY_DATASET = """
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 100_000
+        def __getitem__(self, place):
+            time.sleep(0.02)
+            return load(place)
+    batches = Batches(workers=2, max_queue_size=PREFETCH)
+"""
+
+
+def script(write: Write, text: str, **values: object) -> Path:
+    """The script with its figures filled in; ``FIRST_S`` is what the first step takes, as a compilation does."""
+    for name, value in {"PREFETCH": 64, "COMPUTE_S": 0.008, "FIRST_S": 2.0, **values}.items():
+        text = text.replace(name, str(value))
+    return write(text)
+
+
+def measured(ran: Any) -> Measurement:
+    found = measurement_of(entries_of([{"v": 1, **record} for record in ran.records]), [])
+    assert found is not None, ran.output
+    return found
+
+
+def naive(ran: Any) -> float:
+    """The samples of the window by its seconds."""
+    window = [b for b in ran.of("block") if b["phase"] == "window" and not b["flagged"]]
+    return float(sum(b["samples"] for b in window) / sum(b["seconds"] for b in window))
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(START + FIT, id="fit"),
+        pytest.param(START + LOOP, id="loop"),
+        pytest.param(START + PY_DATASET + FIT, id="PyDataset"),
+    ],
+)
+def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write_script: Write, text: str) -> None:
+    """The data come at 50 batches/s, and the loop takes about 90: some 60 lie ready after a slow first step."""
+    ran = run_child(script(write_script, text), window={"max_s": 0.4, "min_s": 0.4})
+    found = measured(ran)
+    window = [b for b in ran.of("block") if b["phase"] == "window"]
+    truth = 4 / 0.02
+    assert naive(ran) > 1.15 * truth, "the window lies within what was ready"
+    assert window[0]["ready_before"] > window[-1]["ready_after"]
+    assert 0.6 * truth < found.rate < 1.08 * truth, "sleeping takes at least as long as it says"
+    assert found.queue_share > 0.1
+
+
+@pytest.mark.timed
+@pytest.mark.slow
+def test_a_full_queue_of_data_that_keep_up_changes_nothing(run_child: Run, write_script: Write) -> None:
+    ran = run_child(script(write_script, START + FIT, PREFETCH=8, COMPUTE_S=0.03, FIRST_S=0.5))
+    found = measured(ran)
+    assert found.queue_share < 0.03
+    assert found.rate == pytest.approx(naive(ran), rel=0.03)
+    assert any(block["ready_after"] for block in ran.of("block"))
+
+
+UNSEEN = """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    batches = batches.with_options(options)
+"""
+
+
+@pytest.mark.timed
+def test_where_a_queue_cannot_be_seen_the_window_is_longer_and_says_so(run_child: Run, write_script: Write) -> None:
+    path = script(write_script, START + UNSEEN + FIT, PREFETCH=16, FIRST_S=0.5)
+    ran = run_child(path, window={"max_s": 0.4, "min_s": 0.4})
+    window = [b for b in ran.of("block") if b["phase"] == "window"]
+    assert all(block["ready_after"] is None for block in window)
+    assert sum(block["seconds"] for block in window) > 0.7, "48 steps take longer than twice the cap"
+    assert any("prefetch 16 batches" in remark and "can't be seen" in remark for remark in ran.facts["remarks"])

@@ -1,0 +1,77 @@
+"""What lies ready in a pipeline of tf.data: checks run by tf_data_trials.py."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from tuner.child.tensorflow.data.ready import ReadyWatch, read
+
+
+def soon(look: Any, wanted: object) -> None:
+    """Waits until what is looked at is as wanted."""
+    for _ in range(100):
+        if look() == wanted:
+            return
+        time.sleep(0.02)
+    assert look() == wanted
+
+
+def check_batches_and_samples_below_them_are_told() -> None:
+    iterator = iter(tf.data.Dataset.range(1000).prefetch(40).batch(8).prefetch(5))
+    next(iterator)
+    soon(lambda: (read(tf, iterator).batches, read(tf, iterator).samples), (5, 40))
+    watch = ReadyWatch(tf)
+    watch.fetches_from(iterator)
+    assert watch.samples(8) is None, "what came before it may have had another queue"
+    assert watch.samples(8) == 5 * 8 + 40
+    assert watch.capacity(8) == 10
+
+
+def check_a_shuffles_buffer_is_no_stock() -> None:
+    iterator = iter(tf.data.Dataset.range(1000).shuffle(100).batch(8).prefetch(5))
+    next(iterator)
+    soon(lambda: read(tf, iterator).batches, 5)
+    assert read(tf, iterator).samples == 0
+
+
+def check_what_lies_below_a_filter_is_left_out() -> None:
+    iterator = iter(tf.data.Dataset.range(1000).prefetch(40).filter(lambda x: x % 2 == 0).batch(8).prefetch(5))
+    next(iterator)
+    soon(lambda: read(tf, iterator).batches, 5)
+    assert read(tf, iterator).samples == 0
+
+
+def check_the_rest_of_an_epoch_is_no_stock() -> None:
+    known, unknown = tf.data.Dataset.range(80), tf.data.Dataset.range(80).filter(lambda x: x < 80)
+    for dataset in (known, unknown):
+        iterator = iter(dataset.batch(8).prefetch(20))
+        next(iterator)
+        soon(lambda looked=iterator: read(tf, looked).batches, 9)
+        watch = ReadyWatch(tf)
+        watch.fetches_from(iterator)
+        watch.samples(8)
+        next(iterator)
+        assert watch.samples(8) is None
+
+
+def check_data_without_an_end_may_stand_still() -> None:
+    iterator = iter(tf.data.Dataset.range(80).repeat().batch(8).prefetch(20))
+    next(iterator)
+    soon(lambda: read(tf, iterator).batches, 20)
+    watch = ReadyWatch(tf)
+    watch.fetches_from(iterator)
+    assert [watch.samples(8) for _ in range(3)] == [None, 160, 160]
+
+
+def check_what_cannot_be_read_is_said() -> None:
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    iterator = iter(tf.data.Dataset.range(80).batch(8).prefetch(20).with_options(options))
+    watch = ReadyWatch(tf)
+    assert not watch.is_unseen, "nothing was asked yet"
+    watch.fetches_from(iterator)
+    assert watch.samples(8) is None and watch.is_unseen
+    assert watch.capacity(8) == 0

@@ -1,0 +1,131 @@
+"""The course of a training: which steps are noted, and what departs from the baseline."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from support.in_process import InProcess
+
+from tuner.child.counts import Schedule
+from tuner.child.trajectory import FEWEST_STEPS, Trajectory
+
+SPLIT = {"batch_size": 8, "grad_accumulation": 4}
+FREED = {"batch_size": 64, "lr_scale": 2.0}
+WRITTEN = {"batch_size": 32, "grad_accumulation": 1}
+
+
+class Optimizer:
+    """Anything that can be told from others."""
+
+
+class Course(Trajectory):
+    """Of a training whose schedules are given, and whose steps train on ``samples`` each."""
+
+    given: tuple[Schedule, ...] = ()
+
+    def train(self, *rates: float, samples: float = 32.0) -> None:
+        optimizer = Optimizer()
+        for rate in rates:
+            self.step_begins(optimizer, lambda rate=rate: [rate])  # type: ignore[misc]  # a default makes it this rate
+            self.stepped(optimizer)
+            self.session.clock.add_samples(samples, 0.0)
+            self.session.clock.step()
+        self.observe()
+        self.session.facts.optimizer_steps = self.steps
+
+    def schedules(self) -> list[Schedule]:
+        return list(self.given)
+
+
+def course(config: dict[str, Any] | None = None, **knowledge: Any) -> Course:
+    return Course(InProcess(config or {}, {"as_written": WRITTEN, **knowledge}).session)
+
+
+def test_ever_sparser_steps_are_noted_and_read() -> None:
+    """A reading may wait for a device."""
+    made, optimizer = course(), Optimizer()
+    read: list[int] = []
+
+    def rates(step: int) -> list[float]:
+        read.append(step)
+        return [0.1]
+
+    for step in range(1, 1001):
+        made.step_begins(optimizer, partial(rates, step))
+        made.stepped(optimizer)
+    assert [step for step, _ in made.rates] == read
+    assert read[:16] == list(range(1, 17))
+    assert 30 < len(read) < 40
+    assert max(b / a for a, b in pairwise(read[16:])) < 1.3
+
+
+def test_a_call_of_several_steps_has_the_rate_of_its_first() -> None:
+    made, optimizer = course(), Optimizer()
+    for call in range(6):
+        made.step_begins(optimizer, lambda call=call: [float(call)])  # type: ignore[misc]  # as above
+        made.stepped(optimizer, 4)
+    assert made.rates == [(1 + 4 * call, float(call)) for call in range(5)]
+
+
+def test_other_optimizers_are_looked_at_once() -> None:
+    made, first, second = course(), Optimizer(), Optimizer()
+    for step in range(3):
+        for optimizer, rates in ((first, [0.1 * step]), (second, [0.5, 0.6])):
+            made.step_begins(optimizer, lambda rates=rates: rates)  # type: ignore[misc]  # as above
+            made.stepped(optimizer)
+    assert made.steps == 3
+    assert [step for step, _ in made.rates] == [1, 2, 3]
+    assert made.group_rates == [(1, 1, (0.5, 0.6))]
+
+
+@pytest.mark.parametrize(
+    ("rates", "why"),
+    [
+        ((0.1, 0.2, 0.3), ""),
+        ((0.1, 0.2001, 0.3), ""),
+        ((0.1, 0.21, 0.3), "step 2 is taken at a learning rate of 0.21, as written 0.2"),
+        ((0.025, 0.05, 0.075), "step 1 is taken at a learning rate of 0.025, as written 0.1"),
+    ],
+)
+def test_every_rate_is_the_scripts_where_a_step_has_as_many_samples(rates: tuple[float, ...], why: str) -> None:
+    made = course(SPLIT, rates=[[1, 0.1], [2, 0.2], [3, 0.3]])
+    made.train(*rates)
+    assert made.departure() == why
+
+
+def test_a_freed_batch_has_the_first_rate_times_its_factor() -> None:
+    written = [[1, 0.1], [2, 0.2]]
+    twice = "step 1 is taken at a learning rate of 0.4, as written 0.1 times 2"
+    for rates, why in (((0.2, 0.7), ""), ((0.4, 0.7), twice)):
+        made = course(FREED, rates=written)
+        made.train(*rates)
+        assert made.departure() == why
+
+
+@pytest.mark.parametrize(("horizon", "departs"), [(50.0, False), (100.0, True)])
+def test_a_schedule_covers_as_many_samples(horizon: float, departs: bool) -> None:
+    known = [{"name": "Cosine", "horizon": {"length": 100.0}, "steps": 40}]
+    made = course(FREED, rates=[[1, 0.1]], schedules=known, samples=40 * 32.0)
+    made.given = (Schedule("Cosine", {"length": horizon}, 40),)
+    made.train(*[0.2] * 40, samples=64.0)
+    assert made.departure() == departs * "Cosine has length 2 times the samples that it covers as written"
+
+
+def test_what_follows_the_loss_is_held_to_its_first_step() -> None:
+    known = [{"name": "ReduceLROnPlateau", "horizon": {}, "steps": 0}]
+    for second, first in ((0.05, 0.1), (0.1, 0.05)):
+        made = course(SPLIT, rates=[[1, 0.1], [2, 0.1]], schedules=known)
+        made.train(first, second)
+        assert bool(made.departure()) == (first != 0.1)
+
+
+def test_a_step_trains_on_as_many_samples() -> None:
+    steps = FEWEST_STEPS + 1
+    known = {"rates": [[1, 0.1]], "steps": steps, "samples": 32.0 * steps, "optimizer_steps": steps}
+    for samples, why in ((32.0, ""), (8.0, "a step trains on 8 samples, as written on 32")):
+        made = course(SPLIT, **known)
+        made.train(*[0.1] * steps, samples=samples)
+        assert made.departure() == why

@@ -1,0 +1,69 @@
+"""One call of ``Model.fit``: what the script passed, and which knobs it leaves no room for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..records import Value
+from .types import Model
+
+
+@dataclass
+class FitCall:
+    """The newest call of ``fit`` by the script.
+
+    ``fed_by``: "arrays", "dataset" (of tf.data), "pydataset", "generator" or "loader" (of torch). ``written``: knob →
+    the script's own value. ``workers``: that prepare the batches of a PyDataset. ``custom_step``: whether the model has
+    a training step of its own. ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one
+    multiplies it. ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none.
+    ``epoch_steps`` and ``validation_steps``: as the script counts them; 0 where it doesn't. ``refused``: knob → why it
+    isn't turned in this call.
+    """
+
+    model: Model
+    fed_by: str
+    custom_step: bool
+    sets_rate: bool
+    lowers_rate: bool = False
+    acts_by_batch: str = ""
+    saves_by_batch: str = ""
+    epoch_steps: int = 0
+    validation_steps: int = 0
+    written: dict[str, Value] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    dataset_len: int | None = None
+    workers: int = 0
+
+    @property
+    def counted_steps(self) -> tuple[int, ...]:
+        """The script's own ``steps_per_epoch`` and ``validation_steps``, as far as it gives them."""
+        return tuple(steps for steps in (self.epoch_steps, self.validation_steps) if steps)
+
+    def why_no_such_batches(self, old: int | None, new: int) -> str:
+        """Why an epoch of the script's steps can't be made of batches of ``new`` samples; "" where it can.
+
+        ``old``: samples of the script's own batches, None where they aren't known.
+        """
+        steps, per_call = self.epoch_steps, int(self.written["steps_per_execution"])
+        if not steps or old == new:
+            return ""
+        if old is None:
+            return "steps_per_epoch can't follow the batch size: that of the script isn't known"
+        if steps * old % new:
+            return f"{steps} steps of {old} samples each can't be made of batches of {new}"
+        taken = steps * old // new
+        uneven = f"{taken} steps of {new} samples are no multiple of the script's own steps_per_execution, {per_call}"
+        return uneven if taken % per_call else ""
+
+    def why_not_several_steps(self, wanted: int, epoch_steps: int) -> str:
+        """Why so many steps in one call would train another way than one; "" where they wouldn't.
+
+        ``epoch_steps``: in an epoch of this call's batches; 0 where they aren't counted.
+        """
+        if self.acts_by_batch:
+            return f"{self.acts_by_batch} acts with every batch, and would be called with every {wanted}. one only"
+        if self.saves_by_batch:
+            return f"{self.saves_by_batch} saves after a number of batches"
+        uneven = [steps for steps in (epoch_steps, self.validation_steps) if steps % wanted]
+        whose = "as the script counts them" if epoch_steps == self.epoch_steps else "in batches of this size"
+        return f"{uneven[0]} steps, {whose}, are no multiple of {wanted}" if uneven else ""

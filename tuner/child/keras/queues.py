@@ -1,0 +1,79 @@
+"""What lies ready for ``Model.fit``: in a pipeline of tf.data, and in the queue of a PyDataset's workers."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..patches import patch
+from ..tensorflow.data.ready import ReadyWatch
+from ..tensorflow.types import DatasetIterator
+from .types import Enqueuer
+
+Result = TypeVar("Result")
+
+
+class FitQueues:
+    """Of the current call of ``fit``. ``pydataset``: what feeds it, None where that is none.
+
+    ``pipeline``: of what feeds it on TensorFlow; None on the other backends, where it passes through Python unseen.
+    """
+
+    def __init__(self, pipeline: ReadyWatch | None) -> None:
+        self.pipeline = pipeline
+        self.pydataset: object = None
+        self._enqueuer: Callable[[], Enqueuer | None] = lambda: None
+        self._is_new = False
+
+    def install(self) -> None:
+        """Patches the beginning of each iteration in which workers prepare a PyDataset's batches."""
+        module = sys.modules["keras.src.trainers.data_adapters.py_dataset_adapter"]
+        owner = next(cls for cls in module.OrderedEnqueuer.__mro__ if "start" in cls.__dict__)
+        patch(owner, "start", self._start)
+
+    def _start(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def start(enqueuer: Enqueuer, *args: object, **kwargs: object) -> Result:
+            if enqueuer.py_dataset is self.pydataset:
+                self._enqueuer, self._is_new = weakref.ref(enqueuer), True
+            return original(enqueuer, *args, **kwargs)
+
+        return start
+
+    def fetches_from(self, iterator: DatasetIterator) -> None:
+        """The training function is called with this iterator, on TensorFlow."""
+        if self.pipeline is not None:
+            self.pipeline.fetches_from(iterator)
+
+    def samples(self, batch_size: int) -> float | None:
+        """Samples that lie ready, in batches of that size; None where that can't be seen."""
+        enqueuer = self._enqueuer()
+        if enqueuer is None or enqueuer.py_dataset is not self.pydataset:
+            return self.pipeline.samples(batch_size) if self.pipeline is not None else None
+        is_new, self._is_new = self._is_new, False
+        ready = _ready_batches(enqueuer)
+        return None if ready is None or is_new else float(ready * batch_size)
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nothing shows what lies ready in the pipeline of a dataset."""
+        return self.pipeline is None or self.pipeline.is_unseen
+
+    def capacity(self, batch_size: int) -> int:
+        """Batches that can lie ready; 0 where that isn't known."""
+        enqueuer = self._enqueuer()
+        if enqueuer is None or enqueuer.py_dataset is not self.pydataset:
+            return self.pipeline.capacity(batch_size) if self.pipeline is not None else 0
+        return int(getattr(enqueuer.future_queue, "maxsize", 0))
+
+
+def _ready_batches(enqueuer: Enqueuer) -> int | None:
+    """By Keras' own bookkeeping (3.8 to 3.15); None once all batches of an epoch have been asked for."""
+    try:
+        if not enqueuer.run_thread.is_alive():
+            return None
+        waiting = list(enqueuer.future_queue.queue)
+        return sum(bool(future.ready()) for future in waiting) + enqueuer.ready_queue.qsize()
+    except (AttributeError, TypeError, RuntimeError):
+        return None  # another version's, an error that is passed on, a queue that changed meanwhile

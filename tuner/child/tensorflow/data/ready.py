@@ -1,0 +1,128 @@
+"""What lies ready in a pipeline of tf.data: made, and not fetched yet, by the model that TensorFlow keeps of it."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from ..types import DatasetIterator, ModelNode, ModelProto
+
+_BATCHING = ("BatchV2", "ParallelBatch", "PaddedBatchV2", "MapAndBatch")
+# Each element above is one below. A filter, an interleave, a zip or a window isn't so: what lies there isn't counted.
+_ONE_TO_ONE = (
+    "Root", "Prefetch", "Map", "ParallelMapV2", "MapAndBatch", "Shuffle", "ShuffleAndRepeat", "ForeverRepeat",
+    "FiniteRepeat", "MemoryCache", "FiniteTake", "FiniteSkip", "AssertCardinality", "Model", "Options",
+)  # fmt: skip
+_KEPT_FULL = ("Shuffle", "ShuffleAndRepeat")
+"""These give nothing before they are full: their buffer is no stock that a loop could live on."""
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What lies ready at one moment, and what may at most: batches that are whole, and samples that are in none yet.
+
+    ``fetched``: batches so far. The most is by the buffers as they are: TensorFlow widens those that it tunes itself.
+    """
+
+    fetched: int
+    batches: int
+    samples: int
+    most_batches: float
+    most_samples: float
+
+
+def read(tf: ModuleType, iterator: DatasetIterator) -> Stock:
+    """Of an eager iterator. Raises what TensorFlow raises where it keeps no model: a distributed one, no autotuning."""
+    model: ModelProto = tf.data.experimental.get_model_proto(iterator)
+    fetched, ready, most, batched = 0, [0, 0], [0.0, 0.0], 0
+    for node in _in_a_row(model):
+        unit = min(batched, 1)
+        fetched = fetched or int(node.num_elements)
+        if node.name not in _KEPT_FULL:
+            ready[unit] += int(node.buffered_elements)
+            most[unit] += sum(_bound(node))
+        batched += node.name in _BATCHING
+    return Stock(fetched, ready[0], ready[1], most[0], most[1])
+
+
+def _in_a_row(model: ModelProto) -> Iterator[ModelNode]:
+    """The nodes from the last one down, as long as elements are batches, or the samples of one batcher."""
+    key, batchers = model.output, 0
+    while True:
+        node = model.nodes[key]
+        batchers += node.name in _BATCHING
+        if batchers > 1 or node.name not in (*_ONE_TO_ONE, *_BATCHING):
+            return
+        yield node
+        if len(node.inputs) != 1:
+            return
+        key = node.inputs[0]
+
+
+def _bound(node: ModelNode) -> Iterator[float]:
+    for parameter in node.parameters:
+        if parameter.name == "buffer_size":
+            yield parameter.value
+
+
+_UNKNOWN = -2
+"""The cardinality of data whose end comes as a surprise; -1 is that of data without one."""
+
+
+class ReadyWatch:
+    """Of the iterator that training fetches from. ``is_unseen``: whether TensorFlow doesn't tell what lies ready."""
+
+    def __init__(self, tf: ModuleType) -> None:
+        self._tf = tf
+        self._iterator: Callable[[], DatasetIterator | None] = lambda: None
+        self._is_new = True
+        self.is_unseen = False
+        self._made = -1
+        self._cardinality = -1
+        self._stock: Stock | None = None
+
+    def fetches_from(self, iterator: DatasetIterator) -> None:
+        """Training is about to fetch from it, or has."""
+        if iterator is self._iterator():
+            return
+        self._iterator = weakref.ref(iterator)
+        self._is_new = True
+        self._made = self._cardinality = -1
+        dataset = getattr(iterator, "_dataset", None)
+        if dataset is not None:
+            self._cardinality = int(dataset.cardinality())
+
+    def samples(self, batch_size: int) -> float | None:
+        """Samples that lie ready, in batches of that size; None where that can't be seen.
+
+        None as well where nothing more is to come, since what is left of an epoch is no stock of a faster loop, and the
+        first time for an iterator: one before it had a queue of its own.
+        """
+        stock = self._look()
+        if stock is None:
+            return None
+        made = stock.fetched + stock.batches + stock.samples // max(1, batch_size)
+        stands, self._made = made == self._made, made
+        is_new, self._is_new = self._is_new, False
+        ended = made >= self._cardinality if self._cardinality >= 0 else stands and self._cardinality == _UNKNOWN
+        return None if is_new or ended else float(stock.batches * batch_size + stock.samples)
+
+    def capacity(self, batch_size: int) -> int:
+        """Batches that can lie ready, as of the last look; 0 where that isn't known."""
+        stock = self._stock
+        if stock is None:
+            return 0
+        return math.ceil(stock.most_batches + stock.most_samples / max(1, batch_size))
+
+    def _look(self) -> Stock | None:
+        iterator = self._iterator()
+        self._stock = None
+        if iterator is not None and not self.is_unseen:
+            try:
+                self._stock = read(self._tf, iterator)
+            except Exception:
+                self.is_unseen = True  # nor would it be another time
+        return self._stock

@@ -1,0 +1,191 @@
+"""The course of a training, and whether a config departs from the script's own; no framework.
+
+A screen trains for seconds, and what a schedule does shows at a training's end. So the course is compared itself: the
+rate of each of the first optimizer steps and of ever sparser ones, how long each scheduler was told to be, how many
+samples and updates of an averaged model there are to a step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from .counts import Schedule
+from .evidence import Finding
+from .records import Evidence, Knowledge, Value
+from .session import Session
+
+KNOBS = ("grad_accumulation", "batch_size")
+"""The knobs that may change it."""
+_FACTOR = "lr_scale"
+FOLLOWS_THE_LOSS = "ReduceLROnPlateau"
+"""The name of what sets rates by the loss, in PyTorch as in Keras: in each run they are others."""
+_FIRST_STEPS = 16
+_SPARSER = 1.25
+RATE_TOLERANCE = 1e-3
+"""As a share of the largest rate so far."""
+STEP_TOLERANCE = 0.1
+"""Of samples and averages to a step, over at least so many steps: epochs end with smaller batches."""
+FEWEST_STEPS = 20
+_MOST_OPTIMIZERS = 8
+MOST_GROUPS = 64
+
+
+class Trajectory:
+    """Notes the rates at optimizer steps, and holds them and the facts against the baseline's; adapters inherit.
+
+    ``steps``: of the optimizer that stepped first. ``averagings``: updates of averaged models.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.steps = 0
+        self.averagings = 0
+        self.rates: list[tuple[int, float]] = []
+        self.group_rates: list[tuple[int, int, tuple[float, ...]]] = []
+        self._next = 1
+        self._others: weakref.WeakSet[object] = weakref.WeakSet()
+        self._met = 1
+        self._optimizer: weakref.ref[object] | None = None
+
+    # while it trains
+
+    def step_begins(self, optimizer: object, read: Callable[[], Sequence[float]]) -> None:
+        """The optimizer's next step is to be taken. Of several each is looked at once, and the first to step often.
+
+        ``read``: the rates of its groups, none where they can't be read; asked at the steps that are noted only.
+        """
+        if self._optimizer is None:
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is not optimizer:
+            if optimizer not in self._others and self._met < _MOST_OPTIMIZERS:
+                self._others.add(optimizer)
+                rates = tuple(read())
+                if rates:
+                    self.group_rates.append((self._met, 1, rates))
+                self._met += 1
+            return
+        step = self.steps + 1
+        if step < self._next:
+            return
+        self._next = step + 1 if step < _FIRST_STEPS else int(step * _SPARSER) + 1
+        rates = tuple(read())
+        if rates:
+            self.rates.append((step, rates[0]))
+        if len(rates) > 1:
+            self.group_rates.append((0, step, rates))
+
+    def stepped(self, optimizer: object, count: int = 1) -> None:
+        """The optimizer has taken so many steps."""
+        if self._optimizer is not None and self._optimizer() is optimizer:
+            self.steps += count
+
+    # facts
+
+    def schedules(self) -> list[Schedule]:
+        """What moves the rates."""
+        return []
+
+    def observe(self) -> None:
+        """What was seen, into the facts."""
+        facts = self.session.facts
+        facts.rates, facts.averagings = list(self.rates), self.averagings
+        facts.group_rates, facts.schedules = list(self.group_rates), self.schedules()
+
+    # evidence
+
+    def report(self) -> None:
+        """Contradicts the knobs that may change the course, where it departs."""
+        departure = self.departure()
+        for knob in (*KNOBS, _FACTOR) if departure else ():
+            self.session.knobs.report(knob, Finding(Evidence.CONTRADICTED, departure))
+
+    def departure(self) -> str:
+        """How the training departs from the script's own as the baseline showed it, for people; "" where it doesn't."""
+        request = self.session.request
+        known, config = request.knowledge, request.config
+        # An argument of the user's own may well be the learning rate; and a probe runs one side of the loop.
+        own = set(config) & set(known.placeholders) - set(KNOBS)
+        if not known.rates or own or request.probe is not None:
+            return ""
+        same_steps = _effective(config, known) == _effective({}, known)
+        scale = config.get(_FACTOR, 1.0)
+        return (
+            self._departing_schedule(known, same_steps=same_steps)
+            or self._departing_rate(known, float(scale), same_steps=same_steps)
+            or (self._departing_counts(known) if same_steps else "")
+        )
+
+    def _departing_rate(self, known: Knowledge, scale: float, *, same_steps: bool) -> str:
+        """With as many samples to a step each rate must be the script's; else at least the first one."""
+        follows_loss = any(schedule.name == FOLLOWS_THE_LOSS for schedule in known.schedules)
+        scaled = known.gradient_scaler is not None or self.session.request.config.get("precision") == "fp16"
+        # A scaler skips steps, in each run others.
+        last = self.steps if same_steps and not follows_loss and not scaled else 1
+        written = _by_step(known.rates, known.group_rates)
+        largest: dict[tuple[int, int], float] = {}
+        for (optimizer, _), rates in written.items():
+            for group, rate in enumerate(rates):
+                largest[optimizer, group] = max(largest.get((optimizer, group), 0.0), abs(rate))
+        for (optimizer, step), rates in _by_step(self.rates, self.group_rates).items():
+            before = written.get((optimizer, step), ())
+            if step > last or len(before) != len(rates) or (optimizer and follows_loss):
+                continue
+            for group, (rate, own) in enumerate(zip(rates, before, strict=True)):
+                if abs(rate - own * scale) > RATE_TOLERANCE * max(largest[optimizer, group] * scale, 1e-30):
+                    wanted = f"{own * scale:.4g}" if scale == 1.0 else f"{own:.4g} times {scale:.4g}"
+                    where = f" in group {group + 1}" if len(rates) > 1 else ""
+                    where += f" of optimizer {optimizer + 1}" if optimizer else ""
+                    return f"step {step} is taken at a learning rate of {rate:.4g}{where}, as written {wanted}"
+        return ""
+
+    def _departing_schedule(self, known: Knowledge, *, same_steps: bool) -> str:
+        """A scheduler has to cover as many samples as it does as written."""
+        own = self.session.facts.schedules
+        if [schedule.name for schedule in own] != [schedule.name for schedule in known.schedules]:
+            return ""
+        samples = self.session.clock.total_samples
+        for now, before in zip(own, known.schedules, strict=True):
+            fewest = min(now.steps, before.steps)
+            if not same_steps and (fewest < 2 or not samples or not known.samples):
+                continue
+            # So much of an epoch may have passed since its last step.
+            tolerance = 0.0 if same_steps else STEP_TOLERANCE + 1 / fewest
+            ratio = 1.0 if same_steps else (samples / now.steps) / (known.samples / before.steps)
+            for name, length in before.horizon.items():
+                covered = now.horizon.get(name, length) * ratio
+                if abs(covered - length) > tolerance * abs(length):
+                    share = f"{now.horizon[name]:g}, as written {length:g}" if same_steps else f"{covered / length:.3g}"
+                    how = "" if same_steps else " times the samples that it covers as written"
+                    return f"{now.name} has {name} {share}{how}"
+        return ""
+
+    def _departing_counts(self, known: Knowledge) -> str:
+        samples, steps = self.session.clock.total_samples, self.session.clock.total_steps
+        updates = self.session.facts.optimizer_steps
+        if min(steps, known.steps, updates, known.optimizer_steps) < FEWEST_STEPS:
+            return ""
+        now, before = samples / steps, known.samples / known.steps
+        if before and now and abs(now - before) > STEP_TOLERANCE * before:
+            return f"a step trains on {now:.4g} samples, as written on {before:.4g}"
+        now, before = self.averagings / updates, known.averagings / known.optimizer_steps
+        if abs(now - before) > STEP_TOLERANCE * max(before, 1.0):
+            return f"an average of the model is updated {now:.3g} times a step, as written {before:.3g}"
+        return ""
+
+
+def _by_step(
+    first: Iterable[tuple[int, float]], groups: Iterable[tuple[int, int, tuple[float, ...]]]
+) -> dict[tuple[int, int], tuple[float, ...]]:
+    """Optimizer and its step → the rates of its groups."""
+    alone = {(0, step): (rate,) for step, rate in first}
+    return alone | {(optimizer, step): tuple(rates) for optimizer, step, rates in groups}
+
+
+def _effective(config: Mapping[str, Value], known: Knowledge) -> float:
+    """Samples to an optimizer step, as far as the knobs say it."""
+    product = 1.0
+    for knob in KNOBS:
+        value = config.get(knob, known.as_written.get(knob, 1))
+        product *= value if isinstance(value, (int, float)) else 1
+    return product
