@@ -17,7 +17,7 @@ from .fit_call import FitCall
 from .freezing import DRAWS, what_froze
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of
 from .on_batch import OWN_BATCHES
-from .split import OWN_LOSS
+from .split import OWN_LOSS, OWN_PARTS
 from .steps import StepWatch
 from .watches import Watches
 
@@ -202,7 +202,7 @@ class Observation:
         elif self._why_whole(call):
             left_out["grad_accumulation"] = self._why_whole(call)
         if accumulates:
-            left_out["grad_accumulation"] = "the script accumulates gradients itself"
+            left_out["grad_accumulation"] = OWN_PARTS
         if backend == "torch":
             left_out["steps_per_execution"] = "Keras has it on TensorFlow and JAX only"
         if backend != "tensorflow":
@@ -292,9 +292,9 @@ class Observation:
         """Micro-batches in one update: those of the script's own, or the parts that a step was split into."""
         fits = self.watches.fits
         parts = fits.split.seen if fits is not None else 0
-        obstacle = self._why_whole(call) if parts > 1 else ""
-        why = call.refused.get("grad_accumulation", fits.split.refused if fits is not None else "") or obstacle
-        self._compare("grad_accumulation", None if obstacle else accumulation_of(call.model) * max(1, parts), why=why)
+        whole = call.refused.get("grad_accumulation") or (self._why_whole(call) if parts > 1 else "")
+        why = whole or (fits.split.refused if fits is not None else "")
+        self._compare("grad_accumulation", None if whole else accumulation_of(call.model) * max(1, parts), why=why)
 
     def _traced_evidence(self, call: FitCall, steps: StepWatch) -> None:
         """Whether the step depends on what Python draws or counts, which a trace does once and no more."""
