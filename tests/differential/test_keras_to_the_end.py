@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.whole_runs import applied
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -78,7 +79,7 @@ TRAIN = """
         json.dump(told, file)
 """
 SPLIT = {"batch_size": 8, "grad_accumulation": 4}
-KNOWN = {"framework": "keras", "as_written": {"batch_size": 32, "grad_accumulation": 1}}
+AS_WRITTEN = {"batch_size": 32, "grad_accumulation": 1}
 
 
 def plainly(folder: Path, backend: str) -> dict[str, Any]:
@@ -97,13 +98,11 @@ def plainly(folder: Path, backend: str) -> dict[str, Any]:
     "backend", [pytest.param(name, marks=pytest.mark.slow) for name in ("tensorflow", "jax", "torch")]
 )
 def test_a_split_batch_trains_to_the_same_end(
-    backend: str, tmp_path_factory: pytest.TempPathFactory, write_script: Callable[..., Path],
-    run_child: Callable[..., Any],
-) -> None:  # fmt: skip
+    backend: str, tmp_path_factory: pytest.TempPathFactory, write_script: Callable[..., Path]
+) -> None:
     plain = plainly(tmp_path_factory.mktemp("plain"), backend)
     script = write_script(TRAIN)
-    ran = run_child(script, SPLIT, argv=(backend,), mode="apply", knowledge=KNOWN, timeout=250)
-    assert ran.returncode == 0, ran.output
+    applied(script, SPLIT, (backend,), framework="keras", as_written=AS_WRITTEN)
     split = json.loads((script.parent / "told.json").read_text())
     assert plain.pop("kept", []) == split.pop("kept", [])
     assert plain.keys() == split.keys()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -116,3 +117,27 @@ def check_a_function_of_functions_is_looked_at_as_well() -> None:
     expected = values(made.take(3))
     FACTOR = 0
     assert sum(trained(made, trial)) > 0, expected
+
+
+def check_what_a_table_that_may_change_gives_is_not_kept() -> None:
+    changing = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 1)
+    dense = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 1, -1, -2)
+    for table in (changing, dense):
+        trial = Trial(cache=True)
+        made = numbers(30).map(lambda x, table=table: x * table.lookup(tf.zeros([1], tf.int64))[0]).batch(10)
+        trial.train(made, batches=0)
+        table.insert(tf.constant([0], tf.int64), tf.constant([5], tf.int64))
+        assert values(trial.train(made, batches=0)) == [5 * x for x in range(30)]
+        assert "LookupTableFindV2" in trial.watch.refused("cache")
+
+
+def check_what_a_steady_table_gives_is_kept() -> None:
+    steady = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0], [2], tf.int64, tf.int64), 1)
+    words = keras.layers.TextVectorization(output_sequence_length=1)
+    words.adapt(["0 1 2"])
+    for function in (
+        lambda x: x * steady.lookup(tf.zeros([], tf.int64)), lambda x: words(tf.strings.as_string(x)),
+    ):  # fmt: skip
+        trial = Trial(cache=True, parallel_calls=2)
+        trial.train(numbers().map(function).batch(10))
+        assert trial.watch.applied["cache"].changed == trial.watch.applied["parallel_calls"].changed == 1

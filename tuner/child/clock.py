@@ -35,6 +35,13 @@ _T_HOPELESS = 4.773
 """The one-sided 99.75% quantile of Student's t with five degrees of freedom."""
 
 
+STEPS_BETWEEN_WAITS = 8
+"""Of a block on a device that works behind the script's back. A wait for it takes away the lead that the script had:
+what the script does itself in a step (fetches, launches) then shows once a block, where it would have been hidden."""
+_LONGEST = 8
+"""Times ``block_s``, after which such a block ends all the same: steps of seconds would make it endless."""
+
+
 @dataclass
 class _Count:
     """What is counted of steps: samples, their tokens, seconds waited for data, iterations begun, seconds of those."""
@@ -56,7 +63,8 @@ class _Count:
 class StepClock:
     """Groups steps into blocks: warm-up first, then the window, until it is precise enough or capped.
 
-    ``synchronize`` waits for the device and is called once a block. ``activity`` is a number that changes
+    ``synchronize`` waits for the device and is called once a block; ``asynchronous``: whether that takes a lead away
+    from the script, so that a block holds several steps. ``activity`` is a number that changes
     whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
     ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
 
@@ -88,6 +96,7 @@ class StepClock:
         self.total_samples = 0.0
         self.min_window_steps = 0
         self.counts_samples = True
+        self.asynchronous = False
         self.on_block: Callable[[], None] = lambda: None
         self.ready: Callable[[], float | None] = lambda: None
         self._validating = False
@@ -206,7 +215,7 @@ class StepClock:
             return False
         self._steps += count
         self._phase_steps += count
-        if self._validating or self._clock() - self._block_started >= self._window.block_s:
+        if self._validating or self._is_long_enough(self._clock() - self._block_started):
             self._close_block(flagged=self._validating)
             self._training_again()
             self._advance()
@@ -214,6 +223,12 @@ class StepClock:
             # Epochs shorter than a block end every block by their validation.
             self._advance()
         return self.complete
+
+    def _is_long_enough(self, seconds: float) -> bool:
+        """Whether a block of so many seconds, as the script's own thread sees them, may end."""
+        if not self.asynchronous or self._steps >= STEPS_BETWEEN_WAITS:
+            return seconds >= self._window.block_s
+        return seconds >= _LONGEST * self._window.block_s
 
     def _training_again(self) -> None:
         if self._validating:

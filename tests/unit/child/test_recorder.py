@@ -13,7 +13,8 @@ from support.in_process import Log
 
 from tuner.child.clock import StepClock, relative_half_width
 from tuner.child.recorder import Recorder
-from tuner.child.records import Note, Window
+from tuner.child.records import ChildRequest, Note, Window
+from tuner.child.session import Session
 
 WINDOW = Window(
     warmup_steps=10, warmup_s=3.0, block_s=0.25, min_blocks=12, min_s=3.0, max_s=20.0, target_half_width=0.02
@@ -297,3 +298,49 @@ def test_epochs_shorter_than_a_block_still_complete_the_window(log: Log, time: T
         clock.validation_begins("val")
         time.now += 0.002
     raise AssertionError("the window never ended")
+
+
+def _on_a_card(log: Log, *, asynchronous: bool, script_s: float, card_s: float, block_s: float = 0.25) -> float:
+    """Seconds a step as the blocks tell them: a card is given each step after ``script_s`` of the script's own."""
+    time, done = Time(), 0.0
+
+    def synchronize() -> None:
+        time.now = max(time.now, done)
+
+    window = Window(block_s=block_s, warmup_s=0.0, warmup_steps=1, max_s=60.0, target_half_width=0.0)
+    clock = StepClock(log, window, synchronize=synchronize, clock=time)
+    clock.asynchronous = asynchronous
+    while not clock.complete:
+        time.now += script_s
+        done = max(done, time.now) + card_s
+        clock.step()
+    blocks = [record for record in log.records if record["kind"] == "block" and record["phase"] == "window"]
+    return float(sum(block["seconds"] for block in blocks) / sum(block["steps"] for block in blocks))
+
+
+@pytest.mark.parametrize(
+    ("script_s", "card_s", "excess"), [(0.3, 0.35, 0.15), (0.06, 0.3, 0.03), (0.002, 0.01, 0.01), (5.0, 9.0, 0.6)]
+)
+def test_waits_for_a_card_hardly_take_the_scripts_lead_away(
+    log: Log, script_s: float, card_s: float, excess: float
+) -> None:
+    """Where the script needs a quarter of a second for itself each step was waited for: 86% too long in the first."""
+    seconds = _on_a_card(log, asynchronous=True, script_s=script_s, card_s=card_s)
+    assert card_s <= seconds <= card_s * (1 + excess)
+
+
+def test_each_step_of_a_screen_is_still_a_block(log: Log) -> None:
+    _on_a_card(log, asynchronous=True, script_s=0.01, card_s=0.5, block_s=0.0)
+    assert {record["steps"] for record in log.records if record["kind"] == "block"} == {1}
+
+
+def test_what_works_at_once_has_blocks_as_short_as_before(log: Log) -> None:
+    assert _on_a_card(log, asynchronous=False, script_s=0.3, card_s=0.0) == pytest.approx(0.3)
+    assert {record["steps"] for record in log.records if record["kind"] == "block"} == {1}
+
+
+def test_a_trial_on_a_card_waits_for_it_rarely() -> None:
+    """The clock is told by the device."""
+    for label, waits_rarely in (("cuda:0", True), ("cpu", False)):
+        session = Session(ChildRequest(device=label), Recorder(None))
+        assert session.clock.asynchronous is waits_rarely

@@ -99,6 +99,7 @@ def test_a_fault_of_ours_does_not_take_the_training_down(capfd: pytest.CaptureFi
         raise KeyError("x")
 
     session.applied.attend(broken)
+    session.applied.trains()
     assert session.applied.ended(0) == 0
     said = capfd.readouterr().err.splitlines()
     assert said[0] == "autotune: a fault of its own: what was applied can't be told: KeyError: 'x'"
@@ -116,6 +117,7 @@ def test_where_steps_are_not_seen_it_is_told_after_a_while(
         session.applied.training_begins()
     for thread in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
         thread.join()
+    session.applied.trains()
     assert session.applied.ended(0) == 0
     assert capfd.readouterr().err == "autotune: after 0 s of training in effect: batch_size (2 places)\n"
 

@@ -23,6 +23,7 @@ class Device:
 
     ``torch_optimizer_default``: the implementation of an optimizer's update that PyTorch takes there by itself; ""
     where that is the plain loop. ``tensorflow_place``: where TensorFlow puts what is to run on it.
+    ``asynchronous``: whether it works behind the script's back, which runs ahead of it until it is waited for.
     ``xla_runs_in_threads``: whether what XLA has compiled for it runs in threads of this process, so that their time
     shows that it ran.
     """
@@ -31,6 +32,7 @@ class Device:
     torch_type: ClassVar[str]
     torch_optimizer_default: ClassVar[str] = ""
     tensorflow_place: ClassVar[str] = "/CPU:0"
+    asynchronous: ClassVar[bool] = False
     xla_runs_in_threads: ClassVar[bool] = False
 
     def __init__(self, label: str) -> None:

@@ -98,6 +98,12 @@ class FunctionList(Protocol):
     func: Sequence[NamedFunction]
 
 
+class Table(Protocol):
+    """A table of ``tf.lookup``."""
+
+    resource_handle: Tensor
+
+
 class TensorProto(Protocol):
     """A figure that is written into a graph."""
 

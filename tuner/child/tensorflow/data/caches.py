@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType
 
-from ..types import Dataset, Structure, Tensor
+from ...patches import patch
+from ..types import Dataset, Structure, Table, Tensor
 from .recipes import Node, RecipeBook, Refused
 
 # Sources that give the same elements in the same order each time; the first ones have them in memory already.
@@ -33,9 +35,12 @@ SAMPLES_MEASURED = 3
 UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
 ENDLESS_COUNT = 2**48  # a counter has an end, too, that nobody reaches
 
-# Calls: what they do is seen in the bodies that they call. Assertions, prints and look-ups change no result.
+# Calls: what they do is seen in the bodies that they call. Assertions and prints change no result, nor do look-ups in a
+# table that stays as it is.
 _CALLS = ("StatefulPartitionedCall", "If", "Case", "While")
-_HARMLESS = ("Assert", "Print", "PrintV2", "LookupTableFindV2", "LookupTableSizeV2")
+_HARMLESS = ("Assert", "Print", "PrintV2")
+_LOOK_UPS = ("LookupTableFindV2", "LookupTableSizeV2")
+_changing_tables: weakref.WeakSet[Table] = weakref.WeakSet()
 # Sources inside of an interleaved function are marked as stateful only lest they be folded into constants.
 _SOURCE_OPS = re.compile(r"(TFRecord|TextLine|FixedLengthRecord|Range|TensorSlice|Tensor|CSV)Dataset(V\d)?")
 # They draw random numbers, and nothing else of them lasts: which element gets which number is random anyway.
@@ -46,6 +51,25 @@ _DRAWS = re.compile(
 )
 _OF_VARIABLES = re.compile(r"(Read|Assign|AssignAdd)VariableOp")
 _SEED_STATE = "seed_generator_state"
+
+
+def watch_tables(tf: ModuleType) -> None:
+    """Patches the tables that the script may change, to know them again: of a look-up a graph doesn't say in which."""
+
+    def making(original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(table: Table, *args: object, **kwargs: object) -> None:
+            original(table, *args, **kwargs)
+            _changing_tables.add(table)
+
+        return __init__
+
+    for kind in (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable):
+        patch(kind, "__init__", making)
+
+
+def _reads_changing_table(dataset: Dataset) -> bool:
+    read = [handle for function in dataset._functions() for handle in function.function.captured_inputs]
+    return any(table.resource_handle is handle for table in list(_changing_tables) for handle in read)
 
 
 def operations(dataset: Dataset) -> set[str]:
@@ -62,7 +86,8 @@ def stateful_ops(dataset: Dataset) -> list[str]:
     """Operations in the functions handed to the dataset's last link that may give another result each time."""
     registry = sys.modules["tensorflow.python.framework.op_def_registry"]
     stateful = []
-    for name in sorted(operations(dataset) - {*_CALLS, *_HARMLESS}):
+    harmless = _HARMLESS if _reads_changing_table(dataset) else (*_HARMLESS, *_LOOK_UPS)
+    for name in sorted(operations(dataset) - {*_CALLS, *harmless}):
         definition = registry.get(name)
         if definition is None or (definition.is_stateful and not _SOURCE_OPS.fullmatch(name)):
             stateful.append(name)

@@ -12,7 +12,7 @@ from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
 from . import batches, options, order, plans, vectorize
-from .caches import Place
+from .caches import Place, watch_tables
 from .recipes import Node, RecipeBook, Refused
 
 KNOBS = ("batch_size", "parallel_calls", "vectorized_map", "prefetch", "cache", "deterministic", "private_threads")
@@ -59,6 +59,7 @@ class DatasetWatch:
         """Patches tf.data's methods, to record only. Under "apply" only if a knob asks for it."""
         if self.session.measuring or any(map(self.session.knobs.wants, (*KNOBS, "grad_accumulation"))):
             self.book.install()
+            watch_tables(self.tf)
 
     def is_dataset(self, value: object) -> bool:
         """Whether it is a tf.data dataset (a distributed one isn't)."""
