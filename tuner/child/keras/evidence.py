@@ -32,6 +32,7 @@ EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every ope
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
 """Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
 OWN_RATE = "the script sets the rate while it trains"
+UNREAD_RATE = "the script knows its batch size, and its rate can't be read: it may follow the batch by itself"
 UNREAD = "the optimizer's count of its steps can't be read"
 UNSCALED = "nothing in the script's own training step scales its loss, which fp16 needs"
 
@@ -317,6 +318,8 @@ class Observation:
             knobs.compare("lr_scale", None, why=OWN_RATE)
         elif optimizers is not None and optimizers.rates.dropped:
             knobs.compare("lr_scale", None, why=optimizers.rates.dropped)
+        elif knobs.set_by("batch_size") is not SetBy.PATCH and not self.watches.trajectory.rates:
+            knobs.report("lr_scale", Finding(Evidence.CONTRADICTED, UNREAD_RATE, changed=0))
         elif optimizers is None or not optimizers.rates.scaled:
             knobs.inapplicable("lr_scale", "no optimizer has a rate", sites=0)
         else:
