@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, SupportsFloat
 
-from . import devices, user_modules
+from . import devices
 from .applied import AppliedRun
 from .clock import StepClock
 from .facts import ScriptFacts
@@ -22,6 +22,7 @@ from .knobs import Knobs
 from .metrics import Metrics
 from .recorder import Recorder
 from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, TrainingPause, Value, WindowEnd
+from .user_modules import UserModules
 from .watch import KNOBS_OF, Pause, Watch
 
 STOP_GRACE_S = 6.0
@@ -95,6 +96,7 @@ class Session:
         self.facts = ScriptFacts(without=list(request.without))
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
+        self._modules = UserModules(request.folder)
         self.exit_listeners: list[ExitListener] = []
         self.observers: list[Callable[[], None]] = []
         """Called once, when the window or the script has ended."""
@@ -271,6 +273,8 @@ class Session:
             raise StopTrial
         if self.clock.total_steps == 0:
             self.recorder.emit(FirstStep(time.monotonic() - self._started))
+            if self.measuring and not self.request.config:
+                self._modules.begin()
         if self.clock.step(count):
             self.stop("the window is complete")
         if self._is_late():
@@ -314,7 +318,7 @@ class Session:
             observe()
         self.metrics.send_logged()
         if not self.request.config:
-            self.facts.module_hashes = user_modules.hashes(self.request.folder)
+            self.facts.module_hashes = self._modules.hashes()
         if self._own_steps:
             self.facts.unit = "samples" if self._own_samples else "steps"
         self._leave_out_unwatched()
