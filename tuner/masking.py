@@ -44,6 +44,8 @@ _OF_TEXT = frozenset({
     "target", "source", "src", "tgt", "input", "output", "concept", "subject", "style", "control", "query", "latent",
     "register", "sos", "sot", "eot", "unknown", "null", "empty", "dummy", "think", "thinking",
 })  # fmt: skip
+_STORES = frozenset({"s3", "gcs", "storage", "hub"})
+"""Whose keys are the places of files as well."""
 _ABSENT = frozenset({"no", "not", "without", "disable"})
 _SPECIAL = re.compile(r"<.*>|\[.*\]|[^A-Za-z0-9]+")
 """A word that no text holds: it marks something for a language model."""
@@ -67,7 +69,7 @@ _SHAPES = tuple(re.compile(pattern) for pattern in (
 ))  # fmt: skip
 """What is a secret by itself, in whatever it stands: keys of services, and what addresses and headers carry."""
 _NAME = r"[A-Za-z][\w.-]*"
-_VALUE = rf"({re.escape(MASK)}|[^\"',;&}}\])\s]+)"
+_VALUE = rf"({re.escape(MASK)}|(?!\{{)[^\"',;&}}\])\s]+)"
 _INSIDE = tuple(re.compile(pattern) for pattern in (
     # Of NAME=VALUE, but for a knob's place; of "NAME": VALUE, as in JSON and in headers; of an option and its value.
     rf"(?<![\w.{{-])(?=({_NAME})[\"']?=[\"']?{_VALUE})", rf"(?:^|[,{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_VALUE}",
@@ -164,7 +166,7 @@ def _values(argv: Sequence[str]) -> Iterator[tuple[int, int, str, str]]:
 
 def _is_secret(name: str, value: str) -> bool:
     words = _words(name)
-    if not words or value.lower() in _HARMLESS or re.fullmatch(r"\{.*\}", value):
+    if not words or value.lower() in _HARMLESS or re.match(r"\{.*\}", value):
         return False  # a switch, or a knob's place
     *before, last = words
     if _ABSENT & {*before[:1]} or _FILE.fullmatch(value):
@@ -173,11 +175,14 @@ def _is_secret(name: str, value: str) -> bool:
         return False
     if last == "key":
         owned = not _OF_DATA & {*before[-1:]} and bool(_OWNERS_OF_KEYS & {*before[-2:]})
-        return owned or _is_random(value)
+        place = "/" in value and bool(_STORES & {*before[-1:]})
+        return (owned and not place) or _is_random(value)
     if last == "token" and (_OF_TEXT & {*before[-1:]} or _SPECIAL.fullmatch(value)):
         return False
     if last in ("auth", "authorization") and value.lower() in _KINDS_OF_AUTH:
         return False
+    if last == "pat" and set(value) & set("*?[]^$\\"):
+        return False  # a pattern
     if last == "pwd" and value.startswith(("/", ".", "~")):
         return False  # a folder
     return last in _SECRET_WORDS

@@ -92,3 +92,28 @@ def test_several_steps_in_a_call_are_not_verified_where_nothing_counts_them(
     trial.end()
     unread = ("unverifiable", "the optimizer's count of its steps can't be read")
     assert trial.evidence("steps_per_execution") == (("verified", "") if readable else unread)
+
+
+def test_a_training_function_of_the_scripts_own_takes_no_several_steps(begin: Begin) -> None:
+    """It takes one batch in a call, where Keras would count four: an epoch would train on a quarter of its data."""
+    k = keras()
+
+    class Own(k.Sequential):  # type: ignore[misc, name-defined]  # Keras is imported late
+        def make_train_function(self, force: bool = False) -> Any:
+            def one(iterator: Any) -> Any:
+                return self.train_step(next(iterator))
+
+            self.train_function = one
+            return one
+
+    def train() -> int:
+        made = Own([k.Input((4,)), k.layers.Dense(1)])
+        made.compile("sgd", "mse")
+        made.fit(*arrays(80), batch_size=10, epochs=2, verbose=0)
+        return int(made.optimizer.iterations.numpy())
+
+    baseline = begin()
+    assert train() == 16
+    assert "steps_per_execution" not in baseline.end()["as_written"]
+    begin({"steps_per_execution": 4}, framework="keras", as_written={"steps_per_execution": 1})
+    assert train() == 16

@@ -22,6 +22,8 @@ STEPS = """
 import tuner
 for number in range(9):
     tuner.report(step=number)
+    if number == 4 and "edit" in globals():
+        edit()
 """
 
 
@@ -54,8 +56,11 @@ def test_what_the_script_writes_itself_is_no_source_of_the_users(ran: Callable[[
 
 def test_a_module_that_is_edited_while_the_script_runs_is_told(ran: Callable[[str], Outcome], tmp_path: Path) -> None:
     """The trial was one of the version that it had imported, and nobody knows which that was."""
-    edits = "import net, subprocess\nsubprocess.run(['sh', '-c', 'echo LAYERS = 3 > net.py'], check=True)\n"
-    known = ran(edits).knowledge
+    edit = "subprocess.run(['sh', '-c', 'echo LAYERS = 3 > net.py'], check=True)\n"
+    before = ran(f"import subprocess\n{edit}import net\n").knowledge.module_hashes
+    assert before == {"net.py": hashlib.sha256(b"LAYERS = 3\n").hexdigest()}, "a program made it, and was through"
+    (tmp_path / "net.py").write_text("LAYERS = 2\n")
+    known = ran(f"import net, subprocess\ndef edit(): {edit}").knowledge
     assert known.module_hashes == {"net.py": ""}
     script = tmp_path / "train.py"
     sha256 = hashlib.sha256(script.read_bytes()).hexdigest()

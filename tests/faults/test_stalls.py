@@ -49,6 +49,42 @@ def validate():
         WAIT
 """
 
+TENSORFLOW = """
+import time, numpy, keras, tensorflow as tf
+traces = 0
+def traced():
+    global traces
+    traces += 1
+    time.sleep(4 if traces > FIRST else 0)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD()
+def data(rows):
+    return tf.data.Dataset.from_tensors((tf.ones((rows, 4)), tf.ones((rows, 1)))).repeat(60)
+"""
+TAPES = """
+@tf.function(reduce_retracing=False)
+def step(x, y):
+    traced()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - y))
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+for rows in 8, 4:
+    for x, y in data(rows):
+        step(x, y)
+        time.sleep(0.01)
+"""
+FIT = """
+class Traced(keras.Sequential):
+    def train_step(self, data):
+        traced()
+        return super().train_step(data)
+model = Traced(model.layers)
+model.compile("sgd", "mse")
+slow = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.01))
+for rows in 8, 4:
+    model.fit(data(rows), verbose=0, callbacks=[slow])
+"""
+
 
 @pytest.fixture
 def run(tmp_path: Path, write_script: Callable[..., Path]) -> Run:
@@ -95,6 +131,22 @@ steps(60)
     outcome = run(TORCH.replace("WAIT", "pass") + compiles, no_progress_s=2.0)
     assert outcome.complete, outcome.detail
     assert outcome.knowledge.silences.compilation_s > 2.5
+
+
+@pytest.mark.parametrize(
+    ("loop", "first"),
+    [pytest.param(TAPES, 2, id="tapes"), pytest.param(FIT, 1, id="fit", marks=pytest.mark.slow)],
+)
+def test_a_training_function_may_be_traced_anew_for_long(run: Run, loop: str, first: int) -> None:
+    outcome = run(TENSORFLOW.replace("FIRST", str(first)) + loop, no_progress_s=2.0)
+    assert outcome.complete, outcome.detail
+    assert outcome.knowledge.silences.compilation_s > 3.5
+
+
+def test_what_compiles_unseen_in_a_training_may_take_as_long_as_its_start_did(run: Run) -> None:
+    outcome = run(f"{REPORTS}\ntime.sleep(4)\nsteps(1, 30)\ntime.sleep(2.5)\nsteps(30, 60)")
+    assert outcome.complete, outcome.detail
+    assert outcome.knowledge.silences.training_s > 2.0
 
 
 def test_a_loop_that_hangs_is_ended_soon(run: Run) -> None:

@@ -182,6 +182,16 @@ TENSORFLOW = """
         print(tf.saved_model.load("deployed").variable.numpy())
         with tf.summary.create_file_writer("logs").as_default():
             tf.summary.scalar("x", value, step=0)
+        for folder in ("logs", "removed"):
+            os.makedirs(folder, exist_ok=True)
+            tf.profiler.experimental.start(folder)
+            tf.profiler.experimental.stop()
+            print(len(os.listdir(folder + "/plugins/profile")) - (top == "theirs" and not preparing))
+            if not preparing:
+                shutil.rmtree(folder)
+                writer = tf.summary.create_file_writer(folder + "/run")
+                writer.close()
+                print(os.listdir(folder), len(os.listdir(folder + "/run")), len(gfile.glob(folder + "/run/*")))
         if preparing:
             with gfile.GFile("deep/er/f.txt", "w") as file:
                 file.write("deep")

@@ -64,6 +64,7 @@ from tuner.masking import (
         (("--dsn", "host=x password=abc n=1"), ("--dsn", f"host=x password={MASK} n=1")),
         (("--args", "--lr 1 --token abc -v"), ("--args", f"--lr 1 --token {MASK} -v")),
         (("--url", "https://abc4567890123456789x@host/x"), ("--url", f"https://{MASK}@host/x")),
+        (("--s3_key", "abc/56789+bcdef12345/uvwxyz"), ("--s3_key", MASK)),
         (("--key", "550e8400-abc0-41d4-a716-446655440000"), ("--key", MASK)),
     ],
 )
@@ -95,7 +96,8 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--auth", "basic"), ("--auth=oauth2",), ("--no-auth", "data/train"), ("--without-token", "x"),
         ("--opts", "sort_key=a,pad_token=b,auth=basic"), ("--config", '{"key": "label", "tokens": 3}'),
         ("--prompt", "tell me the secret: love"), ("--note", "a token of love"), ("--args", "--pad-token x --token 4"),
-        ("--url", "https://someone@dev.azure.com/x"),
+        ("--url", "https://someone@dev.azure.com/x"), ("--s3_key", "data/train.npz"), ("--pat", "*.jpg"),
+        ("--slot-token={slots}",), ("slot.token={slots=4|8}",), ("--opts", "slot.token={slots=4|8},n=3"),
         ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
     ],
 )  # fmt: skip

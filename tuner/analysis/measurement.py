@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tuner.analysis.resources import ResourceSample, card_use, cpu_use, peak_host_bytes
+from tuner.analysis.resources import ResourceSample, card_use, cpu_use, held_bytes, peak_host_bytes
 from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
 from tuner.child import records as child
@@ -57,7 +57,7 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
         blocks=blocks,
         data_wait_share=None if knowledge.wait_is_unseen else window.wait_share,
         peak_host_bytes=peak_host_bytes(samples),
-        peak_device_bytes=_peak_device_bytes(records),
+        peak_device_bytes=_peak_device_bytes(records, samples),
         first_step_s=0.0 if first_step is None else first_step.seconds,
         compile_s=sum((record.seconds for record in all_of(records, child.Compile)), 0.0),
         losses=_loss_series(records),
@@ -209,6 +209,20 @@ def _measured(block: child.Block, *, counted: bool) -> Block:
     return Block(block.samples if counted else float(block.steps), block.steps, block.seconds, block.wait_s)
 
 
-def _peak_device_bytes(records: Iterable[Record]) -> int | None:
+def _peak_device_bytes(records: Iterable[Record], samples: Sequence[ResourceSample]) -> int | None:
     """Reserved by the framework plus what the driver and its libraries hold beside it; None where nobody told."""
-    return max((memory.reserved + memory.overhead for memory in all_of(records, child.Memory)), default=None)
+    told = all_of(records, child.Memory)
+    return max((memory.reserved + memory.overhead + _beside(memory, samples) for memory in told), default=None)
+
+
+def _beside(memory: child.Memory, samples: Sequence[ResourceSample]) -> int:
+    """Bytes beside a framework that can't tell them, by what the driver says of the trial's processes.
+
+    Where the size of its pool isn't known either they are no more than the processes held at first, before the pool had
+    grown, and no more than what they held at last beside the peak.
+    """
+    held = held_bytes(samples)
+    if memory.pool is None or not held:
+        return 0
+    beside = max(held) - memory.pool if memory.pool else min(*held, max(held) - memory.reserved)
+    return max(0, beside)

@@ -98,6 +98,16 @@ def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> Cp
     return CpuUse(own / elapsed, foreign / elapsed, stolen / elapsed)
 
 
+def held_bytes(samples: Iterable[ResourceSample]) -> list[int]:
+    """What the trial's own processes hold of the card, in each reading that finds them there.
+
+    In a container a newcomer whose pid can't be told is taken for one of them.
+    """
+    readings = (sample.card for sample in samples if sample.card is not None)
+    own = (sum(held or 0 for _, held, _, others in reading.processes if not others) for reading in readings)
+    return [held for held in own if held]
+
+
 def card_use(samples: Iterable[ResourceSample], began: float, ended: float) -> CardUse | None:
     """What the readings of the card between two moments add up to; None where there is none.
 

@@ -276,7 +276,12 @@ class Metric:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the device: the framework's peaks, and what the driver and its libraries hold beside them."""
+    """Bytes of the device: the framework's peaks, and what the driver and its libraries hold beside them.
+
+    ``pool``: where the framework can't tell what is held beside it, what it had taken of the device by then, whether or
+    not it was in use; 0 where it takes as it needs and doesn't tell. All but that, of what the process holds, is beside
+    it. None where ``overhead`` says it, or nothing can.
+    """
 
     kind: ClassVar[str] = "memory"
     reserved: int
@@ -285,6 +290,7 @@ class Memory:
     total: int = 0
     retries: int = 0
     ooms: int = 0
+    pool: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, SupportsFloat
 
-from . import devices, user_modules
+from . import devices
 from .applied import AppliedRun
 from .clock import StepClock
 from .facts import ScriptFacts
@@ -22,6 +22,7 @@ from .knobs import Knobs
 from .metrics import Metrics
 from .recorder import Recorder
 from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, TrainingPause, Value, WindowEnd
+from .user_modules import UserModules
 from .watch import KNOBS_OF, Pause, Watch
 
 STOP_GRACE_S = 6.0
@@ -95,6 +96,7 @@ class Session:
         self.facts = ScriptFacts(without=list(request.without))
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
+        self._modules = UserModules(request.folder)
         self.exit_listeners: list[ExitListener] = []
         self.observers: list[Callable[[], None]] = []
         """Called once, when the window or the script has ended."""
@@ -183,8 +185,12 @@ class Session:
         self.metrics.report({name: value for name, value in metrics.items() if name not in ("step", "samples")})
         if self.applied is not None and step is not None and float(step) > 0:
             self.applied.trains()
-        if step is not None and self.measuring and self.here:
-            self._progressed(int(float(step)), None if samples is None else float(samples))
+        if self.measuring and self.here:
+            reported = None if samples is None else float(samples)
+            if step is not None:
+                self._progressed(int(float(step)), reported)
+            elif reported is not None:
+                self._trained_on(reported)
 
     def log(self, name: str, value: object) -> None:
         """A metric that the script gives to a logger or a trainer: its last value is sent at the end."""
@@ -198,7 +204,7 @@ class Session:
         """
         knowledge = self.request.knowledge
         bound = "batch_size" in self._suggestions or "batch_size" in self.knobs.arguments
-        if not bound or self._own_steps or knowledge.unit not in ("", "samples"):
+        if not bound or self._own_steps or self._own_samples or knowledge.unit not in ("", "samples"):
             return 0
         stated = (
             knowledge.given(self.request.config).get("batch_size"), knowledge.as_written.get("batch_size"),
@@ -209,13 +215,22 @@ class Session:
     def _progressed(self, step: int, samples: float | None) -> None:
         """The script counts its own steps, which are taken where no step can be seen."""
         count = step - self._own_steps
-        if count <= 0 or (self.clock.total_steps and not self._own_steps):
-            return
         if samples is not None:
+            self._trained_on(samples)
+        if count > 0 and (self._own_steps or not self.clock.total_steps):
+            self._own_steps = step
+            self._step(count)
+
+    def _trained_on(self, samples: float) -> None:
+        """The script counts its own samples, which are taken where no others can be counted."""
+        if samples > self._own_samples and math.isclose(self.clock.told_samples, self._own_samples):
             self.clock.add_samples(samples - self._own_samples, 0.0)
             self._own_samples = samples
-        self._own_steps = step
-        self._step(count)
+
+    @property
+    def samples_are_reported(self) -> bool:
+        """Whether the samples are counted by the script's own word."""
+        return self._own_samples > 0
 
     # messages
 
@@ -271,6 +286,8 @@ class Session:
             raise StopTrial
         if self.clock.total_steps == 0:
             self.recorder.emit(FirstStep(time.monotonic() - self._started))
+            if self.measuring and not self.request.config:
+                self._modules.begin()
         if self.clock.step(count):
             self.stop("the window is complete")
         if self._is_late():
@@ -314,8 +331,8 @@ class Session:
             observe()
         self.metrics.send_logged()
         if not self.request.config:
-            self.facts.module_hashes = user_modules.hashes(self.request.folder)
-        if self._own_steps:
+            self.facts.module_hashes = self._modules.hashes()
+        if self._own_steps or self._own_samples:
             self.facts.unit = "samples" if self._own_samples else "steps"
         self._leave_out_unwatched()
         self.facts.left_out.update(self.knobs.kept_by_script)

@@ -8,22 +8,34 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 
 from .call_sites import is_library
 from .wire import CACHES, FILES, MADE
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # tuner, which a script may import
-_STARTED = time.time()
+class UserModules:
+    """Looked at when the training begins and when it has ended. ``trial`` is its folder."""
+
+    def __init__(self, trial: str) -> None:
+        self._trial = trial
+        self._at_first: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """To be called at the first step: what trains has been imported by then."""
+        self._at_first = _hashes(self._trial)
+
+    def hashes(self) -> dict[str, str]:
+        """Path of a module's source, from the script's folder → SHA-256 of it; "" where it was edited meanwhile."""
+        now = _hashes(self._trial)
+        return {name: own if self._at_first.get(name, own) == own else "" for name, own in now.items()}
 
 
-def hashes(trial: str) -> dict[str, str]:
-    """Path of a module's source, from the script's folder → SHA-256 of it. The script itself isn't among them.
+def _hashes(trial: str) -> dict[str, str]:
+    """Those of now. The script itself isn't among them.
 
-    "" for one that was edited since this process began: what was imported isn't known. What a compiler or a download
-    left is no source of the user's, and is another one next time; nor is what the script wrote itself, of which the
-    folder of the ``trial`` tells.
+    What a compiler or a download left is no source of the user's, and is another one next time; nor is what the script
+    wrote itself, of which the folder of the ``trial`` tells.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if not main:
@@ -43,8 +55,7 @@ def hashes(trial: str) -> dict[str, str]:
             continue
         try:
             with open(path, "rb") as file:
-                edited = _STARTED < os.fstat(file.fileno()).st_mtime <= time.time()  # one from the future tells nothing
-                digest = "" if edited else hashlib.sha256(file.read()).hexdigest()
+                digest = hashlib.sha256(file.read()).hexdigest()
         except OSError:
             continue  # of an archive, or gone since
         found[os.path.relpath(path, os.path.dirname(script))] = digest

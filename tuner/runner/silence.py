@@ -80,9 +80,12 @@ class Idleness:
         return usage.t - self._at
 
 
-def longest_silence_s(stage: Stage, limits: Limits, baseline: Silences) -> float:
+def longest_silence_s(stage: Stage, limits: Limits, baseline: Silences, own: Silences) -> float:
     """How long a trial may say nothing at that stage. ``baseline``: the silences of the script as written, empty for
-    its own first run.
+    its own first run. ``own``: those of the trial so far.
+
+    In training at least as long as its own first step took: XLA compiles a step anew for a batch of another shape, as
+    for the first one, and nothing tells.
     """
     of_all = limits.trial_timeout_s
     if stage is Stage.COMPILATION:
@@ -93,7 +96,7 @@ def longest_silence_s(stage: Stage, limits: Limits, baseline: Silences) -> float
         Stage.VALIDATION: baseline.validation_s,
     }[stage]
     if stage is Stage.TRAINING:
-        return max(limits.no_progress_s, TIMES_THE_BASELINE * seen)
+        return max(limits.no_progress_s, TIMES_THE_BASELINE * seen, own.start_up_s)
     if not seen:
         return of_all
     least = max(START_UP_S, of_all / 2) if stage is Stage.START_UP else limits.no_progress_s
@@ -112,7 +115,7 @@ def stall(
         Stage.START_UP: "no first step", Stage.TRAINING: "no step", Stage.VALIDATION: "no end of its validation",
         Stage.COMPILATION: "no end of its compilation",
     }[course.stage]  # fmt: skip
-    longest_s = longest_silence_s(course.stage, limits, baseline)
+    longest_s = longest_silence_s(course.stage, limits, baseline, course.silences)
     if idle_s is not None and min(silent_s, idle_s) > IDLE_S:
         return f"{what} for {silent_s:.0f} s, and its processes use no CPU time: they wait for something"
     return f"{what} for {longest_s:.0f} s" if silent_s > longest_s else ""

@@ -9,7 +9,7 @@ import pytest
 from support.entries import entries_of, records_of
 
 from tuner.analysis.measurement import knob_reports, knowledge_of, measurement_of
-from tuner.analysis.resources import ResourceSample
+from tuner.analysis.resources import CardReading, ResourceSample
 from tuner.child.records import Knowledge
 from tuner.model import Evidence, FirstGradient
 
@@ -100,6 +100,60 @@ def test_a_script_that_ended_early_is_measured_by_its_warm_up_and_not_called_ste
     assert measurement.rate == pytest.approx(100)
     assert len(measurement.blocks) == 8
     assert not measurement.steady
+
+
+MIB = 2**20
+US, OTHERS, UNTOLD = False, True, None
+
+
+def _readings(*each: list[tuple[int | None, bool | None]]) -> list[ResourceSample]:
+    """What NVML said of the card once a second: MiB of each process, and whether it is another's."""
+    return [
+        ResourceSample(
+            t=float(t),
+            card=CardReading(
+                processes=tuple(
+                    (pid, None if mib is None else mib * MIB, None, who) for pid, (mib, who) in enumerate(processes)
+                )
+            ),
+        )
+        for t, processes in enumerate(each)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pool", "readings", "mib"),
+    [
+        (4000, _readings([], [(4450, US)], [(4520, US)]), 3520),
+        (4000, _readings([(900, OTHERS), (4520, US)]), 3520),
+        (4000, _readings([(900, OTHERS), (4520, UNTOLD)]), 3520),
+        (4000, _readings([(900, OTHERS)], [(None, US)]), 3000),
+        (4000, [], 3000),
+        (0, _readings([(460, US)], [(2700, US)], [(4560, US)]), 3460),
+        (0, _readings([(4560, US)]), 4560),
+        (0, _readings([(3300, US)]), 3300),
+        (None, _readings([(78000, US)]), 3000),
+    ],
+    ids=[
+        "a pool of known size", "beside another's process", "in a container", "bytes that aren't told", "no readings",
+        "a pool that grows", "that had grown by the first reading", "that has hardly more than its peak",
+        "a pool of unknown size that takes all",
+    ],
+)  # fmt: skip
+def test_what_is_held_beside_a_frameworks_pool_is_read_from_the_driver(
+    pool: int | None, readings: list[ResourceSample], mib: int
+) -> None:
+    """TensorFlow and JAX know what they use of their pool; context and libraries hold half a GiB beside it."""
+    size = None if pool is None else pool * MIB
+    memory: Record = {"kind": "memory", "t": 1.0, "reserved": 3000 * MIB, "allocated": 3000 * MIB, "pool": size}
+    measurement = measurement_of(entries_of([*blocks(10), memory, DONE]), readings)
+    assert measurement is not None and measurement.peak_device_bytes == mib * MIB
+
+
+def test_what_pytorch_tells_itself_is_not_counted_twice() -> None:
+    memory: Record = {"kind": "memory", "t": 1.0, "reserved": 3000 * MIB, "allocated": 1, "overhead": 500 * MIB}
+    measurement = measurement_of(entries_of([*blocks(10), memory, DONE]), _readings([(3600, US)]))
+    assert measurement is not None and measurement.peak_device_bytes == 3500 * MIB
 
 
 @pytest.mark.parametrize("records", [[], blocks(2), blocks(3, phase="warmup")])

@@ -88,6 +88,62 @@ def test_memory_beside_the_allocator_is_what_no_one_else_holds() -> None:
     assert devices.named("cuda:0").torch_memory(_torch(initialized=False), 0) is None
 
 
+def _tensorflow(*limits_mib: int, grows: bool = False) -> Any:
+    """TensorFlow on a card of which 3 GiB were in use at most."""
+    limits = [SimpleNamespace(memory_limit=limit) for limit in limits_mib]
+    experimental = SimpleNamespace(
+        get_memory_info=lambda place: {"current": GIB, "peak": 3 * GIB}, get_memory_growth=lambda card: grows
+    )
+    config = SimpleNamespace(
+        list_physical_devices=lambda kind: [kind], get_logical_device_configuration=lambda card: limits or None,
+        experimental=experimental,
+    )  # fmt: skip
+    return SimpleNamespace(config=config)
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "pool"),
+    [
+        (_tensorflow(4096), 4 * GIB),
+        (_tensorflow(grows=True), 0),
+        (_tensorflow(), None),
+        (_tensorflow(4096, 4096), None),
+    ],
+    ids=["limited", "grows", "takes all", "two devices of one card"],
+)
+def test_tensorflow_tells_its_peak_and_what_is_known_of_its_pool(tensorflow: Any, pool: int | None) -> None:
+    assert devices.named("cuda:0").tensorflow_memory(tensorflow) == Memory(3 * GIB, 3 * GIB, pool=pool)
+
+
+def _jax(stats: dict[str, int] | None) -> Any:
+    return SimpleNamespace(local_devices=lambda: [SimpleNamespace(memory_stats=lambda: stats)])
+
+
+@pytest.mark.parametrize(
+    ("stats", "memory"),
+    [
+        (
+            {"peak_bytes_in_use": 3 * GIB, "bytes_in_use": GIB, "bytes_limit": 6 * GIB, "pool_bytes": 5 * GIB},
+            Memory(3 * GIB, 3 * GIB, total=6 * GIB, pool=5 * GIB),
+        ),
+        ({"peak_bytes_in_use": 3 * GIB, "bytes_limit": 6 * GIB}, Memory(3 * GIB, 3 * GIB, total=6 * GIB)),
+        ({"bytes_in_use": GIB}, None),
+        (None, None),
+    ],
+    ids=["as of today", "of an earlier version", "without a peak", "none"],
+)
+def test_jax_tells_its_peak_and_its_pool(stats: dict[str, int] | None, memory: Memory | None) -> None:
+    """What it takes at its start isn't what the training needs: three quarters of the card."""
+    assert devices.named("cuda:0").jax_memory(_jax(stats)) == memory
+    assert devices.named("cpu").jax_memory(_jax(stats)) is None
+
+
+@pytest.mark.parametrize(("backend", "missing"), [("gpu", False), ("cuda", False), ("cpu", True)])
+def test_jax_on_another_device_is_missed_by_name(backend: str, missing: bool) -> None:
+    said = devices.named("cuda:0").jax_missing(SimpleNamespace(default_backend=lambda: backend))  # type: ignore[arg-type]  # a stand-in for the module
+    assert said == ("JAX sees no GPU here: the steps ran on the CPU" if missing else "")
+
+
 def test_memory_is_capped_when_the_script_first_touches_the_card() -> None:
     torch = _torch()
     devices.named("cuda:0").torch_cap_memory(torch, 2 * GIB)

@@ -56,12 +56,19 @@ def test_the_longest_silences_are_kept_by_what_they_were() -> None:
     ],
 )  # fmt: skip
 def test_limits_follow_the_baseline_and_the_trials_own_limit(stage: Stage, baseline: Silences, seconds: float) -> None:
-    assert longest_silence_s(stage, LIMITS, baseline) == seconds
+    assert longest_silence_s(stage, LIMITS, baseline, UNKNOWN) == seconds
 
 
 def test_a_short_trial_may_start_up_for_all_its_time() -> None:
     assert Limits().trial_timeout_s == START_UP_S
-    assert longest_silence_s(Stage.START_UP, Limits(), Silences(start_up_s=2.0)) == START_UP_S
+    assert longest_silence_s(Stage.START_UP, Limits(), Silences(start_up_s=2.0), UNKNOWN) == START_UP_S
+
+
+def test_a_step_may_take_as_long_as_the_first_one_did() -> None:
+    """XLA compiles it anew for a batch of another shape, and says nothing."""
+    trial = course((70.0, Hello(1, "3", "python")), (700.0, FirstStep(700.0)), (701.0, BLOCK))
+    assert stall(trial, LIMITS, UNKNOWN, 701.0 + 600.0, None) == ""
+    assert stall(trial, LIMITS, UNKNOWN, 701.0 + 640.0, None) == "no step for 630 s"
 
 
 def test_what_waits_without_computing_is_told_from_what_computes() -> None:

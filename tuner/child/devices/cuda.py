@@ -100,8 +100,12 @@ class CudaDevice(Device):
             tf.config.set_logical_device_configuration(cards[0], [cap])
 
     def tensorflow_memory(self, tf: ModuleType) -> Memory | None:
+        """The peak of what was in use. The pool is as large as it was limited to, unless it grows."""
         peak = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
-        return Memory(reserved=peak, allocated=peak)
+        limits: list[Any] = tf.config.get_logical_device_configuration(self.tensorflow_cards(tf)[0]) or []
+        limit_mib = limits[0].memory_limit if len(limits) == 1 else None
+        pool = 0 if self.tensorflow_growth(tf) else None
+        return Memory(reserved=peak, allocated=peak, pool=pool if limit_mib is None else int(limit_mib) * 2**20)
 
     def tensorflow_missing(self, tf: ModuleType) -> str:
         if tf.config.list_logical_devices("GPU"):
@@ -125,5 +129,8 @@ class CudaDevice(Device):
         if not stats or "peak_bytes_in_use" not in stats:
             return None
         # What JAX takes at its start isn't what the training needs: the pool only says how much there is.
-        peak = int(stats["peak_bytes_in_use"])
-        return Memory(reserved=peak, allocated=peak, total=int(stats.get("bytes_limit", 0)))
+        peak, pool = int(stats["peak_bytes_in_use"]), stats.get("pool_bytes")
+        return Memory(
+            reserved=peak, allocated=peak, total=int(stats.get("bytes_limit", 0)),
+            pool=None if pool is None else int(pool),
+        )  # fmt: skip

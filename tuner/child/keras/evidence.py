@@ -69,9 +69,10 @@ class Observation:
             watches.trajectory.observe()
         if self.call is not None and self.steps is not None:
             self._fit(self.call, self.steps)
-        elif watches.optimizers is not None and watches.optimizers.created:
+            return
+        facts.left_out["grad_accumulation"] = OWN_BATCHES if self._by_batch else OWN_LOSS
+        if watches.optimizers is not None and watches.optimizers.created:
             facts.as_written.update(grad_accumulation=1, lr_scale=1.0)
-            facts.left_out["grad_accumulation"] = OWN_BATCHES if self._by_batch else OWN_LOSS
             facts.optimizers, facts.loss_reduction = watches.optimizers.created, "unknown"
             if self._by_batch:
                 self._train_on_batch()
@@ -250,6 +251,8 @@ class Observation:
             self._rate_evidence()
         if call is not None and self.steps is not None:
             self._fit_evidence(call, self.steps)
+        elif self.session.knobs.wants("grad_accumulation"):  # nobody makes a step of several batches here
+            self._compare("grad_accumulation", 1, why=self.session.facts.left_out["grad_accumulation"])
         if self.watches.optimizers is not None and not self.watches.optimizers.rates.dropped:
             self.watches.trajectory.report()
 

@@ -19,7 +19,7 @@ from ..tensorflow.types import Result
 from . import callbacks
 from .fit_call import FitCall
 from .masks import MaskWatch
-from .model import has_own_step
+from .model import has_own_step, makes_own_function
 from .obstacles import ObstacleWatch
 from .on_batch import OnBatchWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
@@ -308,8 +308,7 @@ class FitWatch:
 
         # A model of the script's own may do without the usual training function. Elsewhere nothing is called with a
         # batch: Keras shows its progress in another thread then, as it does without us.
-        maker = next(cls for cls in type(model).__mro__ if "make_train_function" in vars(cls))
-        callback: Callback = (Metrics if maker.__module__.startswith("keras.src.") else EachBatch)()
+        callback: Callback = (EachBatch if makes_own_function(model) else Metrics)()
         return callback
 
     def _evaluate(self, original: Callable[..., Result]) -> Callable[..., Result]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..records import Value
+from .model import makes_own_function
 from .types import Model
 
 
@@ -60,6 +61,8 @@ class FitCall:
 
         ``epoch_steps``: in an epoch of this call's batches; 0 where they aren't counted.
         """
+        if makes_own_function(self.model):
+            return "the model makes its training function itself"
         if self.acts_by_batch:
             return f"{self.acts_by_batch} acts with every batch, and would be called with every {wanted}. one only"
         if self.saves_by_batch:

@@ -135,6 +135,12 @@ def has_own_step(kind: type) -> bool:
     return getattr(kind, "train_step", None) is not base
 
 
+def makes_own_function(model: Model) -> bool:
+    """Whether the model makes its training function itself: how many batches a call of it takes is its own affair."""
+    maker = next(cls for cls in type(model).__mro__ if "make_train_function" in vars(cls))
+    return not maker.__module__.startswith("keras.src.")
+
+
 def inner_optimizer(model: Model) -> KerasOptimizer:
     """The model's optimizer, without what scales its loss."""
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)

@@ -15,8 +15,8 @@ from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.ready import ReadyWatch
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.functions import not_converted
+from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import ConcreteFunction, Function, Result, Structure
-from ..tensorflow.weights import TapeWeights
 from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
@@ -74,7 +74,7 @@ class StepWatch:
         self.updates = UpdateWatch()
         self.weights = ModelWeights(session)
         self.queues = FitQueues(ReadyWatch(sys.modules["tensorflow"]) if backend == "tensorflow" else None)
-        self.tape_weights: TapeWeights | None = None
+        self.loops: LoopWatch | None = None
         self.calls = 0
         self.logs: Logs = {}
         self.batches_trained = 0
@@ -181,8 +181,8 @@ class StepWatch:
                 self.updates.call_begins(model)
             state: Any = args[0] if self.backend == "jax" else None
             self.trajectory.fit_begins(model, state)
-            if self.tape_weights is None:
-                self.weights.step_begins(model, args[0][0] if self.backend == "jax" else None)  # type: ignore[index]  # its state
+            if self.loops is None:
+                self.weights.step_begins(model, None if state is None else state[0])
             result = self._run(function, args, timed=per_call == 1)
             self._look_at_weights(model, result)
             logs = result[0] if isinstance(result, tuple) else result
@@ -204,12 +204,16 @@ class StepWatch:
         self.queues.fetches_from(args[-1])  # type: ignore[arg-type]  # likewise
         # With several steps in one call the next batch is fetched while the last one computes: no wait can be seen.
         self.graph.timing = timed
+        if self.loops is not None:
+            self.loops.functions.tracing.call_begins()
         try:
             if self.session.request.probe is ProbeSide.LOADER:
                 return self._fetch_only(self.graph, args[-1])  # type: ignore[arg-type]  # likewise
             return function(*args)
         finally:
             self.graph.timing = False
+            if self.loops is not None:
+                self.loops.functions.tracing.call_ended()
 
     def _in_python(self, function: TrainFunction, args: tuple[object, ...]) -> object:
         """As ``_run``, where batches pass through Python."""
@@ -243,8 +247,8 @@ class StepWatch:
 
     def _look_at_weights(self, model: Model, result: Any) -> None:
         """After a call of the training function, which on JAX gives the model's state as well."""
-        if self.tape_weights is not None:
-            self.tape_weights.stepped()
+        if self.loops is not None:
+            self.loops.weights.stepped()
         else:
             self.weights.stepped(model, result[1][0] if self.backend == "jax" else None)
 

@@ -77,7 +77,7 @@ class Watches:
             self.loops.note_keras(self.keras)
             self.loops.begins, self.loops.stepped = self.trajectory.batch_begins, self.trajectory.stepped
             if self.fits is not None:
-                self.fits.steps.tape_weights = self.loops.weights
+                self.fits.steps.loops = self.loops
 
     def _model_begins(self) -> None:
         if self.strategies is not None and self.backend == "tensorflow":

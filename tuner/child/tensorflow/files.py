@@ -50,22 +50,32 @@ def divert_loading(overlay: Overlay, module: ModuleType) -> None:
 
 
 def divert_summaries(overlay: Overlay, module: ModuleType) -> None:
-    """TensorBoard's logs."""
-    patch(module, "create_file_writer_v2", lambda original: _logs(overlay, original))
+    """TensorBoard's logs: each file of events has a name of its own."""
+    patch(module, "create_file_writer_v2", lambda original: _logs(overlay, original, "events.out.tfevents"))
 
 
-def _logs(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    """Each file of events has a name of its own: nothing is overwritten."""
+def divert_profiles(overlay: Overlay, module: ModuleType) -> None:
+    """What TensorFlow's profiler writes below TensorBoard's folder, once it is stopped."""
+    patch(module, "start", lambda original: _logs(overlay, original, os.path.join("plugins", "profile", "")))
 
-    def create_file_writer(logdir: object, *args: object, **kwargs: object) -> Result:
-        name = overlay.absolute(logdir)
-        if name is not None and overlay.session.here:
-            with overlay.working():
-                overlay.make_folders(name)
-                overlay.created.will_make_all(os.path.join(name, "events.out.tfevents"))
-        return original(logdir, *args, **kwargs)
 
-    return create_file_writer
+def _logs(overlay: Overlay, original: Callable[..., Result], begin: str) -> Callable[..., Result]:
+    """Nothing is overwritten by what is new in the folder; its paths below that begin so."""
+
+    def call(logdir: object, *args: object, **kwargs: object) -> Result:
+        name = gfile.local(overlay, logdir)
+        if name is None or not overlay.session.here:
+            return original(logdir, *args, **kwargs)
+        place = name
+        if overlay.is_active and overlay.view(name) != name:
+            os.makedirs(name, exist_ok=True)  # in place of one of the user's that the script removed
+            place = overlay.view(name) or name
+        with overlay.working():
+            overlay.make_folders(os.path.dirname(os.path.join(place, begin)))
+            overlay.created.will_make_all(os.path.join(place, begin))
+        return original(logdir if place == overlay.absolute(logdir) else place, *args, **kwargs)
+
+    return call
 
 
 def _read(original: Callable[..., Result], place: int, change: Callable[[object], object]) -> Callable[..., Result]:
@@ -205,6 +215,7 @@ DIVERTED = {
     "tensorflow.python.saved_model.save": divert_saving,
     "tensorflow.python.saved_model.load": divert_loading,
     "tensorflow.python.ops.summary_ops_v2": divert_summaries,
+    "tensorflow.python.profiler.profiler_v2": divert_profiles,
     **gfile.DIVERTED,
     **data_files.DIVERTED,
 }

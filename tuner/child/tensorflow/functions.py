@@ -15,6 +15,7 @@ from ..patches import patch
 from ..session import Session
 from .counters import Counters, Counts
 from .graphs import draws, is_compiled, updates_variables, xla_threads
+from .tracing import TraceWatch
 from .types import Arguments, Function, Graph, Keywords, Optimizer, Tensor
 
 CALLS_READ = 3
@@ -104,6 +105,7 @@ class FunctionWatch:
         self.stands_aside = stands_aside
         self.called = called
         self.prepare = prepare
+        self.tracing = TraceWatch(session)
         self.current: TracedFunction | None = None
         self.training: deque[TracedFunction] = deque(maxlen=KEPT_FUNCTIONS)
         self.traces: Counter[Hashable] = Counter()
@@ -116,13 +118,12 @@ class FunctionWatch:
     def install(self) -> None:
         """Patches the class of what ``tf.function`` returns."""
         patch(type(self.tf.function(lambda: None)), "__call__", self._call)
+        self.tracing.install()
 
     def _call(self, original: Call) -> Call:
-        tf = self.tf
-
         def __call__(function: Function, *args: object, **kwargs: object) -> object:
             outermost = self.current is None and not self.stands_aside()
-            if not outermost or not tf.executing_eagerly() or tf.config.functions_run_eagerly():
+            if not outermost or not self.tf.executing_eagerly() or self.tf.config.functions_run_eagerly():
                 return original(function, *args, **kwargs)
             return self._outermost(original, function, args, kwargs)
 
@@ -135,9 +136,9 @@ class FunctionWatch:
             entry = self._entries[function] = TracedFunction(function, _code_of(function), Counters(self.tf))
         args = self.prepare(entry, args)
         chosen = self._choose(entry)
-        entry.leading_site = ""
-        entry.leading_thread = 0
+        entry.leading_site, entry.leading_thread = "", 0
         self.current = entry
+        self.tracing.call_begins()
         try:
             if chosen is function or entry.promoted_calls:
                 result = original(chosen, *args, **kwargs)
@@ -145,6 +146,7 @@ class FunctionWatch:
                 result = self._first_promoted(original, entry, args, kwargs)
         finally:
             self.current = None
+            self.tracing.call_ended()
         if entry.takes_gradients:
             self._ended(entry, chosen, args, kwargs)
         entry.calls += 1

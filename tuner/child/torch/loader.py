@@ -21,6 +21,7 @@ from ..sources import DataSource, TrainingSources
 from .batches import Asked, asked_for, is_on_device, is_pinned, leading_dimension, tokens_of
 from .copies import CopyWatch, refusals
 from .datasets import length, reference, shards_itself
+from .lasting import LastingWorkers
 from .queues import ready_batches
 from .types import Arguments, DataLoader, LoaderIterator, Result
 
@@ -72,6 +73,7 @@ class LoaderWatch:
         )  # fmt: skip
         self._on_batch = on_batch
         self._copies = CopyWatch()
+        self._lasting = LastingWorkers(torch, self._lasts, self._copies)
         self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, Referred] = weakref.WeakKeyDictionary()
@@ -85,11 +87,11 @@ class LoaderWatch:
             patch(data.DataLoader, "__init__", self._init)
             patch(data.DataLoader, "__iter__", self._iter)
         base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
-        if self.session.knobs.wants("persistent_workers"):
-            patch(base, "_reset", self._reset)
         if self.session.measuring:
-            patch(base, "__next__", self._next)
+            patch(base, "__next__", lambda original: self._next(self._lasting.noting_ends(original)))
             patch(base, "_next_index", self._next_index)
+        if self.session.knobs.wants("persistent_workers"):
+            self._lasting.install(base)
 
     def install_stateful(self, module: ModuleType) -> None:
         """Patches torchdata's loader, which makes itself without PyTorch's constructor; its iterators are PyTorch's."""
@@ -245,10 +247,8 @@ class LoaderWatch:
                 return original(loader)
             if entry is self.sources.primary:
                 self.sources.fetch_begins(entry)
-            if "persistent_workers" in entry.changed and loader.persistent_workers:
-                self._copies.renew(loader)
             began = time.perf_counter()
-            iterator = original(loader)
+            iterator = self._lasting.begin(loader, original)
             self.sources.iteration_began(entry, time.perf_counter() - began)
             if self.session.measuring:
                 self._look_at(entry, loader, iterator)
@@ -256,18 +256,10 @@ class LoaderWatch:
 
         return __iter__
 
-    def _reset(self, original: Callable[..., Result]) -> Callable[..., Result]:
-        """Workers that stay draw their seed once, new ones with each epoch; the order of samples comes after it."""
-
-        def _reset(iterator: LoaderIterator, loader: DataLoader, first_iter: bool = False) -> Result:
-            result = original(iterator, loader, first_iter)
-            entry = self._of_object.get(loader)
-            if not first_iter and entry is not None and not entry.written["persistent_workers"]:
-                torch = self.torch
-                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            return result
-
-        return _reset
+    def _lasts(self, loader: DataLoader) -> bool:
+        """Whether its workers last by the config alone."""
+        entry = self._of_object.get(loader)
+        return entry is not None and "persistent_workers" in entry.changed and not entry.written["persistent_workers"]
 
     def _look_at(self, entry: Loader, loader: DataLoader, iterator: LoaderIterator) -> None:
         self._of_object[iterator] = entry

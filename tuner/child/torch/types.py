@@ -142,6 +142,7 @@ class DataLoader(Protocol):
     _iterator: LoaderIterator | None
 
     def __iter__(self) -> LoaderIterator: ...
+    def _get_iterator(self) -> LoaderIterator: ...
 
 
 class LoaderIterator(Protocol):
