@@ -64,6 +64,8 @@ def taken(made: Any, optimizer: Any, x: Any, y: Any) -> None:
 
 
 WAYS: dict[str, Train] = {"fit": fit, "dataset": dataset, "on_batch": on_batch, "eager": eager, "traced": traced}
+SEEN_BY_FAST = ("dataset", "on_batch", "eager")
+"""What they share with the others is tested with those in every run."""
 NUMBER = "a number", lambda size: 0.05
 BY_BATCH = "by the batch", lambda size: 0.05 * size / 32
 OF_SAMPLES = "of samples", lambda size: schedules().CosineDecay(0.05, EPOCHS * ROWS // size)
@@ -97,7 +99,9 @@ def test_the_rate_of_each_step_is_noted(begin: Begin, way: str) -> None:
     assert schedule["horizon"]["decay_steps"] == 18
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow) if way in SEEN_BY_FAST else way for way in WAYS]
+)
 @pytest.mark.parametrize(
     ("rate", "why"),
     [
@@ -120,6 +124,44 @@ def test_a_freed_batch_that_the_script_is_told_keeps_its_course(
         assert trial.evidence("batch_size") == ("contradicted", why)
     elif way in ("fit", "dataset"):
         assert trial.evidence("batch_size")[0] == "verified"
+
+
+def test_a_rate_that_no_one_can_read_is_not_scaled_on_trust(begin: Begin) -> None:
+    """A function of the script's own may count its calls: it isn't called for our sake."""
+    facts = {name: value for name, value in _by_function(begin(), 32).items() if name not in ("kind", "t")}
+    trial = begin(FREED, **{**facts, "placeholders": ["batch_size"], "effective_batch": "free"})
+    _by_function(trial, 64)
+    assert trial.evidence("lr_scale")[0] == "contradicted"
+    trial = begin(FREED, **{**facts, "effective_batch": "free"})
+    _by_function(trial, 32)
+    assert trial.evidence("lr_scale") == ("verified", "")
+
+
+def _by_function(trial: Trial, size: int) -> dict[str, Any]:
+    fit(size, keras().optimizers.SGD(lambda: 0.05 * size / 32))
+    return trial.end()
+
+
+def test_a_loop_that_updates_by_itself_is_offered_no_parts(begin: Begin) -> None:
+    """Nothing there makes one step of several batches: smaller ones would be another effective batch."""
+    import tensorflow as tf
+
+    def train() -> None:
+        weight = tf.Variable(tf.zeros((4, 1)))
+        for x, y in tf.data.Dataset.from_tensor_slices(arrays(ROWS)).batch(32):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ weight - y) ** 2)
+            weight.assign_sub(0.05 * tape.gradient(loss, weight))
+
+    trial = begin()
+    train()
+    facts = {name: value for name, value in trial.end().items() if name not in ("kind", "t")}
+    assert facts["as_written"]["batch_size"] == 32
+    assert "grad_accumulation" in facts["left_out"]
+    trial = begin(SPLIT, **facts)
+    train()
+    trial.end()
+    assert trial.evidence("grad_accumulation")[0] == "contradicted"
 
 
 @pytest.mark.parametrize("rate", [OF_SAMPLES, OF_BATCHES], ids=lambda each: each[0])
@@ -172,3 +214,42 @@ def test_rates_that_callbacks_set_are_the_same_in_parts(begin: Begin, told: bool
     kind, why = evidence(0.5, 0.4)
     assert (kind, why.partition(" is taken")[0]) == ("contradicted", "step 1")
     assert evidence(1.0, 1.0) == ("verified", "")
+
+
+ELSEWHERE = """
+    import os, sys
+    os.environ["KERAS_BACKEND"] = sys.argv[1]
+    import keras, numpy
+    x = numpy.random.default_rng(0).random((192, 4), dtype="float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    rate = keras.optimizers.schedules.CosineDecay(0.05, 18) if sys.argv[2] == "schedule" else 0.05
+    model.compile(keras.optimizers.SGD(rate), "mse")
+    class WarmUp(keras.callbacks.Callback):
+        seen = 0
+        def on_train_batch_begin(self, batch, logs=None):
+            self.seen += 1
+            self.model.optimizer.learning_rate = 0.01 * self.seen
+    if sys.argv[2] == "by batch":
+        for row in range(0, 192, 32):
+            model.train_on_batch(x[row:row + 32], x[row:row + 32].sum(1, keepdims=True))
+    else:
+        model.fit(x, x.sum(1, keepdims=True), batch_size=32, epochs=3, verbose=0,
+                  callbacks=[WarmUp()] if sys.argv[2] == "callback" else [])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_rates_are_noted_on_every_backend(
+    write_script: Callable[..., Any], run_child: Callable[..., Any], backend: str
+) -> None:
+    """With JAX what an optimizer holds is no variable's value while an epoch lasts."""
+    script, whole = write_script(ELSEWHERE), {"min_s": 100, "max_s": 100, "warmup_s": 0.0, "warmup_steps": 1}
+    noted = {}
+    for what in ("schedule", "callback", "by batch"):
+        ran = run_child(script, argv=(backend, what), window=whole)
+        assert ran.returncode == 0, ran.output
+        noted[what] = [pytest.approx(rate, rel=1e-4) for _, rate in ran.facts["rates"]]
+    assert noted["callback"] == [0.01 * step for step in range(1, 17)]
+    assert noted["by batch"] == [0.05] * 6
+    assert noted["schedule"] == [float(schedules().CosineDecay(0.05, 18)(n)) for n in range(16)]

@@ -32,6 +32,7 @@ EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every ope
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
 """Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
 OWN_RATE = "the script sets the rate while it trains"
+UNREAD_RATE = "the script knows its batch size, and its rate can't be read: it may follow the batch by itself"
 UNREAD = "the optimizer's count of its steps can't be read"
 UNSCALED = "nothing in the script's own training step scales its loss, which fp16 needs"
 
@@ -69,9 +70,10 @@ class Observation:
             watches.trajectory.observe()
         if self.call is not None and self.steps is not None:
             self._fit(self.call, self.steps)
-        elif watches.optimizers is not None and watches.optimizers.created:
+            return
+        facts.left_out["grad_accumulation"] = OWN_BATCHES if self._by_batch else OWN_LOSS
+        if watches.optimizers is not None and watches.optimizers.created:
             facts.as_written.update(grad_accumulation=1, lr_scale=1.0)
-            facts.left_out["grad_accumulation"] = OWN_BATCHES if self._by_batch else OWN_LOSS
             facts.optimizers, facts.loss_reduction = watches.optimizers.created, "unknown"
             if self._by_batch:
                 self._train_on_batch()
@@ -250,6 +252,8 @@ class Observation:
             self._rate_evidence()
         if call is not None and self.steps is not None:
             self._fit_evidence(call, self.steps)
+        elif self.session.knobs.wants("grad_accumulation"):  # nobody makes a step of several batches here
+            self._compare("grad_accumulation", 1, why=self.session.facts.left_out["grad_accumulation"])
         if self.watches.optimizers is not None and not self.watches.optimizers.rates.dropped:
             self.watches.trajectory.report()
 
@@ -314,6 +318,8 @@ class Observation:
             knobs.compare("lr_scale", None, why=OWN_RATE)
         elif optimizers is not None and optimizers.rates.dropped:
             knobs.compare("lr_scale", None, why=optimizers.rates.dropped)
+        elif knobs.set_by("batch_size") is not SetBy.PATCH and not self.watches.trajectory.rates:
+            knobs.report("lr_scale", Finding(Evidence.CONTRADICTED, UNREAD_RATE, changed=0))
         elif optimizers is None or not optimizers.rates.scaled:
             knobs.inapplicable("lr_scale", "no optimizer has a rate", sites=0)
         else:

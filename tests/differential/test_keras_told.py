@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.whole_runs import applied, plainly
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -67,14 +68,14 @@ SIZES = {
     "placeholder": "parser.parse_args().batch_size",
     "suggested": "tuner.suggested('batch_size', 32)",
 }
-MODES = ("trial", "apply")
 SPLIT = {"batch_size": 8, "grad_accumulation": 4}
+FREED = {"batch_size": 64, "lr_scale": 2.0}
 WHOLE = {"min_s": 100, "max_s": 100, "warmup_s": 0.0, "warmup_steps": 1}
 """A window that lasts as long as the script."""
-KNOWN = {"framework": "keras", "as_written": {"batch_size": 32, "grad_accumulation": 1, "lr_scale": 1.0}}
+WRITTEN = {"batch_size": 32, "grad_accumulation": 1, "lr_scale": 1.0}
 BOUND: dict[str, dict[str, Any]] = {
     "option": {"options": {"batch_size": "batch_size"}},
-    "placeholder": {"placeholders": ["batch_size"]},
+    "placeholder": {},
     "suggested": {"suggested": ["batch_size"]},
 }
 
@@ -87,27 +88,33 @@ def told(output: str) -> dict[str, Any]:
     return figures
 
 
-@pytest.mark.parametrize(
-    ("way", "mode"),
-    [
-        ("option", "trial"),
-        *(pytest.param(way, mode, marks=pytest.mark.slow) for way in ("placeholder", "suggested") for mode in MODES),
-        pytest.param("option", "apply", marks=pytest.mark.slow),
-    ],
-)
-def test_a_split_batch_leaves_what_the_script_derives_from_its_size(
-    way: str, mode: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
-) -> None:
-    script = write_script(TRAIN.replace("SIZE", SIZES[way]))
-    baseline = run_child(script, window=WHOLE)
-    plain = told(baseline.output)
-    argv = ("--batch-size=32",) if way == "placeholder" else ()
-    ran = run_child(script, SPLIT, argv=argv, mode=mode, knowledge={**KNOWN, **BOUND[way]}, window=WHOLE, strict=True)
-    split = told(ran.output)
+def check(plain: dict[str, Any], split: dict[str, Any]) -> None:
+    """The same rates, updates and weights."""
+    assert plain.keys() == split.keys()
     for name, before in plain.items():
         assert split[name]["rates"] == before["rates"], name
         assert split[name]["updates"] == before["updates"], name
         assert split[name]["weights"] == pytest.approx(before["weights"], abs=2e-4), name
-    if mode == "trial":
-        assert (ran.evidence("batch_size"), ran.evidence("grad_accumulation")) == ("verified", "verified")
-    assert ran.returncode == 0, ran.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", BOUND)
+def test_a_profile_keeps_what_the_script_derives_from_its_batch(way: str, write_script: Callable[..., Path]) -> None:
+    script = write_script(TRAIN.replace("SIZE", SIZES[way]))
+    arguments = ("--batch-size={batch_size=32|16|8}",) if way == "placeholder" else ()
+    done = applied(script, SPLIT, arguments, as_written=WRITTEN, framework="keras", **BOUND[way])
+    check(told(plainly(script)), told(done.stdout))
+
+
+@pytest.mark.slow
+def test_a_trial_keeps_it_or_is_contradicted(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    script = write_script(TRAIN.replace("SIZE", SIZES["option"]))
+    baseline = run_child(script, window=WHOLE)
+    facts = {name: value for name, value in baseline.facts.items() if name not in ("kind", "t")}
+    assert facts["options"] == {"batch_size": "batch_size"}
+    split = run_child(script, SPLIT, knowledge=facts, window=WHOLE)
+    check(told(baseline.output), told(split.output))
+    assert (split.evidence("batch_size"), split.evidence("grad_accumulation")) == ("verified", "verified")
+    freed = run_child(script, FREED, knowledge={**facts, "effective_batch": "free"}, window=WHOLE)
+    report = next(r for r in reversed(freed.of("knob")) if r["knob"] == "batch_size")
+    assert (report["evidence"], report["reason"].partition(" has ")[0]) == ("contradicted", "CosineDecay")

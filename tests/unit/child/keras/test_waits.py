@@ -1,0 +1,100 @@
+"""By whom Keras' steps are waited for, and whose memory is told, on JAX and on PyTorch; on stand-ins for both."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.in_process import Log, session_of
+
+from tuner.child.devices.base import Device
+from tuner.child.keras.evidence import Observation
+from tuner.child.keras.steps import Nesting, StepWatch
+from tuner.child.keras.trajectory import TrajectoryWatch
+from tuner.child.records import Memory
+
+
+class Card(Device):
+    """Notes what it is asked for, and by which library."""
+
+    kind = "cuda"
+    torch_type = "cuda"
+
+    def __init__(self, missing: str = "") -> None:
+        super().__init__("cuda:0")
+        self.asked: list[tuple[str, str]] = []
+        self.missing = missing
+
+    def torch_synchronize(self, torch: Any) -> None:
+        self.asked.append(("wait", torch.__name__))
+
+    def torch_missing(self, torch: Any) -> str:
+        return self.missing
+
+    def jax_missing(self, jax: Any) -> str:
+        return self.missing
+
+    def torch_memory(self, torch: Any, used_by_others: int) -> Memory:
+        self.asked.append(("memory", torch.__name__))
+        return Memory(3, 2, overhead=used_by_others)
+
+    def jax_memory(self, jax: Any) -> Memory:
+        self.asked.append(("memory", jax.__name__))
+        return Memory(5, 4, pool=6)
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Stands in for JAX and PyTorch; gives what JAX was told to wait for."""
+    waited: list[object] = []
+    jax = SimpleNamespace(__name__="jax", block_until_ready=waited.append)
+    monkeypatch.setitem(sys.modules, "jax", cast(Any, jax))
+    monkeypatch.setitem(sys.modules, "torch", cast(Any, SimpleNamespace(__name__="torch")))
+    return waited
+
+
+def _session(card: Card, log: Log) -> Any:
+    session = session_of({"device": "cpu", "used_device_bytes": 7}, log)
+    session.device = card
+    return session
+
+
+@pytest.mark.parametrize(("backend", "jax_waits", "card_waits"), [("jax", 1, 0), ("torch", 0, 1)])
+def test_the_newest_step_is_waited_for_by_the_backend_that_takes_it(
+    libraries: list[object], backend: str, jax_waits: int, card_waits: int
+) -> None:
+    """Both give a step's results before they are computed: without a wait, launches would be timed."""
+    card = Card()
+    session = _session(card, Log())
+    steps = StepWatch(session, Nesting(), backend, TrajectoryWatch(session))
+    steps.logs = cast(Any, {"loss": object()})
+    steps.synchronize()
+    assert libraries == [steps.logs] * jax_waits
+    assert card.asked == [("wait", "torch")] * card_waits
+
+
+@pytest.mark.parametrize(
+    ("backend", "memory"),
+    [("jax", {"reserved": 5, "allocated": 4, "pool": 6}), ("torch", {"reserved": 3, "allocated": 2, "overhead": 7})],
+)
+def test_memory_is_told_by_the_backend_that_computes(
+    libraries: list[object], backend: str, memory: dict[str, int]
+) -> None:
+    card, log = Card(), Log()
+    session = _session(card, log)
+    Observation(session, cast(Any, SimpleNamespace(backend=backend, fits=None)))._device()
+    assert card.asked == [("memory", backend)]
+    [told] = log.of("memory")
+    assert memory.items() <= told.items()
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_steps_on_another_device_have_no_memory_to_tell(libraries: list[object], backend: str) -> None:
+    card, log = Card(missing="no GPU here"), Log()
+    session = _session(card, log)
+    Observation(session, cast(Any, SimpleNamespace(backend=backend, fits=None)))._device()
+    assert log.of("memory") == [] and card.asked == []
+    [failure] = log.of("failure")
+    assert failure["reason"] == "unsupported" and "no GPU here" in failure["detail"]
