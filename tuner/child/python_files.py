@@ -18,7 +18,7 @@ import sys
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, TypeVar
 
 from . import folders, renames
@@ -76,9 +76,10 @@ def _patch_what_was_taken(taken: Mapping[object, Callable[..., object]]) -> None
     ``taken``: an original → what replaces it.
     """
     for name, module in list(sys.modules.items()):
-        if name == "posix" or name.partition(".")[0] == __name__.partition(".")[0]:
+        # Others than plain modules may import or warn where they are asked for anything.
+        if type(module) is not ModuleType or name == "posix" or name.partition(".")[0] == __name__.partition(".")[0]:
             continue
-        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+        for attribute, value in list(vars(module).items()):
             if isinstance(value, BuiltinFunctionType) and (replacement := taken.get(value)) is not None:
                 patch(module, attribute, _always(replacement))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import os
 import shutil
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -212,3 +215,23 @@ def test_any_sequence_of_calls_gives_what_plain_python_gives(
         unpatch_all()
     after = state(base / "trial")
     assert {name: after.get(name) for name in before} == before
+
+
+def test_what_modules_took_before_is_led_and_lazy_ones_are_not_asked(
+    overlay: Overlay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bz2 has taken open under a name of its own; a lazy module imports, or warns, where it is asked for anything."""
+
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> object:
+            raise AssertionError(name)
+
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    python_files.install(overlay)
+    try:
+        with bz2.open("theirs", "wb") as packed:
+            packed.write(b"new")
+        assert overlay.diverted
+    finally:
+        unpatch_all()
+        monkeypatch.delitem(sys.modules, "lazy")
