@@ -69,7 +69,7 @@ _SHAPES = tuple(re.compile(pattern) for pattern in (
 ))  # fmt: skip
 """What is a secret by itself, in whatever it stands: keys of services, and what addresses and headers carry."""
 _NAME = r"[A-Za-z][\w.-]*"
-_VALUE = rf"({re.escape(MASK)}|[^\"',;&}}\])\s]+)"
+_VALUE = rf"({re.escape(MASK)}|(?!\{{)[^\"',;&}}\])\s]+)"
 _INSIDE = tuple(re.compile(pattern) for pattern in (
     # Of NAME=VALUE, but for a knob's place; of "NAME": VALUE, as in JSON and in headers; of an option and its value.
     rf"(?<![\w.{{-])(?=({_NAME})[\"']?=[\"']?{_VALUE})", rf"(?:^|[,{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_VALUE}",
@@ -166,7 +166,7 @@ def _values(argv: Sequence[str]) -> Iterator[tuple[int, int, str, str]]:
 
 def _is_secret(name: str, value: str) -> bool:
     words = _words(name)
-    if not words or value.lower() in _HARMLESS or re.fullmatch(r"\{.*\}", value):
+    if not words or value.lower() in _HARMLESS or re.match(r"\{.*\}", value):
         return False  # a switch, or a knob's place
     *before, last = words
     if _ABSENT & {*before[:1]} or _FILE.fullmatch(value):

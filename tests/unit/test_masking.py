@@ -97,6 +97,7 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--opts", "sort_key=a,pad_token=b,auth=basic"), ("--config", '{"key": "label", "tokens": 3}'),
         ("--prompt", "tell me the secret: love"), ("--note", "a token of love"), ("--args", "--pad-token x --token 4"),
         ("--url", "https://someone@dev.azure.com/x"), ("--s3_key", "data/train.npz"), ("--pat", "*.jpg"),
+        ("--slot-token={slots}",), ("slot.token={slots=4|8}",), ("--opts", "slot.token={slots=4|8},n=3"),
         ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
     ],
 )  # fmt: skip

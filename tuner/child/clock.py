@@ -94,6 +94,8 @@ class StepClock:
         self.complete = False
         self.total_steps = 0
         self.total_samples = 0.0
+        self.told_samples = 0.0
+        """Of all batches that were told of, whether they count or not."""
         self.min_window_steps = 0
         self.counts_samples = True
         self.asynchronous = False
@@ -138,6 +140,7 @@ class StepClock:
 
         ``start_s``: an iteration began with it, which took so long until this batch had come; ``wait_s`` holds it too.
         """
+        self.told_samples += samples
         if not self.counts_samples:
             samples = tokens = 0.0
         batch = _Count(samples, tokens, wait_s, int(start_s is not None), start_s or 0.0)
@@ -150,6 +153,7 @@ class StepClock:
 
     def settle(self, samples: float, wait_s: float) -> None:
         """What a graph has counted by itself since the last time; ``synchronize`` calls it before a block is closed."""
+        self.told_samples += samples
         counted = _Count(samples if self.counts_samples else 0.0, wait_s=wait_s)
         if self._validating:
             # Counted since training resumed: it belongs to the step that ends now, not to what is set apart.

@@ -207,7 +207,7 @@ class OwnBatches:
     def observe(self) -> None:
         """Facts, and evidence of the batch size, where the loop made its batches by itself."""
         session, chosen = self.session, self._chosen
-        if not self.passes:
+        if not self.passes or session.samples_are_reported:
             return
         counts = self.counts
         if counts and chosen is not None:

@@ -185,8 +185,12 @@ class Session:
         self.metrics.report({name: value for name, value in metrics.items() if name not in ("step", "samples")})
         if self.applied is not None and step is not None and float(step) > 0:
             self.applied.trains()
-        if step is not None and self.measuring and self.here:
-            self._progressed(int(float(step)), None if samples is None else float(samples))
+        if self.measuring and self.here:
+            reported = None if samples is None else float(samples)
+            if step is not None:
+                self._progressed(int(float(step)), reported)
+            elif reported is not None:
+                self._trained_on(reported)
 
     def log(self, name: str, value: object) -> None:
         """A metric that the script gives to a logger or a trainer: its last value is sent at the end."""
@@ -200,7 +204,7 @@ class Session:
         """
         knowledge = self.request.knowledge
         bound = "batch_size" in self._suggestions or "batch_size" in self.knobs.arguments
-        if not bound or self._own_steps or knowledge.unit not in ("", "samples"):
+        if not bound or self._own_steps or self._own_samples or knowledge.unit not in ("", "samples"):
             return 0
         stated = (
             knowledge.given(self.request.config).get("batch_size"), knowledge.as_written.get("batch_size"),
@@ -211,13 +215,22 @@ class Session:
     def _progressed(self, step: int, samples: float | None) -> None:
         """The script counts its own steps, which are taken where no step can be seen."""
         count = step - self._own_steps
-        if count <= 0 or (self.clock.total_steps and not self._own_steps):
-            return
         if samples is not None:
+            self._trained_on(samples)
+        if count > 0 and (self._own_steps or not self.clock.total_steps):
+            self._own_steps = step
+            self._step(count)
+
+    def _trained_on(self, samples: float) -> None:
+        """The script counts its own samples, which are taken where no others can be counted."""
+        if samples > self._own_samples and math.isclose(self.clock.told_samples, self._own_samples):
             self.clock.add_samples(samples - self._own_samples, 0.0)
             self._own_samples = samples
-        self._own_steps = step
-        self._step(count)
+
+    @property
+    def samples_are_reported(self) -> bool:
+        """Whether the samples are counted by the script's own word."""
+        return self._own_samples > 0
 
     # messages
 
@@ -319,7 +332,7 @@ class Session:
         self.metrics.send_logged()
         if not self.request.config:
             self.facts.module_hashes = self._modules.hashes()
-        if self._own_steps:
+        if self._own_steps or self._own_samples:
             self.facts.unit = "samples" if self._own_samples else "steps"
         self._leave_out_unwatched()
         self.facts.left_out.update(self.knobs.kept_by_script)

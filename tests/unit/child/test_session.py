@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.in_process import Log, session_of
+from support.in_process import ENDLESS, Log, session_of
 
 from tuner.child import applied, wire
 from tuner.child.applied import Effect
@@ -129,3 +129,32 @@ def test_a_forked_process_is_not_the_one_that_is_measured() -> None:
         os._exit(int(session.here))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert session.here
+
+
+def _reporting(log: Log, others: float = 0.0, late: float = 0.0) -> list[float]:
+    """Samples after each of ten steps that are seen, of 4 each by the script's own count; ``others``: by a loader's."""
+    session = session_of({"mode": "trial", "window": ENDLESS, "folder": "", "device": "cpu"}, log)
+    totals = []
+    for step in range(1, 11):
+        for samples in (others, late * (step > 5)):
+            if samples:
+                session.clock.add_samples(samples, 0.0)
+        session.step("torch")
+        if step % 4 == 3:
+            session.clock.validation_begins("model")
+            session.clock.training_resumes()
+        session.report({"step": step, "samples": 4 * step} if step % 2 else {"samples": 4 * step})
+        totals.append(session.clock.total_samples)
+    session.finish(complete=False)
+    return totals
+
+
+def test_reported_samples_count_where_steps_are_seen_and_nothing_else_counts_samples() -> None:
+    log = Log()
+    assert _reporting(log)[-1] == 36
+    assert log.of("facts")[0]["unit"] == "samples"
+
+
+def test_reported_samples_never_count_beside_others() -> None:
+    assert _reporting(Log(), others=4.0)[-1] == 40
+    assert _reporting(Log(), late=4.0)[-1] == 5 * 4 + 5 * 4
