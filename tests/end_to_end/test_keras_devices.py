@@ -83,6 +83,7 @@ def test_how_a_card_gives_its_memory_is_all_that_the_knob_sets() -> None:
     assert grown.startswith("set True  {") and grown.endswith("} True 0 0"), "as TensorFlow has it by itself"
 
 
+@pytest.mark.slow
 def test_a_script_that_says_itself_how_memory_is_given_has_its_way() -> None:
     assert _on_a_card("no")[-1] == "limits [] grows True"
 

@@ -124,7 +124,9 @@ RAW = """
 """
 
 
-@pytest.mark.parametrize("optimizer", [True, False], ids=["an optimizer", "by hand"])
+@pytest.mark.parametrize(
+    "optimizer", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["an optimizer", "by hand"]
+)
 def test_a_loop_on_tensors_that_trains_elsewhere_is_refused_by_name(
     run_child: Callable[..., Any], write_script: Callable[..., Path], optimizer: bool
 ) -> None:

@@ -99,7 +99,26 @@ def _traced(step: Callable[..., object], example: tuple[Any, Any]) -> Any:
     def anew(state: object, data: object) -> object:
         return step(state, data)  # a function of its own: JAX keeps what it has traced, by the function
 
-    return sys.modules["jax"].make_jaxpr(anew)(*example)
+    with _wherever_it_lies(getattr(step, "__self__", None)):
+        return sys.modules["jax"].make_jaxpr(anew)(*example)
+
+
+@contextmanager
+def _wherever_it_lies(model: Any) -> Iterator[None]:
+    """Keras 3.10 forgets after a ``fit`` on which devices its arrays lay, and asks whenever a step is traced."""
+    if not hasattr(model, "_enforce_jax_state_sharding"):
+        yield
+        return
+
+    def enforce(
+        trainable_variables: Any = None, non_trainable_variables: Any = None, optimizer_variables: Any = None,
+        metrics_variables: Any = None,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        state = (trainable_variables, non_trainable_variables, optimizer_variables, metrics_variables)
+        return tuple(part or [] for part in state)
+
+    with instead(model, "_enforce_jax_state_sharding", enforce):
+        yield
 
 
 def _products_on_jax(jaxpr: Any) -> Counter[str]:
