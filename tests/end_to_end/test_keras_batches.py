@@ -80,6 +80,19 @@ def test_a_step_of_the_scripts_own_takes_the_whole_batch(begin: Begin, by: str) 
     assert "the script's own training step" in trial.evidence("grad_accumulation")[1]
 
 
+def test_a_script_that_accumulates_by_itself_keeps_its_batches(begin: Begin) -> None:
+    """Tried before: it accumulated over parts of its batches, and updated its model twice as often."""
+    k = keras()
+    trial = begin(SPLIT, framework="keras", as_written=WRITTEN)
+    made = model(optimizer=k.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    made.fit(*arrays(80), batch_size=8, verbose=0)
+    trial.end()
+    assert trial.adapter.watches.fits is not None
+    assert trial.adapter.watches.fits.steps.largest_batch == 8
+    assert int(made.optimizer.iterations.numpy()) == 5
+    assert trial.evidence("grad_accumulation") == ("contradicted", "the script accumulates gradients itself")
+
+
 @pytest.mark.parametrize("readable", [True, False])
 def test_several_steps_in_a_call_are_not_verified_where_nothing_counts_them(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, readable: bool

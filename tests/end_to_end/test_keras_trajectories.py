@@ -126,6 +126,22 @@ def test_a_freed_batch_that_the_script_is_told_keeps_its_course(
         assert trial.evidence("batch_size")[0] == "verified"
 
 
+def test_a_rate_that_no_one_can_read_is_not_scaled_on_trust(begin: Begin) -> None:
+    """A function of the script's own may count its calls: it isn't called for our sake."""
+    facts = {name: value for name, value in _by_function(begin(), 32).items() if name not in ("kind", "t")}
+    trial = begin(FREED, **{**facts, "placeholders": ["batch_size"], "effective_batch": "free"})
+    _by_function(trial, 64)
+    assert trial.evidence("lr_scale")[0] == "contradicted"
+    trial = begin(FREED, **{**facts, "effective_batch": "free"})
+    _by_function(trial, 32)
+    assert trial.evidence("lr_scale") == ("verified", "")
+
+
+def _by_function(trial: Trial, size: int) -> dict[str, Any]:
+    fit(size, keras().optimizers.SGD(lambda: 0.05 * size / 32))
+    return trial.end()
+
+
 def test_a_loop_that_updates_by_itself_is_offered_no_parts(begin: Begin) -> None:
     """Nothing there makes one step of several batches: smaller ones would be another effective batch."""
     import tensorflow as tf

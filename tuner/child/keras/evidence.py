@@ -17,7 +17,7 @@ from .fit_call import FitCall
 from .freezing import DRAWS, what_froze
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of
 from .on_batch import OWN_BATCHES
-from .split import OWN_LOSS
+from .split import OWN_LOSS, OWN_PARTS
 from .steps import StepWatch
 from .watches import Watches
 
@@ -32,6 +32,7 @@ EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every ope
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
 """Kinds of strategies whose iterators are TensorFlow's plain ones: the time that a fetch takes is the wait."""
 OWN_RATE = "the script sets the rate while it trains"
+UNREAD_RATE = "the script knows its batch size, and its rate can't be read: it may follow the batch by itself"
 UNREAD = "the optimizer's count of its steps can't be read"
 UNSCALED = "nothing in the script's own training step scales its loss, which fp16 needs"
 
@@ -203,7 +204,7 @@ class Observation:
         elif self._why_whole(call):
             left_out["grad_accumulation"] = self._why_whole(call)
         if accumulates:
-            left_out["grad_accumulation"] = "the script accumulates gradients itself"
+            left_out["grad_accumulation"] = OWN_PARTS
         if backend == "torch":
             left_out["steps_per_execution"] = "Keras has it on TensorFlow and JAX only"
         if backend != "tensorflow":
@@ -295,9 +296,9 @@ class Observation:
         """Micro-batches in one update: those of the script's own, or the parts that a step was split into."""
         fits = self.watches.fits
         parts = fits.split.seen if fits is not None else 0
-        obstacle = self._why_whole(call) if parts > 1 else ""
-        why = call.refused.get("grad_accumulation", fits.split.refused if fits is not None else "") or obstacle
-        self._compare("grad_accumulation", None if obstacle else accumulation_of(call.model) * max(1, parts), why=why)
+        whole = call.refused.get("grad_accumulation") or (self._why_whole(call) if parts > 1 else "")
+        why = whole or (fits.split.refused if fits is not None else "")
+        self._compare("grad_accumulation", None if whole else accumulation_of(call.model) * max(1, parts), why=why)
 
     def _traced_evidence(self, call: FitCall, steps: StepWatch) -> None:
         """Whether the step depends on what Python draws or counts, which a trace does once and no more."""
@@ -317,6 +318,8 @@ class Observation:
             knobs.compare("lr_scale", None, why=OWN_RATE)
         elif optimizers is not None and optimizers.rates.dropped:
             knobs.compare("lr_scale", None, why=optimizers.rates.dropped)
+        elif knobs.set_by("batch_size") is not SetBy.PATCH and not self.watches.trajectory.rates:
+            knobs.report("lr_scale", Finding(Evidence.CONTRADICTED, UNREAD_RATE, changed=0))
         elif optimizers is None or not optimizers.rates.scaled:
             knobs.inapplicable("lr_scale", "no optimizer has a rate", sites=0)
         else:

@@ -19,11 +19,11 @@ from ..tensorflow.types import Result
 from . import callbacks
 from .fit_call import FitCall
 from .masks import MaskWatch
-from .model import has_own_step, makes_own_function
+from .model import accumulation_of, has_own_step, makes_own_function
 from .obstacles import ObstacleWatch
 from .on_batch import OnBatchWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
-from .split import OWN_LOSS, SplitWatch
+from .split import OWN_LOSS, OWN_PARTS, SplitWatch
 from .steps import Nesting, StepWatch
 from .trajectory import TrajectoryWatch
 from .types import Callback, Logs, Model
@@ -197,8 +197,10 @@ class FitWatch:
         """The knobs of the model, and those among the arguments."""
         session, config, model = self.session, self.session.request.config, call.model
         parts, factor = self._resize(call, arguments)
-        if call.custom_step and parts > 1:  # it takes all parts at once: its effective batch stays the config's
-            call.refused["grad_accumulation"] = OWN_LOSS
+        accumulates = accumulation_of(model) > 1
+        if parts > 1 and (call.custom_step or accumulates):
+            # A step takes all parts at once: where they make up the script's own batch, that stays as it is.
+            call.refused["grad_accumulation"] = OWN_PARTS if accumulates else OWN_LOSS
             parts = 1
         if factor != 1.0 and call.epoch_steps:
             arguments["steps_per_epoch"] = round(call.epoch_steps / factor)  # a whole number: see why_no_such_batches
@@ -237,7 +239,7 @@ class FitWatch:
         and where the script was told the size by its own arguments: it makes whole batches of it (``Knowledge.given``).
         """
         knobs = self.session.knobs
-        parts = self.split.parts_for(call.model) if call.fed_by in ("arrays", "dataset") else 1
+        parts = self.split.wanted if call.fed_by in ("arrays", "dataset") else 1
         if knobs.set_by("batch_size") is not SetBy.PATCH:
             if call.fed_by == "dataset" and self.datasets is not None:
                 arguments["x"] = self.datasets.adapt(arguments["x"], batched=True)

@@ -20,11 +20,11 @@ from ..tensorflow.functions import not_converted
 from ..tensorflow.types import ConcreteFunction, Structure
 from .counters import leading_dimension
 from .masks import MaskWatch, makes_masks
-from .model import accumulation_of
 from .obstacles import ObstacleWatch
 from .types import Logs, Model
 
 OWN_LOSS = "how the loss of the script's own training step depends on the batch is unknown"
+OWN_PARTS = "the script accumulates gradients itself"
 TrainStep = Callable[..., Any]
 """Keras' own ``train_step``: the model's logs of one batch, and with JAX its state."""
 State = tuple[Sequence[Any], ...]
@@ -58,10 +58,10 @@ class SplitWatch:
             steps = {"tensorflow": self._on_tensorflow, "jax": self._on_jax, "torch": self._on_torch}
             patch(trainer, "train_step", steps[self.backend])
 
-    def parts_for(self, model: Model) -> int:
-        """Into how many parts the config splits the model's batches; 1 where the script accumulates by itself."""
-        wanted = int(self.session.knobs.wanted("grad_accumulation") or 1)
-        return 1 if accumulation_of(model) > 1 else wanted
+    @property
+    def wanted(self) -> int:
+        """Into how many parts the config splits batches."""
+        return int(self.session.knobs.wanted("grad_accumulation") or 1)
 
     def begin(self, model: Model, parts: int) -> bool:
         """A ``fit`` begins. Returns whether the model's training function may have been made for other parts."""
