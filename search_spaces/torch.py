@@ -48,7 +48,7 @@ SPACE = SearchSpace(
         Knob(
             "num_workers", _workers, "DataLoader worker processes",
             ordered=True, loader=True, heavier=True, value_type=int, least=0, on_cores=True,
-            tier_reason="The same samples in the same order; left out where workers would copy what changes.",
+            tier_reason="The same samples in order, long streams in shares; left out where workers copy what changes.",
         ),
         Knob(
             "threads", _threads, "intra-op threads of the training process",

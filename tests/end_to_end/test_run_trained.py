@@ -165,6 +165,16 @@ def test_who_may_have_trained_elsewhere_is_not_accused(
     assert UNSEEN.format(who) in run.output.splitlines()
 
 
+@pytest.mark.parametrize("how", ["os.execv(name, [name, '-c', 'pass'])", "os.execlp(name, name, '-c', 'pass')"])
+def test_a_script_that_becomes_another_program_is_told_of(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], how: str
+) -> None:
+    """It may start itself again with other variables: nothing of ours sees steps there, or applies knobs."""
+    run = run_of(run_child, write_script(f"import os, sys\nname = sys.executable\n{how}"))
+    line = f"autotune: the script goes on as {Path(sys.executable).name}, without the profile"
+    assert run.returncode == 0 and run.output.splitlines() == [line], run.output
+
+
 def test_what_trains_nothing_excuses_nobody(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     """A command that asks for a version, and workers that load data."""
     text = """

@@ -14,13 +14,16 @@ from tuner.model import Measurement
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
+LOAD_S = 0.04
+TRUTH = 4 / LOAD_S
+"""Samples that the data give a second: sleeping takes at least as long as it says."""
 
 START = """
     import time
     import keras, numpy, tensorflow as tf
 
     def load(place):
-        time.sleep(0.02)
+        time.sleep(LOAD_S)
         return numpy.ones((4, 4), "float32"), numpy.ones((4, 1), "float32")
 
     def shaped(x, y):
@@ -60,7 +63,7 @@ PY_DATASET = """
         def __len__(self):
             return 100_000
         def __getitem__(self, place):
-            time.sleep(0.02)
+            time.sleep(LOAD_S)
             return load(place)
     batches = Batches(workers=2, max_queue_size=PREFETCH)
 """
@@ -68,7 +71,7 @@ PY_DATASET = """
 
 def script(write: Write, text: str, **values: object) -> Path:
     """The script with its figures filled in; ``FIRST_S`` is what the first step takes, as a compilation does."""
-    for name, value in {"PREFETCH": 64, "COMPUTE_S": 0.008, "FIRST_S": 2.0, **values}.items():
+    for name, value in {"PREFETCH": 64, "COMPUTE_S": 0.008, "FIRST_S": 2.8, "LOAD_S": LOAD_S, **values}.items():
         text = text.replace(name, str(value))
     return write(text)
 
@@ -95,21 +98,34 @@ def naive(ran: Any) -> float:
     ],
 )
 def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write_script: Write, text: str) -> None:
-    """The data come at 50 batches/s, and the loop takes about 90: some 60 lie ready after a slow first step."""
+    """The data come at 25 batches/s, and the loop takes up to 90: some 60 lie ready after a slow first step."""
     ran = run_child(script(write_script, text), window={"max_s": 0.4, "min_s": 0.4})
     found = measured(ran)
     window = [b for b in ran.of("block") if b["phase"] == "window"]
-    truth = 4 / 0.02
-    assert naive(ran) > 1.15 * truth, "the window lies within what was ready"
+    assert naive(ran) > 1.15 * TRUTH, "the window lies within what was ready"
     assert window[0]["ready_before"] > window[-1]["ready_after"]
-    assert 0.6 * truth < found.rate < 1.08 * truth, "sleeping takes at least as long as it says"
+    assert 0.6 * TRUTH < found.rate < 1.1 * TRUTH
     assert found.queue_share > 0.1
 
 
 @pytest.mark.timed
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_so_it_is_on_the_other_backends(run_child: Run, write_script: Write, backend: str) -> None:
+    """There Keras begins the data twice: what the first beginning had ready is taken before anything is made anew."""
+    chosen = f"import os\n    os.environ['KERAS_BACKEND'] = '{backend}'\n    import time"
+    text = START.replace("import time", chosen, 1) + PY_DATASET + FIT
+    window = {"max_s": 0.4, "min_s": 0.4, "warmup_steps": 80, "warmup_s": 0}
+    ran = run_child(script(write_script, text, COMPUTE_S=0.002), window=window)
+    found = measured(ran)
+    assert found.queue_share > 0.1 and 0.4 * TRUTH < found.rate < 0.6 * naive(ran)
+    assert found.low < TRUTH < found.high
+
+
+@pytest.mark.timed
+@pytest.mark.slow
 def test_a_full_queue_of_data_that_keep_up_changes_nothing(run_child: Run, write_script: Write) -> None:
-    ran = run_child(script(write_script, START + FIT, PREFETCH=8, COMPUTE_S=0.03, FIRST_S=0.5))
+    ran = run_child(script(write_script, START + FIT, PREFETCH=8, COMPUTE_S=0.03, FIRST_S=0.5, LOAD_S=0.01))
     found = measured(ran)
     assert found.queue_share < 0.03
     assert found.rate == pytest.approx(naive(ran), rel=0.03)
@@ -125,7 +141,7 @@ UNSEEN = """
 
 @pytest.mark.timed
 def test_where_a_queue_cannot_be_seen_the_window_is_longer_and_says_so(run_child: Run, write_script: Write) -> None:
-    path = script(write_script, START + UNSEEN + FIT, PREFETCH=16, FIRST_S=0.5)
+    path = script(write_script, START + UNSEEN + FIT, PREFETCH=16, FIRST_S=0.5, LOAD_S=0.02)
     ran = run_child(path, window={"max_s": 0.4, "min_s": 0.4})
     window = [b for b in ran.of("block") if b["phase"] == "window"]
     assert all(block["ready_after"] is None for block in window)

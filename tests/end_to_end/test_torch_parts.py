@@ -328,3 +328,26 @@ def test_a_loss_that_a_router_leaves_in_an_object_is_that_of_the_whole_batch(
     ran = run_child(write_script(ROUTED), SPLIT, seed=seed)
     record = next(r for r in ran.of("knob") if r["knob"] == "grad_accumulation")
     assert (record["evidence"], record["reason"]) == ("contradicted", KEEPS)
+
+
+def test_a_loss_that_leaves_out_targets_is_taken_over_the_whole_batch(begin: Begin) -> None:
+    """Parts hold different numbers of them: a mean of their means would be another loss."""
+
+    def learn() -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 9))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for _ in range(8):
+            tokens = torch.randint(0, 9, (16, 7))
+            kept = torch.arange(7) < torch.arange(16)[:, None] % 7 + 1
+            optimizer.zero_grad()
+            out = model(tokens).flatten(0, 1)
+            nn.functional.cross_entropy(out, tokens.where(kept, -100).flatten(), ignore_index=-100).backward()
+            optimizer.step()
+        return [value for p in model.parameters() for value in p.flatten().tolist()]
+
+    plain = learn()
+    trial = begin(SPLIT)
+    assert learn() == pytest.approx(plain, rel=1e-5, abs=1e-6)
+    trial.end()
+    assert trial.evidence("grad_accumulation") == ("verified", "")

@@ -76,6 +76,18 @@ class AppliedRun:
             return lambda status: original(self.ended(status) if os.getpid() == self._pid else status)
 
         patch(os, "_exit", leaving)
+        for name in ("execv", "execve"):  # which the others call
+            patch(os, name, self._replacing)
+
+    def _replacing(self, original: Callable[..., object]) -> Callable[..., object]:
+        """The script becomes another program, of which nothing is seen: that is said."""
+
+        def replace(path: str, *others: object) -> object:
+            if os.getpid() == self._pid:
+                self.say(f"the script goes on as {os.path.basename(os.fsdecode(path))}, without the profile")
+            return original(path, *others)
+
+        return replace
 
     def attend(self, look: Look) -> None:
         """Has an adapter asked when the time has come to tell."""

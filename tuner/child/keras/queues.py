@@ -26,6 +26,7 @@ class FitQueues:
         self.pydataset: object = None
         self._enqueuer: Callable[[], Enqueuer | None] = lambda: None
         self._is_new = False
+        self._left_over = 0
 
     def install(self) -> None:
         """Patches the beginning of each iteration in which workers prepare a PyDataset's batches."""
@@ -52,6 +53,7 @@ class FitQueues:
         if enqueuer is None or enqueuer.py_dataset is not self.pydataset:
             return self.pipeline.samples(batch_size) if self.pipeline is not None else None
         is_new, self._is_new = self._is_new, False
+        self._left_over = max(self._left_over, _left_over(enqueuer))
         ready = _ready_batches(enqueuer)
         return None if ready is None or is_new else float(ready * batch_size)
 
@@ -65,15 +67,23 @@ class FitQueues:
         enqueuer = self._enqueuer()
         if enqueuer is None or enqueuer.py_dataset is not self.pydataset:
             return self.pipeline.capacity(batch_size) if self.pipeline is not None else 0
-        return int(getattr(enqueuer.future_queue, "maxsize", 0))
+        return enqueuer.future_queue.maxsize + self._left_over
+
+
+def _left_over(enqueuer: Enqueuer) -> int:
+    """Batches of an iteration that was broken off."""
+    return enqueuer.ready_queue.qsize() if hasattr(enqueuer, "ready_queue") else 0
 
 
 def _ready_batches(enqueuer: Enqueuer) -> int | None:
-    """By Keras' own bookkeeping (3.8 to 3.15); None once all batches of an epoch have been asked for."""
+    """By Keras' own bookkeeping (3.8 to 3.15); None once all batches of an epoch have been asked for.
+
+    None as well while some are left of an iteration that Keras broke off, as it does to learn what a batch looks like:
+    these are taken first, and the workers stand still meanwhile, which says nothing of how fast they are.
+    """
     try:
-        if not enqueuer.run_thread.is_alive():
+        if not enqueuer.run_thread.is_alive() or _left_over(enqueuer):
             return None
-        waiting = list(enqueuer.future_queue.queue)
-        return sum(bool(future.ready()) for future in waiting) + enqueuer.ready_queue.qsize()
+        return sum(bool(future.ready()) for future in list(enqueuer.future_queue.queue))
     except (AttributeError, TypeError, RuntimeError):
         return None  # another version's, an error that is passed on, a queue that changed meanwhile

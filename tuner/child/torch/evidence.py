@@ -11,6 +11,7 @@ from .parts import KNOB as ACCUMULATION
 from .watches import FRAMEWORK, TorchWatches
 
 NO_LOADER = "no DataLoader feeds the training steps"
+SHARED_OUT = "each worker makes batches of its own share of the data, whose last ones are short or dropped"
 LENGTHS_ALIKE = 1.01
 """Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
@@ -107,6 +108,9 @@ class Observation:
             facts.left_out.update(dict.fromkeys(LOADER_KNOBS, reason))
             return
         facts.left_out.update(primary.refused)
+        # Of a long stream's thousands of batches those few don't matter; epochs that end within seconds have few.
+        if not primary.map_style and primary.later_starts:
+            facts.left_out.setdefault("num_workers", SHARED_OUT)
         if primary.live.get("on_device"):
             facts.left_out["pin_memory"] = "the loader gives batches that are on the device already"
         for knob in LOADER_KNOBS:
