@@ -80,7 +80,7 @@ def _patch_what_was_taken(taken: Mapping[object, Callable[..., object]]) -> None
         if type(module) is not ModuleType or name == "posix" or name.partition(".")[0] == __name__.partition(".")[0]:
             continue
         for attribute, value in list(vars(module).items()):
-            if isinstance(value, BuiltinFunctionType) and (replacement := taken.get(value)) is not None:
+            if type(value) is BuiltinFunctionType and (replacement := taken.get(value)) is not None:
                 patch(module, attribute, _always(replacement))
 
 
