@@ -57,14 +57,15 @@ study: env $(NEEDS)
 	@echo "$(STUDY_FOLDER)/best.json:"
 	@cat $(STUDY_FOLDER)/best.json
 
-# What measures time or has a deadline ("timed") runs alone, behind all that doesn't.
+# What measures time or has a deadline ("timed") runs alone, behind all that doesn't. That shares the cores: a thread that
+# waits mustn't keep one busy meanwhile.
 test: lint types
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
+	OMP_WAIT_POLICY=PASSIVE $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed and not slow"
 
 # The long campaigns, too, and examples of properties that nobody tried before.
 test-all: lint types
-	$(PYTEST) --hypothesis-profile=new -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
+	OMP_WAIT_POLICY=PASSIVE $(PYTEST) --hypothesis-profile=new -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed or slow"
 
 # On a machine with a card and PyTorch, in ten minutes and without a network; what it lacks: WHEELS=a folder of wheels.

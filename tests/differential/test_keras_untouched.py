@@ -79,9 +79,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str]]:
     return {kind: [digest] for kind, digest in zip(KINDS, told, strict=True)}
 
 
-@pytest.mark.parametrize(
-    "kind", ["dataset", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("arrays", "loop"))]
-)
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "loop"])
+@pytest.mark.slow
 def test_to_be_measured_changes_no_weight(
     kind: str, plain: Mapping[str, list[str]], write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

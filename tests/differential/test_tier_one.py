@@ -159,6 +159,7 @@ def told(output: str, word: str) -> Any:
     return json.loads(found[1])
 
 
+@pytest.mark.slow
 def test_pinned_batches_are_the_same_batches(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     """Whatever they hold: what the loader can't pin is passed on."""
     path = write_script(PINNED)
@@ -168,6 +169,7 @@ def test_pinned_batches_are_the_same_batches(write_script: Callable[..., Path], 
     assert (told(plain.output, "pinned"), told(pinned.output, "pinned")) == (0, 2 * 36), "x and y of each batch"
 
 
+@pytest.mark.slow
 def test_cudnn_is_let_choose_and_nothing_else_is_set(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

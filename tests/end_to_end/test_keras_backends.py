@@ -58,6 +58,7 @@ def test_fit_is_counted_and_its_metrics_are_told(train: Callable[..., Any]) -> N
     assert ran.of("loss")
 
 
+@pytest.mark.slow
 def test_batches_come_in_the_order_that_the_script_gives_them(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

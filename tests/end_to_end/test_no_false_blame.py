@@ -173,6 +173,7 @@ def test_the_watch_on_files_is_left_out_by_the_user_alone(tmp_path: Path, write_
     assert result.broke_it == () and result.trials[0].outcome is not None and result.trials[0].outcome.complete
 
 
+@pytest.mark.slow
 def test_no_file_of_the_users_is_written_to_find_out(tmp_path: Path, write_script: Callable[..., Path],
                                                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)

@@ -298,6 +298,7 @@ KERAS = """
 """
 
 
+@pytest.mark.slow
 def test_a_strategy_that_can_not_be_had_does_not_end_the_training(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

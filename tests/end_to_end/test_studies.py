@@ -77,6 +77,7 @@ def test_each_example_is_told_of() -> None:
         assert {"script", "trials", "budget"} <= read_file(folder / "study.toml").keys()
 
 
+@pytest.mark.slow
 def test_the_waterfalls_inputs_make_the_same_batches(tmp_path: Path) -> None:
     """Turning one into the other changes the speed and nothing that is learned from."""
     folder = ROOT / "studies" / "waterfall"

@@ -103,6 +103,7 @@ def test_the_rate_is_the_scripts_own(
     assert run.facts["left_out"].get("strategy") == ("the script trains on 2 replicas" if replicas > 1 else None)
 
 
+@pytest.mark.slow
 def test_a_loop_does_without_the_strategy_that_it_made(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -52,6 +52,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.slow
 def test_a_real_trial_counts_what_its_script_trained_on(
     run_child: Callable[..., Any], write_script: Callable[..., Path]
 ) -> None:

@@ -93,8 +93,8 @@ def naive(ran: Any) -> float:
     "text",
     [
         pytest.param(START + FIT, id="fit"),
-        pytest.param(START + LOOP, id="loop"),
-        pytest.param(START + PY_DATASET + FIT, id="PyDataset"),
+        pytest.param(START + LOOP, id="loop", marks=pytest.mark.slow),
+        pytest.param(START + PY_DATASET + FIT, id="PyDataset", marks=pytest.mark.slow),
     ],
 )
 def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write_script: Write, text: str) -> None:
@@ -140,6 +140,7 @@ UNSEEN = """
 
 
 @pytest.mark.timed
+@pytest.mark.slow
 def test_where_a_queue_cannot_be_seen_the_window_is_longer_and_says_so(run_child: Run, write_script: Write) -> None:
     path = script(write_script, START + UNSEEN + FIT, PREFETCH=16, FIRST_S=0.5, LOAD_S=0.02)
     ran = run_child(path, window={"max_s": 0.4, "min_s": 0.4})

@@ -69,6 +69,7 @@ def test_each_knob_works_alone(begin: Begin, capfd: pytest.CaptureFixture[str], 
     assert said.startswith(f"autotune: after 20 steps in effect: {knob}") and "NOT" not in said
 
 
+@pytest.mark.slow
 def test_fp16_alone_trains_to_the_end(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     """A profile of nothing else ended in the first step, with an assertion of the scaler's."""
     script = write_script(FP16)
