@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.entries import entries_of
-
-from tuner.analysis.measurement import measurement_of
-from tuner.model import Measurement
+from support.rates import measured, naive
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
@@ -74,18 +71,6 @@ def script(write: Write, text: str, **values: object) -> Path:
     for name, value in {"PREFETCH": 64, "COMPUTE_S": 0.008, "FIRST_S": 2.8, "LOAD_S": LOAD_S, **values}.items():
         text = text.replace(name, str(value))
     return write(text)
-
-
-def measured(ran: Any) -> Measurement:
-    found = measurement_of(entries_of([{"v": 1, **record} for record in ran.records]), [])
-    assert found is not None, ran.output
-    return found
-
-
-def naive(ran: Any) -> float:
-    """The samples of the window by its seconds."""
-    window = [b for b in ran.of("block") if b["phase"] == "window" and not b["flagged"]]
-    return float(sum(b["samples"] for b in window) / sum(b["seconds"] for b in window))
 
 
 @pytest.mark.timed

@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 from support.campaign import QUEUE
-from support.entries import entries_of
-
-from tuner.analysis.measurement import measurement_of
-from tuner.model import Measurement
+from support.rates import measured, naive
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
-
 
 
 def script(write: Write, **values: object) -> Path:
@@ -24,18 +20,6 @@ def script(write: Write, **values: object) -> Path:
     for name, value in {"OPEN_S": 0, "LENGTH": 400_000, "PERSISTENT": False, "FIRST_S": 0, **values}.items():
         text = text.replace(name, str(value))
     return write(text)
-
-
-def measured(ran: Any) -> Measurement:
-    found = measurement_of(entries_of([{"v": 1, **record} for record in ran.records]), [])
-    assert found is not None, ran.output
-    return found
-
-
-def naive(ran: Any) -> float:
-    """The samples of the window by its seconds."""
-    window = [b for b in ran.of("block") if b["phase"] == "window" and not b["flagged"]]
-    return float(sum(b["samples"] for b in window) / sum(b["seconds"] for b in window))
 
 
 @pytest.mark.timed
