@@ -17,9 +17,9 @@ Samples = Sequence[Sequence[float]]
 """The watched elements of each watched tensor."""
 
 
-def spread(count: int) -> list[int]:
-    """The numbers of the tensors that are watched, out of so many: evenly spread."""
-    return list(range(count)) if count <= TENSORS else [place * count // TENSORS for place in range(TENSORS)]
+def spread(count: int, most: int = TENSORS) -> list[int]:
+    """At most so many places out of ``count``, evenly spread."""
+    return list(range(count)) if count <= most else [place * count // most for place in range(most)]
 
 
 def stride(count: int) -> int:

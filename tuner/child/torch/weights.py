@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from ..movement import ELEMENTS, MOST_GROUPS, spread
 from ..records import WeightChange
 from ..session import Session
 from .types import Optimizer, Tensor
-
-TENSORS = 32
-"""So many of an optimizer's tensors are watched, spread over all of them."""
-ELEMENTS = 64
-"""And of each of them so many elements, spread alike."""
-_MOST_OPTIMIZERS = 8
 
 
 class _Watched:
@@ -24,9 +19,9 @@ class _Watched:
         self._torch = torch
         given: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         parameters = [p for p in given if p.requires_grad and p.numel() and p.is_floating_point()]
-        self._tensors = [parameters[i] for i in _spread(len(parameters), TENSORS)]
+        self._tensors = [parameters[i] for i in spread(len(parameters))]
         self._places = [
-            torch.tensor(list(_spread(tensor.numel(), ELEMENTS)), device=tensor.device) for tensor in self._tensors
+            torch.tensor(spread(tensor.numel(), ELEMENTS), device=tensor.device) for tensor in self._tensors
         ]
         self._before = self._samples()
         self._paths = [0.0] * len(self._tensors)
@@ -61,7 +56,7 @@ class WeightWatch:
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Before an update: the first of each optimizer is preceded by a look at its weights."""
-        if not self.watching or id(optimizer) in self._watched or len(self._watched) >= _MOST_OPTIMIZERS:
+        if not self.watching or id(optimizer) in self._watched or len(self._watched) >= MOST_GROUPS:
             return
         self._kept.append(optimizer)  # one that took its place would bear its number
         try:
@@ -83,8 +78,3 @@ class WeightWatch:
         for watched in self._watched.values():
             if watched is not None and watched.steps:
                 self._session.recorder.emit(watched.record())
-
-
-def _spread(count: int, most: int) -> range | list[int]:
-    """At most so many places out of ``count``, evenly spread."""
-    return range(count) if count <= most else [place * count // most for place in range(most)]
