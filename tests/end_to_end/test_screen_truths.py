@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from support.campaign import GAN, LANGUAGE_MODEL, LEARNS, POLICY, START
 
-from tuner.analysis.accuracy import MOVEMENT, AccuracyLimits, is_settled, judge, untold
+from tuner.analysis.accuracy import AccuracyLimits, is_settled, judge, untold
 from tuner.analysis.checks import Pair
 from tuner.analysis.learning import Descent, descent_of
+from tuner.analysis.movement import MOVEMENT
 from tuner.analysis.stats import Noninferiority
 from tuner.devices.cpu import cpu_device
 from tuner.formatting import screened_text

@@ -89,3 +89,39 @@ def test_both_losses_of_a_gan_are_seen(
     assert 0.3 < fooled[0] < 1.3 and right[0] == pytest.approx(2 * 0.7, abs=0.6)
     assert abs(right[0] - fooled[0]) > 0.2
     assert [change["path"] > 0 and change["steps"] > 20 for change in ran.of("weights")] == [True, True], "of each"
+
+
+LATE = """
+    import keras, numpy, tensorflow as tf
+    class Pair(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.maker, self.judge = keras.layers.Dense(4), keras.layers.Dense(1)
+        def compile(self, makes, judges):
+            super().compile()
+            self.makes, self.judges = makes, judges
+        def train_step(self, data):
+            with tf.GradientTape() as one, tf.GradientTape() as other:
+                fake = self.judge(self.maker(data))
+                right, wrong = tf.reduce_mean((self.judge(data) - 1) ** 2 + fake ** 2), tf.reduce_mean((fake - 1) ** 2)
+            taken = (self.judge, one, right, self.judges), (self.maker, other, wrong, self.makes)
+            for layer, tape, loss, by in taken:
+                weights = layer.trainable_variables
+                by.apply_gradients(zip(tape.gradient(loss, weights), weights))
+            return {"right": right, "wrong": wrong}
+    pair = Pair()
+    pair.build = lambda shape: None
+    pair.compile(keras.optimizers.Adam(1e-2), keras.optimizers.Adam(2e-2))
+    pair.fit(numpy.ones((160, 4), "float32"), batch_size=16, epochs=2, verbose=0)
+    print("trained to the end")
+"""
+
+
+def test_weights_that_are_made_while_a_step_is_traced_end_no_screen(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Layers that are built by their first call: the script ended with our own ValueError."""
+    ran = run_child(write_script(LATE), seed=3)
+    assert ran.returncode == 0 and "trained to the end" in ran.output, ran.output
+    first, second = ran.of("weights")
+    assert min(first["steps"], second["steps"]) >= 18 and min(first["path"], second["path"]) > 0.1

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.torch_trials import begin
 
 from tuner.child.torch.losses import loss_reduction
 
+__all__ = ["begin"]
 TRAIN = """
     import random
     import numpy
@@ -145,3 +147,55 @@ def test_how_the_loss_depends_on_the_batch_is_read_from_its_graph(loss: str, red
     model, a, b = torch.nn.Linear(4, 1), torch.randn(8, 4), torch.randn(8, 1)
     names = {"model": model, "a": a, "b": b, "loss_of": torch.nn.functional.mse_loss}
     assert loss_reduction(eval(loss, names)) == reduction
+
+
+BY_HAND = """
+    import torch
+    weight, bias = torch.zeros(8, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+    while True:
+        x = torch.rand(16, 8)
+        ((x @ weight + bias - x.sum(1, keepdim=True)) ** 2).mean().backward()
+        with torch.no_grad():
+            for each in (weight, bias):
+                each -= RATE * each.grad
+                each.grad = None
+"""
+MADE_ANEW = """
+    import torch
+    model = torch.nn.Linear(8, 1)
+    while True:
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        x = torch.rand(16, 8)
+        ((model(x) - x.sum(1, keepdim=True)) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("text", [BY_HAND, MADE_ANEW], ids=["by hand", "with an optimizer for each step"])
+@pytest.mark.parametrize("rate", [0.1, 0.0])
+def test_weights_are_seen_to_move_whatever_moves_them(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], text: str, rate: float
+) -> None:
+    window = {"warmup_steps": 0, "warmup_s": 0, "block_s": 0, "until_samples": 40}
+    ran = run_child(write_script(text.replace("RATE", str(rate))), window=window, seed=1)
+    assert ran.of("window")[0]["complete"], ran.output
+    (change,) = ran.of("weights")
+    assert change["steps"] >= 30 and (change["path"] > 0) is (rate > 0)
+
+
+def test_groups_of_weights_are_told_by_their_shapes(begin: Callable[..., Any]) -> None:
+    """Not by the order in which they are met, nor by what they are called."""
+    import torch
+
+    seen: list[dict[str, float]] = []
+    for order in (1, -1):
+        trial = begin(seed=1)
+        for size in (3, 5)[::order]:
+            model = torch.nn.Linear(size, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=float(size))
+            model(torch.ones(4, size)).mean().backward()
+            optimizer.step()
+        trial.end()
+        seen.append({change["group"]: round(change["path"], 3) for change in trial.log.of("weights")})
+    assert seen[0] == seen[1] and len(seen[0]) == 2 and len({*seen[0].values()}) == 2

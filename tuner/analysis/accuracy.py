@@ -10,7 +10,6 @@ sample nearly what the script as written does, move its weights, and give for a 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,15 +18,13 @@ from tuner.analysis.checks import Check, CheckKind, Pair, held_to, worst
 from tuner.analysis.first_gradient import gradient_check
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import loss_checks, remedy, why_untold
+from tuner.analysis.movement import movement_check
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Config, Outcome, Ratio
 
 SEEDS = 3
 """Seeds of a screen, and at most where those are inconclusive."""
 MOST_SEEDS = 6
-MOVEMENT = "movement of the weights"
-LEAST_MOVEMENT = 0.01
-"""Of the way that an optimizer's weights go as written: below, they are held to stand still."""
 MOST_SKIPPED = 0.05
 """Share of steps that a gradient scaler may skip, beyond what it skips as written, once it has found its scale."""
 METRIC_MOVED = 5.0
@@ -130,7 +127,8 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     descent = descent_of(baselines)
     losses, efficiency = loss_checks(pairs, limits.max_loss_increase, limits.least_efficiency, descent)
     metrics, unmoved = _metric_checks(pairs, limits, descent)
-    further = [check for check in (_movement_check(pairs), gradient) if check is not None]
+    movement, unread = movement_check(pairs)
+    further = [check for check in (movement, gradient) if check is not None]
     checks = [*losses, *metrics, *further]
     skipping = _skipping(pairs)
     # A metric that tells stands in for losses that don't; those can still fail by not being finite.
@@ -138,9 +136,10 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     verdict = worst(check.verdict for check in counted)
     if skipping or any(check.verdict is Noninferiority.FAIL for check in checks):
         verdict = Noninferiority.FAIL
-    reasons = [skipping, limits.unseen(_metrics_of_all(pairs)), incomparable]
+    reasons = [skipping, limits.unseen(_metrics_of_all(pairs)), incomparable, unread]
     would_decide = ""
-    if verdict is Noninferiority.INCONCLUSIVE:
+    untold_figures = [check for check in counted if check.verdict is Noninferiority.INCONCLUSIVE]
+    if verdict is Noninferiority.INCONCLUSIVE and untold_figures != [movement]:
         reasons += [unmoved, why_untold(baselines, descent) if losses else ""]
         would_decide = remedy(baselines, descent, samples)
     return Screened(
@@ -173,7 +172,7 @@ def is_settled(config: Config, pairs: Sequence[Pair]) -> bool:
     """Whether more seeds can't change the verdict, nor are needed for it."""
     if _failed_run(pairs) is not None:
         return True
-    checks = (gradient_check(config, pairs)[0], _movement_check(pairs))
+    checks = (gradient_check(config, pairs)[0], movement_check(pairs)[0])
     return any(check is not None and check.verdict is Noninferiority.FAIL for check in checks)
 
 
@@ -239,32 +238,6 @@ def _moved(pairs: Sequence[Pair], name: str, margin: float, sign: int) -> bool:
         if first is None or last is None or not sign * (first - last) >= METRIC_MOVED * margin * _scale(last):
             return False
     return bool(pairs)
-
-
-def _movement_check(pairs: Sequence[Pair]) -> Check | None:
-    """How far each optimizer moved its weights, against the script as written; None where that wasn't seen."""
-    before, after = _paths(pair.baseline for pair in pairs), _paths(pair.candidate for pair in pairs)
-    if not before or not after or not all(map(math.isfinite, (*before, *after))):
-        return None
-    after += [0.0] * (len(before) - len(after))
-    shares = [own / written for own, written in zip(after, before, strict=False) if written > 0]
-    if not shares:
-        return None
-    least = min(shares)
-    verdict = Noninferiority.PASS if least >= LEAST_MOVEMENT else Noninferiority.FAIL
-    missing, most = 1 - least, 1 - LEAST_MOVEMENT
-    return Check(CheckKind.WEIGHTS, MOVEMENT, sum(before), sum(after), missing, missing, missing, most, verdict)
-
-
-def _paths(outcomes: Iterable[Outcome]) -> list[float]:
-    """How far each optimizer's weights went, over all runs."""
-    paths: list[float] = []
-    for outcome in outcomes:
-        changes = outcome.measurement.weights if outcome.measurement is not None else ()
-        paths += [0.0] * (len(changes) - len(paths))
-        for place, change in enumerate(changes):
-            paths[place] += change.path
-    return paths
 
 
 def _metrics_of_all(pairs: Sequence[Pair]) -> set[str]:

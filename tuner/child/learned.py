@@ -44,11 +44,14 @@ class WeightChange:
     """How far training moved a sample of some weights in a screen, in the order in which such groups were met.
 
     ``optimizer`` is who moves them: an optimizer's class; "GradientTape" where a tape of TensorFlow's takes gradients
-    of them, whatever applies these; else a model's class. ``path`` is the sum over its ``steps``, or the calls that
-    took several, of the norms of what each of the watched tensors changed by.
+    of them, whatever applies these; "backward" where the script of PyTorch's updates them by hand; else a model's
+    class. ``path`` is the sum over its ``steps``, or the calls that took several, of the norms of what each of the
+    watched tensors changed by. No steps: they couldn't be read. ``group`` tells it from groups of other shapes, in
+    whichever order they are met; "" in earlier studies.
     """
 
     kind: ClassVar[str] = "weights"
     optimizer: str
     steps: int
     path: float
+    group: str = ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .records import WeightChange
 from .session import Session
@@ -15,6 +16,8 @@ ELEMENTS = 64
 MOST_GROUPS = 8
 Samples = Sequence[Sequence[float]]
 """The watched elements of each watched tensor."""
+Shapes = Iterable[Iterable[int | None]]
+"""Of all tensors of a group, in their order; may raise where one has none."""
 
 
 def spread(count: int, most: int = TENSORS) -> list[int]:
@@ -30,27 +33,33 @@ def stride(count: int) -> int:
 class Movement:
     """One group's. ``read`` gives its samples, none as long as there is nothing to read; then nothing counts."""
 
-    def __init__(self, name: str, read: Callable[[], Samples]) -> None:
+    def __init__(self, name: str, read: Callable[[], Samples], group: str = "") -> None:
         self._name = name
+        self._group = group
         self._read = read
         self._before: Samples = ()
         self._looks = 0
         self._path = 0.0
+        self._is_read = False
 
     def look(self) -> None:
         """Adds how far each tensor has moved since the last look; waits for the device. Never raises."""
         try:
             before, self._before = self._before, self._read()
         except Exception:
-            return  # not made yet, or no plain tensors
-        if before:
+            self._is_read = False
+            return  # not made yet, or no plain tensors: sharded, quantized, sparse
+        self._is_read = any(self._before)
+        # TensorFlow gives no elements of a variable that the graph has yet to make.
+        if self._is_read and [*map(len, before)] == [*map(len, self._before)]:
             self._looks += 1
-            self._path += sum(math.dist(old, new) for old, new in zip(before, self._before, strict=False))
+            self._path += sum(math.dist(old, new) for old, new in zip(before, self._before, strict=True))
 
     @property
-    def record(self) -> WeightChange | None:
-        """What was seen; None where nothing was."""
-        return WeightChange(self._name, self._looks, self._path) if self._looks else None
+    def record(self) -> WeightChange:
+        """What was seen; of no steps where the last look read nothing: how far the weights went isn't known then."""
+        steps = self._looks if self._is_read else 0
+        return WeightChange(self._name, steps, self._path if steps else 0.0, self._group)
 
 
 class Movements:
@@ -68,9 +77,9 @@ class Movements:
         """Whether another group is watched."""
         return self.watching and len(self._groups) < MOST_GROUPS
 
-    def begin(self, name: str, read: Callable[[], Samples]) -> Movement:
+    def begin(self, name: str, shapes: Shapes, read: Callable[[], Samples]) -> Movement:
         """Another group, with the first look at it. ``name``: for people, what moves it."""
-        self._groups.append(movement := Movement(name, read))
+        self._groups.append(movement := Movement(name, read, _digest(shapes)))
         movement.look()
         return movement
 
@@ -81,5 +90,12 @@ class Movements:
 
     def _send(self) -> None:
         for movement in self._groups:
-            if (record := movement.record) is not None:
-                self._session.recorder.emit(record)
+            self._session.recorder.emit(movement.record)
+
+
+def _digest(shapes: Shapes) -> str:
+    """What tells a group from others in whichever order they are met; names go by that in which things are made."""
+    try:
+        return hashlib.sha256(repr([tuple(shape) for shape in shapes]).encode()).hexdigest()[:12]
+    except Exception:
+        return ""  # the group is told by when it was met

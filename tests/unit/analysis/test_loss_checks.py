@@ -32,8 +32,17 @@ def run(
         worlds.series(loss, place, places[0] if together else place)
         for place, loss in zip(places, losses, strict=True)
     )
-    weights = tuple(WeightChange("Adam", 40, path) for path in paths)
-    return replace(outcome, measurement=replace(outcome.measurement, losses=series, weights=weights))
+    return moving(replace(outcome, measurement=replace(outcome.measurement, losses=series)), *paths)
+
+
+def moving(outcome: Outcome, *paths: float, groups: tuple[str, ...] = ()) -> Outcome:
+    """The run with weights that went along ``paths``; NaN for those that couldn't be read."""
+    assert outcome.measurement is not None
+    changes = [
+        WeightChange("Adam", 0, 0.0, group) if math.isnan(path) else WeightChange("Adam", 40, path, group)
+        for path, group in zip(paths, groups or [""] * len(paths), strict=True)
+    ]
+    return replace(outcome, measurement=replace(outcome.measurement, weights=tuple(changes)))
 
 
 def curve(start: float, end: float, *, noise: float = 0.0, seed: int = 0, share: float = 1.0) -> list[float]:
@@ -98,12 +107,56 @@ def test_weights_that_stand_still_fail_whatever_the_loss_does() -> None:
     assert result.verdict is PASS and "movement" not in screened_text(result)
 
 
+@pytest.mark.parametrize("paths", [(), (math.nan,)], ids=["never met", "never read"])
+@pytest.mark.parametrize("seeds", [1, 3], ids=["with one seed", "with all"])
+def test_weights_that_are_read_as_written_only_leave_it_open(paths: tuple[float, ...], seeds: int) -> None:
+    falling = curve(2.3, 0.2)
+    pairs = three(lambda seed: run(falling, paths=(3.0,)), lambda seed: run(falling, paths=(2.0,)))
+    assert judge(BASELINE, pairs, DEFAULT, 1).verdict is PASS
+    pairs[:seeds] = [replace(pair, candidate=moving(pair.candidate, *paths)) for pair in pairs[:seeds]]
+    result = judge(BASELINE, pairs, DEFAULT, 1)
+    assert result.verdict is INCONCLUSIVE and not is_settled(BASELINE, pairs)
+    assert "weights can't be read" in screened_text(result) and "--screen-samples" not in screened_text(result)
+    nowhere = [replace(pair, baseline=pair.candidate) for pair in pairs[:seeds]]
+    assert judge(BASELINE, nowhere, DEFAULT, 1).verdict is not FAIL
+
+
+def test_weights_that_become_no_numbers_fail() -> None:
+    falling = curve(2.3, 0.2)
+    pairs = three(
+        lambda seed: run(falling, paths=(3.0, 2.0)),
+        lambda seed: moving(run(falling, paths=(3.0, 2.0)), 3.0, math.inf),
+    )
+    assert judge(BASELINE, pairs, DEFAULT, 1).verdict is FAIL
+
+
+def test_groups_of_weights_are_told_by_their_shapes_and_not_by_when_they_were_met() -> None:
+    falling = curve(2.3, 0.2)
+
+    def verdict(after: tuple[float, ...], groups: tuple[str, ...], before: tuple[str, ...] = ("g", "d")) -> object:
+        pairs = three(
+            lambda seed: moving(run(falling), 300.0, 0.3, groups=before),
+            lambda seed: moving(run(falling), *after, groups=groups),
+        )
+        return judge(BASELINE, pairs, DEFAULT, 1).verdict
+
+    assert verdict((0.3, 300.0), ("d", "g")) is PASS, "the other one was met first"
+    assert verdict((300.0, 0.3), ("d", "g")) is FAIL, "the first one stands still, whichever moved more"
+    assert verdict((300.0, 0.3), ("g", "d")) is PASS
+    assert verdict((300.0, 0.3), ("g", "other")) is PASS, "what is left is told by its turn"
+    assert verdict((300.0, 0.0), ("g", "other")) is FAIL
+    assert verdict((300.0, 0.3), ("", "")) is PASS, "as in an earlier study"
+    assert verdict((300.0, 0.0), ("same", "same"), ("same", "same")) is FAIL
+
+
 def test_one_of_two_optimizers_that_stands_still_fails() -> None:
     gan = three(
         lambda seed: run(curve(1.4, 0.3), curve(0.7, 3.0), paths=(3.0, 2.0)),
         lambda seed: run(curve(1.4, 0.3), curve(0.7, 3.0), paths=(3.0, 0.001)),
     )
     assert judge(BASELINE, gan, DEFAULT, 1).verdict is FAIL
+    unread = [replace(pair, candidate=moving(pair.candidate, 3.0, math.nan)) for pair in gan]
+    assert judge(BASELINE, unread, DEFAULT, 1).verdict is INCONCLUSIVE
     never = [replace(pair, candidate=run(curve(1.4, 0.3), curve(0.7, 3.0), paths=(3.0,))) for pair in gan]
     assert judge(BASELINE, never, DEFAULT, 1).verdict is FAIL, "the second one never took a step"
 

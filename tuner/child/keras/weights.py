@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,23 +17,22 @@ class ModelWeights:
 
     def __init__(self, session: Session) -> None:
         self._movements = Movements(session)
-        self._groups: dict[int, Movement] = {}
-        self._models: list[Model] = []
+        self._groups: weakref.WeakKeyDictionary[Model, Movement] = weakref.WeakKeyDictionary()
         self._values: Sequence[Any] = ()
 
     def step_begins(self, model: Model, values: Sequence[Any] | None = None) -> None:
         """Before a step: the first of each model is preceded by a look. ``values`` as in ``stepped``."""
-        if self._movements.has_room and id(model) not in self._groups:
-            self._models.append(model)  # one that took its place would bear its number
+        if self._movements.has_room and model not in self._groups:
             self._values = model.trainable_variables if values is None else values
-            self._groups[id(model)] = self._movements.begin(type(model).__name__, self._read)
+            shapes = (tuple(each.shape) for each in model.trainable_variables)
+            self._groups[model] = self._movements.begin(type(model).__name__, shapes, self._read)
             self._values = ()
 
     def stepped(self, model: Model, values: Sequence[Any] | None = None) -> None:
         """After a step. ``values``: of the trainable variables, where the model's own don't hold them."""
-        if id(model) in self._groups:
+        if model in self._groups:
             self._values = model.trainable_variables if values is None else values
-            self._groups[id(model)].look()
+            self._groups[model].look()
             self._values = ()
 
     def _read(self) -> Samples:

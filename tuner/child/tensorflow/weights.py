@@ -37,7 +37,7 @@ class TapeWeights:
             if new and self._movements.has_room:
                 self._kept += new  # one that took its place would bear its number
                 with self._tf.init_scope():
-                    group = self._movements.begin("GradientTape", _reader(self._tf, new))
+                    group = self._movements.begin("GradientTape", (each.shape for each in new), _reader(self._tf, new))
                 self._groups.update({id(variable): group for variable in new})
 
     def eager_step_begins(self, sources: Structure) -> None:
@@ -57,7 +57,8 @@ def _reader(tf: ModuleType, variables: Sequence[Variable]) -> Callable[[], Sampl
     """Reads a sample of these variables, eagerly. What it gives raises where they have no value yet."""
 
     def read() -> Samples:
-        return [_sample(tf.convert_to_tensor(variable)) for variable in watched]
+        floating = [each for each in variables if tf.as_dtype(each.dtype).is_floating and 0 not in tuple(each.shape)]
+        return [_sample(tf.convert_to_tensor(floating[place])) for place in spread(len(floating))]
 
     def _sample(tensor: Tensor) -> Sequence[float]:
         size = math.prod(each or 0 for each in tensor.shape.as_list())
@@ -66,6 +67,4 @@ def _reader(tf: ModuleType, variables: Sequence[Variable]) -> Callable[[], Sampl
         values: list[float] = tf.cast(tensor, tf.float64).numpy().ravel()[:: stride(size)].tolist()
         return values
 
-    floating = [each for each in variables if tf.as_dtype(each.dtype).is_floating and 0 not in tuple(each.shape)]
-    watched = [floating[place] for place in spread(len(floating))]
     return read

@@ -1,80 +1,92 @@
-"""How far the optimizers of a screen move a sample of their weights: a loss may fall where nothing is learned."""
+"""How far a screen moves a sample of the weights of each optimizer, or of those that a script updates by hand."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import ModuleType
 
-from ..movement import ELEMENTS, MOST_GROUPS, spread
-from ..records import WeightChange
+from ..movement import ELEMENTS, Movement, Movements, Samples, spread
 from ..session import Session
+from .losses import leaves
 from .types import Optimizer, Tensor
 
 
-class _Watched:
-    """One optimizer's sample."""
-
-    def __init__(self, torch: ModuleType, optimizer: Optimizer) -> None:
-        self.name = type(optimizer).__name__
-        self.steps = 0
-        self._torch = torch
-        given: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-        parameters = [p for p in given if p.requires_grad and p.numel() and p.is_floating_point()]
-        self._tensors = [parameters[i] for i in spread(len(parameters))]
-        self._places = [
-            torch.tensor(spread(tensor.numel(), ELEMENTS), device=tensor.device) for tensor in self._tensors
-        ]
-        self._before = self._samples()
-        self._paths = [0.0] * len(self._tensors)
-
-    def stepped(self) -> None:
-        """Adds how far each tensor has moved since the last time; waits for the device, as a screen does each step."""
-        self.steps += 1
-        before, self._before = self._before, self._samples()
-        for number, (old, new) in enumerate(zip(before, self._before, strict=True)):
-            self._paths[number] += float(self._torch.linalg.vector_norm(new - old))
-
-    def record(self) -> WeightChange:
-        """What was seen."""
-        return WeightChange(self.name, self.steps, sum(self._paths))
-
-    def _samples(self) -> list[Tensor]:
-        pairs = zip(self._tensors, self._places, strict=True)
-        return [tensor.detach().reshape(-1)[places].float() for tensor, places in pairs]
-
-
 class WeightWatch:
-    """Watches each optimizer of a seeded trial from its first step on; of any other trial it sees nothing."""
+    """Watches each optimizer of a seeded trial from its first step on; of any other trial it sees nothing.
+
+    Where the script updates its weights by hand, a group are those whose gradients are taken together, as far as they
+    are in no group yet.
+    """
 
     def __init__(self, session: Session, torch: ModuleType) -> None:
-        self._session = session
         self._torch = torch
-        self._watched: dict[int, _Watched | None] = {}
-        self._kept: list[Optimizer] = []
-        self.watching = session.request.seed is not None and session.measuring
-        if self.watching:
-            session.observers.append(self._send)
+        self._movements = Movements(session)
+        self._of_optimizers: weakref.WeakKeyDictionary[Optimizer, Movement] = weakref.WeakKeyDictionary()
+        self._of_parameters: dict[tuple[int, ...], Movement] = {}
+        self._updated_by_hand: set[int] = set()
+        self._kept: list[object] = []
+        """What took the place of one of these would bear its number."""
+
+    @property
+    def watching(self) -> bool:
+        """Whether anything is watched here at all."""
+        return self._movements.watching
 
     def step_begins(self, optimizer: Optimizer) -> None:
-        """Before an update: the first of each optimizer is preceded by a look at its weights."""
-        if not self.watching or id(optimizer) in self._watched or len(self._watched) >= MOST_GROUPS:
+        """Before an update: the first of each optimizer is preceded by a look at its weights.
+
+        A script may make one anew for the same weights, with each step.
+        """
+        if not self.watching or optimizer in self._of_optimizers:
             return
-        self._kept.append(optimizer)  # one that took its place would bear its number
-        try:
-            self._watched[id(optimizer)] = _Watched(self._torch, optimizer)
-        except Exception:
-            self._watched[id(optimizer)] = None  # weights that are no plain tensors: sharded, quantized, sparse
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        numbers = tuple(map(id, parameters))
+        if numbers not in self._of_parameters and self._movements.has_room:
+            self._kept += parameters
+            self._of_parameters[numbers] = self._begin(type(optimizer).__name__, parameters)
+        if numbers in self._of_parameters:
+            self._of_optimizers[optimizer] = self._of_parameters[numbers]
 
     def stepped(self, optimizer: Optimizer) -> None:
         """After an update."""
-        watched = self._watched.get(id(optimizer)) if self.watching else None
-        if watched is None:
-            return
-        try:
-            watched.stepped()
-        except Exception:
-            self._watched[id(optimizer)] = None
+        movement = self._of_optimizers.get(optimizer)
+        if movement is not None:
+            movement.look()
 
-    def _send(self) -> None:
-        for watched in self._watched.values():
-            if watched is not None and watched.steps:
-                self._session.recorder.emit(watched.record())
+    def backward_begins(self, losses: Sequence[Tensor]) -> None:
+        """Of a script without an optimizer: what the backward before this one led to has moved its weights by now."""
+        if not self.watching:
+            return
+        self._movements.look()
+        new = [leaf for leaf in leaves(losses) if id(leaf) not in self._updated_by_hand]
+        if new and self._movements.has_room:
+            self._kept += new
+            self._updated_by_hand.update(map(id, new))
+            self._begin("backward", new)
+
+    def _begin(self, name: str, given: Sequence[Tensor]) -> Movement:
+        parameters: list[Tensor] = []
+        with suppress(Exception):  # of a kind that has no shape yet: nothing can be read of it
+            parameters = [p for p in given if p.requires_grad and p.numel() and p.is_floating_point()]
+        shapes = [tuple(parameter.shape) for parameter in parameters]
+        return self._movements.begin(name, shapes, _reader(self._torch, parameters))
+
+
+def _reader(torch: ModuleType, parameters: Sequence[Tensor]) -> Callable[[], Samples]:
+    """Reads a sample of these weights."""
+    tensors = [parameters[place] for place in spread(len(parameters))]
+    places: list[Tensor] = []
+
+    def read() -> Samples:
+        if not places:
+            places.extend(torch.tensor(spread(tensor.numel(), ELEMENTS), device=tensor.device) for tensor in tensors)
+        return [_sample(tensor, chosen) for tensor, chosen in zip(tensors, places, strict=True)]
+
+    return read
+
+
+def _sample(tensor: Tensor, places: Tensor) -> Sequence[float]:
+    values: list[float] = tensor.detach().reshape(-1)[places].tolist()
+    return values
