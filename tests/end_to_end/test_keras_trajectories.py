@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support.keras_trials import Trial, arrays, begin, keras, model
 
+from tuner.child.patches import unpatch_all
+
 __all__ = ["begin"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -135,6 +137,62 @@ def test_a_rate_that_no_one_can_read_is_not_scaled_on_trust(begin: Begin) -> Non
     trial = begin(FREED, **{**facts, "effective_batch": "free"})
     _by_function(trial, 32)
     assert trial.evidence("lr_scale") == ("verified", "")
+
+
+def test_a_schedule_that_counts_its_calls_is_called_as_often(begin: Begin) -> None:
+    """Reading its rates moved it on: the baseline trained at rates that the script never has."""
+
+    class Counting(schedules().LearningRateSchedule):  # type: ignore[misc]  # Keras' own, known when this runs
+        calls = 0
+
+        def __call__(self, step: Any) -> float:
+            self.calls += 1
+            return 0.05 / self.calls
+
+    def calls() -> int:
+        made, rate = model(), Counting()
+        made.compile(keras().optimizers.SGD(rate), "mse", run_eagerly=True)
+        made.fit(*arrays(ROWS), batch_size=32, verbose=0)
+        return rate.calls
+
+    trial = begin()
+    seen = calls()
+    facts = trial.end()
+    assert facts["rates"][0] == [1, pytest.approx(0.05)]
+    unpatch_all()
+    assert seen == calls()
+
+
+class Touchy:
+    """An object of the script's own that is asked for nothing that it doesn't have."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"asked for {name}")
+
+
+def test_what_a_model_holds_beside_its_optimizers_is_asked_nothing(begin: Begin) -> None:
+    """The script ended with this object's own error: each attribute was asked for an optimizer."""
+    trial = begin({"batch_size": 64}, as_written={"batch_size": 32}, effective_batch="free")
+    made = model(optimizer=keras().optimizers.SGD(0.05))
+    vars(made)["store"] = Touchy()
+    made.fit(*arrays(ROWS), batch_size=32, verbose=0)
+    trial.end()
+    assert trial.evidence("batch_size") == ("verified", "") and trial.log.of("note") == []
+
+
+@pytest.mark.parametrize("unread", ["as written", "the candidate"])
+def test_a_rate_that_only_one_of_the_two_shows_verifies_nothing(begin: Begin, unread: str) -> None:
+    """Nothing was compared, and batches in parts were verified."""
+    rates: list[Any] = [0.05, lambda: 0.05]
+    written, now = reversed(rates) if unread == "as written" else rates
+    trial = begin()
+    fit(32, keras().optimizers.SGD(written))
+    facts = {name: value for name, value in trial.end().items() if name not in ("kind", "t")}
+    trial = begin(SPLIT, **facts)
+    fit(32, keras().optimizers.SGD(now))
+    trial.end()
+    kind, why = trial.evidence("grad_accumulation")
+    assert kind == "unverifiable" and "learning rate" in why
 
 
 def _by_function(trial: Trial, size: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Knobs:
         """Knob → why the script's own value stays."""
         self.trainer_options: dict[str, object] = {}
         """Knob → the value that the script gives its trainer; None where it leaves it to the trainer."""
-        self.reported: set[str] = set()
+        self.reported: dict[str, Evidence] = {}
         self._recorder = recorder
         self._ended_early = ended_early
         self._delegated = set(arguments)
@@ -91,10 +91,15 @@ class Knobs:
             reason = "the script ended before it could show"
             finding = Finding(Evidence.UNVERIFIABLE, reason, finding.observed, finding.sites, finding.changed)
         if knob in self.requested:
-            self.reported.add(knob)
+            self.reported[knob] = finding.evidence
             self._recorder.emit(
                 KnobReport(
                     knob, self.requested[knob], finding.sites, finding.changed, finding.evidence, finding.reason,
                     finding.observed,
                 )
             )  # fmt: skip
+
+    def doubt(self, knob: str, reason: str) -> None:
+        """Takes back that a knob was verified: what else it may have changed couldn't be seen."""
+        if self.reported.get(knob, Evidence.VERIFIED) is Evidence.VERIFIED:
+            self.report(knob, Finding(Evidence.UNVERIFIABLE, reason))

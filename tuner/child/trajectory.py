@@ -95,34 +95,70 @@ class Trajectory:
     # evidence
 
     def report(self) -> None:
-        """Contradicts the knobs that may change the course, where it departs."""
+        """Contradicts the knobs that may change the course, where it departs; doubts them, where nobody can tell."""
         departure = self.departure()
-        for knob in (*KNOBS, _FACTOR) if departure else ():
-            self.session.knobs.report(knob, Finding(Evidence.CONTRADICTED, departure))
+        doubt = "" if departure else self.doubt()
+        for knob in (*KNOBS, _FACTOR):
+            if departure:
+                self.session.knobs.report(knob, Finding(Evidence.CONTRADICTED, departure))
+            elif doubt:
+                self.session.knobs.doubt(knob, doubt)
 
     def departure(self) -> str:
         """How the training departs from the script's own as the baseline showed it, for people; "" where it doesn't."""
-        request = self.session.request
-        known, config = request.knowledge, request.config
-        # An argument of the user's own may well be the learning rate; and a probe runs one side of the loop.
-        own = set(config) & set(known.placeholders) - set(KNOBS)
-        if not known.rates or own or request.probe is not None:
+        known, config = self.session.request.knowledge, self.session.request.config
+        if not known.rates or not self._is_comparable:
             return ""
-        same_steps = _effective(config, known) == _effective({}, known)
-        scale = config.get(_FACTOR, 1.0)
+        same_steps, scale = self._has_same_steps, config.get(_FACTOR, 1.0)
         return (
             self._departing_schedule(known, same_steps=same_steps)
-            or self._departing_rate(known, float(scale), same_steps=same_steps)
+            or self._departing_rate(known, float(scale))
             or (self._departing_counts(known) if same_steps else "")
         )
 
-    def _departing_rate(self, known: Knowledge, scale: float, *, same_steps: bool) -> str:
-        """With as many samples to a step each rate must be the script's; else at least the first one."""
+    def doubt(self) -> str:
+        """Why the course couldn't be held against the script's own, for people; "" where it could, or neither was seen.
+
+        That neither could be read is no news of the config: the script is the same in both.
+        """
+        known = self.session.request.knowledge
+        stepped = self.steps and known.optimizer_steps
+        if not self._is_comparable or not stepped or not (known.rates or self.rates):
+            return ""
+        if not self.rates:
+            return "the learning rate of its steps can't be read, that of the script as written could be"
+        if not known.rates:
+            return "the learning rate of the script as written couldn't be read, that of these steps can be"
+        written, last = _by_step(known.rates, known.group_rates), self._last_comparable(known)
+        noted = _by_step(self.rates, self.group_rates).items()
+        if not any(step <= last and len(written.get((n, step), ())) == len(rates) for (n, step), rates in noted):
+            return "the learning rate of no step is known both of it and of the script as written"
+        now, before = _names(self.session.facts.schedules), _names(known.schedules)
+        return "" if now == before else f"its schedules ({now}) can't be held against those as written ({before})"
+
+    @property
+    def _is_comparable(self) -> bool:
+        """An argument of the user's own may well be the learning rate; and a probe runs one side of the loop."""
+        request = self.session.request
+        own = set(request.config) & set(request.knowledge.placeholders) - set(KNOBS)
+        return not own and request.probe is None
+
+    @property
+    def _has_same_steps(self) -> bool:
+        """Whether a step has as many samples as in the script as written, as far as the knobs say it."""
+        request = self.session.request
+        return _effective(request.config, request.knowledge) == _effective({}, request.knowledge)
+
+    def _last_comparable(self, known: Knowledge) -> int:
+        """The last step whose rate has to be the script's. A scaler skips steps, in each run others."""
         follows_loss = any(schedule.name == FOLLOWS_THE_LOSS for schedule in known.schedules)
         scaled = known.gradient_scaler is not None or self.session.request.config.get("precision") == "fp16"
-        # A scaler skips steps, in each run others.
-        last = self.steps if same_steps and not follows_loss and not scaled else 1
-        written = _by_step(known.rates, known.group_rates)
+        return self.steps if self._has_same_steps and not follows_loss and not scaled else 1
+
+    def _departing_rate(self, known: Knowledge, scale: float) -> str:
+        """With as many samples to a step each rate must be the script's; else at least the first one."""
+        follows_loss = any(schedule.name == FOLLOWS_THE_LOSS for schedule in known.schedules)
+        last, written = self._last_comparable(known), _by_step(known.rates, known.group_rates)
         largest: dict[tuple[int, int], float] = {}
         for (optimizer, _), rates in written.items():
             for group, rate in enumerate(rates):
@@ -152,12 +188,15 @@ class Trajectory:
             # So much of an epoch may have passed since its last step.
             tolerance = 0.0 if same_steps else STEP_TOLERANCE + 1 / fewest
             ratio = 1.0 if same_steps else (samples / now.steps) / (known.samples / before.steps)
+            rounding = 0.0 if same_steps else max(1.0, ratio)  # a share of an epoch is made whole steps in each
             for name, length in before.horizon.items():
-                covered = now.horizon.get(name, length) * ratio
-                if abs(covered - length) > tolerance * abs(length):
-                    share = f"{now.horizon[name]:g}, as written {length:g}" if same_steps else f"{covered / length:.3g}"
-                    how = "" if same_steps else " times the samples that it covers as written"
-                    return f"{now.name} has {name} {share}{how}"
+                if name not in now.horizon:
+                    return f"{now.name} has no {name}, as written {length:g}"
+                covered = now.horizon[name] * ratio
+                if abs(covered - length) > tolerance * abs(length) + rounding:
+                    if same_steps or not length:
+                        return f"{now.name} has {name} {now.horizon[name]:g}, as written {length:g}"
+                    return f"{now.name} has {name} {covered / length:.3g} times the samples that it covers as written"
         return ""
 
     def _departing_counts(self, known: Knowledge) -> str:
@@ -180,6 +219,10 @@ def _by_step(
     """Optimizer and its step → the rates of its groups."""
     alone = {(0, step): (rate,) for step, rate in first}
     return alone | {(optimizer, step): tuple(rates) for optimizer, step, rates in groups}
+
+
+def _names(schedules: Iterable[Schedule]) -> str:
+    return ", ".join(schedule.name for schedule in schedules) or "none"
 
 
 def _effective(config: Mapping[str, Value], known: Knowledge) -> float:

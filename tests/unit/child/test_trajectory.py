@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from support.in_process import InProcess
+from support.in_process import InProcess, Log
 
 from tuner.child.counts import Schedule
 from tuner.child.trajectory import FEWEST_STEPS, Trajectory
@@ -129,3 +129,83 @@ def test_a_step_trains_on_as_many_samples() -> None:
         made = course(SPLIT, **known)
         made.train(*[0.1] * steps, samples=samples)
         assert made.departure() == why
+
+
+UNREAD = "the learning rate of its steps can't be read, that of the script as written could be"
+UNREAD_BEFORE = "the learning rate of the script as written couldn't be read, that of these steps can be"
+IN_NONE = "the learning rate of no step is known both of it and of the script as written"
+
+
+def reports_of(made: Course) -> list[dict[str, Any]]:
+    """What was found of the knobs, in its order."""
+    assert isinstance(made.session.recorder, Log)
+    return made.session.recorder.of("knob")
+
+
+@pytest.mark.parametrize(
+    ("known", "rates", "why"),
+    [
+        ({"rates": [[1, 0.1]]}, [[0.1]], ""),
+        ({"rates": [[1, 0.1]]}, [[]], UNREAD),
+        ({"rates": []}, [[0.1]], UNREAD_BEFORE),
+        ({"rates": []}, [[]], ""),
+        ({"rates": [[1, 0.1]]}, [[], [0.2]], IN_NONE),
+        ({"rates": [[1, 0.1]]}, [[0.1, 0.2]], IN_NONE),
+        ({"rates": [[1, 0.1]], "schedules": [{"name": "Cosine", "horizon": {}, "steps": 1}]}, [[0.1]],
+         "its schedules (none) can't be held against those as written (Cosine)"),
+    ],
+)  # fmt: skip
+def test_a_course_that_cannot_be_compared_verifies_nothing(
+    known: dict[str, Any], rates: list[list[float]], why: str
+) -> None:
+    made, optimizer = course(SPLIT, optimizer_steps=1, **known), Optimizer()
+    for read in rates:
+        made.step_begins(optimizer, lambda read=read: read)  # type: ignore[misc]  # as above
+        made.stepped(optimizer)
+    made.observe()
+    made.session.knobs.compare("grad_accumulation", 4)
+    made.report()
+    assert (made.departure(), made.doubt()) == ("", why)
+    reports = [each for each in reports_of(made) if each["knob"] == "grad_accumulation"]
+    assert (reports[-1]["evidence"], reports[-1]["reason"]) == (("unverifiable", why) if why else ("verified", ""))
+
+
+def test_what_is_contradicted_already_stays_so() -> None:
+    made, optimizer = course(SPLIT, optimizer_steps=1, rates=[[1, 0.1]]), Optimizer()
+    made.step_begins(optimizer, list)
+    made.stepped(optimizer)
+    made.session.clock.step()
+    made.session.knobs.compare("grad_accumulation", 2)
+    made.report()
+    reports = reports_of(made)
+    assert [(each["knob"], each["evidence"]) for each in reports] == [
+        ("grad_accumulation", "contradicted"), ("batch_size", "unverifiable"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("as_written", "now", "why"),
+    [
+        (5.0, 2.0, ""),
+        (1.0, 0.0, ""),
+        (100.0, 50.0, ""),
+        (0.0, 1.0, ""),
+        (0.0, 50.0, "Cosine has length 50, as written 0"),
+        (10.0, 10.0, "Cosine has length 2 times the samples that it covers as written"),
+    ],
+)
+def test_lengths_are_whole_steps(as_written: float, now: float, why: str) -> None:
+    """A twentieth of a hundred steps are five, and of fifty two: no schedule of the script's own is another for it."""
+    known = [{"name": "Cosine", "horizon": {"length": as_written}, "steps": 40}]
+    made = course(FREED, rates=[[1, 0.1]], schedules=known, samples=40 * 32.0)
+    made.given = (Schedule("Cosine", {"length": now}, 40),)
+    made.train(*[0.2] * 40, samples=64.0)
+    assert made.departure() == why
+
+
+def test_a_length_that_is_missing_departs() -> None:
+    known = [{"name": "Steps", "horizon": {"boundary 1": 10.0, "boundary 2": 20.0}, "steps": 40}]
+    made = course(FREED, rates=[[1, 0.1]], schedules=known, samples=40 * 32.0)
+    made.given = (Schedule("Steps", {"boundary 1": 5.0}, 40),)
+    made.train(*[0.2] * 40, samples=64.0)
+    assert made.departure() == "Steps has no boundary 2, as written 20"

@@ -136,7 +136,8 @@ class RateWatch:
         self.fit_factor = factor
         if not self._turned:
             return False
-        its_own = {id(getattr(each, "inner_optimizer", each)) for each in (model.optimizer, *vars(model).values())}
+        mine = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        its_own = set(map(id, [mine, *optimizers_in(model, self.keras)]))
         known = [(optimizer, course) for optimizer, course in self._courses.items() if id(optimizer) in its_own]
         changed = [self._settle(optimizer, course, factor) for optimizer, course in known]
         return any(changed)
@@ -201,6 +202,13 @@ class RateWatch:
             return original(optimizer) * course.scale
 
         return _get_current_learning_rate
+
+
+def optimizers_in(model: Model, keras: ModuleType | None) -> list[KerasOptimizer]:
+    """The optimizers among the model's attributes, without what scales their loss; nothing else is asked for any."""
+    kind = keras.optimizers.Optimizer if keras is not None else ()
+    held = [each for each in vars(model).values() if issubclass(type(each), kind)]
+    return [getattr(each, "inner_optimizer", each) for each in held]
 
 
 def _wanted_pace(session: Session, knobs: list[str]) -> Fraction | None:

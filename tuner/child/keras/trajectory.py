@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ from ..counts import Schedule
 from ..session import Session
 from ..trajectory import FOLLOWS_THE_LOSS, Trajectory
 from .model import inner_optimizer
-from .rates import RateWatch
+from .rates import RateWatch, optimizers_in
 from .types import KerasOptimizer, Model
 
 _LENGTHS = "steps"
@@ -109,7 +109,7 @@ class TrajectoryWatch(Trajectory):
 
     def _found_in(self, model: Model) -> list[KerasOptimizer]:
         known = self.rate_watch.known() if self.rate_watch is not None else []
-        its_own = {id(getattr(each, "inner_optimizer", each)) for each in vars(model).values()}
+        its_own = {id(each) for each in optimizers_in(model, self.keras)}
         mine = inner_optimizer(model) if model.optimizer is not None else None
         others = [each for each in known if id(each) in its_own and each is not mine]
         return others if mine is None else [*others, mine]
@@ -130,7 +130,7 @@ class TrajectoryWatch(Trajectory):
         if self.rate_watch is not None:
             self._of[optimizer].pace = self.rate_watch.pace_of(optimizer)
         try:
-            with scope():
+            with scope(), _as_it_was(rate if self._is_schedule(rate) else None):
                 return [float(keras.ops.convert_to_numpy(optimizer._get_current_learning_rate()))]
         except Exception:
             return []  # of some strategies, or of variables that aren't made yet
@@ -151,6 +151,20 @@ class TrajectoryWatch(Trajectory):
         """What was seen, into the facts."""
         super().observe()
         self.session.facts.optimizer_steps = self.steps
+
+
+@contextmanager
+def _as_it_was(schedule: object) -> Iterator[None]:
+    """A schedule of the script's own may count its calls: afterwards it holds what it held before."""
+    held = {} if schedule is None else dict(vars(schedule))
+    try:
+        yield
+    finally:
+        if schedule is not None:
+            own = vars(schedule)
+            for name in [name for name in own if name not in held]:
+                del own[name]
+            own.update(held)
 
 
 def _lengths_of(schedule: object, place: str = "") -> Iterable[tuple[str, float]]:
