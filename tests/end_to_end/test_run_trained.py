@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-ENDED = "autotune: nothing was trained: the script took no training step; exit status 8 instead of 0"
-HINT = "autotune: hint: an evaluation, or a training that is complete already, needs no profile: run it without"
+from tuner.child.started import OF_A_FORK
+
+ENDED = "autotune: no training step was seen; exit status 8 instead of 0"
+HINT = (
+    "autotune: hint: an evaluation, or a training that is complete already, needs no profile: run it without; what"
+    " trains by other means than PyTorch, TensorFlow and Keras says so by tuner.report(step=n)"
+)
 TRAIN = """
     import torch
 
@@ -98,7 +103,7 @@ def test_one_step_is_a_training(
     write_script: Callable[..., Path], run_child: Callable[..., Any], ending: str, config: dict[str, Any]
 ) -> None:
     run = run_of(run_child, write_script(f"{TRAIN}\n    {ending}"), config=config)
-    assert run.returncode == 0 and "was trained" not in run.output, run.output
+    assert run.returncode == 0 and "no training step" not in run.output, run.output
 
 
 BY_HAND = """
@@ -119,8 +124,11 @@ REPORTED = """
 
 @pytest.mark.parametrize(
     ("text", "status"),
-    [(BY_HAND, 0), (REPORTED.replace("{first}", "1"), 0), (REPORTED.replace("{first}", "3"), 8)],
-    ids=["updates by hand", "reported steps", "none reported"],
+    [
+        (BY_HAND, 0), (REPORTED.replace("{first}", "1"), 0), (REPORTED.replace("{first}", "3"), 8),
+        ("import tuner\ntuner.report(samples=64)", 0),
+    ],
+    ids=["updates by hand", "reported steps", "none reported", "reported samples"],
 )
 def test_steps_of_the_scripts_own_are_seen(
     write_script: Callable[..., Path], run_child: Callable[..., Any], text: str, status: int
@@ -141,6 +149,16 @@ SPAWNS = """
         process.start()
         process.join()
 """
+FORKS = """
+    import multiprocessing, subprocess, sys
+
+    def work():
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+"""
 UNSEEN = "autotune: no training step was seen here; {} may have trained, without the profile"
 
 
@@ -151,34 +169,65 @@ UNSEEN = "autotune: no training step was seen here; {} may have trained, without
         (f"import subprocess, sys\nsubprocess.run([{sys.executable!r}, '-c', 'pass'], check=True)",
          f"the command {Path(sys.executable).name}"),
         ("import os\nos.system('sh ./launch.sh')", "the command launch.sh"),
+        (f"import subprocess\nsubprocess.run(['sh', '-c', 'cd . && \"{sys.executable}\" -c pass'], check=True)",
+         f"the command {Path(sys.executable).name}"),
+        ("import os, sys\nos.waitpid(os.posix_spawn(sys.executable, [sys.executable, '-c', 'pass'], os.environ), 0)",
+         f"the command {Path(sys.executable).name}"),
+        ("import os, sys\nos.spawnv(os.P_WAIT, sys.executable, [sys.executable, '-c', 'pass'])", OF_A_FORK),
+        (FORKS, OF_A_FORK),
+        ("import subprocess\nsubprocess.run(['bash', '-c', 'cd . && ./launch'], check=True)", "the command launch"),
+        ("import subprocess\nsubprocess.run(['./launch', '--epochs', '3'], check=True)", "the command launch"),
+        ("import numpy\nfrom sklearn.linear_model import SGDClassifier\n"
+         "SGDClassifier().partial_fit(numpy.eye(2), [0, 1], classes=[0, 1])", "SGDClassifier of scikit-learn"),
+        ("import jax\nx = 1.0\nfor step in range(3):\n    x -= 0.1 * jax.grad(lambda x: x * x)(x)", "JAX"),
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(1.0,), name='trainer').start()",
          "the thread trainer"),
     ],
-    ids=["spawned", "a command", "a shell", "a thread that goes on"],
+    ids=[
+        "spawned", "a command", "a shell", "a shell's text", "posix_spawn", "spawnv", "of a fork",
+        "any program of a shell", "any program", "scikit-learn", "JAX", "a thread that goes on",
+    ],
 )  # fmt: skip
 def test_who_may_have_trained_elsewhere_is_not_accused(
     write_script: Callable[..., Path], run_child: Callable[..., Any], tmp_path: Path, text: str, who: str
 ) -> None:
     (tmp_path / "launch.sh").write_text("true\n")
+    (tmp_path / "launch").write_text("#!/bin/sh\ntrue\n")
+    (tmp_path / "launch").chmod(0o755)
     run = run_of(run_child, write_script(text))
     assert run.returncode == 0, run.output
     assert UNSEEN.format(who) in run.output.splitlines()
 
 
-@pytest.mark.parametrize("how", ["os.execv(name, [name, '-c', 'pass'])", "os.execlp(name, name, '-c', 'pass')"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "os.execv(name, [name, '-c', 'pass'])", "os.execlp(name, name, '-c', 'pass')",
+        "os.execve(path=name, argv=[name, '-c', 'pass'], env=os.environ)",
+        "assert os.execve in os.supports_fd; os.execve(os.open(name, os.O_RDONLY), [name, '-c', 'pass'], os.environ)",
+    ],
+)  # fmt: skip
 def test_a_script_that_becomes_another_program_is_told_of(
     write_script: Callable[..., Path], run_child: Callable[..., Any], how: str
 ) -> None:
     """It may start itself again with other variables: nothing of ours sees steps there, or applies knobs."""
     run = run_of(run_child, write_script(f"import os, sys\nname = sys.executable\n{how}"))
-    line = f"autotune: the script goes on as {Path(sys.executable).name}, without the profile"
+    become = "another program" if "os.open" in how else Path(sys.executable).name
+    line = f"autotune: the script goes on as {become}, without the profile"
     assert run.returncode == 0 and run.output.splitlines() == [line], run.output
 
 
 def test_what_trains_nothing_excuses_nobody(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
-    """A command that asks for a version, and workers that load data."""
+    """Commands that ask for a version, scores and scalers of scikit-learn, and workers that load data."""
     text = """
+        import os
         import subprocess
+        from sklearn.metrics import accuracy_score
+        from sklearn.preprocessing import StandardScaler
+        StandardScaler().fit([[0.0], [1.0]])
+        accuracy_score([0, 1], [0, 1])
+        os.system("cd . && uname -a | tr a-z A-Z")
+        subprocess.run(["sh", "-c", "LC_ALL=C git --version"], check=True)
         import torch
         from torch.utils.data import DataLoader, TensorDataset
         subprocess.run(["uname"], check=True)
@@ -189,6 +238,17 @@ def test_what_trains_nothing_excuses_nobody(write_script: Callable[..., Path], r
     """
     run = run_of(run_child, write_script(text))
     assert run.returncode == 8 and ENDED in run.output, run.output
+
+
+def test_a_framework_that_our_watches_do_not_fit_accuses_nobody(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], tmp_path: Path
+) -> None:
+    """What takes no hooks trains unseen: that is no fault of the script."""
+    (tmp_path / "keras").mkdir()
+    (tmp_path / "keras" / "__init__.py").write_text("__version__ = '3.2.0'\n")
+    run = run_of(run_child, write_script("import keras"))
+    assert run.returncode == 0, run.output
+    assert UNSEEN.format("keras") in run.output.splitlines()
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
@@ -279,3 +339,22 @@ def test_steps_of_keras_are_seen_on_its_other_backends(
     text = KERAS.replace("    import sys\n", f"    import sys\n    os.environ['KERAS_BACKEND'] = {backend!r}\n")
     run = run_of(run_child, write_script(text), argv=(how,), config={"batch_size": 8})
     assert run.returncode == status, run.output
+
+
+def test_a_loop_of_jax_by_keras_optimizer_is_seen(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """It was accused of having trained nothing."""
+    text = """
+        import os
+        os.environ["KERAS_BACKEND"] = "jax"
+        import keras
+        import numpy
+        optimizer = keras.optimizers.SGD(0.1)
+        weight = keras.Variable(numpy.ones(3, "float32"))
+        optimizer.build([weight])
+        held = [each.value for each in optimizer.variables]
+        trained, held = optimizer.stateless_apply(held, [numpy.ones(3, "float32")], [weight.value])
+    """
+    run = run_of(run_child, write_script(text), config={"batch_size": 8})
+    assert run.returncode == 0 and "no training step" not in run.output, run.output

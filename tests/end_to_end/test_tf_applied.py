@@ -140,3 +140,36 @@ def test_a_strategy_that_cannot_be_had_makes_a_trial_infeasible(write_script: Wr
     assert "trained on" not in run.output
     (failure,) = run.of("failure")
     assert failure["reason"] == "unsupported" and failure["detail"].startswith("strategy tpu can't be had: ")
+
+
+FOLDS = """
+    import gc, weakref
+    import tensorflow as tf
+    weights = []
+
+    def fold():
+        weight = tf.Variable(tf.zeros((4, 1)))
+        weights.append(weakref.ref(weight))
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ weight - 1.0) ** 2)
+            weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+        for number in range(3):
+            step(tf.ones((8, 4)))
+
+    for number in range(8):
+        fold()
+        gc.collect()
+    print("alive", sum(weight() is not None for weight in weights))
+"""
+
+
+def test_what_a_script_lets_go_is_let_go(write_script: Write, run_child: Run) -> None:
+    """A training in folds: each has a model and a function of its own, and all of them stayed in memory."""
+    run = run_child(write_script(FOLDS), {"jit_compile": True}, mode="apply")
+    assert run.returncode == 0 and "in effect: jit_compile" in run.output, run.output
+    (alive,) = re.findall(r"^alive (\d+)$", run.output, re.MULTILINE)
+    assert int(alive) <= 2, "the newest one, and the one before it"

@@ -12,12 +12,13 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .evidence import SetBy
 from .knobs import Knobs
 from .patches import patch
 from .records import ChildRequest
-from .started import StartedProcesses
+from .started import StartedProcesses, libraries_that_train
 
 STEPS = 20
 """Steps after which it is told what took effect: whatever a script does once is done by then."""
@@ -49,7 +50,8 @@ Look = Callable[[], Mapping[str, Effect]]
 class AppliedRun:
     """Watches one applied run. ``failed``: under ``strict``, whether a knob was found to have no effect.
 
-    A forked process shares one byte of memory with this one: whether a step was taken there.
+    A forked process shares one byte of memory with this one: whether a step was taken there. ``unwatched``: frameworks
+    whose training isn't seen, by a fault of ours.
     """
 
     def __init__(self, request: ChildRequest, knobs: Knobs) -> None:
@@ -65,6 +67,7 @@ class AppliedRun:
         self._trained_in_fork = mmap.mmap(-1, 1)
         self._trained = False
         self.started = StartedProcesses()
+        self.unwatched: list[str] = []
 
     def install(self) -> None:
         """Before the script's first line: what ends the process without a word goes by ``ended``, too."""
@@ -77,17 +80,32 @@ class AppliedRun:
 
         patch(os, "_exit", leaving)
         for name in ("execv", "execve"):  # which the others call
+            takes_descriptor = getattr(os, name) in os.supports_fd
             patch(os, name, self._replacing)
+            if takes_descriptor:
+                os.supports_fd.add(getattr(os, name))
 
     def _replacing(self, original: Callable[..., object]) -> Callable[..., object]:
         """The script becomes another program, of which nothing is seen: that is said."""
 
-        def replace(path: str, *others: object) -> object:
-            if os.getpid() == self._pid:
-                self.say(f"the script goes on as {os.path.basename(os.fsdecode(path))}, without the profile")
-            return original(path, *others)
+        def replace(*args: Any, **named: Any) -> object:
+            path, words = args[0] if args else named.get("path"), args[1] if len(args) > 1 else named.get("argv")
+            self._becomes(path, words)
+            return original(*args, **named)
 
         return replace
+
+    def _becomes(self, path: Any, words: Any) -> None:
+        """A forked process becomes it instead of the script where that starts a program (``os.spawnv``)."""
+        try:
+            if os.getpid() != self._pid:
+                self.started.command([path, *words])
+            elif isinstance(path, int):
+                self.say("the script goes on as another program, without the profile")
+            elif os.access(path, os.X_OK):  # several places are tried for a name
+                self.say(f"the script goes on as {os.path.basename(os.fsdecode(path))}, without the profile")
+        except (TypeError, ValueError):
+            pass  # nothing that can be run: it is told so
 
     def attend(self, look: Look) -> None:
         """Has an adapter asked when the time has come to tell."""
@@ -135,18 +153,22 @@ class AppliedRun:
         if unseen:
             self.say(f"no training step was seen here; {', '.join(unseen)} may have trained, without the profile")
         elif not trained and code == 0 and not any(os.environ.get(name, "0") != "0" for name in RANKS):
-            self.say(f"nothing was trained: the script took no training step; exit status {NOT_TRAINED} instead of 0")
-            self.say("hint: an evaluation, or a training that is complete already, needs no profile: run it without")
+            self.say(f"no training step was seen; exit status {NOT_TRAINED} instead of 0")
+            self.say(
+                "hint: an evaluation, or a training that is complete already, needs no profile: run it without; what"
+                " trains by other means than PyTorch, TensorFlow and Keras says so by tuner.report(step=n)"
+            )
             return NOT_TRAINED
         return NOT_APPLIED if self.failed and code == 0 else code
 
     def _may_train_unseen(self) -> list[str]:
-        """What may have trained where steps aren't seen: processes, threads that go on."""
+        """What may have trained where steps aren't seen: other libraries, processes, threads that go on."""
         main = threading.main_thread()
         threads = [each.name for each in threading.enumerate() if each is not main and not each.daemon]
         rpc = getattr(sys.modules.get("torch.distributed.rpc"), "_init_counter", 0)
         return [
-            *self.started.may_train, *(f"the thread {name}" for name in threads),
+            *self.unwatched, *self.started.may_train, *libraries_that_train(),
+            *(f"the thread {name}" for name in threads),
             *(["processes that are called by torch.distributed.rpc"] if rpc else []),
         ]  # fmt: skip
 

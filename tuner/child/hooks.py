@@ -67,6 +67,8 @@ def install(session: Session, overlay: Overlay | None) -> None:
             except Exception as error:
                 # An adapter that doesn't fit this version must not take the user's script down.
                 session.note(f"{module.__name__} could not be instrumented: {type(error).__name__}: {error}")
+                if session.applied is not None and adapter.libraries[module.__name__].is_framework:
+                    session.applied.unwatched.append(module.__name__)
 
         return call
 

@@ -87,6 +87,8 @@ class OptimizerWatch:
         base = sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
         patch(base, "__init__", self._init)
         self.rates.install(base)
+        if self.session.applied is not None and self.session.request.config:
+            patch(base, "stateless_apply", self._noting)
         if self.session.measuring:
             for owner in (base, self.keras.optimizers.LossScaleOptimizer):
                 patch(owner, "scale_loss", self._scale_loss)
@@ -119,6 +121,16 @@ class OptimizerWatch:
             self.accumulated_by_script = int(written)
         if "learning_rate" in arguments:
             arguments["learning_rate"] = self.rates.given(arguments["learning_rate"])
+
+    def _noting(self, original: Callable[..., object]) -> Callable[..., object]:
+        """Says in an applied run that a loop of JAX's trains: also where it is traced only."""
+
+        def stateless_apply(optimizer: KerasOptimizer, *args: object, **kwargs: object) -> object:
+            if self.session.applied is not None:
+                self.session.applied.trains()
+            return original(optimizer, *args, **kwargs)
+
+        return stateless_apply
 
     def _scale_loss(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale_loss(optimizer: KerasOptimizer, *args: object, **kwargs: object) -> object:
