@@ -13,6 +13,7 @@ from tuner.child import applied, wire
 from tuner.child.applied import Effect
 from tuner.child.recorder import Recorder
 from tuner.child.records import Facts
+from tuner.child.user_modules import UserModules
 
 WINDOW = {"block_s": 1.0, "warmup_s": 1.0, "warmup_steps": 1, "min_s": 1.0, "max_s": 9.0, "min_blocks": 3}
 
@@ -46,6 +47,19 @@ def test_what_the_script_reports_stays_as_it_gave_it() -> None:
     assert metrics == {"accuracy": 0.5, "step": 3, "samples": 24}
     assert [(r["name"], r["value"]) for r in log.of("metric")] == [("accuracy", 0.5)]
     assert (session.clock.total_steps, session.clock.total_samples) == (3, 24)
+
+
+def test_every_trial_does_the_same_at_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the baseline alone looked at the modules, what that left of the heap made it up to 10% faster."""
+    begun: list[UserModules] = []
+
+    def begin(modules: UserModules) -> None:
+        begun.append(modules)
+
+    monkeypatch.setattr(UserModules, "begin", begin)
+    for config in ({}, {"threads": 2}):
+        session_of({"window": WINDOW, "config": config}, Recorder(None)).step("torch")
+    assert len(begun) == 2
 
 
 def test_whatever_a_script_writes_can_be_read_by_the_parent() -> None:
@@ -151,10 +165,37 @@ def _reporting(log: Log, others: float = 0.0, late: float = 0.0) -> list[float]:
 
 def test_reported_samples_count_where_steps_are_seen_and_nothing_else_counts_samples() -> None:
     log = Log()
-    assert _reporting(log)[-1] == 36
+    assert _reporting(log)[-1] == 40
     assert log.of("facts")[0]["unit"] == "samples"
 
 
 def test_reported_samples_never_count_beside_others() -> None:
     assert _reporting(Log(), others=4.0)[-1] == 40
     assert _reporting(Log(), late=4.0)[-1] == 5 * 4 + 5 * 4
+
+
+@pytest.mark.parametrize("first", [0, 1000], ids=["from the start", "resumed"])
+def test_samples_that_are_reported_now_and_then_are_those_of_all_steps(first: int) -> None:
+    """A window that held one report more or less had a rate that was as much too high or too low."""
+    log = Log()
+    session = session_of({"mode": "trial", "window": ENDLESS, "folder": "", "device": "cpu"}, log)
+    totals = {}
+    for step in range(1, 50):
+        session.step("torch")
+        totals[step] = session.clock.total_samples
+        if step % 7 == 0:
+            session.report({"samples": first + 4 * step})
+    # What was reported before any rate is known counts with the step after it.
+    assert [totals[step] for step in range(15, 50)] == [first + 4 * step for step in range(15, 50)]
+    session.finish(complete=False)
+    assert log.of("facts")[0]["unit"] == "samples"
+
+
+def test_one_report_tells_of_no_rate() -> None:
+    log = Log()
+    session = session_of({"mode": "trial", "window": ENDLESS, "folder": "", "device": "cpu"}, log)
+    for step in range(1, 20):
+        session.step("torch")
+        session.report({"samples": 40}) if step == 10 else None
+    session.finish(complete=False)
+    assert log.of("facts")[0]["unit"] == "steps"

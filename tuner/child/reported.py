@@ -1,0 +1,60 @@
+"""Samples that a script reports itself (``tuner.report(samples=)``) where its steps are seen."""
+
+from __future__ import annotations
+
+import math
+
+from .clock import StepClock
+
+
+class ReportedSamples:
+    """Counts them where no others are counted. A script may report at each step, or once an epoch.
+
+    Each step since the last report is taken for as many samples as those before it had, and made up for at the next
+    one: a window would hold one report more or less, and a rate that is as much too high or too low. ``changes``: how
+    often steps came to be counted so.
+    """
+
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
+        self._reported = self._counted = 0.0
+        self._of_a_step = 0.0
+        self._steps = 0
+        self.changes = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether samples were reported, and counted."""
+        return self._reported > 0
+
+    @property
+    def tell_of_steps(self) -> bool:
+        """Whether it is known how many a step has."""
+        return self._of_a_step > 0
+
+    def report(self, samples: float) -> None:
+        """The script trained on so many by now."""
+        if samples <= self._reported or not self._are_alone:
+            return
+        # The first report may hold those of an earlier run, which was resumed.
+        if self.any and self._steps:
+            self.changes += not self.tell_of_steps
+            self._of_a_step = (samples - self._reported) / self._steps
+        self._reported, self._steps = samples, 0
+        self._count_until(samples)
+
+    def stepped(self, count: int) -> None:
+        """So many steps were seen to end."""
+        self._steps += count
+        if self.tell_of_steps and self._are_alone:
+            self._count_until(self._reported + self._of_a_step * self._steps)
+
+    @property
+    def _are_alone(self) -> bool:
+        """Whether nobody else counts samples."""
+        return math.isclose(self._clock.told_samples, self._counted)
+
+    def _count_until(self, samples: float) -> None:
+        if samples > self._counted:
+            self._clock.add_samples(samples - self._counted, 0.0)
+            self._counted = samples
