@@ -94,6 +94,19 @@ def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write
 
 
 @pytest.mark.timed
+@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
+def test_a_queue_of_tf_data_is_seen_on_the_other_backends(run_child: Run, write_script: Write, backend: str) -> None:
+    """Its batches pass through Python, and nothing was seen of what lay ready before."""
+    text = START.replace("import time", f"import os\n    os.environ['KERAS_BACKEND'] = '{backend}'\n    import time", 1)
+    ran = run_child(script(write_script, text + FIT), window={"max_s": 0.4, "min_s": 0.4})
+    window = [b for b in ran.of("block") if b["phase"] == "window"]
+    assert naive(ran) > 1.15 * TRUTH and window[0]["ready_before"] > window[-1]["ready_after"]
+    assert 0.6 * TRUTH < measured(ran).rate < 1.1 * TRUTH
+    assert measured(ran).queue_share > 0.1
+    assert not any("can't be seen" in remark for remark in ran.facts["remarks"])
+
+
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_so_it_is_on_the_other_backends(run_child: Run, write_script: Write, backend: str) -> None:
@@ -133,3 +146,11 @@ def test_where_a_queue_cannot_be_seen_the_window_is_longer_and_says_so(run_child
     assert all(block["ready_after"] is None for block in window)
     assert sum(block["seconds"] for block in window) > 0.7, "48 steps take longer than twice the cap"
     assert any("prefetch 16 batches" in remark and "can't be seen" in remark for remark in ran.facts["remarks"])
+    assert ran.facts["unseen_batches"] == 16
+
+
+def test_what_was_seen_is_not_called_unseen_once_the_script_has_ended(run_child: Run, write_script: Write) -> None:
+    """Its iterators are gone by then: it was told that its queue can't be seen."""
+    text = script(write_script, START + LOOP.replace("enumerate(batches)", "enumerate(batches.take(20))"), LOAD_S=0.01)
+    ran = run_child(text, window={"max_s": 100, "min_s": 100, "warmup_s": 0.0, "warmup_steps": 1})
+    assert ran.facts["unseen_batches"] == 0 and not any("can't be seen" in each for each in ran.facts["remarks"])

@@ -26,6 +26,7 @@ def check_batches_and_samples_below_them_are_told() -> None:
     watch = ReadyWatch(tf)
     watch.fetches_from(iterator)
     assert watch.samples(8) is None, "what came before it may have had another queue"
+    assert watch.was_seen
     assert watch.samples(8) == 5 * 8 + 40
     assert watch.capacity(8) == 10
 

@@ -301,3 +301,22 @@ def test_a_trial_in_another_unit_than_the_baseline_has_no_gain() -> None:
     track = BaselineTrack(trials, worlds.OBJECTIVE)
     assert track.gain(SEARCH[1]) is None and track.best_of(trials) is trials[0]
     assert choose_candidates(trials, worlds.OBJECTIVE, 3) == ()
+
+
+@pytest.mark.parametrize(("unseen", "verdict"), [(0, Verdict.IMPROVED), (64, Verdict.KEEP_BASELINE)])
+def test_what_may_have_lain_ready_unseen_proves_nothing(unseen: int, verdict: Verdict) -> None:
+    """After a slow start a candidate lives on a deep queue to the last of 600 steps: a tenth faster, by nothing else.
+
+    The same gain is proven where the queue is seen, or there is none.
+    """
+
+    def outcome(rate: float) -> Outcome:
+        made = worlds.measured(rate)
+        return replace(made, knowledge=replace(made.knowledge, steps=600, unseen_batches=unseen))
+
+    rates: dict[str, list[float | Outcome]] = {
+        "0": [outcome(rate) for rate in (100.0, 101.0, 99.0)], "2": [outcome(rate) for rate in (110.0, 111.0, 109.0)]
+    }  # fmt: skip
+    schedule = Schedule((SEARCH[1],), 3, 0)
+    winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
+    assert winner is not None and winner.verdict is verdict

@@ -111,6 +111,7 @@ class KerasAdapter(Adapter):
             unseen = loops is not None and loops.iterations.is_unseen
         prefetched = self.watches.datasets.prefetched if self.watches.datasets is not None else 0
         if prefetched and unseen:
+            self.session.facts.unseen_batches = prefetched if isinstance(prefetched, int) else 0
             deep = f"{prefetched} batches" if isinstance(prefetched, int) else "as many batches as TensorFlow likes"
             self.session.facts.remark(
                 f"the data prefetch {deep}, and what lies ready of them can't be seen: windows are longer for it, and "

@@ -114,11 +114,15 @@ def _leading(tf: ModuleType, value: object) -> Tensor:
 
 
 class BatchCounters:
-    """Counts and times batches that pass through Python, those of the jax and torch backends, while ``counting``."""
+    """Counts and times batches that pass through Python, those of the jax and torch backends, while ``counting``.
+
+    ``fetching``: whether the next one is waited for.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.counting = False
+        self.fetching = False
         self.largest = 0
 
     def install(self, iterators: type) -> None:
@@ -134,29 +138,37 @@ class BatchCounters:
 
         return _get_iterator
 
-    def _counted(self, batches: Iterator[Structure]) -> Iterator[Structure]:
+    def _counted(self, batches: Iterator[Structure], start_s: float) -> Iterator[Structure]:
         clock = self.session.clock
-        began = time.perf_counter()
-        for batch in _first_of(batches) if self.session.request.probe is ProbeSide.COMPUTE else batches:
-            size = leading_dimension(batch)
-            self.largest = max(self.largest, size)
-            clock.add_samples(size, time.perf_counter() - began)
-            yield batch
-            clock.fetch_begins()
-            began = time.perf_counter()
+        began, self.fetching = time.perf_counter() - start_s, True
+        try:
+            for batch in _first_of(batches) if self.session.request.probe is ProbeSide.COMPUTE else batches:
+                size, self.fetching = leading_dimension(batch), False
+                self.largest = max(self.largest, size)
+                clock.add_samples(size, time.perf_counter() - began)
+                yield batch
+                clock.fetch_begins()
+                began, self.fetching = time.perf_counter(), True
+        finally:
+            self.fetching = False
 
 
 class _Begun:
-    """Batches that are begun where they are asked for, and not with the first of them: PyTorch's loaders draw then."""
+    """Batches that are begun where they are asked for, and not with the first of them: PyTorch's loaders draw then.
+
+    What that takes, such as workers that start, is waited for with the first batch.
+    """
 
     def __init__(
-        self, count: Callable[[Iterator[Structure]], Iterator[Structure]], batches: Iterable[Structure]
+        self, count: Callable[[Iterator[Structure], float], Iterator[Structure]], batches: Iterable[Structure]
     ) -> None:
         self._count = count
         self._batches = batches
 
     def __iter__(self) -> Iterator[Structure]:
-        return self._count(iter(self._batches))
+        began = time.perf_counter()
+        batches = iter(self._batches)
+        return self._count(batches, time.perf_counter() - began)
 
 
 def _first_of(batches: Iterable[Structure]) -> Iterator[Structure]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from queue import Queue
 from typing import TypeVar
 
 from ..patches import patch
@@ -18,7 +19,7 @@ Result = TypeVar("Result")
 class FitQueues:
     """Of the current call of ``fit``. ``pydataset``: what feeds it, None where that is none.
 
-    ``pipeline``: of what feeds it on TensorFlow; None on the other backends, where it passes through Python unseen.
+    ``pipeline``: of what feeds it, None where that is no dataset of tf.data, or isn't iterated yet.
     """
 
     def __init__(self, pipeline: ReadyWatch | None) -> None:
@@ -43,9 +44,10 @@ class FitQueues:
         return start
 
     def fetches_from(self, iterator: DatasetIterator) -> None:
-        """The training function is called with this iterator, on TensorFlow."""
-        if self.pipeline is not None:
-            self.pipeline.fetches_from(iterator)
+        """Training fetches from this iterator: its function on TensorFlow, Keras in Python on the other backends."""
+        if self.pipeline is None:
+            self.pipeline = ReadyWatch(sys.modules["tensorflow"])
+        self.pipeline.fetches_from(iterator)
 
     def samples(self, batch_size: int) -> float | None:
         """Samples that lie ready, in batches of that size; None where that can't be seen."""
@@ -67,7 +69,8 @@ class FitQueues:
         enqueuer = self._enqueuer()
         if enqueuer is None or enqueuer.py_dataset is not self.pydataset:
             return self.pipeline.capacity(batch_size) if self.pipeline is not None else 0
-        return enqueuer.future_queue.maxsize + self._left_over
+        queue: object = getattr(enqueuer, "future_queue", None)  # by another name in a version to come
+        return queue.maxsize + self._left_over if isinstance(queue, Queue) else 0
 
 
 def _left_over(enqueuer: Enqueuer) -> int:

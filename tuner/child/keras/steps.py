@@ -16,7 +16,7 @@ from ..tensorflow.data.ready import ReadyWatch
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.functions import not_converted
 from ..tensorflow.loops import LoopWatch
-from ..tensorflow.types import ConcreteFunction, Function, Result, Structure
+from ..tensorflow.types import ConcreteFunction, DatasetIterator, Function, Result, Structure
 from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
@@ -214,6 +214,11 @@ class StepWatch:
             self.graph.timing = False
             if self.loops is not None:
                 self.loops.functions.tracing.call_ended()
+
+    def iterated(self, iterator: DatasetIterator) -> None:
+        """Something iterates over a dataset: training does, where a batch of it is waited for in Python."""
+        if self.batches.fetching:
+            self.queues.fetches_from(iterator)
 
     def _in_python(self, function: TrainFunction, args: tuple[object, ...]) -> object:
         """As ``_run``, where batches pass through Python."""

@@ -73,6 +73,8 @@ class Watches:
         if self.optimizers is not None and self.datasets is not None:
             datasets = self.datasets
             self.optimizers.rates.loop_factor = lambda: datasets.newest_factor
+        if self.loops is not None and self.fits is not None:
+            self.loops.iterations.iterated = self.fits.steps.iterated
         if self.loops is not None and self.keras is not None and self.backend == "tensorflow":
             self.loops.note_keras(self.keras)
             self.loops.begins, self.loops.stepped = self.trajectory.batch_begins, self.trajectory.stepped

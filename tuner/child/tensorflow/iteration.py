@@ -22,7 +22,8 @@ from ..sources import DataSource, TrainingSources
 from . import FRAMEWORK
 from .data.ready import ReadyWatch
 from .data.watch import DatasetWatch
-from .functions import FunctionWatch, TracedFunction, not_converted
+from .entries import TracedFunction
+from .functions import FunctionWatch, not_converted
 from .types import Arguments, Dataset, DatasetIterator, Result, Structure, Tensor
 
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
@@ -71,6 +72,8 @@ class IterationWatch:
         )  # fmt: skip
         self.largest = 0
         self.pipeline = ReadyWatch(tf)
+        self.iterated: Callable[[DatasetIterator], object] = lambda iterator: None
+        """Told of each iteration that isn't a loop's of the script's own, but Keras' maybe."""
         self._source_of: weakref.WeakKeyDictionary[object, DatasetSource] = weakref.WeakKeyDictionary()
         self._dataset_of: weakref.WeakKeyDictionary[object, Dataset] = weakref.WeakKeyDictionary()
         self._fetching = False
@@ -95,7 +98,9 @@ class IterationWatch:
     def _iter(self, original: Callable[[Dataset], DatasetIterator]) -> Callable[[Dataset], DatasetIterator]:
         def __iter__(dataset: Dataset) -> DatasetIterator:
             if self.stands_aside() or not self.tf.executing_eagerly() or _inside_tensorflow():
-                return original(dataset)
+                begun = original(dataset)
+                self.iterated(begun)
+                return begun
             source = self._source(dataset)
             if self.session.measuring:
                 self.sources.fetch_begins(source)
@@ -335,7 +340,8 @@ class IterationWatch:
     def is_unseen(self) -> bool:
         """Whether nothing shows what lies ready for training: a graph fetches, or TensorFlow doesn't tell."""
         primary = self.sources.primary
-        return self.pipeline.is_unseen or (primary.iterator() is None if primary is not None else bool(self.training()))
+        gone = primary is not None and primary.iterator() is None and not self.pipeline.was_seen
+        return self.pipeline.is_unseen or (gone if primary is not None else bool(self.training()))
 
     def ready_samples(self) -> float | None:
         """Samples that lie ready for the training loop; None where that can't be seen."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy
 import pytest
 from support.in_process import Log, session_of
 
 from tuner.child.devices.base import Device
+from tuner.child.keras.counters import BatchCounters
 from tuner.child.keras.evidence import Observation
+from tuner.child.keras.queues import FitQueues
 from tuner.child.keras.steps import Nesting, StepWatch
 from tuner.child.keras.trajectory import TrajectoryWatch
 from tuner.child.records import Memory
@@ -73,6 +78,35 @@ def test_the_newest_step_is_waited_for_by_the_backend_that_takes_it(
     steps.synchronize()
     assert libraries == [steps.logs] * jax_waits
     assert card.asked == [("wait", "torch")] * card_waits
+
+
+class SlowToBegin:
+    """Batches whose iteration takes long to begin, as where a loader starts its workers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        time.sleep(0.05)
+        return iter([numpy.ones((4, 1))] * 2)
+
+
+def test_what_an_iteration_takes_to_begin_is_waited_for() -> None:
+    """It was in the time of a step, and in no wait: a loop that starts workers in each epoch seemed to compute."""
+    session = _session(Card(), Log())
+    waits: list[float] = []
+    session.clock.add_samples = lambda samples, wait_s: waits.append(wait_s)
+    counters = BatchCounters(session)
+    counters.counting = True
+    given = counters._get_iterator(lambda iterator: SlowToBegin())(object())
+    assert [len(cast(Any, batch)) for batch in given] == [4, 4]
+    assert waits[0] >= 0.05 > waits[1]
+
+
+def test_a_queue_of_another_version_is_not_looked_into() -> None:
+    """Keras' own names may change: a script must not end for them."""
+    queues = FitQueues(None)
+    queues.pydataset = dataset = object()
+    enqueuer = cast(Any, type("Enqueuer", (), {"py_dataset": dataset})())
+    queues._enqueuer = lambda: enqueuer
+    assert (queues.samples(8), queues.capacity(8)) == (None, 0)
 
 
 @pytest.mark.parametrize(

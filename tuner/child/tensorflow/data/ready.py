@@ -73,13 +73,15 @@ _UNKNOWN = -2
 
 
 class ReadyWatch:
-    """Of the iterator that training fetches from. ``is_unseen``: whether TensorFlow doesn't tell what lies ready."""
+    """Of the iterator that training fetches from. ``is_unseen``: whether TensorFlow doesn't tell what lies ready;
+    ``was_seen``: whether it has told it.
+    """
 
     def __init__(self, tf: ModuleType) -> None:
         self._tf = tf
         self._iterator: Callable[[], DatasetIterator | None] = lambda: None
         self._is_new = True
-        self.is_unseen = False
+        self.is_unseen = self.was_seen = False
         self._made = -1
         self._cardinality = -1
         self._stock: Stock | None = None
@@ -88,12 +90,15 @@ class ReadyWatch:
         """Training is about to fetch from it, or has."""
         if iterator is self._iterator():
             return
-        self._iterator = weakref.ref(iterator)
         self._is_new = True
         self._made = self._cardinality = -1
         dataset = getattr(iterator, "_dataset", None)
-        if dataset is not None:
-            self._cardinality = int(dataset.cardinality())
+        try:
+            self._iterator = weakref.ref(iterator)
+            if dataset is not None:
+                self._cardinality = int(dataset.cardinality())
+        except Exception:
+            self.is_unseen = True  # an iterator of the script's own: it must not fail for our sake
 
     def samples(self, batch_size: int) -> float | None:
         """Samples that lie ready, in batches of that size; None where that can't be seen.
@@ -123,6 +128,7 @@ class ReadyWatch:
         if iterator is not None and not self.is_unseen:
             try:
                 self._stock = read(self._tf, iterator)
+                self.was_seen = True
             except Exception:
                 self.is_unseen = True  # nor would it be another time
         return self._stock

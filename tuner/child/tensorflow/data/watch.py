@@ -235,8 +235,8 @@ class DatasetWatch:
     @property
     def prefetched(self) -> int | str:
         """Batches that the data which train are prefetched by, "auto" or a number; 0 where that isn't known."""
-        wanted = self.session.request.config.get("prefetch")
-        depth = self.session.facts.as_written.get("prefetch") if wanted is None else wanted
+        turned = self.applied.get("prefetch", Applied()).changed
+        depth = (self.session.request.config if turned else self.session.facts.as_written).get("prefetch")
         return depth if self._met and isinstance(depth, (int, str)) else 0
 
     def refused(self, knob: str) -> str:
