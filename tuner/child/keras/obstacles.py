@@ -7,6 +7,7 @@ can hold the gradient of the parts to that of the whole.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -75,17 +76,20 @@ class ObstacleWatch:
             yield from (name for name, _ in _states(model))
         elif model in self._states:
             before, now = self._states[model], self._values(model)
-            yield from (name for name, v in _states(model) if not _same(before.get(id(v)), now[id(v)]))
+            yield from (name for name, v in _states(model) if not _same(before.get(id(v)), now.get(id(v))))
 
     def _is_unread(self) -> bool:
-        """Whether the states are elsewhere while the model trains: of JAX."""
+        """Whether the states are elsewhere while the model trains: with JAX."""
         return str(self.keras.backend.backend()) == "jax"
 
     def _values(self, model: Model) -> Values:
-        if self._is_unread():
-            return {}
-        # A copy: with PyTorch the array would be the variable's own memory.
-        return {id(variable): self.keras.ops.convert_to_numpy(variable).copy() for _, variable in _states(model)}
+        values: Values = {}
+        for _, variable in () if self._is_unread() else _states(model):
+            # What a strategy keeps in pieces can't be read: it may change, then.
+            with contextlib.suppress(Exception):
+                # A copy: with PyTorch the array would be the variable's own memory.
+                values[id(variable)] = self.keras.ops.convert_to_numpy(variable).copy()
+        return values
 
 
 def _states(model: Model) -> Iterator[tuple[str, Any]]:
@@ -105,5 +109,7 @@ def _draws(model: Model) -> bool:
 
 
 def _same(before: Any, now: Any) -> bool:
+    if before is None or now is None:
+        return False
     numpy = sys.modules["numpy"]
-    return before is not None and bool(numpy.array_equal(before, now, equal_nan=before.dtype.kind == "f"))
+    return bool(numpy.array_equal(before, now, equal_nan=before.dtype.kind == "f"))

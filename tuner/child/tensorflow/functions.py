@@ -7,13 +7,14 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
 from ..patches import patch
 from ..session import Session
 from .counters import Counters, Counts
+from .entries import Given, TracedFunction
 from .graphs import draws, is_compiled, updates_variables, xla_threads
 from .tracing import TraceWatch
 from .types import Arguments, Function, Graph, Keywords, Optimizer, Tensor
@@ -23,7 +24,6 @@ KEPT_FUNCTIONS = 8
 KEPT_GRAPHS = 4
 Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 Call = Callable[..., object]
-Given = tuple[Arguments, Keywords]
 
 
 def outermost(tf: ModuleType) -> Graph:
@@ -32,50 +32,6 @@ def outermost(tf: ModuleType) -> Graph:
     while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # FuncGraph has one, eager's doesn't
         graph = graph.outer_graph
     return graph
-
-
-@dataclass
-class TracedFunction:
-    """One tf.function that the script calls itself, and what its traces showed.
-
-    ``code``: what tells it from others, the same where the script makes it anew. ``sources``: keys of the data sources
-    among its arguments; ``fetches``: whether it fetches batches itself; ``captures``: from data that are no argument.
-    ``example``: specifications of its arguments. ``chosen``: what runs in its place, and ``refused``, why XLA can't
-    compile it. ``counted``: steps so far; ``is_steady``: each call has been one step, and isn't asked any more.
-    """
-
-    function: Function
-    code: Hashable
-    counters: Counters
-    calls: int = 0
-    traces: int = 0
-    optimizer: Optimizer | None = None
-    graphs: list[Graph] = field(default_factory=list)
-    takes_gradients: bool = False
-    updates: bool = False
-    fetches: bool = False
-    captures: bool = False
-    sources: set[str] = field(default_factory=set)
-    example: Given | None = None
-    chosen: Function | None = None
-    promoted_calls: int = 0
-    refused: str = ""
-    counted: float = 0.0
-    updates_before: int = 0
-    is_steady: bool = False
-    leading_site: str = ""
-    leading_thread: int = 0
-    taken: Counts = field(default_factory=Counts)
-
-    @property
-    def steps_itself(self) -> bool:
-        """Whether a call of it changes what is trained; one may also take gradients that the script applies."""
-        return self.optimizer is not None or self.updates
-
-    @property
-    def written_jit(self) -> bool:
-        """Whether the script asked for XLA."""
-        return bool(self.function._jit_compile)
 
 
 @dataclass(frozen=True)
@@ -133,9 +89,11 @@ class FunctionWatch:
         self.session.check_stop()
         entry = self._entries.get(function)
         if entry is None:
-            entry = self._entries[function] = TracedFunction(function, _code_of(function), Counters(self.tf))
+            entry = self._entries[function] = TracedFunction(
+                weakref.ref(function), function.name, bool(function._jit_compile), _code_of(function), Counters(self.tf)
+            )
         args = self.prepare(entry, args)
-        chosen = self._choose(entry)
+        chosen = self._choose(entry, function)
         entry.leading_site, entry.leading_thread = "", 0
         self.current = entry
         self.tracing.call_begins()
@@ -143,7 +101,7 @@ class FunctionWatch:
             if chosen is function or entry.promoted_calls:
                 result = original(chosen, *args, **kwargs)
             else:
-                result = self._first_promoted(original, entry, args, kwargs)
+                result = self._first_promoted(original, entry, function, args, kwargs)
         finally:
             self.current = None
             self.tracing.call_ended()
@@ -157,29 +115,31 @@ class FunctionWatch:
 
     # XLA
 
-    def _choose(self, entry: TracedFunction) -> Function:
+    def _choose(self, entry: TracedFunction, function: Function) -> Function:
         """The script's function, or from its second call on one compiled as the config says: variables exist then."""
-        if entry.chosen is not None:
-            return entry.chosen
+        if entry.chosen is not None or entry.is_refused:
+            return entry.chosen or function
         wanted = self.session.knobs.wanted("jit_compile")
         if not (wanted is not None and bool(wanted) != entry.written_jit and entry.calls and entry.takes_gradients):
-            return entry.function
+            return function
         # What was traced stays as it was compiled: only a copy that hasn't been traced can be compiled otherwise.
-        entry.chosen = entry.function._clone(None)
+        entry.chosen = function._clone(None)
         entry.chosen._jit_compile = bool(wanted)
         entry.traces = 0
         self.traces[entry.code] -= 1
         return entry.chosen
 
-    def _first_promoted(self, original: Call, entry: TracedFunction, args: Arguments, kwargs: Keywords) -> object:
+    def _first_promoted(
+        self, original: Call, entry: TracedFunction, function: Function, args: Arguments, kwargs: Keywords
+    ) -> object:
         """The first call of what was compiled; the script's own function, and ``refused`` set, where XLA can't."""
         try:
             result = original(entry.chosen, *args, **kwargs)
         except Exception as error:
-            entry.chosen = entry.function
+            entry.chosen, entry.is_refused = None, True
             entry.leading_site, entry.leading_thread = "", 0
-            result = original(entry.function, *args, **kwargs)  # raises what the script's own function raises
-            entry.refused = f"XLA refused {entry.function.name}: {_first_sentence(error)}"
+            result = original(function, *args, **kwargs)  # raises what the script's own function raises
+            entry.refused = f"XLA refused {entry.name}: {_first_sentence(error)}"
             return result
         entry.promoted_calls += 1
         self.compiled += 1
@@ -196,6 +156,8 @@ class FunctionWatch:
         self._keep_graph(entry)
         if not entry.takes_gradients:
             entry.takes_gradients = True
+            if self.session.applied is not None:
+                self._forget_the_dead()
             self.training.append(entry)
         # Each replica traces in a thread of its own, and a GAN has several tapes: the first of both counts.
         entry.leading_thread = entry.leading_thread or threading.get_ident()
@@ -206,6 +168,12 @@ class FunctionWatch:
         alone = replica is None or replica.num_replicas_in_sync == 1
         scalar = target if alone and isinstance(target, self.tf.Tensor) else None
         entry.counters.add(loss=scalar, gradients=1)
+
+    def _forget_the_dead(self) -> None:
+        """Of an applied run nothing is told at its end, and the graphs of functions that are gone hold weights."""
+        alive = [entry for entry in self.training if entry.function is not None]
+        self.training.clear()
+        self.training.extend(alive)
 
     def _keep_graph(self, entry: TracedFunction) -> None:
         graph = outermost(self.tf)
@@ -304,7 +272,7 @@ class FunctionWatch:
         Functions that differ, and those that never ran compiled, are the opposite of what the config asks for.
         """
         wanted = bool(self.session.request.config.get("jit_compile"))
-        functions = [entry for entry in self.training if entry.calls > 1]
+        functions = [entry for entry in self.training if entry.calls > 1 and entry.function is not None]
         if not functions:
             return None
         changed = sum(entry.promoted_calls > 0 for entry in functions)
@@ -318,7 +286,8 @@ class FunctionWatch:
 
     def _runs_compiled(self, entry: TracedFunction) -> bool:
         function = entry.chosen or entry.function
-        return any(is_compiled(concrete) for concrete in function._list_all_concrete_functions())
+        listed = function._list_all_concrete_functions() if function is not None else ()
+        return any(map(is_compiled, listed))
 
     def literal_rows(self, rows: int, *, retrace: bool) -> str:
         """Why another batch size wouldn't reach the whole training step; "" where nothing says so.
@@ -344,12 +313,13 @@ class FunctionWatch:
                 return tf.TensorSpec([rows + 1, *spec.shape[1:]], spec.dtype)
             return spec
 
-        if entry.example is None:
+        function = entry.function
+        if entry.example is None or function is None:
             return []
         args, kwargs = tf.nest.map_structure(widen, entry.example)
         self.is_retracing = True
         try:
-            return [entry.function._clone(None).get_concrete_function(*args, **kwargs).graph]
+            return [function._clone(None).get_concrete_function(*args, **kwargs).graph]
         except Exception:
             return []  # a partial batch would fail as well; the trial will tell
         finally:

@@ -17,7 +17,8 @@ from ..session import Session
 from . import FRAMEWORK
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
-from .functions import FunctionWatch, Given, TracedFunction, not_converted
+from .entries import Given, TracedFunction
+from .functions import FunctionWatch, not_converted
 from .graphs import products
 from .iteration import IterationWatch
 from .losses import OtherLosses
@@ -208,7 +209,7 @@ class LoopWatch:
         if entry.optimizer is not None:
             self.stepped(entry.optimizer, int(count))
         if self._makes_its_batches and self.own_batches.is_wanted:
-            self._sizes = sizes_of(self.tf, entry.function.name, given)
+            self._sizes = sizes_of(self.tf, entry.name, given)
         self._passed(entry.code, max(1, int(count)))
         if entry.sources and not entry.calls:
             self.iterations.meet_training()

@@ -9,7 +9,8 @@ from types import ModuleType
 from ..session import Session
 from ..watch import Watch
 from .counters import Counters, Counts
-from .functions import TracedFunction, outermost
+from .entries import TracedFunction
+from .functions import outermost
 from .types import Graph, Tensor
 
 _MOST = 15

@@ -1,0 +1,61 @@
+"""What is known of one tf.function of the script's."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from .counters import Counters, Counts
+from .types import Arguments, Function, Graph, Keywords, Optimizer
+
+Given = tuple[Arguments, Keywords]
+"""What a function was called with."""
+
+
+@dataclass
+class TracedFunction:
+    """One tf.function that the script calls itself, and what its traces showed. The function isn't kept alive.
+
+    ``written_jit``: whether the script asked for XLA. ``code``: what tells it from others, the same where the script
+    makes it anew. ``sources``: keys of the data sources among its arguments; ``fetches``: whether it fetches batches
+    itself; ``captures``: from data that are no argument. ``example``: specifications of its arguments. ``chosen``: what
+    runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``counted``: steps so far;
+    ``is_steady``: each call has been one step, and isn't asked any more.
+    """
+
+    reference: weakref.ref[Function]
+    name: str
+    written_jit: bool
+    code: Hashable
+    counters: Counters
+    calls: int = 0
+    traces: int = 0
+    optimizer: Optimizer | None = None
+    graphs: list[Graph] = field(default_factory=list)
+    takes_gradients: bool = False
+    updates: bool = False
+    fetches: bool = False
+    captures: bool = False
+    sources: set[str] = field(default_factory=set)
+    example: Given | None = None
+    chosen: Function | None = None
+    promoted_calls: int = 0
+    refused: str = ""
+    is_refused: bool = False
+    counted: float = 0.0
+    updates_before: int = 0
+    is_steady: bool = False
+    leading_site: str = ""
+    leading_thread: int = 0
+    taken: Counts = field(default_factory=Counts)
+
+    @property
+    def steps_itself(self) -> bool:
+        """Whether a call of it changes what is trained; one may also take gradients that the script applies."""
+        return self.optimizer is not None or self.updates
+
+    @property
+    def function(self) -> Function | None:
+        """The script's own; None once it is gone."""
+        return self.reference()
