@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.data_scripts import ARROW, NATIVE
 from support.file_attacks import HARMLESS, HARNESS, PYTHON, prepare, state
-from support.file_scripts import ARROW, KERAS, LIBRARIES, NATIVE, PROCESSES, TENSORFLOW, TRAINERS, TRANSFORMERS
+from support.file_scripts import KERAS, LIBRARIES, PROCESSES, TENSORFLOW, TRAINERS, TRANSFORMERS
 
 from tuner.child.wire import KEPT
 from tuner.runner.created_files import move_created_files

@@ -18,6 +18,14 @@ LIBRARIES = """
         print(torch.load("mapped.pt", mmap=True))
         torch.jit.save(torch.jit.script(torch.nn.Linear(1, value)), "jit.pt")
         print(torch.jit.load("jit.pt").weight.shape)
+        with torch.package.PackageExporter("a.package") as package:
+            package.save_pickle("a", "a.pkl", value)
+        print(torch.package.PackageImporter("a.package").load_pickle("a", "a.pkl"))
+        shared = torch.from_file("shared.bin", shared=True, size=4, dtype=torch.uint8)
+        shared[:value] = value
+        print(torch.from_file("shared.bin", False, 4, dtype=torch.uint8), open("shared.bin", "rb").read())
+        torch.UntypedStorage.from_file("shared.bin", shared=True, nbytes=4)[3] = 9
+        print(open("shared.bin", "rb").read(), list(torch.UntypedStorage.from_file("shared.bin", nbytes=4)))
         # safetensors
         for module, tensor in ((safetensors.torch, torch.full((2,), value)), (safetensors.numpy, np.full(2, value))):
             module.save_file({"x": tensor}, "x.safetensors")
@@ -115,6 +123,9 @@ TRANSFORMERS = """
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder + "-in-parts")
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters()))
         print(len([name for name in os.listdir(folder + "-in-parts") if "safetensors" in name]))
+        size = 2 if folder == "theirs" else 3
+        torch.export.save(torch.export.export(torch.nn.Linear(size, 1), (torch.ones(1, size),)), folder + ".pt2")
+        print(torch.export.load(folder + ".pt2").state_dict["weight"].shape)
 """
 
 TENSORFLOW = """
@@ -153,6 +164,43 @@ TENSORFLOW = """
         if not preparing:
             print(numbers(data.cache("cached-" + top)), numbers(data.cache("cached-" + top)))
         print(numbers(data.snapshot("snap-" + top)))
+        if preparing:
+            gfile.makedirs("old/a")
+            tf.io.write_file("old/a/x.txt", "theirs")
+            numbers(data.cache("stale-" + top))
+            numbers(data.cache("old/stale"))
+        else:
+            for path in os.listdir("."):
+                if path.startswith("stale-"):
+                    os.remove(path)
+            for folder in ("old", "snap-" + top):
+                shutil.rmtree(folder, ignore_errors=True)
+            os.mkdir("old")
+            fresh = data.map(lambda x: x + 100)
+            for path in ("stale-" + top, "old/stale"):
+                print(numbers(fresh.cache(path)))
+            print(numbers(fresh.snapshot("snap-" + top)))
+            shutil.rmtree("old")
+            try:
+                tf.io.read_file("old/a/x.txt")
+            except tf.errors.NotFoundError:
+                print("gone")
+            tf.io.write_file("old/a/x.txt", "anew")
+            print(tf.io.read_file("old/a/x.txt").numpy(), os.listdir("old"), os.listdir("old/a"))
+        # a session of TensorFlow 1
+        v1 = tf.compat.v1
+        for number in range(1 if preparing else 2):
+            with tf.Graph().as_default(), v1.Session() as session:
+                kept = v1.get_variable("kept", initializer=value + number)
+                saver = v1.train.Saver()
+                if number:
+                    saver.restore(session, v1.train.latest_checkpoint("."))
+                    print(session.run(kept))
+                session.run(v1.global_variables_initializer())
+                print(saver.save(session, "./v1.ckpt"), saver.save(session, "./v1.ckpt", global_step=int(value)))
+                saver.restore(session, "./v1.ckpt")
+                print(session.run(kept), v1.train.latest_checkpoint("."))
+                print(sorted(name for name in os.listdir(".") if "v1" in name))
         # checkpoints: a manager that resumes, and sweeps what is too many
         variable = tf.Variable(0.0)
         checkpoint = tf.train.Checkpoint(variable=variable)
@@ -274,98 +322,4 @@ TRAINERS = """
         pl.fit(Net(), data, ckpt_path=folder + "/pl/last.ckpt" if os.path.exists(folder + "/pl/last.ckpt") else None)
         print(seen(folder + "/pl"), os.path.basename(keep.best_model_path))
         Net.load_from_checkpoint(folder + "/pl/last.ckpt")
-"""
-
-ARROW = """
-    import os, sys
-    import pyarrow as pa, pyarrow.csv, pyarrow.dataset as ds, pyarrow.feather, pyarrow.json, pyarrow.orc
-    import pyarrow.parquet as pq
-    new = sys.argv[1:] == ["prepare"]
-    value = 1 if new else 2
-    table = pa.table({"x": [value, value + 10], "of": ["a", "b"]})
-
-    def shown(found):
-        print(sorted(map(str, found.to_pylist())))
-
-    for folder in ("theirs",) if new else ("theirs", "mine"):
-        os.makedirs(folder, exist_ok=True)
-        os.chdir(folder)
-        pq.write_table(table, "a.parquet")
-        for read in (pq.read_table, lambda path: pq.ParquetFile(path).read(), lambda path: pq.read_table(source=path),
-                     lambda path: ds.dataset(path).to_table()):
-            shown(read("a.parquet"))
-        print(pq.read_metadata("a.parquet").num_rows, pq.read_schema("a.parquet").names)
-        with pq.ParquetWriter("b.parquet", table.schema) as writer:
-            writer.write_table(table)
-        shown(pq.read_table(["a.parquet", "b.parquet"]))
-        pq.write_metadata(table.schema, "_metadata")
-        print(pq.read_schema("_metadata").names)
-        pyarrow.feather.write_feather(table, "a.feather")
-        shown(pyarrow.feather.read_table("a.feather"))
-        pyarrow.csv.write_csv(table, "a.csv")
-        shown(pyarrow.csv.read_csv("a.csv"))
-        with pyarrow.csv.CSVWriter("b.csv", table.schema) as writer:
-            writer.write_table(table)
-        shown(pyarrow.csv.open_csv("b.csv").read_all())
-        pyarrow.orc.write_table(table, "a.orc")
-        shown(pyarrow.orc.read_table("a.orc"))
-        for path, make in (("a.arrow", pa.ipc.new_file), ("a.arrows", pa.ipc.new_stream)):
-            with make(path, table.schema) as writer:
-                writer.write_table(table)
-        with pa.OSFile("b.arrow", "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        for path in ("a.arrow", "b.arrow"):
-            shown(pa.ipc.open_file(pa.memory_map(path)).read_all())
-            shown(pa.ipc.open_file(pa.OSFile(path)).read_all())
-        shown(pa.ipc.open_stream("a.arrows").read_all())
-        print(isinstance(pa.OSFile("a.arrow"), pa.OSFile), isinstance(pa.OSFile("a.arrow"), pa.NativeFile))
-        with pa.output_stream("c.bin.gz") as sink:
-            sink.write(b"%d" % value)
-        print(pa.input_stream("c.bin.gz").read())
-        with pa.OSFile("c.bin", "ab") as sink:
-            sink.write(b"%d" % value)
-        print(open("c.bin").read())
-        with pa.create_memory_map("mapped.bin", 4) as mapped:
-            mapped.write(b"%04d" % value)
-        with pa.memory_map("mapped.bin", "r+") as mapped:
-            mapped.write(b"%d" % value)
-        print(open("mapped.bin").read())
-        hive = ds.partitioning(pa.schema([("of", pa.string())]), flavor="hive")
-        for name, behavior in (("parts", "overwrite_or_ignore"), ("fresh", "delete_matching")):
-            given = {"basename_template": f"{value}-{{i}}.parquet"} if name == "fresh" else {}
-            ds.write_dataset(table, name, format="parquet", partitioning=hive, existing_data_behavior=behavior, **given)
-            shown(ds.dataset(name, partitioning="hive").to_table())
-            shown(pq.read_table(name))
-            print(sorted(os.path.join(a, c) for a, _, cs in os.walk(name) for c in cs))
-        try:
-            ds.write_dataset(table, "parts", format="parquet")
-        except pa.ArrowInvalid:
-            print("not empty")
-        os.chdir("..")
-"""
-
-NATIVE = """
-    import os, sys
-    import cv2, lmdb, numpy as np
-    new = sys.argv[1:] == ["prepare"]
-    value = 1 if new else 2
-    for folder in ("theirs",) if new else ("theirs", "mine"):
-        os.makedirs(folder, exist_ok=True)
-        os.chdir(folder)
-        picture = np.full((16, 16, 3), value, np.uint8)
-        print(cv2.imwrite("a.png", picture), cv2.imwrite(filename="b.png", img=picture))
-        print(cv2.imread("a.png").mean(), cv2.imread(filename="b.png").mean(), cv2.imcount("a.png"))
-        film = cv2.VideoWriter("c.avi", cv2.VideoWriter_fourcc(*"MJPG"), 5, (16, 16))
-        for frame in range(value):
-            film.write(picture)
-        film.release()
-        seen = cv2.VideoCapture("c.avi")
-        print(isinstance(film, cv2.VideoWriter), seen.isOpened(), [seen.read()[0] for _ in range(3)])
-        for options in ({"path": "many"}, {"path": "one.mdb", "subdir": False}):
-            for key in (b"1", b"2"):
-                with lmdb.open(**options) as data, data.begin(write=True) as change:
-                    change.put(b"%d %s" % (value, key), key)
-            with lmdb.open(**options, readonly=True) as data, data.begin() as seen:
-                print([*seen.cursor()], isinstance(data, lmdb.Environment))
-        os.chdir("..")
 """

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from .places import entry
 from .wire import MADE
 
+_lstat, _listdir = os.lstat, os.listdir
+"""As they were: what a script removed of the user's isn't there for it, and lies there still."""
 _MOST = 10_000
 """So many are noted at most: a script that writes a file a sample must not be slowed down by it."""
 
@@ -44,7 +46,7 @@ class CreatedFiles:
 
         ``model``: it holds what was trained, or what training begins with. It is never taken for data.
         """
-        if path is None or os.path.lexists(path) or not self._may_note(path, model):
+        if path is None or _is_there(path) or not self._may_note(path, model):
             return
         name = entry(path)
         self._made.add(name)
@@ -65,7 +67,7 @@ class CreatedFiles:
         folder, begin = os.path.split(name)
         had = []
         with contextlib.suppress(OSError):
-            had = [name for name in os.listdir(folder) if name.startswith(begin)]
+            had = [name for name in _listdir(folder) if name.startswith(begin)]
         self._note(
             made=os.path.join(folder, begin), had=had, folder=False, model=model, scratch=scratch,
             after_first_step=self._has_stepped(),
@@ -104,3 +106,11 @@ class CreatedFiles:
             os.write(self._descriptor, json.dumps(fields).encode() + b"\n")
         except OSError:
             pass  # a full disk: what is made then can't be much
+
+
+def _is_there(path: str) -> bool:
+    try:
+        _lstat(path)
+    except (OSError, ValueError):
+        return False
+    return True

@@ -21,7 +21,7 @@ from typing import TypeVar
 from . import births
 from .created_files import CreatedFiles
 from .places import GONE, Places, entry, followed, is_in
-from .reflink import copy_by_reference
+from .reflink import copy_by_reference, copy_whole
 from .session import Session
 from .stale_reads import StaleReads
 from .wire import FILES, KEPT
@@ -286,9 +286,7 @@ class Overlay:
             if not os.access(name, os.W_OK):
                 return meant  # fails, as it would without us
             if keep_content:
-                copied = self._target_of(os.path.realpath(name))
-                os.makedirs(os.path.dirname(copied), exist_ok=True)
-                (copy or self._copy)(name, copied)
+                self._copy(name, copy or copy_by_reference)
             return self.target(name)
 
     def _write_where_removed(self, name: str) -> str:
@@ -375,12 +373,14 @@ class Overlay:
         for folder in reversed(missing):
             self.created.will_make(folder, folder=True)
 
-    def _copy(self, source: str, target: str) -> None:
+    def _copy(self, source: str, copy: Callable[[str, str], None]) -> None:
         """The file, with a word to the user where it is a large one."""
+        target = self._target_of(os.path.realpath(source))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         size = os.path.getsize(source)
         if size > _MUCH_BYTES:
             self.note(f"copied {source} ({size / 2**30:.1f} GiB) to the trial's folder: it is opened for writing")
-        copy_by_reference(source, target)
+        copy_whole(source, target, copy)
 
     def _tell_of_stale_reads(self) -> None:
         for path in self.stale_reads.seen():

@@ -18,6 +18,17 @@ Scan = AbstractContextManager[Iterator[os.DirEntry[str]]]
 """What ``os.scandir`` gives."""
 
 
+def place_for(overlay: Overlay, folder: str) -> str:
+    """Where a library has to make the folder, an absolute path, which it makes by itself past Python.
+
+    In place of one of the user's that the script removed it is the trial's, which is there then.
+    """
+    if overlay.is_active and overlay.view(folder) != folder:
+        os.makedirs(folder, exist_ok=True)
+        return overlay.view(folder) or folder
+    return folder
+
+
 def chdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     """A version of the trial's is gone to, and goes by the name of the user's."""
     where = os.getcwd

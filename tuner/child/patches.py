@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 _ORIGINAL = "__autotune_original__"
@@ -24,6 +26,7 @@ def patch(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[.
     setattr(replacement, _ORIGINAL, original)
     _ledger.append((owner, name, original))
     setattr(owner, name, staticmethod(replacement) if isinstance(original, staticmethod) else replacement)
+    _be_found(owner, name, replacement)
 
 
 def put(owner: Any, name: str, replacement: type) -> None:
@@ -33,6 +36,21 @@ def put(owner: Any, name: str, replacement: type) -> None:
         setattr(replacement, _ORIGINAL, original)
         _ledger.append((owner, name, original))
         setattr(owner, name, replacement)
+        _be_found(owner, name, replacement)
+
+
+def _be_found(owner: Any, name: str, replacement: Any) -> None:
+    """Has it pickled by the name under which it replaces the original, where the original's leads elsewhere.
+
+    A script may give it to a pool of processes: ``pool.map(os.stat, paths)``, whose ``os.stat`` is ``posix.stat``.
+    """
+    if not isinstance(owner, ModuleType):
+        return
+    found: Any = sys.modules.get(replacement.__module__ or "")
+    for part in replacement.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(part)  # a lazy module mustn't be asked
+    if found is not replacement:
+        replacement.__module__, replacement.__qualname__ = owner.__name__, name
 
 
 def unpatch_all() -> None:

@@ -53,7 +53,8 @@ def install(overlay: Overlay) -> None:
         "getcwd": folders.getcwd, "getcwdb": folders.getcwdb,
     }  # fmt: skip
     for name, make in patches.items():
-        taken[getattr(os, name)] = _patched_of_os(overlay, name, make)
+        function = getattr(os, name)
+        taken[function] = _patched_of_os(overlay, name, make)
     patch(shutil, "rmtree", lambda original: whole_paths(overlay, "rmtree", original, _rmtree(overlay, original)))
     patch(subprocess.Popen, "__init__", lambda original: _popen(overlay, original))
     _patch_what_was_taken(taken)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
+import threading
+from collections.abc import Callable
 
 _FICLONE = 0x40049409
 
@@ -19,3 +22,20 @@ def copy_by_reference(source: str, target: str) -> None:
     except OSError:
         shutil.copyfile(source, target)
     shutil.copymode(source, target)
+
+
+def copy_whole(source: str, target: str, copy: Callable[[str, str], None]) -> None:
+    """Makes the target by ``copy`` (source, target): other processes see it once it is whole, and of several the first.
+
+    Raises what ``copy`` does.
+    """
+    part = f"{target}.{os.getpid()}-{threading.get_ident()}.part"
+    copy(source, part)
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        os.replace(part, target)
+        return
+    os.unlink(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import json
 import os
 import shutil
 import sys
@@ -69,6 +70,40 @@ def test_the_users_are_diverted_by_any_name(overlay: Overlay, tmp_path: Path) ->
     os.symlink("theirs", "link")
     assert overlay.for_reading("link") == overlay.for_writing("link") == target
     assert overlay.for_reading(3) == 3 and overlay.for_reading("gs://bucket/theirs") == "gs://bucket/theirs"
+
+
+def test_no_process_finds_half_a_copy(overlay: Overlay) -> None:
+    """Workers that open one file of the user's for writing at once, each with an overlay of its own."""
+    other = Overlay(overlay.session)
+    overlay.is_shared = other.is_shared = True
+    seen: list[Path] = []
+    held: list[str] = []
+
+    def slowly(source: str, target: str) -> None:
+        Path(target).write_text(Path(source).read_text()[:3])
+        seen.append(Path(str(other.for_writing("theirs", keep_content=True))))
+        held.append(seen[0].read_text())
+        seen[0].write_text("of the other")
+        Path(target).write_text(Path(source).read_text())
+
+    place = Path(str(overlay.for_writing("theirs", keep_content=True, copy=slowly)))
+    assert (seen, held) == ([place], ["theirs"]) and place.read_text() == "of the other"
+    assert [path.name for path in place.parent.iterdir() if path.is_file()] == ["theirs"]
+
+
+def test_what_the_script_removed_was_not_made_by_the_trial(overlay: Overlay, tmp_path: Path) -> None:
+    """It would be moved away from the user once the trial is over."""
+    python_files.install(overlay)
+    try:
+        os.remove("theirs")
+        os.remove("folder/inner")
+        assert not os.path.lexists("theirs") and os.listdir("folder") == []
+        overlay.created.will_make(os.path.abspath("theirs"))
+        overlay.created.will_make_all(os.path.abspath("folder") + os.sep)
+    finally:
+        unpatch_all()
+    [note] = [json.loads(line) for line in (tmp_path / "trial" / "made.jsonl").read_text().splitlines()]
+    assert (note["made"], note["had"]) == (os.path.abspath("folder") + os.sep, ["inner"])
 
 
 def test_a_lock_that_holds_nothing_is_shared(overlay: Overlay) -> None:
@@ -228,11 +263,19 @@ def test_what_modules_took_before_is_led_and_lazy_ones_are_not_asked(
 
     monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
     monkeypatch.setattr(bz2, "lazy", sys.modules["lazy"], raising=False)
+    early = ModuleType("early")
+    vars(early).update(erase=os.remove, look=os.stat)
+    monkeypatch.setitem(sys.modules, "early", early)
     python_files.install(overlay)
     try:
         with bz2.open("theirs", "wb") as packed:
             packed.write(b"new")
         assert overlay.diverted
+        vars(early)["erase"]("folder/inner")
+        with pytest.raises(FileNotFoundError):
+            vars(early)["look"]("folder/inner")
+        assert len(overlay.removed) == 1
     finally:
         unpatch_all()
         monkeypatch.delitem(sys.modules, "lazy")
+    assert Path("folder/inner").read_text() == "folder/inner"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,3 +81,13 @@ def test_one_objects_method_is_another_for_a_while(own: bool) -> None:
         raise KeyError
     assert one.method(3) == (15 if own else 6)
     assert ("method" in vars(one)) is own
+
+
+@pytest.mark.parametrize("name", ["listdir", "getcwd"])
+def test_what_replaces_a_function_can_be_pickled(name: str) -> None:
+    """As a pool of processes does: those of ``os`` say that they are ``posix``'s."""
+    patch(os, name, _plus_one)
+    replacement = getattr(os, name)
+    assert pickle.loads(pickle.dumps(replacement)) is replacement
+    unpatch_all()
+    assert pickle.loads(pickle.dumps(getattr(os, name))) is getattr(os, name)

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ..files import Overlay
+from ..folders import place_for
 from ..patches import patch, put
 from .calls import Call, Change, led, wearing
 
@@ -83,7 +84,15 @@ def _loading(overlay: Overlay, path: object) -> object:
 
 
 def _files(folder: str) -> set[str]:
-    return {os.path.join(place, file) for place, _, files in os.walk(folder) for file in files}
+    """Those below the folder, through links to other folders, as Arrow finds them."""
+    found, seen = set[str](), set[str]()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()  # a circle
+        seen.add(real)
+        found |= {os.path.join(place, file) for file in files}
+    return found
 
 
 def _linked(overlay: Overlay, folder: str, files: dict[str, str]) -> str:
@@ -153,19 +162,36 @@ def _write_dataset(overlay: Overlay, original: Callable[..., Result]) -> Call:
         if name is None or not _is_local((*args, *kwargs.values())):
             return original(data, base_dir, *args, **kwargs)
         if not os.path.isdir(name):
-            overlay.make_folders(name)
-            overlay.created.will_make_all(name + os.sep)
-            return original(data, base_dir, *args, **kwargs)
+            place = place_for(overlay, name)
+            with overlay.working():
+                overlay.make_folders(place)
+                overlay.created.will_make_all(place + os.sep)
+            if place == name:
+                return original(data, base_dir, *args, **kwargs)
+            return original(data, place, *args, **_visited(kwargs, place, base_dir))
         if behavior == _ERROR and os.listdir(name):
             return original(data, base_dir, *args, **kwargs)  # raises
         with tempfile.TemporaryDirectory(dir=overlay.folder) as made:
-            result = original(data, made, *args, **kwargs)
+            result = original(data, made, *args, **_visited(kwargs, made, base_dir))
             for folder, _, files in list(os.walk(made)):
                 if files:
                     _move(folder, os.path.normpath(os.path.join(name, os.path.relpath(folder, made))), behavior)
         return result
 
     return write_dataset
+
+
+def _visited(options: dict[str, object], made: str, meant: Any) -> dict[str, object]:
+    """The options, a ``file_visitor`` of the script's among them being told of the folder that it gave."""
+    visit = options.get("file_visitor")
+    if not callable(visit):
+        return options
+
+    def visitor(written: Any) -> None:
+        path = os.path.join(os.fspath(meant), os.path.relpath(written.path, made))
+        visit(type(written)(path, written.metadata, written.size))
+
+    return {**options, "file_visitor": visitor}
 
 
 def _move(made: str, folder: str, behavior: object) -> None:

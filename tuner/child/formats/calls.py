@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
+
+from ..files import Overlay
 
 Call = Callable[..., Any]
 Change = Callable[[object], object]
@@ -20,6 +23,19 @@ def led(original: Call, *, place: int, name: str, change: Change) -> Call:
         return original(*args, **kwargs)
 
     return call
+
+
+def or_nowhere(overlay: Overlay, change: Change) -> Change:
+    """``change``; where the script removed what is meant, a path at which nothing lies: a library says so itself."""
+
+    def changed(path: object) -> object:
+        try:
+            return change(path)
+        except FileNotFoundError:
+            name = overlay.absolute(path)
+            return path if name is None else os.path.join(overlay.root, name.lstrip(os.sep))
+
+    return changed
 
 
 def wearing(kind: Any, replaced: Any) -> type:

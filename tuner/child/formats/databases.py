@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from ..files import Overlay
+from ..folders import place_for
 from ..patches import patch
+from .calls import or_nowhere
 
 _BESIDE = ("-journal", "-wal", "-shm")
 
@@ -87,18 +89,20 @@ def _open_lmdb(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., 
             return original(path, map_size, subdir, readonly, *args, **kwargs)
 
         def copy(source: str, target: str) -> None:
-            old = original(os.path.dirname(source) if subdir else source, map_size, subdir, True, lock=False)
+            old = original(source, map_size, False, True, lock=False)
             try:
-                old.copy(os.path.dirname(target) if subdir else target)
+                old.copy(target)
             finally:
                 old.close()
 
         file = os.path.join(name, "data.mdb") if subdir else name
         if readonly:
-            place = overlay.loading(file)
+            place = str(or_nowhere(overlay, overlay.loading)(file))
         else:
             if subdir:
-                overlay.make_folders(name)
+                folder = place_for(overlay, name)
+                with overlay.working():
+                    overlay.make_folders(folder)
             place = overlay.for_writing(file, keep_content=True, copy=copy)
             for made in (place, os.path.join(os.path.dirname(place), "lock.mdb") if subdir else f"{place}-lock"):
                 overlay.will_make(made)

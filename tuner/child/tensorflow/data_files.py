@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from ..files import Overlay
+from ..folders import place_for
 from ..patches import patch
 from ..python_files import with_path
 from .gfile import local, seen
@@ -82,15 +83,32 @@ def _scratch(
 ) -> Callable[..., Result]:
     def note(prefix: object) -> object:
         name = local(overlay, prefix) if prefix else None
-        if name is not None:
-            with overlay.working():
-                overlay.make_folders(os.path.dirname(name))
-                overlay.created.will_make_all(name, scratch=True)
-                for here, _, _ in os.walk(name) if inside else ():
-                    overlay.created.will_make_all(os.path.join(here, ""), scratch=True)
+        if name is None:
+            return prefix
+        own = _where_removed(overlay, name)
+        if own is not None:
+            return own
+        with overlay.working():
+            overlay.make_folders(os.path.dirname(name))
+            overlay.created.will_make_all(name, scratch=True)
+            for here, _, _ in os.walk(name) if inside else ():
+                overlay.created.will_make_all(os.path.join(here, ""), scratch=True)
         return prefix
 
     return _with(original, place, note)
+
+
+def _where_removed(overlay: Overlay, name: str) -> str | None:
+    """The trial's place, where the script removed what begins so of the user's: that would be read still."""
+    folder = os.path.dirname(name)
+    place = place_for(overlay, folder)
+    if place != folder:
+        return os.path.join(place, os.path.basename(name))
+    real = overlay.entry(name)
+    if not any(key == real or key.startswith((f"{real}.", f"{real}_")) for key in overlay.removed):
+        return None
+    with overlay.working():
+        return overlay.target(name, follow=False)
 
 
 DIVERTED = {

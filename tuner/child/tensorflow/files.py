@@ -13,10 +13,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..files import Overlay
-from ..patches import patch
+from ..folders import place_for
+from ..patches import instead, patch
 from ..places import is_in
 from ..python_files import with_path
 from . import data_files, gfile
@@ -37,6 +38,12 @@ def divert_checkpoint(overlay: Overlay, module: ModuleType) -> None:
 def divert_checkpoint_reader(overlay: Overlay, module: ModuleType) -> None:
     """What lists a checkpoint's variables."""
     patch(module, "NewCheckpointReader", lambda original: _read(original, 0, lambda at: _seen_prefix(overlay, at)))
+
+
+def divert_saver(overlay: Overlay, module: ModuleType) -> None:
+    """``Saver`` of TensorFlow 1, whose session writes and reads the files."""
+    patch(module.Saver, "save", lambda original: _by_session(overlay, original))
+    patch(module.Saver, "restore", lambda original: _by_session(overlay, original))
 
 
 def divert_saving(overlay: Overlay, module: ModuleType) -> None:
@@ -66,10 +73,7 @@ def _logs(overlay: Overlay, original: Callable[..., Result], begin: str) -> Call
         name = gfile.local(overlay, logdir)
         if name is None or not overlay.session.here:
             return original(logdir, *args, **kwargs)
-        place = name
-        if overlay.is_active and overlay.view(name) != name:
-            os.makedirs(name, exist_ok=True)  # in place of one of the user's that the script removed
-            place = overlay.view(name) or name
+        place = place_for(overlay, name)
         with overlay.working():
             overlay.make_folders(os.path.dirname(os.path.join(place, begin)))
             overlay.created.will_make_all(os.path.join(place, begin))
@@ -126,6 +130,41 @@ def _checkpoint_written(
         return prefix if wait is None else module.constant_op.constant(prefix)
 
     return save
+
+
+def _by_session(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    """Meanwhile the session runs what writes or reads a checkpoint with another path."""
+
+    def call(saver: Any, session: Any, *args: object, **kwargs: object) -> Result:
+        definition, run = saver.saver_def, getattr(session, "run", None)
+        if definition is None or run is None or not hasattr(session, "__dict__"):
+            return original(saver, session, *args, **kwargs)
+
+        def running(fetches: object, feed_dict: object = None, *others: object, **options: object) -> object:
+            name = definition.filename_tensor_name
+            at = feed_dict.get(name) if isinstance(feed_dict, dict) else None
+            path = gfile.local(overlay, at)
+
+            def run_at(place: object) -> object:
+                fed = {**feed_dict, name: place} if isinstance(feed_dict, dict) and at is not None else feed_dict
+                return run(fetches, fed, *others, **options)
+
+            if path is None or fetches not in (definition.save_tensor_name, definition.restore_op_name):
+                return run_at(at)
+            if fetches == definition.restore_op_name:
+                return run_at(_seen_prefix(overlay, at))
+            folder, begin = os.path.split(path)
+            if not _is_led(overlay, folder, (begin + ".",)):
+                _note(overlay, folder, begin)
+                return run_at(at)
+            with _led(overlay, folder) as made:
+                run_at(os.path.join(made, begin))
+            return at
+
+        with instead(session, "run", running):
+            return original(saver, session, *args, **kwargs)
+
+    return call
 
 
 def _note(overlay: Overlay, folder: str, begin: str) -> None:
@@ -211,6 +250,7 @@ def _together(overlay: Overlay, given: object, name: str, paths: list[str]) -> o
 
 DIVERTED = {
     "tensorflow.python.checkpoint.checkpoint": divert_checkpoint,
+    "tensorflow.python.training.saver": divert_saver,
     "tensorflow.python.training.py_checkpoint_reader": divert_checkpoint_reader,
     "tensorflow.python.saved_model.save": divert_saving,
     "tensorflow.python.saved_model.load": divert_loading,

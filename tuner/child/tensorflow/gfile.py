@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Protocol, TypeVar
 
 from ..files import Overlay
+from ..folders import place_for
 from ..patches import patch
 from ..python_files import with_path
 
@@ -52,7 +53,7 @@ def divert_records(overlay: Overlay, module: ModuleType) -> None:
 
 def divert_reading(overlay: Overlay, module: ModuleType) -> None:
     """``tf.io.read_file``."""
-    patch(module, "read_file", lambda original: _given(original, overlay.loading))
+    patch(module, "read_file", lambda original: _given(original, lambda path: seen(overlay, path)))
 
 
 def divert_writing(overlay: Overlay, module: ModuleType) -> None:
@@ -61,8 +62,9 @@ def divert_writing(overlay: Overlay, module: ModuleType) -> None:
     def change(path: object) -> object:
         name = overlay.absolute(path)
         if name is not None and not overlay.is_working:
+            folder = place_for(overlay, os.path.dirname(name))
             with overlay.working():
-                overlay.make_folders(os.path.dirname(name))
+                overlay.make_folders(folder)
         return overlay.saving(path, model=False)
 
     patch(module, "write_file", lambda original: _given(original, change))

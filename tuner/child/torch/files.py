@@ -15,7 +15,7 @@ _OF_STATES = ("state_dict", "model_state_dict", "optimizer_state_dict", "param_g
 
 
 def divert_torch(overlay: Overlay, torch: ModuleType) -> None:
-    """``torch.save`` writes through C++, and so does TorchScript."""
+    """``torch.save`` writes through C++, and so do TorchScript, exported programs, packages and mapped files."""
     patch(torch, "save", lambda original: _save(overlay, original))
     patch(torch, "load", lambda original: loading(overlay, original, 0))
     patch(torch.jit, "save", lambda original: saving(overlay, original, 1))
@@ -23,6 +23,14 @@ def divert_torch(overlay: Overlay, torch: ModuleType) -> None:
     for module in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
         if "save" in vars(module):
             patch(module, "save", lambda original: saving(overlay, original, 1))
+    if hasattr(torch, "export"):
+        patch(torch.export, "save", lambda original: saving(overlay, original, 1))
+        patch(torch.export, "load", lambda original: loading(overlay, original, 0))
+    if hasattr(torch, "package"):
+        patch(torch.package.PackageExporter, "__init__", lambda original: saving(overlay, original, 1))
+        patch(torch.package.PackageImporter, "__init__", lambda original: loading(overlay, original, 1))
+    for owner in (torch, torch.UntypedStorage):
+        patch(owner, "from_file", lambda original: _mapped(overlay, original))
 
 
 def saving(overlay: Overlay, original: Callable[..., Result], place: int) -> Callable[..., Result]:
@@ -43,6 +51,17 @@ def loading(overlay: Overlay, original: Callable[..., Result], place: int) -> Ca
         return original(*args, **kwargs)
 
     return call
+
+
+def _mapped(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    """A file in memory; what is written to a shared one goes to the file."""
+
+    def from_file(filename: object, *args: object, **kwargs: object) -> Result:
+        is_shared = args[0] if args else kwargs.get("shared")
+        place = overlay.saving(filename, model=False, keep_content=True) if is_shared else overlay.loading(filename)
+        return original(place, *args, **kwargs)
+
+    return from_file
 
 
 def _save(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
