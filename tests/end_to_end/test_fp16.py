@@ -263,43 +263,6 @@ def test_gradients_of_tensors_that_come_late_are_as_written(begin: Begin, late: 
             torch.testing.assert_close(x.grad, by_hand, rtol=0.02, atol=0.001)
 
 
-def _penalized(model: Any, optimizer: Any) -> None:
-    """By a penalty on its gradients, which are differentiated again."""
-    optimizer.zero_grad()
-    model(torch.ones(8, 5)).square().mean().backward(create_graph=True)
-    penalty = sum(p.grad.square().sum() for p in model.parameters())
-    again = torch.autograd.grad(penalty, list(model.parameters()))
-    for parameter, gradient in zip(model.parameters(), again, strict=True):
-        parameter.grad = parameter.grad.detach() + 0.01 * gradient
-
-
-def _with_module_hook(model: Any, optimizer: Any) -> None:
-    model.register_full_backward_hook(lambda layer, into, out: None)
-
-
-@pytest.mark.filterwarnings("ignore:Using backward", "ignore:Full backward hook")
-@pytest.mark.parametrize(
-    ("train", "reason"), [(_penalized, "differentiates its gradients"), (_with_module_hook, "hooks on the backward")]
-)
-def test_a_script_that_takes_gradients_otherwise_has_fp16_refused(
-    begin: Begin, capfd: pytest.CaptureFixture[str], train: Any, reason: str
-) -> None:
-    def weights() -> Any:
-        model, optimizer = _model()
-        for _ in range(3):
-            train(model, optimizer)
-            model(torch.ones(8, 5)).mean().backward()
-            optimizer.step()
-        return model.weight.detach()
-
-    plain = weights()
-    trial = begin({"precision": "fp16"}, mode="apply")
-    torch.testing.assert_close(weights(), plain, rtol=0.01, atol=0.001)
-    trial.session.applied.ended(0)
-    said = capfd.readouterr().err
-    assert "NOT in effect: precision" in said and reason in said
-
-
 def test_a_step_within_a_backward_and_one_with_a_closure_are_scaled_once(begin: Begin) -> None:
     def train(how: str) -> Any:
         torch.manual_seed(4)

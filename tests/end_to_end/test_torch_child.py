@@ -235,3 +235,26 @@ def test_apply_mode_changes_knobs_and_nothing_else(
         "64 True builtin_function_or_method", "autotune: after 8 steps in effect: batch_size, optimizer"
     ]
     assert not run.of("block")
+
+
+POOLED = """
+    import io, multiprocessing, os, pickle
+    import torch
+
+    if __name__ == "__main__":
+        for function in (open, io.FileIO, torch.save, torch.manual_seed, torch.autograd.backward):
+            assert pickle.loads(pickle.dumps(function)) is function, function
+        torch.save(torch.ones(2), "shard.pt")
+        for context in ("fork", "spawn"):
+            with multiprocessing.get_context(context).Pool(1) as pool:
+                assert pool.map(os.listdir, ["."]) == [os.listdir(".")]
+                assert [float(shard.sum()) for shard in pool.map(torch.load, ["shard.pt"])] == [2.0]
+        print("through")
+"""
+
+
+def test_what_is_replaced_may_be_given_to_a_pool_of_processes(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    ran = run_child(write_script(POOLED), seed=1)
+    assert "through" in ran.output, ran.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -95,6 +96,16 @@ class Settings:
 
 
 SETTINGS = Settings()
+STAGES = [0, False]
+"""As a script keeps what its functions are to change."""
+CONSTANTS = ModuleType("constants")
+CONSTANTS.__dict__.update(__file__="/home/user/constants.py", mixes=False)
+
+
+class CFG:
+    """As a script keeps what it is configured by: never made an object of."""
+
+    mixes = False
 
 
 def _set_stage(number: int) -> None:
@@ -116,6 +127,18 @@ def _within(model: Any, x: Any) -> Any:
 
 def _by_settings(model: Any, x: Any) -> Any:
     return model.linear(_mixed(x) if SETTINGS.mixes else x)
+
+
+def _by_list(model: Any, x: Any) -> Any:
+    return model.linear(_mixed(x) if STAGES[1] else x)
+
+
+def _by_class(model: Any, x: Any) -> Any:
+    return model.linear(_mixed(x) if CFG.mixes else x)
+
+
+def _by_module(model: Any, x: Any) -> Any:
+    return model.linear(_mixed(x) if CONSTANTS.mixes else x)
 
 
 def _by_own_settings(model: Any, x: Any) -> Any:
@@ -143,6 +166,13 @@ LATER: dict[str, tuple[Any, Any, Any]] = {
     ),
     "an attribute of a global": (
         lambda: Own(_within), lambda m, n: setattr(SETTINGS, "mixes", n >= 40), lambda m, x, n: m(x),
+    ),
+    "an entry of a list": (lambda: Own(_by_list), lambda m, n: STAGES.__setitem__(1, n >= 40), lambda m, x, n: m(x)),
+    "an attribute of a class": (
+        lambda: Own(_by_class), lambda m, n: setattr(CFG, "mixes", n >= 40), lambda m, x, n: m(x),
+    ),
+    "a name in a module": (
+        lambda: Own(_by_module), lambda m, n: setattr(CONSTANTS, "mixes", n >= 40), lambda m, x, n: m(x),
     ),
     "an attribute of an object in it": (
         lambda: Own(_by_own_settings, lambda model: setattr(model, "settings", Settings())),
@@ -183,7 +213,7 @@ def test_a_model_that_changes_is_asked_again(begin: Begin, name: str) -> None:
 
     def learn() -> list[float]:
         _set_stage(0)
-        OPTIONS["mixes"] = SETTINGS.mixes = False
+        OPTIONS["mixes"] = SETTINGS.mixes = STAGES[1] = CFG.mixes = False
         model = make()
         torch.manual_seed(3)
         model.load_state_dict({name: torch.randn(p.shape) * 0.1 for name, p in model.state_dict().items()})

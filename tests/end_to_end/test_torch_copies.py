@@ -243,3 +243,57 @@ def test_deterministic_algorithms_keep_cudnn_from_choosing(begin: Begin) -> None
         assert trial.end()["left_out"]["cudnn_benchmark"] == "the script asks for deterministic algorithms"
     finally:
         torch.backends.cudnn.deterministic = False
+
+
+COUNTING = """
+    import random, torch
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    class Stream(IterableDataset):
+        epoch = 0
+
+        def __iter__(self):
+            numbers = list(range(64))
+            random.Random(self.epoch).shuffle(numbers)
+            COUNTS
+            worker = get_worker_info()
+            own = numbers[worker.id::worker.num_workers] if worker else numbers
+            yield from (torch.full((4,), float(n)) for n in own)
+
+    class Around(IterableDataset):
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __iter__(self):
+            get_worker_info()
+            return iter(self.stream)
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    loader = DataLoader(Around(Stream()), batch_size=8, num_workers=WORKERS)
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            print("begins with", batch[0, 0].item(), flush=True) if number == 0 else None
+            optimizer.zero_grad()
+            model(batch).mean().backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("counts", ["self.epoch += 1", "self.epoch = self.epoch + 1", "pass"])
+def test_data_that_count_their_epochs_are_read_where_they_count(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], counts: str
+) -> None:
+    """Each worker would count a copy of its own, and every epoch would be the first one."""
+    text, counted = COUNTING.replace("COUNTS", counts), counts != "pass"
+    script = write_script(text.replace("WORKERS", "0"))
+    facts = run_child(script, window={"max_s": 0.1}).facts
+    known = {"training_loaders": facts["training_loaders"]}
+    assert ("counted up" in facts["left_out"].get("persistent_workers", "")) is counted
+    ran = run_child(script, {"num_workers": 1}, mode="apply", knowledge=known)
+    assert len({*re.findall("begins with .*", ran.output)}) == (3 if counted else 1), ran.output
+    assert ("in effect: num_workers (Stream.epoch is counted up" in ran.output) is counted
+    script = write_script(text.replace("WORKERS", "1"))
+    lasting = {"num_workers": 1, "persistent_workers": True}
+    ran = run_child(script, lasting, mode="apply", knowledge=known)
+    assert len({*re.findall("begins with .*", ran.output)}) == 1, "as under plain Python"

@@ -88,3 +88,17 @@ def test_workers_that_stay_go_with_their_loader(begin: Callable[..., Any], mode:
     gc.collect()
     assert [type(left).__name__ for each in made if (left := each()) is not None] == []
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("knobs", ["bf16", "workers that stay"])
+def test_what_is_known_of_a_script_is_bounded(begin: Callable[..., Any], knobs: str) -> None:
+    """Which copies its model for each task, and makes a loader for each rollout, each of another length."""
+    trial = begin(KNOBS[knobs], mode="apply", training_loaders=["elsewhere"])
+    for number in range(300):
+        model = Model()
+        model(torch.ones(2, 4)).mean().backward()
+        for _ in iter(DataLoader(range(1, number + 2), 16)):
+            break
+    watches = trial.adapter.watches
+    assert watches.modules.parts.sites[0] < 300
+    assert len([*watches.loaders.sources]) < 200

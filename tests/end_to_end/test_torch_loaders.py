@@ -153,3 +153,39 @@ def test_batches_of_any_class_are_counted_as_their_sampler_says(begin: Callable[
         model(torch.tensor(table.values)).square().mean().backward()
         optimizer.step()
     assert (trial.steps, trial.samples) == (8, 60)
+
+
+ROLLOUTS = """
+    import random, torch
+    from torch.utils.data import DataLoader, TensorDataset
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    held_out = TensorDataset(torch.rand(64, 4))
+    while True:
+        rollout = TensorDataset(torch.rand(LENGTH, 4))
+        for train, data in ((True, rollout), (False, held_out)):
+            for x, in DataLoader(data, batch_size=8, shuffle=True):
+                with torch.set_grad_enabled(train):
+                    loss = model(x).square().mean()
+                if train:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("length", "unit"), [("random.randrange(100, 300)", "steps"), ("256", "samples")])
+def test_loaders_of_ever_other_lengths_are_counted_in_steps(
+    trained: Callable[..., Any], length: str, unit: str
+) -> None:
+    """Which is which isn't seen: those of one length were the training, and all others counted for nothing."""
+    facts = trained(ROLLOUTS.replace("LENGTH", length)).facts
+    assert facts["unit"] == unit
+    assert ("num_workers" in facts["left_out"]) is (unit == "steps")
+
+
+def test_samples_that_cannot_be_counted_as_the_baselines_were_are_no_figure(trained: Callable[..., Any]) -> None:
+    """Its window saw fewer loaders than the config's, which is faster."""
+    text = ROLLOUTS.replace("LENGTH", "random.randrange(100, 300)")
+    (failure,) = trained(text, {"threads": 1}, knowledge={"unit": "samples"}).of("failure")
+    assert failure["reason"] == "unsupported" and "another length each time" in failure["detail"]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import enum
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from types import FunctionType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
+from .. import call_sites
 from .reached import IGNORED, around, functions, is_library
 from .state import HOOKS, OWN, hooked
 from .types import Module
@@ -105,7 +106,8 @@ Contents = list[list[Any]]
 
 class Settings:
     """What the code of modules names outside of them (globals, variables around it) and the objects in attributes of
-    modules that aren't PyTorch's own: their plain values, and those of their attributes and entries.
+    modules that aren't PyTorch's own: their plain values, and those of their attributes and entries. Of classes and
+    modules the script's own.
     """
 
     def __init__(self, modules: Sequence[Any]) -> None:
@@ -148,22 +150,30 @@ def _objects_in(attributes: Mapping[str, object]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _is_setting(value: object) -> bool:
+def _is_setting(value: Any) -> bool:
     if type(value) in _PLAIN_TYPES:
         return True
+    if isinstance(value, type):
+        return not is_library(value.__module__)
+    if isinstance(value, ModuleType):
+        file = vars(value).get("__file__")  # a lazy module mustn't be asked
+        return isinstance(file, str) and not call_sites.is_library(file)
     return not isinstance(value, IGNORED) and not callable(value) and _entries(value) is not None
 
 
-def _entries(value: Any) -> dict[Any, Any] | None:
-    entries = value if isinstance(value, dict) else getattr(value, "__dict__", None)
-    return entries if isinstance(entries, dict) else None
+def _entries(value: Any) -> Collection[Any] | None:
+    """What an object, a class, a module or a container holds."""
+    if isinstance(value, (list, deque)):
+        return value
+    held = value if isinstance(value, dict) else getattr(value, "__dict__", None)
+    return held.values() if isinstance(held, (dict, MappingProxyType)) else None
 
 
 def _content(value: object) -> list[Any]:
     entries = _entries(value)
     if entries is None or len(entries) > _MOST_ENTRIES:
         return []
-    return [entry for entry in entries.values() if type(entry) in _PLAIN_TYPES]
+    return [entry for entry in list(entries) if type(entry) in _PLAIN_TYPES]
 
 
 def _changed(places: list[_Place], first: int) -> int | None:

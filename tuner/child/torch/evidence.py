@@ -14,6 +14,8 @@ NO_LOADER = "no DataLoader feeds the training steps"
 SHARED_OUT = "each worker makes batches of its own share of the data, whose last ones are short or dropped"
 LENGTHS_ALIKE = 1.01
 """Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
+DATA_CHANGE = "the script makes its loader anew for data of another length each time, and which one is which isn't seen"
+FEWEST_IN_TURN = 2
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
 
@@ -72,6 +74,13 @@ class Observation:
     def _script(self) -> None:
         facts, steps, primary = self.session.facts, self.steps, self.sources.primary
         countable = primary.fetches > 1 if primary is not None else self.watches.own_batches.counts
+        if countable and self._data_change():
+            countable = False
+            if self.session.request.knowledge.unit == "samples":
+                why = f"its samples can't be counted as those of the script as written: {DATA_CHANGE}"
+                self.session.fail("unsupported", why)
+            else:
+                facts.remark(f"steps are counted, and not samples: {DATA_CHANGE}")
         facts.framework, facts.framework_version = FRAMEWORK, str(self.torch.__version__)
         facts.unit = "samples" if countable else "steps"
         facts.training_loaders = [loader.key for loader in self.sources.training()]
@@ -88,6 +97,18 @@ class Observation:
         self._written_modules()
         self._written_steps()
         steps.trajectory.observe()
+
+    def _data_change(self) -> bool:
+        """Whether loaders of ever other lengths train in turn, all made at one place: none stands for the others."""
+        primary = self.sources.primary
+        if primary is None:
+            return False
+        training = self.sources.training()
+        in_turn = [
+            each for each in self.sources.at(primary.stack)
+            if each not in training and each.fetches > 1 and 2 * each.training_gaps >= each.fetches
+        ]  # fmt: skip
+        return len(in_turn) >= FEWEST_IN_TURN
 
     def _written_data(self, primary: Loader | None) -> None:
         facts = self.session.facts
@@ -106,6 +127,9 @@ class Observation:
         if primary is None or primary.fetches <= 1:
             reason = NO_LOADER if primary is None else "the loader is fetched once only: its batch is all the data"
             facts.left_out.update(dict.fromkeys(LOADER_KNOBS, reason))
+            return
+        if self._data_change():
+            facts.left_out.update(dict.fromkeys((*LOADER_KNOBS, ACCUMULATION), DATA_CHANGE))
             return
         facts.left_out.update(primary.refused)
         # Of a long stream's thousands of batches those few don't matter; epochs that end within seconds have few.

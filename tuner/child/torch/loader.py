@@ -30,6 +30,9 @@ BatchListener = Callable[[str, object, int], None]
 Referred = Callable[[], DataLoader | None]
 LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
+MOST_AT_PLACE = 64
+"""Loaders of one place that are told apart: a script may make one for each of its rollouts, each of another length."""
+
 
 @dataclass
 class Loader(DataSource):
@@ -181,12 +184,13 @@ class LoaderWatch:
             for entry in reversed(list(self.sources)):
                 if entry.dataset() is dataset:
                     return entry
-        for entry in self.sources.at(stack):
+        made_here = self.sources.at(stack)
+        for entry in made_here:
             if entry.iterated and entry.written == _written(given):
                 alike = entry.map_style and entry.dataset_len == length(dataset)
                 if alike or entry.dataset() is dataset:
                     return entry
-        return None
+        return made_here[-1] if len(made_here) >= MOST_AT_PLACE else None
 
     def _is_training(self, entry: Loader, given: Arguments) -> bool:
         if self.sources.known:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..call_sites import frames, line_stack
 from ..session import Session
 from ..watch import Watch
-from .types import Tensor
+from .types import Node, Tensor
 
 _PLAIN = "_autotune_plain"
 _DEPTH = 12
@@ -193,3 +195,24 @@ def _call_site() -> str:
     own = ((name, line) for name, line in frames() if not name.startswith(library))
     name, line = next(own, ("?", 0))
     return f"{name.rsplit('/', 1)[-1]}:{line}"
+
+
+def is_edge(start: object) -> bool:
+    """Whether a backward begins there at an edge of a graph, and at no tensor."""
+    return type(start).__name__ == "GradientEdge"
+
+
+def leaves(losses: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The tensors whose gradients a backward of these losses adds to."""
+    starts: Iterator[Any] = iter(losses)
+    nodes = (start.node if is_edge(start) else start.grad_fn for start in starts)
+    waiting: list[Node] = [node for node in nodes if node is not None]
+    seen = set(waiting)
+    while waiting:
+        node: Any = waiting.pop()
+        if type(node).__name__ == "AccumulateGrad":
+            yield node.variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)

@@ -52,6 +52,8 @@ HOOKED = "the script has hooks on its model's modules"
 SHARDED = "its parameters are sharded"
 WATCHED_CALLS = 2
 """Calls with the whole batch before a module is asked: the first one may set something up."""
+_MOST_SEEN = 256
+"""Modules that are remembered when they are gone: a script may make a copy of its model for each step."""
 LOOK_APART = 1024
 """Calls between two looks at what a module holds, at most."""
 AMONG_OTHERS, IN_PARTS = (1e-4, 1e-2), (1e-3, 5e-2)
@@ -126,7 +128,7 @@ class PartsWatch:
         self._watched_calls = WATCHED_CALLS if session.request.seed is None else 0
         self._roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
         self._seen: list[_Root] = []
-        """Of all modules: one may be gone by the time that anyone asks."""
+        """Of the first modules: one may be gone by the time that anyone asks."""
         self._due = self._done = False
         self._due_backwards = self._done_backwards = 0
         self._tell = session.note
@@ -148,7 +150,8 @@ class PartsWatch:
         root = self._roots.get(module)
         if root is None:
             root = self._roots[module] = _Root()
-            self._seen.append(root)
+            if len(self._seen) < _MOST_SEEN:
+                self._seen.append(root)
         if in_backward(self.torch):
             return self._again(root, forward, (args, kwargs))
         root.calls += 1

@@ -19,8 +19,9 @@ from typing import Any
 
 from ..patches import patch
 from ..session import Session
+from .losses import is_edge, leaves
 from .parts import in_backward
-from .types import Gradients, GradScaler, Group, Node, Optimizer, Result, Tensor
+from .types import Gradients, GradScaler, Group, Optimizer, Result, Tensor
 
 Hook = Callable[[Any], object]
 
@@ -28,6 +29,8 @@ KNOB = "precision"
 TWO_THREADS = "several threads train at once, and loss scaling can't tell their gradients apart"
 DIFFERENTIATES = "the script differentiates its gradients, and loss scaling would scale them twice"
 BACKWARD_HOOKS = "the script has hooks on the backward of its modules, which would be given scaled gradients"
+KEEPS_INNER = "the script keeps gradients in the middle of its model, which would be scaled ones"
+EDGES = "the script's backward begins at an edge of its graph, where loss scaling can't"
 MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook")
 
 
@@ -66,6 +69,7 @@ class LossScaling:
         tensor, module = self._torch.Tensor, self._torch.nn.Module
         patch(tensor, "register_hook", self._with_hook(self._unscaled_for))
         patch(tensor, "register_post_accumulate_grad_hook", self._with_hook(self._divided_for))
+        patch(tensor, "retain_grad", self._keeping)
         for name in MODULE_HOOKS:
             patch(module, name, self._refused)
 
@@ -84,11 +88,12 @@ class LossScaling:
         """The hook on a tensor, which may change its gradient in place or give another one."""
 
         def call(gradient: Any) -> object:
-            if not self._busy:
+            if not self._busy or gradient is None:
                 return hook(gradient)
             scale = self.scaler.get_scale()
             # In the middle of a model it has but half of the digits, and would vanish.
-            given = gradient.float() / scale
+            halved = gradient.dtype in (self._torch.float16, self._torch.bfloat16)
+            given = (gradient.float() if halved else gradient) / scale
             version = given._version
             result: Any = hook(given)
             if result is None and given._version != version:
@@ -107,9 +112,22 @@ class LossScaling:
 
         return functools.wraps(hook)(call)
 
+    def _keeping(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        """A tensor's gradient has the tensor's own digits: divided in fp16, it would vanish."""
+
+        def retain_grad(tensor: Tensor) -> Result:
+            if not tensor.is_leaf:
+                self._refuse(KEEPS_INNER)
+            return original(tensor)
+
+        return retain_grad
+
+    def _refuse(self, reason: str) -> None:
+        self._session.knobs.keep_script_value(KNOB, reason)
+
     def _refused(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def register(*args: object, **kwargs: object) -> Result:
-            self._session.knobs.keep_script_value(KNOB, BACKWARD_HOOKS)
+            self._refuse(BACKWARD_HOOKS)
             return original(*args, **kwargs)
 
         return register
@@ -118,17 +136,21 @@ class LossScaling:
 
     @contextmanager
     def around(
-        self, losses: Sequence[Tensor], starts: Sequence[Tensor | None], *, again: bool = False
-    ) -> Iterator[Gradients]:
+        self, losses: Sequence[Tensor], starts: Sequence[Tensor | None], *, again: bool = False,
+        inputs: Sequence[Tensor] = (),
+    ) -> Iterator[Gradients]:  # fmt: skip
         """Around a backward, which begins with the gradients that it is given here.
 
         ``starts`` are those of the script, one for each loss; None means ones. ``again``: whether its gradients may be
-        differentiated in turn.
+        differentiated in turn. ``inputs``: the tensors whose gradients are wanted, where it is but those.
         """
-        if again:
-            self._session.knobs.keep_script_value(KNOB, DIFFERENTIATES)
+        obstacle = DIFFERENTIATES if again else EDGES if any(map(is_edge, losses)) else ""
+        if not obstacle and any(is_edge(tensor) or not tensor.is_leaf for tensor in inputs):
+            obstacle = KEEPS_INNER
+        if obstacle:
+            self._refuse(obstacle)
         # Without an optimizer nothing would leave an overflow out.
-        if again or not self._optimizers or self._is_beside_another():
+        if obstacle or not self._optimizers or self._is_beside_another():
             yield None if all(start is None for start in starts) else list(starts)
             return
         self._thread, self._busy, self._pending = threading.get_ident(), True, True
@@ -191,7 +213,7 @@ class LossScaling:
         """The way through the graph of a transformer of twelve layers takes 0.2 ms."""
         held = {id(p) for optimizer in list(self._optimizers) for p in _parameters(optimizer)}
         self._living()
-        for leaf in _leaves(losses):
+        for leaf in leaves(losses):
             if id(leaf) not in held and id(leaf) not in self._others:
                 self._others[id(leaf)] = weakref.ref(leaf)
 
@@ -252,7 +274,7 @@ class LossScaling:
             return False
         if all(thread.ident != self._thread for thread in threading.enumerate()):
             return False  # it has ended
-        self._session.knobs.keep_script_value(KNOB, TWO_THREADS)
+        self._refuse(TWO_THREADS)
         return True
 
 
@@ -264,17 +286,3 @@ def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
 def _takes_overflow(optimizer: Optimizer) -> bool:
     supports = getattr(optimizer, "_step_supports_amp_scaling", False)
     return bool(supports) and all(group.get("fused") for group in optimizer.param_groups)
-
-
-def _leaves(losses: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The tensors whose gradients a backward of these losses adds to."""
-    waiting: list[Node] = [loss.grad_fn for loss in losses if loss.grad_fn is not None]
-    seen = set(waiting)
-    while waiting:
-        node: Any = waiting.pop()
-        if type(node).__name__ == "AccumulateGrad":
-            yield node.variable
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                waiting.append(following)

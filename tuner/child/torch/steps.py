@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,7 @@ from ..session import Session
 from .compiler import Uncompiled
 from .gradients import GradientWatch
 from .learning_rates import KNOB, RateWatch
-from .losses import LossWatch, remember_plain
+from .losses import LossWatch, is_edge, remember_plain
 from .optimizers import Stepped, describe, implementations
 from .parts import in_backward
 from .scalers import ScalerWatch
@@ -116,16 +116,24 @@ class StepWatch:
             self.session.check_stop()
             self.gradients.backward_begins()
             losses = _as_list(self.torch, tensors)
+            if not self.optimizers and self.session.may_be_of("torch"):
+                self.weights.backward_begins(losses)
             leads = self.losses.see(losses, alone=len(losses) == 1 and _all_none(grad_tensors))
             around: AbstractContextManager[Gradients] = nullcontext(grad_tensors)
             if self.scaling is not None:
                 again = bool(kwargs.get("create_graph", args[1] if len(args) > 1 else False))
-                around = self.scaling.around(losses, _starts(self.torch, losses, grad_tensors), again=again)
+                inputs: Any = kwargs.get("inputs")
+                if isinstance(inputs, Mapping):
+                    inputs = list(inputs.values())
+                elif inputs is not None:  # they may be an iterator
+                    kwargs["inputs"] = inputs = _as_list(self.torch, inputs)
+                begins = _starts(self.torch, losses, grad_tensors)
+                around = self.scaling.around(losses, begins, again=again, inputs=inputs or ())
             with around as starts:
                 result = original(tensors, starts, *args, **kwargs)
             self.gradients.backward_ended(self.optimizers)
             if self.session.measuring:
-                self.loss_devices |= {loss.device.type for loss in losses}
+                self.loss_devices |= {loss.device.type for loss in losses if not is_edge(loss)}
                 self._observe_backward(leads)
             return result
 
@@ -287,8 +295,8 @@ def _all_none(gradients: Gradients) -> bool:
 
 
 def _as_list(torch: ModuleType, tensors: Tensor | Sequence[Entry]) -> list[Entry]:
-    """A tensor has a length, too: it is told from a sequence of them by its class."""
-    several: Any = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    """A tensor has a length, too, and so has an edge of a graph: they are told from a sequence by their classes."""
+    several: Any = [tensors] if isinstance(tensors, torch.Tensor) or is_edge(tensors) else tensors
     return list(several)
 
 
