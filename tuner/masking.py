@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -15,7 +16,7 @@ MASK = "(hidden)"
 """Stands for a secret's value."""
 _SECRET_WORDS = frozenset({
     "token", "password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials", "pat", "auth",
-    "bearer", "sas", "apikey", "secretkey", "accesskey", "privatekey", "authorization",
+    "bearer", "sas", "apikey", "apikeys", "secretkey", "accesskey", "privatekey", "authorization", "passwords",
 })  # fmt: skip
 """An option whose last word is one of them holds a secret."""
 _OWNERS_OF_KEYS = frozenset({
@@ -53,7 +54,7 @@ _FILE = re.compile(r"[\w./~-]*\.(?:json|ya?ml|toml|txt|pem|crt|cer|key|p12|cfg|i
 _COUNT = re.compile(r"[-+]?\d{1,6}(?:\.\d+)?")
 _HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", MASK})
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.-]{20,}")
-_PART_OF_A_NAME = re.compile(r"[A-Za-z]*\d{0,4}")
+_PART_OF_A_NAME = re.compile(r"[A-Za-z]*\d{0,4}[A-Za-z]?")
 _IN_QUERIES = r"token|sig|signature|credential|key|secret|password|passwd|pwd|auth|accesskeyid|keyid|sas|pat"
 # Each has one group, the secret.
 _SHAPES = tuple(re.compile(pattern) for pattern in (
@@ -69,11 +70,17 @@ _SHAPES = tuple(re.compile(pattern) for pattern in (
 ))  # fmt: skip
 """What is a secret by itself, in whatever it stands: keys of services, and what addresses and headers carry."""
 _NAME = r"[A-Za-z][\w.-]*"
-_VALUE = rf"({re.escape(MASK)}|(?!\{{)[^\"',;&}}\])\s]+)"
+# In quotes up to their end; else up to a blank, a bracket, or a separator before which a value ends and a name follows.
+_QUOTED = r"(?<=\")(?:[^\"\\]|\\.)+(?=\")|(?<=')(?:[^'\\]|\\.)+(?=')"
+_PLAIN = rf"(?:[^\"',;&}}\])\s]|[,;&](?=[^\"',;&}}\])\s])(?!{_NAME}(?:=|:\s)))+"
+_VALUE = rf"({re.escape(MASK)}|(?!\{{)(?:{_QUOTED}|{_PLAIN}))"
 _INSIDE = tuple(re.compile(pattern) for pattern in (
-    # Of NAME=VALUE, but for a knob's place; of "NAME": VALUE, as in JSON and in headers; of an option and its value.
-    rf"(?<![\w.{{-])(?=({_NAME})[\"']?=[\"']?{_VALUE})", rf"(?:^|[,{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_VALUE}",
-    rf"(?:^|\s)(--?{_NAME})\s+(?!-){_VALUE}",
+    # Of NAME=VALUE and --NAME=VALUE, but for a knob's place; of "NAME": VALUE, as in JSON; of an option and its value.
+    rf"(?:(?<![\w.{{-])|(?<=[\s\"']-)|(?<=[\s\"']--))(?=({_NAME})[\"']?=[\"']?{_VALUE})",
+    rf"(?:^(?:--?{_NAME}=)?|[,{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_VALUE}",
+    rf"(?:^|\s)(--?{_NAME})\s+(?!-)[\"']?{_VALUE}",
+    # Of a header, which ends with its line.
+    rf"^(?:--?{_NAME}=)?({_NAME}):[ \t]*({re.escape(MASK)}|[^\s\"'{{][^\n]*)",
 ))  # fmt: skip
 """A name and its value within an argument that holds several."""
 _LEAST_OF_ENVIRONMENT = 8
@@ -173,7 +180,7 @@ def _is_secret(name: str, value: str) -> bool:
         return False
     if last in _SHORT and _COUNT.fullmatch(value):
         return False
-    if last == "key":
+    if last in ("key", "keys"):
         owned = not _OF_DATA & {*before[-1:]} and bool(_OWNERS_OF_KEYS & {*before[-2:]})
         place = "/" in value and bool(_STORES & {*before[-1:]})
         return (owned and not place) or _is_random(value)
@@ -216,9 +223,18 @@ def _secrets(argv: Sequence[str]) -> list[str]:
     found = {value for _, _, name, value in _values(argv) if _is_secret(name, value)}
     for argument in argv:
         found |= {match[1] for shape in _SHAPES for match in shape.finditer(argument)} - {MASK}
+    found |= {inner for secret in found if (inner := _unescaped(secret))}
     quoted = {repr(secret)[1:-1] for secret in found}
     joined = {" ".join(secret.split()) for secret in found}  # as a message on one line has it
     return sorted((found | quoted | joined) - {""}, key=lambda secret: (-len(secret), secret))
+
+
+def _unescaped(secret: str) -> str:
+    """The secret as whoever reads the JSON around it has it; "" where it can't have stood in JSON."""
+    try:
+        return str(json.loads(f'"{secret}"')) if "\\" in secret else ""
+    except ValueError:
+        return ""
 
 
 def _without_part(text: str, secret: str) -> str:

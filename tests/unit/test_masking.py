@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -47,7 +48,8 @@ from tuner.masking import (
         (("https://h/d?AWSAccessKeyId=abc&sig=abc",), (f"https://h/d?AWSAccessKeyId={MASK}&sig={MASK}",)),
         (("--url", "https://me:a@abc@host/x"), ("--url", f"https://me:{MASK}@host/x")),
         (("--to", "AccountName=x;AccountKey=abc==;n=1"), ("--to", f"AccountName=x;AccountKey={MASK};n=1")),
-        (("-H", "Authorization: Bearer abc"), ("-H", f"Authorization: Bearer {MASK}")),
+        (("-H", "Authorization: Bearer abc"), ("-H", f"Authorization: {MASK}")),
+        (("--cmd", "fetch -H 'Authorization: Bearer abc'"), ("--cmd", f"fetch -H 'Authorization: Bearer {MASK}'")),
         (("--as", "ghp_abcdefgh12"), ("--as", MASK)),
         (("--as=github_pat_abcdefgh12",), (f"--as={MASK}",)),
         (("--as", "hf_" + "abC4" * 8), ("--as", MASK)),
@@ -66,6 +68,20 @@ from tuner.masking import (
         (("--url", "https://abc4567890123456789x@host/x"), ("--url", f"https://{MASK}@host/x")),
         (("--s3_key", "abc/56789+bcdef12345/uvwxyz"), ("--s3_key", MASK)),
         (("--key", "550e8400-abc0-41d4-a716-446655440000"), ("--key", MASK)),
+        (
+            ("--set", '{"id": 1, "private_key": "-----BEGIN PRIVATE KEY-----\\nabc=\\n-----END PRIVATE KEY-----"}'),
+            ("--set", f'{{"id": 1, "private_key": "{MASK}"}}'),
+        ),
+        (("--kwargs={'password': 'a,b; abc', 'n': 3}",), (f"--kwargs={{'password': '{MASK}', 'n': 3}}",)),
+        (("--dsn", 'n=1 password="my abc phrase" m=2'), ("--dsn", f'n=1 password="{MASK}" m=2')),
+        (("--env=PASSWORD=a&b,abc",), (f"--env=PASSWORD={MASK}",)),
+        (("--opts", "n=1,password=a&abc,m=4"), ("--opts", f"n=1,password={MASK},m=4")),
+        (("-H", "X-Api-Key: a abc"), ("-H", f"X-Api-Key: {MASK}")),
+        (("--header=Authorization: ApiKey abc",), (f"--header=Authorization: {MASK}",)),
+        (("--set=logger.api_key: abc",), (f"--set=logger.api_key: {MASK}",)),
+        (("--cmd", "fetch --n=1 --api-key=abc -v"), ("--cmd", f"fetch --n=1 --api-key={MASK} -v")),
+        (("--cmd", "fetch --password 'a abc' -v"), ("--cmd", f"fetch --password '{MASK}' -v")),
+        (("--api_keys", "abc"), ("--api_keys", MASK)),
     ],
 )
 def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> None:
@@ -98,6 +114,8 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--prompt", "tell me the secret: love"), ("--note", "a token of love"), ("--args", "--pad-token x --token 4"),
         ("--url", "https://someone@dev.azure.com/x"), ("--s3_key", "data/train.npz"), ("--pat", "*.jpg"),
         ("--slot-token={slots}",), ("slot.token={slots=4|8}",), ("--opts", "slot.token={slots=4|8},n=3"),
+        ("--key", "conv2d_block3_features_v2b"), ("--cache_key=imagenet_2x_resnet50d_0823",), ("--keys", "image"),
+        ("--args", "--pad-token='x y' --n=x"), ("--args", "--sort-key=name --n=1"),
         ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
     ],
 )  # fmt: skip
@@ -165,6 +183,11 @@ def test_a_password_that_a_line_of_code_holds_is_hidden() -> None:
     clean = without_secrets(line, ())
     assert clean == f"    connect(user='me', password='{MASK}', api_key=\"{MASK}\", password=given, token_id='x')"
     assert without_secrets(clean, ()) == clean
+
+
+def test_a_secret_of_json_is_hidden_as_it_is_read_from_there() -> None:
+    argv = ("--set", '{"private_key": "-----BEGIN\\nabc\\n-----END"}')
+    assert without_secrets(f"bad key: {json.loads(argv[1])['private_key']}", argv) == f"bad key: {MASK}"
 
 
 def test_short_secrets_are_hidden_as_words() -> None:
