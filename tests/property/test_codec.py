@@ -51,7 +51,7 @@ PLAN_LINES = st.tuples(st.integers(), TEXT, st.none() | st.integers() | TEXT, st
 INPUTS = st.lists(st.tuples(FLOATS, FLOATS), max_size=2).map(tuple)
 GRADIENTS = st.builds(FirstGradient, FLOATS, FLOATS, st.booleans(), st.booleans(), INPUTS)
 LOSSES = st.builds(LossSeries, TEXT, TEXT, st.lists(st.tuples(FLOATS, FLOATS), max_size=3).map(tuple))
-CHANGES = st.builds(WeightChange, TEXT, st.integers(), FLOATS)
+CHANGES = st.builds(WeightChange, TEXT, st.integers(), FLOATS, TEXT)
 MEASUREMENTS = st.builds(
     Measurement,
     **dict.fromkeys(("rate", "low", "high", "steps_per_s", "first_step_s"), FLOATS),

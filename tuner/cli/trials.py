@@ -87,7 +87,7 @@ def _objective(stored: StoredStudy, *, trusted: bool) -> Objective:
 
 def _check(stored: StoredStudy) -> int:
     """Says whether the stored figures follow from the raw records; raises ``StorageError`` where they don't."""
-    found = audit(stored.folder, stored.trials, stored.numbers)
+    found = audit(stored.folder, stored.trials, stored.numbers, stored.begun)
     profiles = _profiles(stored.folder / PROFILE.file_name)
     found.different += [
         f"{PROFILE.file_name}: the profile of {profile.device.label} was edited since it was written"

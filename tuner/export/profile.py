@@ -24,6 +24,8 @@ from tuner.result import StudyResult
 
 SCHEMA = 1
 CHECKSUM = "checksum"
+_DEEPEST = 100
+"""A study that met a deeper file at its end would lose its result over it."""
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 FINALS, SINGLE_TRIAL = "finals", "single trial"
 """What a measurement is based on."""
@@ -120,9 +122,12 @@ def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> by
 
 
 def checksum(profile: Mapping[str, Any]) -> str:
-    """What shows whether a profile is as it was written: SHA-256 of its other fields, as JSON with sorted names."""
+    """What shows whether a profile is as it was written: SHA-256 of its other fields, as JSON with sorted names.
+
+    Numbers go in as floats: a tool that lays a file out anew may write 1.0 as 1.
+    """
     others = {name: entry for name, entry in profile.items() if name != CHECKSUM}
-    written = json.loads(json.dumps(others, default=str))
+    written = json.loads(json.dumps(others, default=str), parse_int=float)
     return hashlib.sha256(json.dumps(written, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -305,7 +310,9 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
         schema, profiles = document["schema"], document["profiles"]
         if not isinstance(profiles, list) or not all(isinstance(p, dict) for p in profiles):
             raise ValueError("profiles is not a list of objects")
-    except (ValueError, KeyError, TypeError) as error:
+        if _depth(profiles) > _DEEPEST:
+            raise ValueError(f"nested deeper than {_DEEPEST}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProfileError(
             f"{place} is not a best.json: {type(error).__name__}: {error}", hint="autotune study writes one"
         ) from error
@@ -315,6 +322,15 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
             hint="upgrade autotune, or run the study again",
         )
     return profiles
+
+
+def _depth(document: Any) -> int:
+    """How many lists and objects lie within each other, at most."""
+    depth, level = 0, [document]
+    while level := [one for one in level if isinstance(one, (dict, list))]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth
 
 
 def _same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

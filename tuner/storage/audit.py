@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,7 +13,7 @@ from tuner.child.wire import Entry, decode_request
 from tuner.masking import MASK
 from tuner.model import TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Trial
 from tuner.storage import codec
-from tuner.storage.folder import OUTCOME, RECORDS, REQUEST, RESOURCES, TRIALS, trial_folder
+from tuner.storage.folder import OUTCOME, RECORDS, REQUEST, RESOURCES, trial_folder
 from tuner.storage.records import read_records, read_resources
 
 _OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
@@ -35,13 +34,16 @@ class Audit:
         self.unchecked.setdefault(what, []).append(number)
 
 
-def audit(folder: Path, trials: Iterable[Trial], numbers: Collection[int] = ()) -> Audit:
+def audit(
+    folder: Path, trials: Iterable[Trial], numbers: Collection[int] = (), begun: Collection[int] = ()
+) -> Audit:
     """Holds each finished trial against its own folder in the study's ``folder``.
 
     ``numbers`` are those of all trials that the database knows: they are given without gaps, so that one that was taken
-    out of it, such as a run of the finals that didn't suit, shows.
+    out of it, such as a run of the finals that didn't suit, shows. ``begun``: those that had a folder before it was
+    asked, for a study may go on meanwhile.
     """
-    found = Audit(_gone(folder, numbers))
+    found = Audit(_gone(numbers, begun))
     for trial in trials:
         raw = trial_folder(folder, trial.number)
         try:
@@ -52,13 +54,11 @@ def audit(folder: Path, trials: Iterable[Trial], numbers: Collection[int] = ()) 
     return found
 
 
-def _gone(folder: Path, numbers: Collection[int]) -> list[str]:
+def _gone(numbers: Collection[int], begun: Collection[int]) -> list[str]:
     if not numbers:
         return []
-    gaps = set(range(max(numbers) + 1)) - set(numbers)
-    entries = os.listdir(folder / TRIALS) if (folder / TRIALS).is_dir() else []
-    beyond = {int(name) for name in entries if name.isdecimal()} - set(numbers)
-    return [f"trial {number}: the database doesn't have it any more" for number in sorted(gaps | beyond)]
+    gone = {*range(max(numbers) + 1), *begun} - {*numbers}
+    return [f"trial {number}: the database doesn't have it any more" for number in sorted(gone)]
 
 
 def _figures(found: Audit, raw: Path, trial: Trial) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 # In a study's folder.
@@ -25,6 +26,14 @@ OUTCOME = "outcome.json"
 def trial_folder(study: Path, number: int) -> Path:
     """Where the trial of that number keeps its files, in the study's folder."""
     return study / TRIALS / f"{number:04d}"
+
+
+def trial_numbers(study: Path) -> list[int]:
+    """The trials that have a folder in the study's, as far as this user may see them."""
+    try:
+        return sorted(int(name) for name in os.listdir(study / TRIALS) if name.isdecimal())
+    except OSError:
+        return []
 
 
 def make_private(folder: Path) -> None:

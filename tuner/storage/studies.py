@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner.errors import StorageError
 from tuner.model import Trial
 from tuner.storage.database import Repository, StudyRecord, TrialState
-from tuner.storage.folder import DATABASE, LOCK
+from tuner.storage.folder import DATABASE, LOCK, trial_numbers
 from tuner.storage.lock import FolderLock
 
 _DEEPEST = 4
@@ -24,7 +24,7 @@ class StoredStudy:
     """A study as it is stored in ``folder``; ``trials`` are the finished ones, by number.
 
     ``state`` is "running", "finished", or "stopped": the same command resumes it. ``numbers`` are those of all trials,
-    also of those that wait or run.
+    also of those that wait or run, and ``begun`` those that had a folder before the database was read.
     """
 
     folder: Path
@@ -32,6 +32,7 @@ class StoredStudy:
     trials: tuple[Trial, ...]
     state: str
     numbers: tuple[int, ...] = ()
+    begun: tuple[int, ...] = ()
 
 
 def open_study(name: str | None) -> StoredStudy:
@@ -59,6 +60,7 @@ def read_study(folder: Path) -> StoredStudy:
     Raises ``StorageError`` where the database can't be read, or would have to be migrated and can't be written or is
     in use by a running study.
     """
+    begun = tuple(trial_numbers(folder))
     repository = Repository(f"sqlite:///{folder.absolute() / DATABASE}", FolderLock(folder))
     try:
         studies = repository.studies()
@@ -68,7 +70,7 @@ def read_study(folder: Path) -> StoredStudy:
         state = record.state if record.state == "finished" else "running" if _is_held(folder) else "stopped"
         trials = repository.records(record.id)
         finished = tuple(one.trial for one in trials if one.state is TrialState.FINISHED)
-        return StoredStudy(folder, record, finished, state, tuple(one.trial.number for one in trials))
+        return StoredStudy(folder, record, finished, state, tuple(one.trial.number for one in trials), begun)
     finally:
         repository.close()
 

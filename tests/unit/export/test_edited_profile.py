@@ -15,7 +15,7 @@ from support.ran import Ran
 
 from tuner.cli import main
 from tuner.documents import plain, text
-from tuner.errors import ExitCode
+from tuner.errors import ExitCode, ProfileError
 from tuner.export import PROFILE
 from tuner.export.profile import merged, profile_of, read, still_proven
 
@@ -28,10 +28,19 @@ def edited(**changes: Any) -> bytes:
     return json.dumps(document).encode()
 
 
+def _as_by_javascript(content: bytes) -> bytes:
+    """Laid out anew by a tool that knows one kind of number: 1.0 is 1."""
+    whole = json.loads(content, parse_float=lambda text: int(float(text)) if float(text).is_integer() else float(text))
+    changed = json.dumps(whole).encode()
+    assert changed != json.dumps(json.loads(content)).encode(), "there is a number that is written otherwise"
+    return changed
+
+
 def test_an_entry_is_told_from_one_that_was_edited() -> None:
     [profile] = read(WRITTEN, "best.json")
     assert profile.edited is False
     assert read(edited(), "best.json")[0].edited is False, "its layout doesn't matter"
+    assert read(_as_by_javascript(WRITTEN), "best.json")[0].edited is False, "nor how its numbers are written"
     assert read(edited(config={"num_workers": 9}), "best.json")[0].edited is True
     assert read(edited(speedup={"ratio": 9.0, "low": 8.0, "high": 10.0}), "best.json")[0].edited is True
     document = json.loads(WRITTEN)
@@ -94,3 +103,12 @@ def test_a_proof_that_was_spoilt_is_replaced_and_loses_no_study_its_result(
     assert content is not None
     [profile] = read(content, "best.json")
     assert profile.edited is False
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_a_file_that_is_nested_too_deeply_is_none(depth: int) -> None:
+    """Of another device's entry, which is written again: before a study, and not at its end."""
+    content = b'{"schema": 1, "profiles": [{"device": ' + b"[" * depth + b"]" * depth + b"}]}"
+    for call in (PROFILE.check, read):
+        with pytest.raises(ProfileError, match=r"^best\.json is not a best\.json: "):
+            call(content, "best.json")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import worlds
+from support.ran import Ran
 
 from tuner.analysis.measurement import measurement_of
 from tuner.child.records import ChildRequest, ProbeSide, Window
@@ -15,7 +17,10 @@ from tuner.child.wire import encode_request
 from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.storage.audit import Audit, audit
 from tuner.storage.codec import encode_outcome
+from tuner.storage.database import Repository, TrialRecord
+from tuner.storage.folder import trial_numbers
 from tuner.storage.records import read_records, read_resources
+from tuner.storage.studies import read_study
 
 
 def stored_trial(folder: Path) -> Trial:
@@ -175,4 +180,23 @@ def test_trials_that_were_taken_out_are_found(tmp_path: Path) -> None:
     assert audit(tmp_path, [trial], [0, 2]).different == [f"trial 1: {gone}"]
     for name in ("0003", "0000.disturbed", "probe"):
         (tmp_path / "trials" / name).mkdir()
-    assert audit(tmp_path, [trial], [0, 2]).different == [f"trial 1: {gone}", f"trial 3: {gone}"]
+    begun = trial_numbers(tmp_path)
+    assert audit(tmp_path, [trial], [0, 2], begun).different == [f"trial 1: {gone}", f"trial 3: {gone}"]
+
+
+def test_a_trial_that_begins_while_a_study_is_checked_was_not_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is younger than what was read of the database."""
+    Ran(worlds.plan(tmp_path, trials=1), worlds.World().outcome)
+    records = Repository.records
+
+    def read(repository: Repository, study_id: int) -> tuple[TrialRecord, ...]:
+        known = records(repository, study_id)
+        (tmp_path / "trials" / f"{len(known):04d}").mkdir(parents=True)
+        return known
+
+    monkeypatch.setattr(Repository, "records", read)
+    stored = read_study(tmp_path)
+    found = audit(stored.folder, (), stored.numbers, stored.begun)
+    assert found.different == []
