@@ -4,9 +4,10 @@
 
 Makes a virtual environment that sees the machine's own packages, and adds to it what they lack, from ``--wheels``; what
 is missing there is named, with the command that fetches it elsewhere. Runs every test marked ``cuda``, then two studies
-with a known answer: one bound by computing in float32, one by its loader. Writes one file, in any case, with what came
-of it in a line, the machine, each test's outcome, each study's verdict and its measurements. Exits with 0 where every
-test passed and both studies gave a verdict, with 1 where one didn't, with 2 where nothing could be run.
+of which the answer should be "improved": one bound by computing in float32, one by its loader. Writes one file, in any
+case, with what came of it in a line (each study's verdict among it), the machine, each test's outcome, and each study's
+profile and measurements. Exits with 0 where every test passed and both studies gave a verdict, whichever that is, with
+1 where one didn't, with 2 where nothing could be run.
 """
 
 from __future__ import annotations
@@ -94,8 +95,21 @@ def _check(arguments: argparse.Namespace, result: dict[str, Any]) -> tuple[int, 
         for left, (name, (planted, knobs)) in zip(range(len(STUDIES), 0, -1), STUDIES.items(), strict=True):
             seconds = max(60.0, (ends - time.monotonic()) / left)
             result["studies"][name] = _study(python, Path(folder) / name, planted, knobs, seconds)
-    passed = result["tests"]["failed"] == 0 and all(study["profile"] for study in result["studies"].values())
-    return (0, "passed") if passed else (1, "FAILED")
+    return came_to(result)
+
+
+def came_to(result: dict[str, Any]) -> tuple[int, str]:
+    """The exit status, and the line that says what came of the tests and of each study."""
+    told, failed = [], result["tests"]["failed"]
+    if failed:
+        told.append(f"{failed} of {max(1, len(result['tests']['outcomes']))} tests")
+    for name, study in result["studies"].items():
+        profile = study["profile"]
+        speedup = profile and profile["speedup"]
+        told.append(f"{name}: {profile['verdict'] if profile else 'no verdict'}")
+        told[-1] += f" {speedup['ratio']:.2f}x [{speedup['low']:.2f}, {speedup['high']:.2f}]" if speedup else ""
+    passed = not failed and all(study["profile"] for study in result["studies"].values())
+    return (0 if passed else 1), f"{'passed' if passed else 'FAILED'} ({'; '.join(told)})"
 
 
 def _arguments() -> argparse.Namespace:

@@ -95,3 +95,13 @@ def test_without_a_card_it_says_so_in_a_line_and_in_its_file(tmp_path: Path) -> 
     result = json.loads(out.read_text("utf-8"))
     assert result["verdict"].endswith("sees no CUDA card here") and result["machine"]["cards"] == []
     assert done.stdout == f"{result['verdict']}: {out}\n"
+
+
+def test_the_line_says_what_each_study_found() -> None:
+    """A study that finds nothing has a verdict as well: whoever reads the line alone should see which."""
+    improved = {"verdict": "improved", "speedup": {"ratio": 1.5, "low": 1.25, "high": 2.0}}
+    studies = {"a": {"profile": improved}, "b": {"profile": {"verdict": "keep-baseline", "speedup": None}}}
+    result = {"tests": {"failed": 0, "outcomes": {"x": "passed"}}, "studies": studies}
+    assert check_cuda.came_to(result) == (0, "passed (a: improved 1.50x [1.25, 2.00]; b: keep-baseline)")
+    result = {"tests": {"failed": 1, "outcomes": {}}, "studies": {"a": {"profile": None}}}
+    assert check_cuda.came_to(result) == (1, "FAILED (1 of 1 tests; a: no verdict)")
