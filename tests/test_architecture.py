@@ -46,7 +46,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "seeds places",
         "recorder created_files",
         "clock devices",
-        "sources knobs facts metrics user_modules started",
+        "sources knobs facts metrics reported user_modules started",
         "applied",
         "session",
         "arguments files own_batches trajectory movement",

@@ -10,9 +10,9 @@ has 120 to 500 s, of which a run takes about ten; with ``--resumes`` a study tha
 many times, with three trials more each time; with ``--lost`` that share of the baseline's runs in the finals give no
 figure. Prints the share of "improved" with its 95% interval (Wilson). The rest of the studies say "keep-baseline".
 
-November 2026, with the other options as they are: 2 of 300 (0.67%, 95% [0.18%, 2.40%]) with none of them; 7 of 1,000
-(0.70%, [0.34%, 1.44%]) with ``--first-run-slower 0.03``; 8 of 800 (1.00%, [0.51%, 1.96%]) with ``--budgets``; 3 of 300
-(1.00%, [0.34%, 2.90%]) with ``--lost 0.15``; 4 of 200 (2.00%, [0.78%, 5.03%]) with ``--resumes 3``. With the random
+November 2026, with the other options as they are: 2 of 300 (0.67%, 95% [0.18%, 2.40%]) with none of them; 4 of 500
+(0.80%, [0.31%, 2.04%]) with ``--first-run-slower 0.03``; 6 of 500 (1.20%, [0.55%, 2.59%]) with ``--budgets``; 12 of 500
+(2.40%, [1.38%, 4.15%]) with ``--resumes 3``; 3 of 300 (1.00%, [0.34%, 2.90%]) with ``--lost 0.15``. With the random
 order and the full level in each finals of before: 9 of 300 (3.00%, [1.59%, 5.60%]) with ``--first-run-slower 0.03``, 7
 of 150 (4.67%, [2.28%, 9.32%]) with ``--resumes 3``.
 """

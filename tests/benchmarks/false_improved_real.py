@@ -8,6 +8,9 @@ argument that its script ignores. In every second study another process burns a 
 (exponential, ``--spell`` seconds on average). Finals beside strangers' work prove nothing, so a study waits for a calm
 second to begin in, ``--wait`` seconds at most. Each study is a line of ``--out``; the same command again carries on
 after the last of them. Prints shares with their 95% intervals (Wilson).
+
+November 2026, ``--studies 110 --wait 20`` on two cores, beside people who read and now and then tested: none of 110
+"improved" (95% [0.00%, 3.37%]), of which 30 had three calm rounds or more.
 """
 
 from __future__ import annotations

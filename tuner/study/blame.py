@@ -44,8 +44,10 @@ _BARE, _PLAIN = "without any watch but files", "plain Python"
 
 # A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
 _FILES_OF_WATCHES = (
-    ("torch/loader.py", Watch.LOADER), ("torch/datasets.py", Watch.LOADER), ("torch/modules.py", Watch.MODULES),
-    ("torch/compiler.py", Watch.MODULES), ("torch/parts.py", Watch.MODULES), ("torch/rows.py", Watch.MODULES),
+    ("torch/loader.py", Watch.LOADER), ("torch/datasets.py", Watch.LOADER), ("torch/copies.py", Watch.LOADER),
+    ("torch/lasting.py", Watch.LOADER), ("torch/queues.py", Watch.LOADER), ("torch/modules.py", Watch.MODULES),
+    ("torch/conditions.py", Watch.MODULES), ("torch/reached.py", Watch.MODULES), ("torch/rows.py", Watch.MODULES),
+    ("torch/compiler.py", Watch.MODULES), ("torch/parts.py", Watch.MODULES), ("torch/calls.py", Watch.MODULES),
     ("torch/state.py", Watch.MODULES), ("torch/draws.py", Watch.MODULES),
     ("torch/losses.py", Watch.LOSSES), ("torch/trainers.py", Watch.TRAINERS), ("torch/trackers.py", Watch.TRACKERS),
     ("torch/processes.py", Watch.PROCESSES), ("torch/files.py", Watch.FILES), ("torch/", Watch.OPTIMIZER),
