@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tuner.storage import codec
 from tuner.storage.folder import OUTCOME, RECORDS, REQUEST, RESOURCES, trial_folder
 from tuner.storage.records import read_records, read_resources
 
+_ROUNDING = 1e-9
+"""Relative. The last digits of a logarithm or an exponential differ from one machine's library to another's."""
 _OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
 
 
@@ -148,14 +151,22 @@ def _differences(stored: Measurement, derived: Measurement | None) -> list[str]:
         own, again = getattr(stored, field_.name), getattr(derived, field_.name)
         if field_.name == "peak_device_bytes":
             own, again = own or None, again or None  # earlier versions wrote 0 where nobody told
-        if _plain(own) != _plain(again) and MASK not in _plain(own):
+        if not _same(own, again) and MASK not in repr(own):
             different.append(f"{field_.name} is {_short(own)}, its records give {_short(again)}")
     return different
 
 
-def _plain(value: Any) -> str:
-    """NaN is equal to itself here, and tuples to lists."""
-    return repr(list(value) if isinstance(value, (tuple, list)) else value)
+def _same(own: Any, again: Any) -> bool:
+    """Whether two figures are equal, but for the last digits of numbers. NaN is equal to itself, a tuple to a list."""
+    if isinstance(own, float) and isinstance(again, float):
+        return math.isclose(own, again, rel_tol=_ROUNDING) or (math.isnan(own) and math.isnan(again))
+    if isinstance(own, (tuple, list)) and isinstance(again, (tuple, list)):
+        return len(own) == len(again) and all(map(_same, own, again))
+    if isinstance(own, Mapping) and isinstance(again, Mapping):
+        return own.keys() == again.keys() and all(_same(own[key], again[key]) for key in own)
+    if is_dataclass(own) and type(own) is type(again):
+        return all(_same(getattr(own, each.name), getattr(again, each.name)) for each in fields(own))
+    return bool(own == again)
 
 
 def _short(value: Any) -> str:

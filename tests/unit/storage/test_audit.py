@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from support.ran import Ran
 from tuner.analysis.measurement import measurement_of
 from tuner.child.records import ChildRequest, ProbeSide, Window
 from tuner.child.wire import encode_request
-from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.storage.audit import Audit, audit
 from tuner.storage.codec import encode_outcome
 from tuner.storage.database import Repository, TrialRecord
@@ -64,6 +65,26 @@ def test_a_changed_figure_is_found(tmp_path: Path) -> None:
     lines = different(tmp_path, [replace(trial, outcome=replace(trial.outcome, measurement=changed))])
     assert [line.split()[2] for line in lines] == ["rate", "stolen_cpus", "card"]
     assert "rate is 1000000.0" in lines[0]
+
+
+def test_the_last_digits_are_the_machines(tmp_path: Path) -> None:
+    """Another machine's logarithms round otherwise, as seen of a study that was carried to one."""
+    trial = stored_trial(tmp_path)
+    assert trial.outcome is not None and trial.outcome.measurement is not None
+    measurement = trial.outcome.measurement
+    block = replace(measurement.blocks[0], wait_s=math.nextafter(measurement.blocks[0].wait_s, 1))
+    near = replace(
+        measurement, low=math.nextafter(measurement.low, 0), metrics={"accuracy": math.nan},
+        blocks=(block, *measurement.blocks[1:]),
+    )  # fmt: skip
+    assert [line.split(" is ")[0] for line in different(tmp_path, [with_figures(trial, near)])] == ["trial 0: metrics"]
+    further = replace(near, metrics={}, high=measurement.high * (1 + 1e-8))
+    assert [line.split(" is ")[0] for line in different(tmp_path, [with_figures(trial, further)])] == ["trial 0: high"]
+
+
+def with_figures(trial: Trial, measurement: Measurement) -> Trial:
+    assert trial.outcome is not None
+    return replace(trial, outcome=replace(trial.outcome, measurement=measurement))
 
 
 def test_a_memory_that_an_earlier_version_took_for_none_is_no_difference(tmp_path: Path) -> None:
