@@ -82,6 +82,11 @@ from tuner.masking import (
         (("--cmd", "fetch --n=1 --api-key=abc -v"), ("--cmd", f"fetch --n=1 --api-key={MASK} -v")),
         (("--cmd", "fetch --password 'a abc' -v"), ("--cmd", f"fetch --password '{MASK}' -v")),
         (("--api_keys", "abc"), ("--api_keys", MASK)),
+        (("--tracker", "project:vision,api_key:abc"), ("--tracker", f"project:vision,api_key:{MASK}")),
+        (("--login", "user:me,password:abc,host:h"), ("--login", f"user:me,password:{MASK},host:h")),
+        (("--login", "user:me;password:abc"), ("--login", f"user:me;password:{MASK}")),
+        (("--cfg", "{user:me,password:abc}"), ("--cfg", f"{{user:me,password:{MASK}}}")),
+        (("--cfg", '{lr:0.1,hf_token:"abc"}'), ("--cfg", f'{{lr:0.1,hf_token:"{MASK}"}}')),
     ],
 )
 def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> None:
