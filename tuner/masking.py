@@ -70,17 +70,26 @@ _SHAPES = tuple(re.compile(pattern) for pattern in (
 ))  # fmt: skip
 """What is a secret by itself, in whatever it stands: keys of services, and what addresses and headers carry."""
 _NAME = r"[A-Za-z][\w.-]*"
+_NEXT = rf"\s*[\"']?{_NAME}[\"']?\s*"
 # In quotes up to their end; else up to a blank, a bracket, or a separator before which a value ends and a name follows.
 _QUOTED = r"(?<=\")(?:[^\"\\]|\\.)+(?=\")|(?<=')(?:[^'\\]|\\.)+(?=')"
-_PLAIN = rf"(?:[^\"',;&}}\])\s]|[,;&](?=[^\"',;&}}\])\s])(?!{_NAME}(?:=|:\s)))+"
-_VALUE = rf"({re.escape(MASK)}|(?!\{{)(?:{_QUOTED}|{_PLAIN}))"
+_MASKED = re.escape(MASK)
+
+
+def _value(equals: str) -> str:
+    """A value, and not a knob's place; ``equals`` is what stands between the next name and its value."""
+    plain = rf"(?:[^\"',;&}}\])\s]|[,;&](?=[^\"',;&}}\])\s])(?!{_NEXT}{equals}))+"
+    return rf"({_MASKED}|(?!\{{)(?:{_QUOTED}|{plain}))"
+
+
+_IN_PAIRS, _IN_ENTRIES = _value(r"(?:=|:\s)"), _value("[=:]")
 _INSIDE = tuple(re.compile(pattern) for pattern in (
     # Of NAME=VALUE and --NAME=VALUE, but for a knob's place; of "NAME": VALUE, as in JSON; of an option and its value.
-    rf"(?:(?<![\w.{{-])|(?<=[\s\"']-)|(?<=[\s\"']--))(?=({_NAME})[\"']?=[\"']?{_VALUE})",
-    rf"(?:^(?:--?{_NAME}=)?|[,{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_VALUE}",
-    rf"(?:^|\s)(--?{_NAME})\s+(?!-)[\"']?{_VALUE}",
+    rf"(?:(?<![\w.{{-])|(?<=[\s\"']-)|(?<=[\s\"']--))(?=({_NAME})[\"']?=[\"']?{_IN_PAIRS})",
+    rf"(?:^(?:--?{_NAME}=)?|[,;{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_IN_ENTRIES}",
+    rf"(?:^|\s)(--?{_NAME})\s+(?!-)[\"']?{_IN_PAIRS}",
     # Of a header, which ends with its line.
-    rf"^(?:--?{_NAME}=)?({_NAME}):[ \t]*({re.escape(MASK)}|[^\s\"'{{][^\n]*)",
+    rf"^(?:--?{_NAME}=)?({_NAME}):[ \t]*({_MASKED}|[^\s\"'{{][^\n]*)",
 ))  # fmt: skip
 """A name and its value within an argument that holds several."""
 _LEAST_OF_ENVIRONMENT = 8
