@@ -195,6 +195,19 @@ def test_a_secret_of_json_is_hidden_as_it_is_read_from_there() -> None:
     assert without_secrets(f"bad key: {json.loads(argv[1])['private_key']}", argv) == f"bad key: {MASK}"
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--env", "HF_TOKEN=hunter2abc;WANDB_MODE"), ("--kv", "api_key:hunter2abc,lr:0.1"),
+        ("--login", "password=hunter2abc,admin"), ("--env=HF_TOKEN=hunter2abc&&python",),
+        ("--api_keys", "first123,hunter2abc"), ("--secrets=[first123, hunter2abc]",),
+    ],
+)  # fmt: skip
+def test_a_secret_is_hidden_without_what_follows_it_too(argv: tuple[str, ...]) -> None:
+    """What names it is told where it ends, and says no more than that: admin and python are words of many texts."""
+    assert without_secrets("401: hunter2abc of admin", argv) == f"401: {MASK} of admin"
+
+
 def test_short_secrets_are_hidden_as_words() -> None:
     assert without_secrets("bad x in text: x", ("--token", "x")) == f"bad {MASK} in text: {MASK}"
 
