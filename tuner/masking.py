@@ -229,13 +229,21 @@ def _mask_group(match: re.Match[str]) -> str:
 
 def _secrets(argv: Sequence[str]) -> list[str]:
     """The secrets themselves, and how they look in a text that quotes them; the longest first."""
-    found = {value for _, _, name, value in _values(argv) if _is_secret(name, value)}
+    hidden = [(name, value) for _, _, name, value in _values(argv) if _is_secret(name, value)]
+    found = {value for _, value in hidden} | {part for name, value in hidden for part in _parts(name, value)}
     for argument in argv:
         found |= {match[1] for shape in _SHAPES for match in shape.finditer(argument)} - {MASK}
     found |= {inner for secret in found if (inner := _unescaped(secret))}
     quoted = {repr(secret)[1:-1] for secret in found}
     joined = {" ".join(secret.split()) for secret in found}  # as a message on one line has it
     return sorted((found | quoted | joined) - {""}, key=lambda secret: (-len(secret), secret))
+
+
+def _parts(name: str, value: str) -> list[str]:
+    """What a value may hold beside other things: the part before its first separator; of several secrets each."""
+    parts = [part.strip(" []()'\"") for part in re.split("[,;&]", value)]
+    several = _words(name)[-1].endswith("s")
+    return [part for part in parts[: None if several else 1] if len(part) >= _LEAST_PART and part != MASK]
 
 
 def _unescaped(secret: str) -> str:
