@@ -86,6 +86,14 @@ from tuner.masking import (
         (("--login", "user:me,password:abc,host:h"), ("--login", f"user:me,password:{MASK},host:h")),
         (("--login", "user:me;password:abc"), ("--login", f"user:me;password:{MASK}")),
         (("--cfg", "{user:me,password:abc}"), ("--cfg", f"{{user:me,password:{MASK}}}")),
+        (("--kwargs", "hf_token:abc,lr:0.1"), ("--kwargs", f"hf_token:{MASK},lr:0.1")),
+        (("--kwargs", "hf_token=abc,lr=0.1"), ("--kwargs", f"hf_token={MASK},lr=0.1")),
+        (("--cfg", "api_key: abc, lr: 0.1"), ("--cfg", f"api_key: {MASK}, lr: 0.1")),
+        (("--labels=secret: abc, public: 2",), (f"--labels=secret: {MASK}, public: 2",)),
+        (("--opts", "api_key:abc,batch={batch_size}"), ("--opts", f"api_key:{MASK},batch={{batch_size}}")),
+        (("-H", "Authorization: AWS4 Credential=abc, Signature=abc"), ("-H", f"Authorization: {MASK}")),
+        (("-H", "X-Api-Key:a abc"), ("-H", f"X-Api-Key:{MASK}")),
+        (("--prompt", "see https://h/d?token=abc"), ("--prompt", f"see https://h/d?token={MASK}")),
         (("--cfg", '{lr:0.1,hf_token:"abc"}'), ("--cfg", f'{{lr:0.1,hf_token:"{MASK}"}}')),
     ],
 )
@@ -121,6 +129,8 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--slot-token={slots}",), ("slot.token={slots=4|8}",), ("--opts", "slot.token={slots=4|8},n=3"),
         ("--key", "conv2d_block3_features_v2b"), ("--cache_key=imagenet_2x_resnet50d_0823",), ("--keys", "image"),
         ("--args", "--pad-token='x y' --n=x"), ("--args", "--sort-key=name --n=1"),
+        ("--client_keys", "0,1,2"), ("--access_keys=0,1",), ("--google_keys", "12"), ("--api_keys", "[0, 1]"),
+        ("--prompt", "Secret: a cat"), ("--negative-prompt=Password: a lock, blurred",), ("--titles", "secret:love"),
         ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
     ],
 )  # fmt: skip
@@ -206,6 +216,10 @@ def test_a_secret_of_json_is_hidden_as_it_is_read_from_there() -> None:
 def test_a_secret_is_hidden_without_what_follows_it_too(argv: tuple[str, ...]) -> None:
     """What names it is told where it ends, and says no more than that: admin and python are words of many texts."""
     assert without_secrets("401: hunter2abc of admin", argv) == f"401: {MASK} of admin"
+
+
+def test_a_word_of_a_secret_of_several_words_is_a_word() -> None:
+    assert without_secrets("correct: my horse", ("--passphrase", "correct horse battery")) == "correct: my horse"
 
 
 def test_short_secrets_are_hidden_as_words() -> None:
