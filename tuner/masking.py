@@ -45,6 +45,11 @@ _OF_TEXT = frozenset({
     "target", "source", "src", "tgt", "input", "output", "concept", "subject", "style", "control", "query", "latent",
     "register", "sos", "sot", "eot", "unknown", "null", "empty", "dummy", "think", "thinking",
 })  # fmt: skip
+_PROSE = frozenset({
+    "prompt", "prompts", "text", "texts", "title", "titles", "caption", "captions", "note", "notes", "instruction",
+    "instructions", "message", "messages", "description", "question", "questions", "comment", "query",
+})  # fmt: skip
+"""An option whose last word is one of them is given what people say: a word and a colon are no name and its value."""
 _STORES = frozenset({"s3", "gcs", "storage", "hub"})
 """Whose keys are the places of files as well."""
 _ABSENT = frozenset({"no", "not", "without", "disable"})
@@ -52,6 +57,7 @@ _SPECIAL = re.compile(r"<.*>|\[.*\]|[^A-Za-z0-9]+")
 """A word that no text holds: it marks something for a language model."""
 _FILE = re.compile(r"[\w./~-]*\.(?:json|ya?ml|toml|txt|pem|crt|cer|key|p12|cfg|ini|env)")
 _COUNT = re.compile(r"[-+]?\d{1,6}(?:\.\d+)?")
+_COUNTS = re.compile(rf"[\[(]?\s*{_COUNT.pattern}(?:[,\s]+{_COUNT.pattern})*\s*[\])]?")
 _HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", MASK})
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.-]{20,}")
 _PART_OF_A_NAME = re.compile(r"[A-Za-z]*\d{0,4}[A-Za-z]?")
@@ -83,15 +89,23 @@ def _value(equals: str) -> str:
 
 
 _IN_PAIRS, _IN_ENTRIES = _value(r"(?:=|:\s)"), _value("[=:]")
-_INSIDE = tuple(re.compile(pattern) for pattern in (
-    # Of NAME=VALUE and --NAME=VALUE, but for a knob's place; of "NAME": VALUE, as in JSON; of an option and its value.
-    rf"(?:(?<![\w.{{-])|(?<=[\s\"']-)|(?<=[\s\"']--))(?=({_NAME})[\"']?=[\"']?{_IN_PAIRS})",
-    rf"(?:^(?:--?{_NAME}=)?|[,;{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_IN_ENTRIES}",
-    rf"(?:^|\s)(--?{_NAME})\s+(?!-)[\"']?{_IN_PAIRS}",
-    # Of a header, which ends with its line.
-    rf"^(?:--?{_NAME}=)?({_NAME}):[ \t]*({_MASKED}|[^\s\"'{{][^\n]*)",
-))  # fmt: skip
+_BEGINS = rf"^(?:--?{_NAME}=)?"
+# What a header says ends with its line, or before the next name.
+_LINE = rf"({_MASKED}|(?=[^\s\"'{{])(?:[^\n,;&]|[,;&](?!{_NEXT}[=:]))+)"
+_BY_EQUALS = (
+    # Of NAME=VALUE and --NAME=VALUE, but for a knob's place; of an option and its value.
+    re.compile(rf"(?:(?<![\w.{{-])|(?<=[\s\"']-)|(?<=[\s\"']--))(?=({_NAME})[\"']?=[\"']?{_IN_PAIRS})"),
+    re.compile(rf"(?:^|\s)(--?{_NAME})\s+(?!-)[\"']?{_IN_PAIRS}"),
+)
 """A name and its value within an argument that holds several."""
+_BY_COLON = (
+    # Of "NAME": VALUE, as in JSON; of a header; of one that holds several pairs itself.
+    re.compile(rf"(?:{_BEGINS}|[,;{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_IN_ENTRIES}"),
+    re.compile(rf"{_BEGINS}({_NAME}):[ \t]*{_LINE}"),
+    re.compile(rf"(?i){_BEGINS}((?:[\w.-]*-)?authorization):[ \t]*({_MASKED}|[^\s\"'{{][^\n]*)"),
+)
+_FURTHER = re.compile(rf"[,;&\s]{_NEXT}(?:=|:\s)")
+"""Where another pair follows a value."""
 _LEAST_OF_ENVIRONMENT = 8
 """Shorter values of the environment, such as a default password, are words that anything may hold."""
 _LEAST_PART = 4
@@ -172,11 +186,14 @@ def _values(argv: Sequence[str]) -> Iterator[tuple[int, int, str, str]]:
     for index, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
         before = argv[index - 1] if index else ""
-        if before.startswith("-") and "=" not in before and not argument.startswith("-"):
+        follows = before.startswith("-") and "=" not in before and not argument.startswith("-")
+        is_option = name.startswith("-")
+        if follows:
             yield index, 0, before, argument
-        if equals and re.fullmatch(rf"[-+]*{_NAME}", name):
+        if equals and re.fullmatch(rf"[-+]*{_NAME}", name) and (is_option or not _FURTHER.search(value)):
             yield index, len(name) + 1, name, value
-        for pattern in _INSIDE:
+        words = _words(name if is_option else before if follows else "")
+        for pattern in _BY_EQUALS if _PROSE & {*words[-1:]} else (*_BY_EQUALS, *_BY_COLON):
             yield from ((index, match.start(2), match[1], match[2]) for match in pattern.finditer(argument))
 
 
@@ -189,6 +206,8 @@ def _is_secret(name: str, value: str) -> bool:
         return False
     if last in _SHORT and _COUNT.fullmatch(value):
         return False
+    if last == "keys" and _COUNTS.fullmatch(value):
+        return False  # a key's number, or several
     if last in ("key", "keys"):
         owned = not _OF_DATA & {*before[-1:]} and bool(_OWNERS_OF_KEYS & {*before[-2:]})
         place = "/" in value and bool(_STORES & {*before[-1:]})

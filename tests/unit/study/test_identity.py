@@ -134,6 +134,19 @@ def test_secrets_are_not_stored_and_another_one_is_no_other_study() -> None:
     assert "s3cret" not in raised.value.message
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("hf_token:abcd1234,lr:0.1", "hf_token:abcd1234,lr:0.5"), ("hf_token=abcd,lr=0.1", "hf_token=abcd,lr=0.5"),
+        ("api_key: abcd, lr: 0.1", "api_key: abcd, lr: 0.5"),
+    ],
+)  # fmt: skip
+def test_what_stands_beside_a_secret_is_compared(before: str, now: str) -> None:
+    one, other = (replace(PLAN, script=replace(PLAN.script, argv=("--kwargs", text))) for text in (before, now))
+    with pytest.raises(StudyMismatchError, match=r"script\.argv"):
+        check_identity(_stored(one), identity_of(other), "autotune-train")
+
+
 def test_a_study_whose_modules_were_edited_is_refused_by_their_names(tmp_path: Path) -> None:
     script, helper = tmp_path / "train.py", tmp_path / "parts" / "data.py"
     helper.parent.mkdir()
