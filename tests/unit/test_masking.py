@@ -94,6 +94,14 @@ from tuner.masking import (
         (("-H", "Authorization: AWS4 Credential=abc, Signature=abc"), ("-H", f"Authorization: {MASK}")),
         (("-H", "X-Api-Key:a abc"), ("-H", f"X-Api-Key:{MASK}")),
         (("--prompt", "see https://h/d?token=abc"), ("--prompt", f"see https://h/d?token={MASK}")),
+        (("--cmd", "curl -H 'X-Auth-Token: a abc' x"), ("--cmd", f"curl -H 'X-Auth-Token: {MASK}' x")),
+        (('--cmd=curl -H "X-Auth-Token: abc, n: 1" x',), (f'--cmd=curl -H "X-Auth-Token: {MASK}, n: 1" x',)),
+        (('--cmd=fetch -H "Authorization: AWS4 C=abc, S=abc" x',), (f'--cmd=fetch -H "Authorization: {MASK}" x',)),
+        (("--cfg", "lr: 0.1\n  api_key: a abc\nn: 3"), ("--cfg", f"lr: 0.1\n  api_key: {MASK}\nn: 3")),
+        (("--cfg", "n: 1\n- password: 'a abc'\nb: 2"), ("--cfg", f"n: 1\n- password: '{MASK}'\nb: 2")),
+        (("--cfg", "[auth]\npassword = abc\nn = 3"), ("--cfg", f"[auth]\npassword = {MASK}\nn = 3")),
+        (("--cfg", '[auth]\npassword = "a abc"\nn = 3'), ("--cfg", f'[auth]\npassword = "{MASK}"\nn = 3')),
+        (("--env", "A=1\nHF_TOKEN=abc\nB=2"), ("--env", f"A=1\nHF_TOKEN={MASK}\nB=2")),
         (("--cfg", '{lr:0.1,hf_token:"abc"}'), ("--cfg", f'{{lr:0.1,hf_token:"{MASK}"}}')),
     ],
 )
@@ -131,6 +139,7 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--args", "--pad-token='x y' --n=x"), ("--args", "--sort-key=name --n=1"),
         ("--client_keys", "0,1,2"), ("--access_keys=0,1",), ("--google_keys", "12"), ("--api_keys", "[0, 1]"),
         ("--prompt", "Secret: a cat"), ("--negative-prompt=Password: a lock, blurred",), ("--titles", "secret:love"),
+        ("--cfg", "password:\nlr: 0.1"), ("--cfg", "a: 'x'\ntoken_type: word\nkey: label"),
         ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
     ],
 )  # fmt: skip
