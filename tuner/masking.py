@@ -58,7 +58,7 @@ _SPECIAL = re.compile(r"<.*>|\[.*\]|[^A-Za-z0-9]+")
 _FILE = re.compile(r"[\w./~-]*\.(?:json|ya?ml|toml|txt|pem|crt|cer|key|p12|cfg|ini|env)")
 _COUNT = re.compile(r"[-+]?\d{1,6}(?:\.\d+)?")
 _COUNTS = re.compile(rf"[\[(]?\s*{_COUNT.pattern}(?:[,\s]+{_COUNT.pattern})*\s*[\])]?")
-_HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", MASK})
+_HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", "int", "str", "float", "bool", "string", MASK})
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.-]{20,}")
 _PART_OF_A_NAME = re.compile(r"[A-Za-z]*\d{0,4}[A-Za-z]?")
 _IN_QUERIES = r"token|sig|signature|credential|key|secret|password|passwd|pwd|auth|accesskeyid|keyid|sas|pat"
@@ -89,21 +89,30 @@ def _value(equals: str) -> str:
 
 
 _IN_PAIRS, _IN_ENTRIES = _value(r"(?:=|:\s)"), _value("[=:]")
-_BEGINS = rf"^(?:--?{_NAME}=)?"
-# What a header says ends with its line, or before the next name.
-_LINE = rf"({_MASKED}|(?=[^\s\"'{{])(?:[^\n,;&]|[,;&](?!{_NEXT}[=:]))+)"
+_BEGINS = rf"(?m:^)[ \t]*(?:- +)?(?:--?{_NAME}=)?"
+# A colon, or an equals sign between blanks; a value on the next line is no name itself.
+_COLON = rf"(?:[ \t]*:|[ \t]+=(?=\s))(?:[ \t]*|\s*(?!{_NAME}\s*[:=]))"
+
+
+def _headers(begins: str, quote: str) -> Iterator[str]:
+    """Of one that begins so and may hold several pairs, and of one that goes on to its line's end, or to the quote."""
+    part = rf"[^\n{quote},;&]|[,;&](?!{_NEXT}[=:])"
+    yield rf"{begins}({_NAME}){_COLON}({_MASKED}|(?=[^\s\"'{{])(?:{part})+)"
+    yield rf"(?i){begins}((?:[\w.-]*-)?authorization){_COLON}({_MASKED}|[^\s\"'{{][^\n{quote}]*)"
+
+
 _BY_EQUALS = (
     # Of NAME=VALUE and --NAME=VALUE, but for a knob's place; of an option and its value.
     re.compile(rf"(?:(?<![\w.{{-])|(?<=[\s\"']-)|(?<=[\s\"']--))(?=({_NAME})[\"']?=[\"']?{_IN_PAIRS})"),
     re.compile(rf"(?:^|\s)(--?{_NAME})\s+(?!-)[\"']?{_IN_PAIRS}"),
 )
 """A name and its value within an argument that holds several."""
-_BY_COLON = (
-    # Of "NAME": VALUE, as in JSON; of a header; of one that holds several pairs itself.
-    re.compile(rf"(?:{_BEGINS}|[,;{{\[]\s*)[\"']?({_NAME})[\"']?\s*:\s*[\"']?{_IN_ENTRIES}"),
-    re.compile(rf"{_BEGINS}({_NAME}):[ \t]*{_LINE}"),
-    re.compile(rf"(?i){_BEGINS}((?:[\w.-]*-)?authorization):[ \t]*({_MASKED}|[^\s\"'{{][^\n]*)"),
-)
+_BY_COLON = tuple(re.compile(pattern) for pattern in (
+    # Of "NAME": VALUE, as in JSON, on a line of its own as well; of headers.
+    rf"(?:{_BEGINS}|[,;{{\[]\s*)[\"']?({_NAME})[\"']?{_COLON}[\"']?{_IN_ENTRIES}",
+    *_headers(_BEGINS, ""), *_headers("(?<=')", "'"), *_headers('(?<=")', '"'),
+))  # fmt: skip
+"""The same, with a colon, or an equals sign between blanks."""
 _FURTHER = re.compile(rf"[,;&\s]{_NEXT}(?:=|:\s)")
 """Where another pair follows a value."""
 _LEAST_OF_ENVIRONMENT = 8

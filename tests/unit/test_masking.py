@@ -49,7 +49,7 @@ from tuner.masking import (
         (("--url", "https://me:a@abc@host/x"), ("--url", f"https://me:{MASK}@host/x")),
         (("--to", "AccountName=x;AccountKey=abc==;n=1"), ("--to", f"AccountName=x;AccountKey={MASK};n=1")),
         (("-H", "Authorization: Bearer abc"), ("-H", f"Authorization: {MASK}")),
-        (("--cmd", "fetch -H 'Authorization: Bearer abc'"), ("--cmd", f"fetch -H 'Authorization: Bearer {MASK}'")),
+        (("--cmd", "fetch -H 'Authorization: Bearer abc'"), ("--cmd", f"fetch -H 'Authorization: {MASK}'")),
         (("--as", "ghp_abcdefgh12"), ("--as", MASK)),
         (("--as=github_pat_abcdefgh12",), (f"--as={MASK}",)),
         (("--as", "hf_" + "abC4" * 8), ("--as", MASK)),
@@ -139,7 +139,8 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--args", "--pad-token='x y' --n=x"), ("--args", "--sort-key=name --n=1"),
         ("--client_keys", "0,1,2"), ("--access_keys=0,1",), ("--google_keys", "12"), ("--api_keys", "[0, 1]"),
         ("--prompt", "Secret: a cat"), ("--negative-prompt=Password: a lock, blurred",), ("--titles", "secret:love"),
-        ("--cfg", "password:\nlr: 0.1"), ("--cfg", "a: 'x'\ntoken_type: word\nkey: label"),
+        ("--columns=text:str,token:int,auth:bool",), ("--cfg", "password:\nlr: 0.1"),
+        ("--cfg", "a: 'x'\ntoken_type: word\nkey: label"),
         ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
     ],
 )  # fmt: skip
