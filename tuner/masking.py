@@ -119,11 +119,23 @@ _LEAST_OF_ENVIRONMENT = 8
 """Shorter values of the environment, such as a default password, are words that anything may hold."""
 _LEAST_PART = 4
 """A part of so many letters is hidden as well where a text ends within a secret; shorter ones are hidden as words."""
+_MOST_PASSES = 5
+"""What is hidden may have held the quote that another value began or ended with."""
 T = TypeVar("T")
 
 
 def masked(argv: Sequence[str]) -> tuple[str, ...]:
     """The arguments with ``MASK`` in the place of each secret. Masking them twice changes nothing."""
+    before = tuple(argv)
+    for _ in range(_MOST_PASSES):
+        now = _masked_once(before)
+        if now == before:
+            break
+        before = now
+    return before
+
+
+def _masked_once(argv: Sequence[str]) -> tuple[str, ...]:
     result = list(argv)
     found = ((index, start, value) for index, start, name, value in _values(argv) if _is_secret(name, value))
     spans = [(index, start, start + len(value)) for index, start, value in found]

@@ -163,6 +163,7 @@ ARGUMENTS = st.lists(
 
 
 @given(ARGUMENTS)
+@example(['api_key=\n"a\'authorization: authorization: authorization: '])
 def test_masking_twice_changes_nothing_and_keeps_the_number(argv: list[str]) -> None:
     once = masked(argv)
     assert masked(once) == once and len(once) == len(argv)
