@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_an_entry_is_told_from_one_that_was_edited() -> None:
     document = json.loads(WRITTEN)
     del document["profiles"][0]["checksum"]
     assert read(json.dumps(document).encode(), "best.json")[0].edited is None, "of an earlier version"
+
+
+def test_an_entry_of_an_earlier_version_is_as_it_was_written() -> None:
+    """Its checksum told 1 from 1.0, and held what was written to the letter."""
+    document = json.loads(WRITTEN)
+    [entry] = document["profiles"]
+    del entry["checksum"]
+    earlier = hashlib.sha256(json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    document["profiles"] = [{**entry, "checksum": earlier}]
+    assert read(json.dumps(document).encode(), "best.json")[0].edited is False
+    document["profiles"][0]["runs"] = 99
+    assert read(json.dumps(document).encode(), "best.json")[0].edited is True
 
 
 def test_the_entries_of_others_stay_as_they_were_written() -> None:
