@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -121,13 +121,13 @@ def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> by
     return (text({"schema": SCHEMA, "profiles": [*others, own]}) + "\n").encode()
 
 
-def checksum(profile: Mapping[str, Any]) -> str:
+def checksum(profile: Mapping[str, Any], whole: Callable[[str], float] = float) -> str:
     """What shows whether a profile is as it was written: SHA-256 of its other fields, as JSON with sorted names.
 
-    Numbers go in as floats: a tool that lays a file out anew may write 1.0 as 1.
+    Numbers go in as floats: a tool that lays a file out anew may write 1.0 as 1. Once 1 went in as it was (``int``).
     """
     others = {name: entry for name, entry in profile.items() if name != CHECKSUM}
-    written = json.loads(json.dumps(others, default=str), parse_int=float)
+    written = json.loads(json.dumps(others, default=str), parse_int=whole)
     return hashlib.sha256(json.dumps(written, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -350,7 +350,7 @@ def _same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _is_edited(profile: Mapping[str, Any]) -> bool | None:
     """None where that can't be told."""
-    return profile[CHECKSUM] != checksum(profile) if CHECKSUM in profile else None
+    return profile[CHECKSUM] not in (checksum(profile), checksum(profile, int)) if CHECKSUM in profile else None
 
 
 def _is_sound(profile: Mapping[str, Any]) -> bool:
