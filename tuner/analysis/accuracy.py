@@ -138,8 +138,7 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
         verdict = Noninferiority.FAIL
     reasons = [skipping, limits.unseen(_metrics_of_all(pairs)), incomparable, unread]
     would_decide = ""
-    untold_figures = [check for check in counted if check.verdict is Noninferiority.INCONCLUSIVE]
-    if verdict is Noninferiority.INCONCLUSIVE and untold_figures != [movement]:
+    if verdict is Noninferiority.INCONCLUSIVE and not unread:
         reasons += [unmoved, why_untold(baselines, descent) if losses else ""]
         would_decide = remedy(baselines, descent, samples)
     return Screened(
@@ -169,10 +168,11 @@ def untold(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, sample
 
 
 def is_settled(config: Config, pairs: Sequence[Pair]) -> bool:
-    """Whether more seeds can't change the verdict, nor are needed for it."""
-    if _failed_run(pairs) is not None:
+    """Whether more seeds can't let the config pass, nor are needed for the verdict."""
+    movement, unread = movement_check(pairs)
+    if _failed_run(pairs) is not None or unread:
         return True
-    checks = (gradient_check(config, pairs)[0], movement_check(pairs)[0])
+    checks = (gradient_check(config, pairs)[0], movement)
     return any(check is not None and check.verdict is Noninferiority.FAIL for check in checks)
 
 
