@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from tuner.analysis.checks import Check, CheckKind, Pair, unknown
 from tuner.analysis.stats import Noninferiority
@@ -28,7 +29,7 @@ def movement_check(pairs: Sequence[Pair]) -> tuple[Check | None, str]:
     after: dict[Group, float] = defaultdict(float)
     for pair in pairs:
         written, own = _paths(pair.baseline), _paths(pair.candidate)
-        known = {group: path for group, path in written.items() if path is not None and math.isfinite(path)}
+        known = {group: path for group, path in written.items() if _is_read(path)}
         if known and not own:
             return unknown(CheckKind.WEIGHTS, MOVEMENT, _MOST), _UNREAD
         counterparts = _matched(written, own)
@@ -61,8 +62,28 @@ def _paths(outcome: Outcome) -> dict[Group, float | None]:
     return paths
 
 
-def _matched(written: Mapping[Group, object], own: Mapping[Group, object]) -> dict[Group, Group]:
-    """Group as written → that of the config: the one of the same shapes; of the others each in its turn."""
-    same = {group: group for group in written if group in own}
-    others = zip((g for g in written if g not in same), (g for g in own if g not in same), strict=False)
+def _matched(written: Mapping[Group, float | None], own: Mapping[Group, float | None]) -> dict[Group, Group]:
+    """Group as written → that of the config: one of the same shapes; of the others each in its turn.
+
+    Of several of the same shapes the one that went as far among them; in which order they were met says nothing. Where
+    one of those couldn't be read each is matched in its turn.
+    """
+    same: dict[Group, Group] = {}
+    for shapes in dict.fromkeys(shapes for shapes, _ in written):
+        before, after = ([group for group in paths if group[0] == shapes] for paths in (written, own))
+        if all(_is_read(written[group]) for group in before) and all(own[group] is not None for group in after):
+            before.sort(key=lambda group: -_length(written[group]))
+            after.sort(key=lambda group: -_length(own[group]))
+        same |= dict(zip(before, after, strict=False))
+    taken = {*same.values()}
+    others = zip((g for g in written if g not in same), (g for g in own if g not in taken), strict=False)
     return same | dict(others)
+
+
+def _is_read(path: float | None) -> TypeGuard[float]:
+    return path is not None and math.isfinite(path)
+
+
+def _length(path: float | None) -> float:
+    """What isn't a number any more went nowhere."""
+    return path if _is_read(path) else 0.0
