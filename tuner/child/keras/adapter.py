@@ -110,12 +110,17 @@ class KerasAdapter(Adapter):
         else:
             unseen = loops is not None and loops.iterations.is_unseen
         prefetched = self.watches.datasets.prefetched if self.watches.datasets is not None else 0
-        if prefetched and unseen:
-            self.session.facts.unseen_batches = prefetched if isinstance(prefetched, int) else 0
-            deep = f"{prefetched} batches" if isinstance(prefetched, int) else "as many batches as TensorFlow likes"
-            self.session.facts.remark(
-                f"the data prefetch {deep}, and what lies ready of them can't be seen: windows are longer for it, and "
-                "after a slow start a rate may still hold some that were made before"
+        if not (prefetched and unseen):
+            return
+        facts, hidden = self.session.facts, "what lies ready of them can't be seen"
+        late = "after a slow start a rate may still hold some that were made before"
+        if isinstance(prefetched, int):
+            facts.unseen_batches = prefetched
+            facts.remark(f"the data prefetch {prefetched} batches, and {hidden}: windows are longer for it, and {late}")
+        else:
+            facts.remark(
+                f"the data prefetch as many batches as TensorFlow likes, and {hidden}: {late}, and nothing is taken off"
+                " a rate for it"
             )
 
     def on_block(self) -> None:
