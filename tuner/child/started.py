@@ -20,17 +20,24 @@ _LOADERS = ("torch.utils.data", "torchdata")
 _TRAINERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|horovodrun|mpirun|mpiexec|srun|sbatch|\S+\.(py|sh)")
 """Words of a command that tell what trains: Python, launchers, scripts."""
 _OTHER_WORDS = """
-    . cd do done echo export false fi for if set source test then true ulimit unset wait
+    : [ [[ activate break case cd continue declare done echo esac exit export false fi for printf read return set shift
+    test true ulimit unset wait }
     date df dmesg du free hostname id kill ldconfig locale lsb_release lscpu lshw lspci nproc ps pwd sleep stty
     sysctl tput tty uname which whoami nvidia-smi offload-arch rocm-smi rocminfo
     c++ cc clang clang++ g++ gcc git ld ld.lld ninja nvcc objdump pip pip3 ptxas readelf
-    cat cp curl cut ffmpeg ffprobe file find grep gunzip gzip head ln ls md5sum mkdir mv rm rmdir rsync scp sed
+    cat cp curl cut ffmpeg ffprobe file grep gunzip gzip head ln ls md5sum mkdir mv rm rmdir rsync scp sed
     sha256sum sort tail tar tee touch tr uniq unzip wc wget xz zip tensorboard wandb-core
 """
 _TRAIN_NOTHING = frozenset(_OTHER_WORDS.split())
 """Words of a shell, and programs that tell of the machine, build, copy, fetch and log: of others nobody knows."""
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash"))
-_BETWEEN = frozenset(("&&", "||", ";", "|", "&", "(", ")", "\n"))
+_LEADING = frozenset(("then", "do", "if", "else", "elif", "while", "until", "!", "{", ".", "source"))
+"""Words of a shell behind which a command follows."""
+_BETWEEN = re.compile(r"[;|&()]+|[;|&()<>]*\(")
+_WITHIN = re.compile(r"\$\(([^()$`]*)|`([^`]*)`")
+"""A command whose output is a word, or a part of one."""
+_FOUND = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
+"""Words of ``find`` behind which a command follows."""
 _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
 _LIBRARIES = {
     "xgboost": "XGBoost", "lightgbm": "LightGBM", "catboost": "CatBoost", "paddle": "PaddlePaddle", "mxnet": "MXNet",
@@ -96,8 +103,9 @@ class StartedProcesses:
     def _spawn(self, original: Callable[..., int]) -> Callable[..., int]:
         def spawn(path: object, argv: Iterable[object], *others: object, **options: object) -> int:
             argv = list(argv)
+            process = original(path, argv, *others, **options)
             self.command([path, *argv])
-            return original(path, argv, *others, **options)
+            return process
 
         return spawn
 
@@ -134,7 +142,7 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
     command: list[str] = []
     try:
         for word in lexer:
-            if word in _BETWEEN:
+            if _BETWEEN.fullmatch(word):
                 yield command
                 command = []
             else:
@@ -146,13 +154,17 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
 
 def _trainer(words: Sequence[str]) -> str:
     words = [*words]
-    while words and _ASSIGNMENT.fullmatch(words[0]):
+    while words and (words[0] in _LEADING or _ASSIGNMENT.fullmatch(words[0])):
         del words[0]
     program = os.path.basename(words[0]) if words else ""
     if program in _SHELLS and "-c" in words[:-1]:
         return trainer_in(words[words.index("-c") + 1])
-    named = next((name for word in words if _TRAINERS.fullmatch(name := os.path.basename(word))), "")
-    return "" if program in _TRAIN_NOTHING else named or program
+    if program == "find":
+        return _trainer(words[min((words.index(word) + 1 for word in _FOUND & {*words}), default=len(words)) :])
+    if program in _TRAIN_NOTHING:
+        within = (match[1] or match[2] or "" for match in _WITHIN.finditer(" ".join(words)))
+        return next(filter(None, map(trainer_in, within)), "")
+    return next((name for word in words if _TRAINERS.fullmatch(name := os.path.basename(word))), program)
 
 
 def libraries_that_train() -> list[str]:

@@ -35,7 +35,8 @@ def test_what_trains_is_found_in_a_command_of_a_shell(command: object, trainer: 
     [
         "for each in 1 2; do echo $each; done", "if [ -d x ]; then ls; else mkdir x; fi", "[ -d x ] || mkdir x",
         "[[ -d x ]]&&ls", "(uname)&&(ls;pwd)>log", "uname &>log; ls 2>&1", "find . -name '*.pt' -exec rm {} +",
-        "find . -name train", 'echo "$(uname) $(nproc)"', "{ ls; }", ". venv/bin/activate", "while true; do break; done",
+        "find . -name train", 'echo "$(uname) $(nproc)"', "{ ls; }", ". venv/bin/activate",
+        "while true; do break; done",
         "case $1 in a) ls;; esac", "",
     ],
 )  # fmt: skip
