@@ -1,0 +1,102 @@
+"""``autotune run`` accuses nobody who takes gradients and updates by hand, where no step can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENDED = "autotune: no training step was seen; exit status 8 instead of 0"
+UNSEEN = "autotune: no training step was seen here; JAX may have trained, without the profile"
+GRADIENTS = "autotune: no training step was seen, but gradients were taken by {}: an update by hand may have trained"
+AUTOGRAD = """
+    import torch
+    weight = torch.ones(4, requires_grad=True)
+    {made}
+    for step in range(3):
+        gradient, = torch.autograd.grad((weight * weight).sum(), [weight])
+        with torch.no_grad():
+            weight -= 0.1 * gradient
+"""
+FUNCTIONAL = """
+    import torch
+    weight = torch.ones(4)
+    for step in range(3):
+        weight = weight - 0.1 * torch.func.grad(lambda weight: (weight * weight).sum())(weight)
+"""
+COMPILED = """
+    import torch
+    def step(weight):
+        return weight - 0.1 * torch.func.grad(lambda weight: (weight * weight).sum())(weight)
+    weight = torch.compile(step, backend="eager", fullgraph=True)(torch.ones(4))
+    assert weight.allclose(torch.full((4,), 0.8)), weight
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "by"),
+    [
+        (AUTOGRAD.replace("{made}", ""), "torch.autograd.grad"), (FUNCTIONAL, "torch.func.grad"),
+        (COMPILED, "torch.func.grad"),
+    ],
+    ids=["autograd", "functional", "compiled"],
+)  # fmt: skip
+def test_who_takes_gradients_and_makes_no_optimizer_is_not_accused(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], text: str, by: str
+) -> None:
+    run = run_child(write_script(text), {"threads": 1}, mode="apply")
+    assert run.returncode == 0, run.output
+    assert GRADIENTS.format(by) in run.output.splitlines()
+
+
+def test_gradients_beside_an_optimizer_that_takes_no_step_are_no_training(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    text = AUTOGRAD.replace("{made}", "torch.optim.SGD([weight], lr=0.1)")
+    run = run_child(write_script(text), {"threads": 1}, mode="apply")
+    assert run.returncode == 8 and ENDED in run.output, run.output
+
+
+BESIDE_TENSORFLOW = """
+    import os
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import sys
+    import tensorflow as tf
+    if sys.argv[1] == "jax":
+        import jax
+        weight = 1.0
+        for part in tf.data.Dataset.range(3):
+            weight -= 0.1 * jax.value_and_grad(lambda weight: weight * weight)(weight)[1]
+    elif sys.argv[1] == "function":
+        weight = tf.Variable(tf.ones(4))
+        @tf.function
+        def step():
+            weight.assign_sub(0.1 * tf.gradients(tf.reduce_sum(weight * weight), [weight])[0])
+        step()
+    elif sys.argv[1] == "session":
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            weight = tf.compat.v1.get_variable("weight", initializer=tf.ones(4))
+            train = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(weight * weight))
+            session.run(tf.compat.v1.global_variables_initializer())
+            session.run(train)
+    elif sys.argv[1] == "evaluation":
+        import jax
+        print(jax.numpy.ones(2) * float(tf.reduce_sum(tf.ones(4))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("jax", UNSEEN), ("function", GRADIENTS.format("tf.gradients")),
+        ("session", GRADIENTS.format("an optimizer of TensorFlow 1")), ("evaluation", ""),
+    ],
+)  # fmt: skip
+def test_what_trains_unseen_beside_tensorflow_is_not_accused(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, line: str
+) -> None:
+    run = run_child(write_script(BESIDE_TENSORFLOW), {"threads": 1}, mode="apply", argv=(how,))
+    assert run.returncode == (0 if line else 8), run.output
+    assert (line or ENDED) in run.output.splitlines()
