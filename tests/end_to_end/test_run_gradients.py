@@ -36,27 +36,45 @@ COMPILED = """
 
 
 @pytest.mark.parametrize(
-    ("text", "by"),
-    [
-        (AUTOGRAD.replace("{made}", ""), "torch.autograd.grad"), (FUNCTIONAL, "torch.func.grad"),
-        (COMPILED, "torch.func.grad"),
-    ],
-    ids=["autograd", "functional", "compiled"],
-)  # fmt: skip
+    "text", [AUTOGRAD.replace("{made}", ""), FUNCTIONAL, COMPILED], ids=["autograd", "functional", "compiled"]
+)
 def test_who_takes_gradients_and_makes_no_optimizer_is_not_accused(
-    write_script: Callable[..., Path], run_child: Callable[..., Any], text: str, by: str
+    write_script: Callable[..., Path], run_child: Callable[..., Any], text: str
 ) -> None:
     run = run_child(write_script(text), {"threads": 1}, mode="apply")
     assert run.returncode == 0, run.output
-    assert GRADIENTS.format(by) in run.output.splitlines()
+    assert GRADIENTS.format("torch.autograd.grad") in run.output.splitlines()
 
 
 def test_gradients_beside_an_optimizer_that_takes_no_step_are_no_training(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
-    text = AUTOGRAD.replace("{made}", "torch.optim.SGD([weight], lr=0.1)")
+    text = AUTOGRAD.replace("{made}", "optimizer = torch.optim.SGD([weight], lr=0.1)")
     run = run_child(write_script(text), {"threads": 1}, mode="apply")
     assert run.returncode == 8 and ENDED in run.output, run.output
+
+
+SCRIPTED = """
+    import torch
+
+    @torch.jit.script
+    def forces(place: torch.Tensor):
+        return torch.autograd.grad([(place * place).sum()], [place])[0]
+
+    def step(place):
+        return place - 0.1 * torch.autograd.grad((place * place).sum(), [place])[0]
+
+    print(forces(torch.ones(1, requires_grad=True)))
+    print(torch.compile(step, backend="eager")(torch.ones(1, requires_grad=True)).detach())
+"""
+
+
+def test_what_is_scripted_or_compiled_takes_its_gradients_as_written(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    run = run_child(write_script(SCRIPTED), {"threads": 1}, mode="apply")
+    assert run.returncode == 0, run.output
+    assert run.output.splitlines()[:2] == ["tensor([2.])", "tensor([0.8000])"]
 
 
 BESIDE_TENSORFLOW = """

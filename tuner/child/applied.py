@@ -66,6 +66,7 @@ class AppliedRun:
         self._pid = os.getpid()
         self._trained_in_fork = mmap.mmap(-1, 1)
         self._trained = False
+        self._gradients: list[str] = []
         self.started = StartedProcesses()
         self.unwatched: list[str] = []
 
@@ -129,6 +130,13 @@ class AppliedRun:
         else:
             self._trained_in_fork[0] = 1
 
+    def took_gradients(self, by: str) -> None:
+        """Gradients were taken by a function after which no step is seen: an update by hand may follow."""
+        if os.getpid() != self._pid:
+            self.started.add(by)
+        elif by not in self._gradients:
+            self._gradients.append(by)
+
     def training_begins(self) -> None:
         """Training was seen to begin where single steps aren't: it is told some seconds later."""
         if self._told or self._begun or os.getpid() != self._pid:
@@ -152,6 +160,9 @@ class AppliedRun:
         unseen = [] if trained or code else self._may_train_unseen()
         if unseen:
             self.say(f"no training step was seen here; {', '.join(unseen)} may have trained, without the profile")
+        elif self._gradients and not trained and not code:
+            by = ", ".join(self._gradients)
+            self.say(f"no training step was seen, but gradients were taken by {by}: an update by hand may have trained")
         elif not trained and code == 0 and not any(os.environ.get(name, "0") != "0" for name in RANKS):
             self.say(f"no training step was seen; exit status {NOT_TRAINED} instead of 0")
             self.say(
@@ -166,11 +177,12 @@ class AppliedRun:
         main = threading.main_thread()
         threads = [each.name for each in threading.enumerate() if each is not main and not each.daemon]
         rpc = getattr(sys.modules.get("torch.distributed.rpc"), "_init_counter", 0)
-        return [
+        found = [
             *self.unwatched, *self.started.may_train, *libraries_that_train(),
             *(f"the thread {name}" for name in threads),
             *(["processes that are called by torch.distributed.rpc"] if rpc else []),
         ]  # fmt: skip
+        return list(dict.fromkeys(found))
 
     def say(self, text: str) -> None:
         """Prints a line for people, once; of several ranks the first one speaks."""

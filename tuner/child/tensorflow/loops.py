@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 
+from ..applied import AppliedRun
 from ..call_sites import line_stack
 from ..evidence import Finding
 from ..own_batches import OwnBatches, Spot
@@ -71,6 +72,8 @@ class LoopWatch:
         wanted = self.session.knobs.wants("jit_compile") or bool(
             self.iterations.sources.known and self.iterations.datasets is not None
         )
+        if self.session.applied is not None and self.session.request.config:
+            self._note_graphs(self.session.applied)
         if not (self.session.measuring or wanted):
             if self.session.request.config:
                 patch(self.tf.GradientTape, "gradient", self._noting)
@@ -96,6 +99,24 @@ class LoopWatch:
         )  # fmt: skip
 
     # gradients
+
+    def _note_graphs(self, applied: AppliedRun) -> None:
+        """Has gradients noted that are taken without a tape: in which session or function they run isn't seen."""
+
+        def taking(by: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+            def make(original: Callable[..., Result]) -> Callable[..., Result]:
+                def gradients(*args: object, **kwargs: object) -> Result:
+                    applied.took_gradients(by)
+                    return original(*args, **kwargs)
+
+                return not_converted(gradients)
+
+            return make
+
+        v1 = self.tf.compat.v1
+        patch(self.tf, "gradients", taking("tf.gradients"))
+        patch(v1, "gradients", taking("tf.gradients"))
+        patch(v1.train.Optimizer, "compute_gradients", taking("an optimizer of TensorFlow 1"))
 
     def _noting(self, original: Callable[..., Result]) -> Callable[..., Result]:
         """Says that something is trained, and does nothing else: also where it is traced only."""

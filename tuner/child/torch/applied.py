@@ -30,7 +30,7 @@ def watch(watches: TorchWatches) -> None:
     if watches.session.knobs.wants("lr_scale"):
         _drop_rates_without_their_batch(looks)
 
-    compiled = _while_compiling(applied)
+    compiled = _while_compiling(applied.trains)
 
     def step_ended(optimizer: Optimizer, args: object, kwargs: object) -> None:
         # Counting in a graph would have the graph compiled anew with each step.
@@ -44,11 +44,11 @@ def watch(watches: TorchWatches) -> None:
     _watch_updates_by_hand(watches, applied)
 
 
-def _while_compiling(applied: AppliedRun) -> Callable[[], int]:
-    """Says that steps are taken while a graph with them is made, of which the graph itself knows nothing."""
+def _while_compiling(note: Callable[[], object]) -> Callable[[], int]:
+    """Notes what is done while a graph with it is made, of which the graph itself knows nothing."""
 
     def compiled() -> int:
-        applied.trains()
+        note()
         return 0
 
     vars(compiled)["_dynamo_marked_constant"] = True  # torch.compiler.assume_constant_result, without its imports
@@ -70,6 +70,41 @@ def _watch_updates_by_hand(watches: TorchWatches, applied: AppliedRun) -> None:
         return run
 
     patch(torch.autograd, "backward", backward)  # not where fp16 has done it: that needs an optimizer
+    _watch_gradients(watches, applied)
+
+
+def _watch_gradients(watches: TorchWatches, applied: AppliedRun) -> None:
+    """Of ``torch.func`` as well. TorchScript, which knows the function itself, is told of the one in its place."""
+    autograd = watches.torch.autograd
+    register = getattr(sys.modules.get("torch.jit._builtins"), "_register_builtin", None)
+    if register is not None:
+        patch(autograd, "grad", _taking_gradients(watches, applied))
+        register(autograd.grad, "aten::grad")
+
+
+def _taking_gradients(
+    watches: TorchWatches, applied: AppliedRun
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Where the script makes no optimizer, what it does with these gradients may be an update, or a picture of them."""
+    torch, steps = watches.torch, watches.steps
+
+    def note() -> None:
+        if not steps.optimizers:
+            applied.took_gradients("torch.autograd.grad")
+
+    compiled = _while_compiling(note)
+
+    def taking(original: Callable[..., Result]) -> Callable[..., Result]:
+        def grad(*args: object, **kwargs: object) -> Result:
+            if torch.compiler.is_compiling():
+                compiled()
+            else:
+                note()
+            return original(*args, **kwargs)
+
+        return grad
+
+    return taking
 
 
 def _drop_rates_without_their_batch(looks: AppliedKnobs) -> None:
