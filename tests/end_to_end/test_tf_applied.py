@@ -143,7 +143,7 @@ def test_a_strategy_that_cannot_be_had_makes_a_trial_infeasible(write_script: Wr
 
 
 FOLDS = """
-    import gc, weakref
+    import gc, sys, weakref
     import tensorflow as tf
     weights = []
 
@@ -160,7 +160,7 @@ FOLDS = """
         for number in range(3):
             step(tf.ones((8, 4)))
 
-    for number in range(8):
+    for number in range(int(sys.argv[1])):
         fold()
         gc.collect()
     print("alive", sum(weight() is not None for weight in weights))
@@ -169,7 +169,15 @@ FOLDS = """
 
 def test_what_a_script_lets_go_is_let_go(write_script: Write, run_child: Run) -> None:
     """A training in folds: each has a model and a function of its own, and all of them stayed in memory."""
-    run = run_child(write_script(FOLDS), {"jit_compile": True}, mode="apply")
+    run = run_child(write_script(FOLDS), {"jit_compile": True}, mode="apply", argv=("8",))
     assert run.returncode == 0 and "in effect: jit_compile" in run.output, run.output
     (alive,) = re.findall(r"^alive (\d+)$", run.output, re.MULTILINE)
     assert int(alive) <= 2, "the newest one, and the one before it"
+
+
+@pytest.mark.parametrize("folds", ["1", "7"])
+def test_what_was_compiled_is_in_effect_when_it_is_gone(write_script: Write, run_child: Run, folds: str) -> None:
+    """A script that ends in its first steps, or tells of itself in the first one of another function."""
+    script = write_script(FOLDS.replace("range(3)", "range(1 if len(weights) > 6 else 3)"))
+    run = run_child(script, {"jit_compile": True}, mode="apply", strict=True, argv=(folds,))
+    assert run.returncode == 0 and "after" in run.output and "steps in effect: jit_compile" in run.output, run.output

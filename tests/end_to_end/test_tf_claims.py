@@ -3,6 +3,7 @@
 # mypy: disable-error-code="untyped-decorator, name-defined, misc"
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -125,6 +126,21 @@ def test_xla_by_promotion_is_verified(begin: Begin, method: bool) -> None:
     assert trial.evidence("jit_compile") == ("verified", "")
     assert trial.loops.activity() == before + 2, "the script's trace and what was compiled"
     assert (trial.steps, trial.samples) == (10, 100)
+
+
+def test_functions_that_are_gone_at_the_end_ran_compiled_all_the_same(begin: Begin) -> None:
+    """A script may make its step anew with each epoch, and the last one may be called just once."""
+    trial = begin({"jit_compile": True})
+    net = Net()
+    for epoch in (batches(10), batches(10), batches(10).take(1)):
+        step = tf.function(net.step)
+        for x, y in epoch:
+            step(x, y)
+        del step
+        gc.collect()
+    assert all(entry.function is None for entry in trial.loops.functions.training)
+    trial.end()
+    assert trial.evidence("jit_compile") == ("verified", "")
 
 
 def test_a_flag_on_a_traced_function_is_no_compilation(begin: Begin) -> None:
