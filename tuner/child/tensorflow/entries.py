@@ -20,8 +20,9 @@ class TracedFunction:
     ``written_jit``: whether the script asked for XLA. ``code``: what tells it from others, the same where the script
     makes it anew. ``sources``: keys of the data sources among its arguments; ``fetches``: whether it fetches batches
     itself; ``captures``: from data that are no argument. ``example``: specifications of its arguments. ``chosen``: what
-    runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``counted``: steps so far;
-    ``is_steady``: each call has been one step, and isn't asked any more.
+    runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``is_compiled``: whether what runs was
+    compiled when it was traced last, where the config asks. ``counted``: steps so far; ``is_steady``: each call has
+    been one step, and isn't asked any more.
     """
 
     reference: weakref.ref[Function]
@@ -43,6 +44,7 @@ class TracedFunction:
     promoted_calls: int = 0
     refused: str = ""
     is_refused: bool = False
+    is_compiled: bool = False
     counted: float = 0.0
     updates_before: int = 0
     is_steady: bool = False
@@ -59,3 +61,7 @@ class TracedFunction:
     def function(self) -> Function | None:
         """The script's own; None once it is gone."""
         return self.reference()
+
+    def let_go(self) -> None:
+        """Keeps nothing that holds weights; for a function that is gone, of which no step is counted any more."""
+        self.graphs, self.optimizer, self.example, self.chosen = [], None, None, None

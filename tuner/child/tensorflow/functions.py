@@ -106,7 +106,7 @@ class FunctionWatch:
             self.current = None
             self.tracing.call_ended()
         if entry.takes_gradients:
-            self._ended(entry, chosen, args, kwargs)
+            self._ended(entry, entry.chosen or function, args, kwargs)
         entry.calls += 1
         if entry.refused and self.session.measuring:
             self.session.fail("compile-failure", entry.refused)
@@ -157,7 +157,7 @@ class FunctionWatch:
         if not entry.takes_gradients:
             entry.takes_gradients = True
             if self.session.applied is not None:
-                self._forget_the_dead()
+                self._let_the_dead_go()
             self.training.append(entry)
         # Each replica traces in a thread of its own, and a GAN has several tapes: the first of both counts.
         entry.leading_thread = entry.leading_thread or threading.get_ident()
@@ -169,11 +169,11 @@ class FunctionWatch:
         scalar = target if alone and isinstance(target, self.tf.Tensor) else None
         entry.counters.add(loss=scalar, gradients=1)
 
-    def _forget_the_dead(self) -> None:
-        """Of an applied run nothing is told at its end, and the graphs of functions that are gone hold weights."""
-        alive = [entry for entry in self.training if entry.function is not None]
-        self.training.clear()
-        self.training.extend(alive)
+    def _let_the_dead_go(self) -> None:
+        """An applied run goes on to its real end, and the graphs of functions that are gone hold weights."""
+        for entry in self.training:
+            if entry.function is None:
+                entry.let_go()
 
     def _keep_graph(self, entry: TracedFunction) -> None:
         graph = outermost(self.tf)
@@ -204,6 +204,8 @@ class FunctionWatch:
             self.traces[entry.code] += new
             entry.updates = entry.updates or (entry.optimizer is None and any(map(updates_variables, entry.graphs)))
             entry.example = self._specs(args, kwargs)
+            if "jit_compile" in self.session.request.config:  # asked now: at the end the function may be gone
+                entry.is_compiled = any(map(is_compiled, chosen._list_all_concrete_functions()))
         self.calls[entry.code] += 1
         if self.session.applied is not None:
             self.session.applied.stepped()
@@ -272,22 +274,17 @@ class FunctionWatch:
         Functions that differ, and those that never ran compiled, are the opposite of what the config asks for.
         """
         wanted = bool(self.session.request.config.get("jit_compile"))
-        functions = [entry for entry in self.training if entry.calls > 1 and entry.function is not None]
+        functions = [entry for entry in self.training if entry.calls > 1]
         if not functions:
             return None
         changed = sum(entry.promoted_calls > 0 for entry in functions)
-        flags = [self._runs_compiled(entry) for entry in functions]
+        flags = [entry.is_compiled for entry in functions]
         if any(flag != wanted for flag in flags):
             why = f"{sum(flags)} of {len(flags)} training functions are compiled"
             return Compilation(not wanted, len(flags), changed, why)
         if wanted and self.session.device.xla_runs_in_threads and not xla_threads():
             return Compilation(False, len(flags), changed, "no code of XLA's has run")
         return Compilation(wanted, len(flags), changed)
-
-    def _runs_compiled(self, entry: TracedFunction) -> bool:
-        function = entry.chosen or entry.function
-        listed = function._list_all_concrete_functions() if function is not None else ()
-        return any(map(is_compiled, listed))
 
     def literal_rows(self, rows: int, *, retrace: bool) -> str:
         """Why another batch size wouldn't reach the whole training step; "" where nothing says so.
