@@ -200,7 +200,15 @@ TENSORFLOW = """
                 print(saver.save(session, "./v1.ckpt"), saver.save(session, "./v1.ckpt", global_step=int(value)))
                 saver.restore(session, "./v1.ckpt")
                 print(session.run(kept), v1.train.latest_checkpoint("."))
+                print(saver.save(sess=session, save_path="./v1.ckpt"), saver.restore(sess=session, save_path="./v1.ckpt"))
                 print(sorted(name for name in os.listdir(".") if "v1" in name))
+        # and without one
+        eager = tf.Variable(value, name="eager")
+        saver = v1.train.Saver([eager])
+        print(saver.save(None, "./eager"), saver.save(sess=None, save_path="./eager", global_step=1))
+        eager.assign(0.0)
+        saver.restore(None, "./eager")
+        print(eager.numpy(), saver.last_checkpoints, sorted(name for name in os.listdir(".") if "eager" in name))
         # checkpoints: a manager that resumes, and sweeps what is too many
         variable = tf.Variable(0.0)
         checkpoint = tf.train.Checkpoint(variable=variable)
