@@ -41,9 +41,10 @@ def divert_checkpoint_reader(overlay: Overlay, module: ModuleType) -> None:
 
 
 def divert_saver(overlay: Overlay, module: ModuleType) -> None:
-    """``Saver`` of TensorFlow 1, whose session writes and reads the files."""
+    """``Saver`` of TensorFlow 1: its session writes and reads the files, or where there is none, it does."""
     patch(module.Saver, "save", lambda original: _by_session(overlay, original))
     patch(module.Saver, "restore", lambda original: _by_session(overlay, original))
+    patch(module.Saver, "_build_eager", lambda original: _eagerly(overlay, original))
 
 
 def divert_saving(overlay: Overlay, module: ModuleType) -> None:
@@ -135,36 +136,60 @@ def _checkpoint_written(
 def _by_session(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
     """Meanwhile the session runs what writes or reads a checkpoint with another path."""
 
-    def call(saver: Any, session: Any, *args: object, **kwargs: object) -> Result:
+    def call(saver: Any, *args: object, **kwargs: object) -> Result:
+        session: Any = args[0] if args else kwargs.get("sess")
         definition, run = saver.saver_def, getattr(session, "run", None)
         if definition is None or run is None or not hasattr(session, "__dict__"):
-            return original(saver, session, *args, **kwargs)
+            return original(saver, *args, **kwargs)
 
         def running(fetches: object, feed_dict: object = None, *others: object, **options: object) -> object:
             name = definition.filename_tensor_name
             at = feed_dict.get(name) if isinstance(feed_dict, dict) else None
-            path = gfile.local(overlay, at)
 
             def run_at(place: object) -> object:
                 fed = {**feed_dict, name: place} if isinstance(feed_dict, dict) and at is not None else feed_dict
                 return run(fetches, fed, *others, **options)
 
-            if path is None or fetches not in (definition.save_tensor_name, definition.restore_op_name):
-                return run_at(at)
             if fetches == definition.restore_op_name:
                 return run_at(_seen_prefix(overlay, at))
-            folder, begin = os.path.split(path)
-            if not _is_led(overlay, folder, (begin + ".",)):
-                _note(overlay, folder, begin)
-                return run_at(at)
-            with _led(overlay, folder) as made:
-                run_at(os.path.join(made, begin))
-            return at
+            if fetches == definition.save_tensor_name:
+                return _saved_at(overlay, at, run_at)
+            return run_at(at)
 
         with instead(session, "run", running):
-            return original(saver, session, *args, **kwargs)
+            return original(saver, *args, **kwargs)
 
     return call
+
+
+def _eagerly(overlay: Overlay, original: Callable[..., None]) -> Callable[..., None]:
+    """Without a session a checkpoint is written or read while what would do so is built."""
+
+    def _build_eager(saver: Any, checkpoint_path: object, build_save: bool, build_restore: bool) -> None:
+        def build_at(place: object) -> object:
+            original(saver, place, build_save, build_restore)
+            return saver.saver_def
+
+        if not build_save:
+            build_at(_seen_prefix(overlay, checkpoint_path))
+        elif _saved_at(overlay, checkpoint_path, build_at) is checkpoint_path:
+            saver.saver_def.save_tensor_name = checkpoint_path
+
+    return _build_eager
+
+
+def _saved_at(overlay: Overlay, given: object, save_at: Callable[[object], object]) -> object:
+    """What saving at a checkpoint's path gives: the path itself where it was led, and written somewhere else."""
+    path = gfile.local(overlay, given)
+    if path is None:
+        return save_at(given)
+    folder, begin = os.path.split(path)
+    if not _is_led(overlay, folder, (begin + ".",)):
+        _note(overlay, folder, begin)
+        return save_at(given)
+    with _led(overlay, folder) as made:
+        save_at(os.path.join(made, begin))
+    return given
 
 
 def _note(overlay: Overlay, folder: str, begin: str) -> None:
