@@ -129,7 +129,7 @@ TRANSFORMERS = """
 """
 
 TENSORFLOW = """
-    import os, shutil, sys
+    import glob, os, shutil, sys
     import numpy as np, tensorflow as tf
     gfile = tf.io.gfile
     preparing = sys.argv[1:] == ["prepare"]
@@ -167,11 +167,11 @@ TENSORFLOW = """
         if preparing:
             gfile.makedirs("old/a")
             tf.io.write_file("old/a/x.txt", "theirs")
-            numbers(data.cache("stale-" + top))
-            numbers(data.cache("old/stale"))
+            for path in ("stale-" + top, "old/stale", "near-" + top, f"near-{top}_1"):
+                numbers(data.cache(path))
         else:
             for path in os.listdir("."):
-                if path.startswith("stale-"):
+                if path.startswith(("stale-", f"near-{top}_1")):
                     os.remove(path)
             for folder in ("old", "snap-" + top):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -179,7 +179,14 @@ TENSORFLOW = """
             fresh = data.map(lambda x: x + 100)
             for path in ("stale-" + top, "old/stale"):
                 print(numbers(fresh.cache(path)))
-            print(numbers(fresh.snapshot("snap-" + top)))
+            print(numbers(fresh.snapshot("snap-" + top)), numbers(fresh.cache("near-" + top)))
+            for times in (10, 20):
+                for path in glob.glob("stale-*"):
+                    os.remove(path)
+                again = data.map(lambda x: x * times).cache("stale-" + top)
+                for names in (gfile.listdir("."), os.listdir(".")):
+                    print([name for name in names if name.startswith("stale-")])
+                print(numbers(again), [(path, os.path.exists(path)) for path in sorted(glob.glob("stale-*"))])
             shutil.rmtree("old")
             try:
                 tf.io.read_file("old/a/x.txt")
@@ -200,7 +207,8 @@ TENSORFLOW = """
                 print(saver.save(session, "./v1.ckpt"), saver.save(session, "./v1.ckpt", global_step=int(value)))
                 saver.restore(session, "./v1.ckpt")
                 print(session.run(kept), v1.train.latest_checkpoint("."))
-                print(saver.save(sess=session, save_path="./v1.ckpt"), saver.restore(sess=session, save_path="./v1.ckpt"))
+                by_name = {"sess": session, "save_path": "./v1.ckpt"}
+                print(saver.save(**by_name), saver.restore(**by_name))
                 print(sorted(name for name in os.listdir(".") if "v1" in name))
         # and without one
         eager = tf.Variable(value, name="eager")
