@@ -332,10 +332,10 @@ class Overlay:
         return place
 
     def listed(self, folder: str, names: Iterable[str]) -> list[str]:
-        """Those of a folder's names that the script hasn't removed."""
+        """Those of a folder's names that the script hasn't removed, or has made anew."""
         real = self.real(folder)
         keys = ((name, os.path.join(real, os.fsdecode(name))) for name in names)
-        return [name for name, key in keys if key in self.diverted or key not in self.removed]
+        return [name for name, key in keys if key not in self.removed or os.path.lexists(self.diverted.get(key, ""))]
 
     def remove(self, path: str) -> None:
         """The script sees nothing at the path of the user's from now on."""

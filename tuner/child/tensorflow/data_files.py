@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TypeVar
@@ -14,6 +15,8 @@ from ..python_files import with_path
 from .gfile import local, seen
 
 Result = TypeVar("Result")
+_OF_ONE_NAME = r"(\.index|\.data-.*|_\d+\.lockfile)?"
+"""How the names end of what lies on disk under one name: a snapshot's folder, the files of a cache."""
 
 
 def divert_cache(overlay: Overlay, module: ModuleType) -> None:
@@ -99,15 +102,21 @@ def _scratch(
 
 
 def _where_removed(overlay: Overlay, name: str) -> str | None:
-    """The trial's place, where the script removed what begins so of the user's: that would be read still."""
+    """The trial's place, where the script removed what was the user's there: that would be read still.
+
+    What takes its place is seen there from now on, and removed there.
+    """
     folder = os.path.dirname(name)
     place = place_for(overlay, folder)
     if place != folder:
         return os.path.join(place, os.path.basename(name))
-    real = overlay.entry(name)
-    if not any(key == real or key.startswith((f"{real}.", f"{real}_")) for key in overlay.removed):
+    files = re.compile(re.escape(overlay.entry(name)) + _OF_ONE_NAME)
+    removed = [key for key in overlay.removed if files.fullmatch(key)]
+    if not removed:
         return None
     with overlay.working():
+        for key in removed:
+            overlay.target(key, follow=False)
         return overlay.target(name, follow=False)
 
 

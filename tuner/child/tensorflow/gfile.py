@@ -124,7 +124,7 @@ def _listing(overlay: Overlay, original: Callable[..., list[str]]) -> Callable[.
             return original(path)
         names = original(seen(overlay, path))
         with overlay.working():
-            return [entry for entry in names if overlay.view(os.path.join(name, entry), follow=False) is not None]
+            return overlay.listed(name, names)
 
     return call
 
