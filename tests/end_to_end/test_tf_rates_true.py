@@ -106,6 +106,36 @@ def test_a_queue_of_tf_data_is_seen_on_the_other_backends(run_child: Run, write_
     assert not any("can't be seen" in remark for remark in ran.facts["remarks"])
 
 
+GENERATED = """
+    import os
+    os.environ["KERAS_BACKEND"] = "BACKEND"
+    import keras, numpy, tensorflow as tf
+    elements = tf.data.Dataset.range(800).prefetch(400)
+
+    def batches():
+        while True:
+            rows = []
+            for element in elements:
+                rows.append([float(element) / 800])
+                if len(rows) == 8:
+                    yield numpy.array(rows), numpy.array(rows)
+                    rows = []
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(batches(), epochs=1, steps_per_epoch=400, verbose=0)
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
+def test_what_a_generator_reads_ahead_is_no_queue_of_batches(run_child: Run, write_script: Write, backend: str) -> None:
+    """Its elements were taken for batches of 8, and a window that made some of these seemed to live on a stock."""
+    window = {"max_s": 100, "min_s": 100, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.005}
+    ran = run_child(write_script(GENERATED.replace('"BACKEND"', repr(backend))), window=window)
+    assert ran.returncode == 0, ran.output
+    assert {ready for block in ran.of("block") for ready in (block["ready_before"], block["ready_after"])} == {None}
+
+
 @pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
