@@ -160,6 +160,7 @@ class FitWatch:
         elif call.fed_by == "pydataset" and x is not None:
             call.workers = call.written["workers"] = int(x.workers)
         self.steps.queues.pydataset = x if call.fed_by == "pydataset" else None
+        self.steps.queues.is_dataset = call.fed_by == "dataset"
 
     def _kind_of(self, x: object) -> str:
         if _is_dataset(x):

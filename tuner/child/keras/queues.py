@@ -19,12 +19,13 @@ Result = TypeVar("Result")
 class FitQueues:
     """Of the current call of ``fit``. ``pydataset``: what feeds it, None where that is none.
 
-    ``pipeline``: of what feeds it, None where that is no dataset of tf.data, or isn't iterated yet.
+    ``is_dataset``: whether one of tf.data feeds it; ``pipeline``: of what does, None where it isn't iterated yet.
     """
 
     def __init__(self, pipeline: ReadyWatch | None) -> None:
         self.pipeline = pipeline
         self.pydataset: object = None
+        self.is_dataset = False
         self._enqueuer: Callable[[], Enqueuer | None] = lambda: None
         self._is_new = False
         self._left_over = 0

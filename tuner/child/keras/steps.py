@@ -216,8 +216,8 @@ class StepWatch:
                 self.loops.functions.tracing.call_ended()
 
     def iterated(self, iterator: DatasetIterator) -> None:
-        """Something iterates over a dataset: training does, where a batch of it is waited for in Python."""
-        if self.batches.fetching:
+        """Something iterates over a dataset: training does, where it is fed by one and waits for a batch in Python."""
+        if self.batches.fetching and self.queues.is_dataset:
             self.queues.fetches_from(iterator)
 
     def _in_python(self, function: TrainFunction, args: tuple[object, ...]) -> object:
