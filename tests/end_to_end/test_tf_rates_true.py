@@ -176,7 +176,7 @@ def test_where_a_queue_cannot_be_seen_the_window_is_longer_and_says_so(run_child
     assert all(block["ready_after"] is None for block in window)
     assert sum(block["seconds"] for block in window) > 0.7, "48 steps take longer than twice the cap"
     assert any("prefetch 16 batches" in remark and "can't be seen" in remark for remark in ran.facts["remarks"])
-    assert ran.facts["unseen_batches"] == 16
+    assert ran.facts["unseen_samples"] == 16 * 4
 
 
 def test_of_a_stock_that_tensorflow_chooses_itself_nothing_is_promised(run_child: Run, write_script: Write) -> None:
@@ -185,11 +185,11 @@ def test_of_a_stock_that_tensorflow_chooses_itself_nothing_is_promised(run_child
     ran = run_child(path, window={"max_s": 0.2, "min_s": 0.2})
     [remark] = [each for each in ran.facts["remarks"] if "can't be seen" in each]
     assert "windows are longer" not in remark and remark.endswith("nothing is taken off a rate for it")
-    assert ran.facts["unseen_batches"] == 0
+    assert ran.facts["unseen_samples"] == 0
 
 
 def test_what_was_seen_is_not_called_unseen_once_the_script_has_ended(run_child: Run, write_script: Write) -> None:
     """Its iterators are gone by then: it was told that its queue can't be seen."""
     text = script(write_script, START + LOOP.replace("enumerate(batches)", "enumerate(batches.take(20))"), LOAD_S=0.01)
     ran = run_child(text, window={"max_s": 100, "min_s": 100, "warmup_s": 0.0, "warmup_steps": 1})
-    assert ran.facts["unseen_batches"] == 0 and not any("can't be seen" in each for each in ran.facts["remarks"])
+    assert ran.facts["unseen_samples"] == 0 and not any("can't be seen" in each for each in ran.facts["remarks"])

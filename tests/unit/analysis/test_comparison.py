@@ -303,10 +303,24 @@ def test_a_trial_in_another_unit_than_the_baseline_has_no_gain() -> None:
     assert choose_candidates(trials, worlds.OBJECTIVE, 3) == ()
 
 
+STOCK = 64 * 32
+"""Samples of 64 batches that may have lain ready before a window of 600 steps."""
+
+
 @pytest.mark.parametrize("steps", [600, 6000], ids=["from the first step", "from a pause before the window"])
-@pytest.mark.parametrize(("unseen", "verdict"), [(0, Verdict.IMPROVED), (64, Verdict.KEEP_BASELINE)])
-def test_what_may_have_lain_ready_unseen_proves_nothing(unseen: int, verdict: Verdict, steps: int) -> None:
-    """A candidate lives on a deep queue to the last of a window's 600 steps: a tenth faster, by nothing else.
+@pytest.mark.parametrize(
+    ("unseen", "a_step", "faster", "verdict"),
+    [
+        pytest.param(0, 32, 1.1, Verdict.IMPROVED, id="nothing"),
+        pytest.param(STOCK, 32, 1.1, Verdict.KEEP_BASELINE, id="a step a batch"),
+        pytest.param(STOCK, 8, 1.4, Verdict.KEEP_BASELINE, id="four steps a batch"),
+        pytest.param(STOCK, 128, 1.1, Verdict.IMPROVED, id="four batches a step"),
+    ],
+)
+def test_what_may_have_lain_ready_unseen_proves_nothing(
+    unseen: int, a_step: int, faster: float, verdict: Verdict, steps: int
+) -> None:
+    """A candidate lives on a deep queue to the last of a window's 600 steps: so much faster, by nothing else.
 
     The same gain is proven where the queue is seen, or there is none. A late pause (a compilation) fills it anew.
     """
@@ -314,15 +328,16 @@ def test_what_may_have_lain_ready_unseen_proves_nothing(unseen: int, verdict: Ve
     def outcome(rate: float) -> Outcome:
         made = worlds.measured(rate)
         assert made.measurement is not None
-        blocks = tuple(replace(block, steps=50) for block in made.measurement.blocks)
+        blocks = tuple(replace(block, steps=50, samples=50.0 * a_step) for block in made.measurement.blocks)
         return replace(
             made, measurement=replace(made.measurement, blocks=blocks),
-            knowledge=replace(made.knowledge, steps=steps, unseen_batches=unseen),
+            knowledge=replace(made.knowledge, steps=steps, unseen_samples=unseen),
         )  # fmt: skip
 
     rates: dict[str, list[float | Outcome]] = {
-        "0": [outcome(rate) for rate in (100.0, 101.0, 99.0)], "2": [outcome(rate) for rate in (110.0, 111.0, 109.0)]
-    }  # fmt: skip
+        "0": [outcome(rate) for rate in (100.0, 101.0, 99.0)],
+        "2": [outcome(rate * faster) for rate in (100.0, 101.0, 99.0)],
+    }
     schedule = Schedule((SEARCH[1],), 3, 0)
     winner = decide(schedule, run_all(schedule, rates), worlds.OBJECTIVE)
     assert winner is not None and winner.verdict is verdict

@@ -13,6 +13,7 @@ import pytest
 from support.in_process import Log, session_of
 
 from tuner.child.devices.base import Device
+from tuner.child.keras.adapter import KerasAdapter
 from tuner.child.keras.counters import BatchCounters
 from tuner.child.keras.evidence import Observation
 from tuner.child.keras.queues import FitQueues
@@ -107,6 +108,33 @@ def test_a_queue_of_another_version_is_not_looked_into() -> None:
     enqueuer = cast(Any, type("Enqueuer", (), {"py_dataset": dataset})())
     queues._enqueuer = lambda: enqueuer
     assert (queues.samples(8), queues.capacity(8)) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "unit", "stock", "steps"),
+    [
+        pytest.param(3200, "samples", 16 * 32, 48, id="a step a batch"),
+        pytest.param(800, "samples", 16 * 32, 4 * 48, id="four steps a batch"),
+        pytest.param(12_800, "samples", 16 * 32, 12, id="four batches a step"),
+        pytest.param(0, "steps", 16, 48, id="steps alone are counted"),
+    ],
+)
+def test_a_stock_that_cannot_be_seen_is_told_in_what_is_counted(
+    samples: int, unit: str, stock: int, steps: int
+) -> None:
+    """And a window is three times as long as such a stock, whatever a step takes of it."""
+    session = _session(Card(), Log())
+    queues = SimpleNamespace(is_unseen=True, capacity=lambda size: 0)
+    fit = SimpleNamespace(queues=queues, largest_batch=32)
+    adapter = KerasAdapter(session)
+    adapter._reads_loss = False
+    adapter.watches.datasets = cast(Any, SimpleNamespace(prefetched=16))
+    adapter.watches.fits = cast(Any, SimpleNamespace(call=SimpleNamespace(fed_by="dataset"), steps=fit))
+    session.clock.total_steps, session.clock.total_samples = 100, float(samples)
+    session.facts.unit = unit
+    adapter.on_block()
+    adapter._remark_what_is_unseen()
+    assert (session.facts.unseen_samples, session.clock.min_window_steps) == (stock, steps)
 
 
 @pytest.mark.parametrize(
