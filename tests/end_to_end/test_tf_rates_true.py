@@ -180,7 +180,7 @@ def test_where_a_queue_cannot_be_seen_the_window_is_longer_and_says_so(run_child
 
 
 def test_of_a_stock_that_tensorflow_chooses_itself_nothing_is_promised(run_child: Run, write_script: Write) -> None:
-    """It was told that windows are longer for it, and that it is as deep as TensorFlow likes: it is 1 or 2 deep."""
+    """It was told that windows are longer for it. How deep it is nobody knows."""
     path = script(write_script, START + UNSEEN + FIT, PREFETCH=-1, FIRST_S=0.1, LOAD_S=0.01)
     ran = run_child(path, window={"max_s": 0.2, "min_s": 0.2})
     [remark] = [each for each in ran.facts["remarks"] if "can't be seen" in each]

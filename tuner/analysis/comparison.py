@@ -173,7 +173,7 @@ def pairs_of(
             continue
         if measurements[0].unit != measurements[1].unit:
             continue  # steps against samples: their ratio is no gain
-        surely = _without_unseen(scores[1], measurements[1], after.outcome.knowledge.unseen_batches, objective)
+        surely = _without_unseen(scores[1], measurements[1], after.outcome.knowledge.unseen_samples, objective)
         rounds.append(((scores[0], surely), (measurements[0], measurements[1])))
     if calm_only:
         disturbed = _disturbed(schedule, [runs for _, runs in rounds])
@@ -187,14 +187,15 @@ def pairs_of(
     )
 
 
-def _without_unseen(score: float, measured: Measurement, unseen_batches: int, objective: Objective) -> float:
-    """A candidate's figure without the batches that may have lain ready before its window, where nothing shows it.
+def _without_unseen(score: float, measured: Measurement, unseen_samples: int, objective: Objective) -> float:
+    """A candidate's figure without what may have lain ready before its window, where nothing shows how much did.
 
-    A loop that lives on such a stock to the window's last step is faster by just so many: that is no speed of the
-    config's. Whatever pauses the loop before the window, a compilation, fills the stock anew.
+    A loop that lives on such a stock to the window's last step is faster by just so many samples, or steps where these
+    are counted: that is no speed of the config's. Whatever pauses the loop before the window, a compilation, fills the
+    stock anew.
     """
-    steps = sum(block.steps for block in measured.blocks)
-    kept = max(0.0, 1 - unseen_batches / steps) if steps else 1.0
+    taken = sum(block.samples for block in measured.blocks)
+    kept = max(0.0, 1 - unseen_samples / taken) if taken else 1.0
     least = 0.01  # a ratio needs figures above 0
     return score * max(kept, least) if objective.maximize else score / max(kept, least)
 

@@ -48,7 +48,7 @@ class ScriptFacts:
     arguments: dict[str, Value] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     wait_is_unseen: bool = False
-    unseen_batches: int = 0
+    unseen_samples: int = 0
     epoch: EpochUse | None = None
     tokens_per_sample: float = 0.0
     lengths_vary: bool = False

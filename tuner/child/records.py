@@ -66,8 +66,8 @@ class Knowledge:
     ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
-    ``wait_is_unseen``: nothing shows when the loop waits for its data. ``unseen_batches``: those that may have lain
-    ready before it trained, where nothing shows how many did. ``epoch``: what an epoch begins with.
+    ``wait_is_unseen``: nothing shows when the loop waits for its data. ``unseen_samples``: those, in the ``unit``, that
+    may have lain ready before the window, where nothing shows how many did. ``epoch``: what an epoch begins with.
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
@@ -118,7 +118,7 @@ class Knowledge:
     arguments: Mapping[str, Value] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     wait_is_unseen: bool = False
-    unseen_batches: int = 0
+    unseen_samples: int = 0
     epoch: EpochUse | None = None
     tokens_per_sample: float = 0.0
     lengths_vary: bool = False

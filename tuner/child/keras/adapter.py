@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -88,17 +89,37 @@ class KerasAdapter(Adapter):
         if self.session.request.window.until_samples:
             return None
         if watches.fits is not None and watches.fits.call is not None:
-            return watches.fits.steps.queues.samples(watches.fits.steps.largest_batch)
+            return watches.fits.steps.queues.samples(self._size)
         return watches.loops.iterations.ready_samples() if watches.loops is not None else None
+
+    @property
+    def _size(self) -> int:
+        """Samples in the largest batch of ``Model.fit``, in most batches of a loop; 0 where none were seen."""
+        fits, loops = self.watches.fits, self.watches.loops
+        if fits is not None and fits.call is not None:
+            return fits.steps.largest_batch
+        return loops.iterations.size if loops is not None else 0
+
+    @property
+    def _steps_a_batch(self) -> float:
+        """Steps that take one batch, by the samples so far; 1.0 where these aren't counted."""
+        clock = self.session.clock
+        return self._size * clock.total_steps / clock.total_samples if self._size and clock.total_samples else 1.0
+
+    def _counted(self, batches: int) -> int:
+        """The batches in what a rate counts: samples, or steps."""
+        clock, counts = self.session.clock, self.session.facts.unit == "samples"
+        a_step = clock.total_samples / clock.total_steps if counts and clock.total_steps else 1.0
+        return round(batches * self._steps_a_batch * a_step)
 
     @property
     def _capacity(self) -> int:
         """Batches that can lie ready: a window shorter than this measures a queue that was filled before."""
         watches, loops = self.watches, self.watches.loops
         if watches.fits is not None and watches.fits.call is not None:
-            seen = watches.fits.steps.queues.capacity(watches.fits.steps.largest_batch)
+            seen = watches.fits.steps.queues.capacity(self._size)
         else:
-            seen = loops.iterations.pipeline.capacity(loops.iterations.size) if loops is not None else 0
+            seen = loops.iterations.pipeline.capacity(self._size) if loops is not None else 0
         prefetched = watches.datasets.prefetched if watches.datasets is not None else 0
         return seen or (prefetched if isinstance(prefetched, int) else 0)
 
@@ -115,7 +136,7 @@ class KerasAdapter(Adapter):
         facts, hidden = self.session.facts, "what lies ready of them can't be seen"
         late = "after a slow start a rate may still hold some that were made before"
         if isinstance(prefetched, int):
-            facts.unseen_batches = prefetched
+            facts.unseen_samples = self._counted(prefetched)
             facts.remark(f"the data prefetch {prefetched} batches, and {hidden}: windows are longer for it, and {late}")
         else:
             facts.remark(
@@ -125,7 +146,7 @@ class KerasAdapter(Adapter):
 
     def on_block(self) -> None:
         """Reads the losses."""
-        self.session.clock.min_window_steps = 3 * self._capacity
+        self.session.clock.min_window_steps = math.ceil(3 * self._capacity * self._steps_a_batch)
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
         losses = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else {}

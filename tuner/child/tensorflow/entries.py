@@ -20,9 +20,9 @@ class TracedFunction:
     ``written_jit``: whether the script asked for XLA. ``code``: what tells it from others, the same where the script
     makes it anew. ``sources``: keys of the data sources among its arguments; ``fetches``: whether it fetches batches
     itself; ``captures``: from data that are no argument. ``example``: specifications of its arguments. ``chosen``: what
-    runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``is_compiled``: whether what runs was
-    compiled when it was traced last, where the config asks. ``counted``: steps so far; ``is_steady``: each call has
-    been one step, and isn't asked any more.
+    runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``is_compiled``: whether XLA compiles
+    what runs, as of its last trace, where the config asks. ``counted``: steps so far; ``is_steady``: each call has been
+    one step, and isn't asked any more.
     """
 
     reference: weakref.ref[Function]
