@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.torch_trials import begin
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 __all__ = ["begin"]
 
@@ -188,4 +188,53 @@ def test_samples_that_cannot_be_counted_as_the_baselines_were_are_no_figure(trai
     """Its window saw fewer loaders than the config's, which is faster."""
     text = ROLLOUTS.replace("LENGTH", "random.randrange(100, 300)")
     (failure,) = trained(text, {"threads": 1}, knowledge={"unit": "samples"}).of("failure")
-    assert failure["reason"] == "unsupported" and "another length each time" in failure["detail"]
+    assert failure["reason"] == "unsupported" and "none of them stands for the others" in failure["detail"]
+
+
+def train_and_validate(held_out: int, epochs: int, *, within: bool) -> None:
+    """On loaders that are made at one place; ``within``: an epoch is interrupted by validation, too."""
+    lengths = {"train": 320, "val": held_out, "test": held_out - 8}
+    data = {name: TensorDataset(torch.rand(length, 4)) for name, length in lengths.items()}
+    loaders = {name: DataLoader(each, 64, shuffle=name == "train") for name, each in data.items()}
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(epochs):
+        for name in ("val", "test"):
+            for (y,) in loaders[name]:
+                model(y)
+        for step, (x,) in enumerate(loaders["train"]):
+            for (y,) in loaders[("val", "test")[epoch % 2]] if within and step == 2 else ():
+                model(y)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("held_out", "within"), [(60, False), (120, False), (60, True)])
+def test_short_validation_is_no_training_in_turn(begin: Callable[..., Any], held_out: int, within: bool) -> None:
+    """Each of its few batches lies in the gap before a gradient, as a training batch does, in however many epochs."""
+    facts = []
+    for epochs in (1, 20):
+        known = {key: facts[0][key] for key in ("training_loaders", "unit")} if facts else {}
+        trial = begin({}, **known)
+        train_and_validate(held_out, epochs, within=within)
+        facts.append(trial.end())
+        assert not trial.log.of("failure")
+        assert facts[-1]["unit"] == "samples" and "num_workers" not in facts[-1]["left_out"]
+
+
+def test_why_samples_are_not_counted_is_true_of_loaders_of_one_length(begin: Callable[..., Any]) -> None:
+    trial = begin()
+    clients = [DataLoader(TensorDataset(torch.rand(64, 4)), batch_size=8, shuffle=True) for _ in range(4)]
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in (0, 2, 1, 3, 0):
+        for (x,) in clients[number]:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    facts = trial.end()
+    assert facts["unit"] == "steps"
+    assert facts["left_out"]["num_workers"] == (
+        "the script trains in turn on loaders that it makes at one place, and none of them stands for the others"
+    )
