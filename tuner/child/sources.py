@@ -45,7 +45,8 @@ class DataSource:
 
     ``key``: ``stack``, ``#`` and a number that tells several of one place apart. ``stack``: the user's frames.
     ``fetches``: batches given. ``samples``: in all of them. ``sizes``: samples of a batch → batches of that size.
-    ``training_gaps``: gaps in which it was fetched. ``iterated``: whether an iteration began. ``dataset``: a weak
+    ``training_gaps``: gaps in which it was fetched. ``fed``: those of them whose gradient it fed itself: no primary
+    source was fetched in them, and it was the last one. ``iterated``: whether an iteration began. ``dataset``: a weak
     reference to the newest dataset, None once it is gone. ``first_start_s``: seconds from the beginning of the first
     iteration to its first batch; ``later_starts``, ``later_start_s``: number and sum of those of later iterations.
     ``thread``: the last that fetched. ``tokens``: of all its batches, padding left out; 0 where none are counted.
@@ -58,6 +59,7 @@ class DataSource:
     samples: float = 0.0
     sizes: dict[int, int] = field(default_factory=dict)
     training_gaps: int = 0
+    fed: int = 0
     iterated: bool = False
     dataset: Callable[[], object] = lambda: None
     first_start_s: float | None = None
@@ -217,6 +219,8 @@ class TrainingSources(Generic[Source]):
             for source in self._gap.values():
                 source.training_gaps += 1
             newest = next(reversed(self._gap.values()))
+            if self.primary is None or self.primary.key not in self._gap:
+                newest.fed += 1
             self._gap.clear()
             if self.primary is None:
                 self.primary = newest

@@ -14,7 +14,9 @@ NO_LOADER = "no DataLoader feeds the training steps"
 SHARED_OUT = "each worker makes batches of its own share of the data, whose last ones are short or dropped"
 LENGTHS_ALIKE = 1.01
 """Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
-DATA_CHANGE = "the script makes its loader anew for data of another length each time, and which one is which isn't seen"
+DATA_CHANGE = (
+    "the script trains in turn on loaders that it makes at one place, and none of them stands for the others"
+)
 FEWEST_IN_TURN = 2
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
@@ -99,14 +101,17 @@ class Observation:
         steps.trajectory.observe()
 
     def _data_change(self) -> bool:
-        """Whether loaders of ever other lengths train in turn, all made at one place: none stands for the others."""
+        """Whether loaders train in turn, all made at one place: ever new ones, or one a client.
+
+        Most of their batches feed a gradient. Of validation each may lie in a gap, but a training batch comes after it.
+        """
         primary = self.sources.primary
         if primary is None:
             return False
         training = self.sources.training()
         in_turn = [
             each for each in self.sources.at(primary.stack)
-            if each not in training and each.fetches > 1 and 2 * each.training_gaps >= each.fetches
+            if each not in training and each.fetches > 1 and 2 * each.fed >= each.fetches
         ]  # fmt: skip
         return len(in_turn) >= FEWEST_IN_TURN
 
