@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.file_attacks import state
@@ -24,7 +25,7 @@ from tuner.child.files import Overlay
 from tuner.child.patches import unpatch_all
 from tuner.child.places import Places
 from tuner.child.stale_reads import StaleReads
-from tuner.child.torch.files import is_model
+from tuner.child.torch.files import divert_torch, is_model
 
 
 @pytest.fixture
@@ -145,6 +146,31 @@ def test_what_a_variable_of_the_users_calls_a_cache_is_protected(
 )
 def test_models_are_told_from_data(saved: object, model: bool) -> None:
     assert is_model(saved) is model
+
+
+@pytest.mark.parametrize("from_storage", [False, True])
+def test_a_large_file_that_is_mapped_to_be_written_to_is_not_copied(
+    overlay: Overlay, tmp_path: Path, from_storage: bool
+) -> None:
+    """A corpus of 200 GB that is only read was copied in each trial."""
+    theirs = tmp_path / "project" / "corpus.bin"
+    with theirs.open("wb") as file:
+        file.truncate(2**28 + 1)
+    os.utime(theirs, (1, 1))
+    overlay.began = births.now() + 1
+    divert_torch(overlay, torch)
+    if from_storage:
+        mapped = torch.UntypedStorage.from_file("corpus.bin", nbytes=8, shared=True)
+    else:
+        mapped = torch.from_file("corpus.bin", True, 8, dtype=torch.uint8)
+    mapped[0] = 7
+    assert mapped[0] == 7 and theirs.read_bytes()[:1] == b"\0"
+    assert not overlay.diverted and not [path for path in (tmp_path / "trial").rglob("*") if path.name == "corpus.bin"]
+    assert isinstance(overlay.session.recorder, Log)
+    (note,) = overlay.session.recorder.of("note")
+    assert "corpus.bin" in note["text"] and "stays in memory" in note["text"]
+    longer = torch.UntypedStorage.from_file("corpus.bin", True, 2**28 + 8)
+    assert len(longer) == 2**28 + 8 and theirs.stat().st_size == 2**28 + 1, "which the trial's own version is made"
 
 
 def test_reads_of_the_old_version_are_seen(tmp_path: Path) -> None:
