@@ -50,7 +50,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "applied",
         "session",
         "arguments files own_batches trajectory movement",
-        "renames whole_paths folders carried",
+        "renames whole_paths folders carried mapped",
         "python_files",
         "adapter",
         "numpy formats torch tensorflow",
