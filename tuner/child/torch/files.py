@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import TypeVar
 
 from ..files import Overlay
+from ..mapped import is_kept_private
 from ..patches import patch
 from ..python_files import with_path
 
@@ -54,10 +56,14 @@ def loading(overlay: Overlay, original: Callable[..., Result], place: int) -> Ca
 
 
 def _mapped(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    """A file in memory; what is written to a shared one goes to the file."""
+    """A file in memory; what is written to a shared one goes to the file, unless that is a large one of the user's."""
 
     def from_file(filename: object, *args: object, **kwargs: object) -> Result:
         is_shared = args[0] if args else kwargs.get("shared")
+        if is_shared and is_kept_private(overlay, filename):
+            private = ((False, *args[1:]), kwargs) if args else (args, {**kwargs, "shared": False})
+            with suppress(RuntimeError):  # more is asked for than it holds, or than memory does
+                return original(filename, *private[0], **private[1])
         place = overlay.saving(filename, model=False, keep_content=True) if is_shared else overlay.loading(filename)
         return original(place, *args, **kwargs)
 
