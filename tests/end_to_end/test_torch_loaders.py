@@ -213,7 +213,7 @@ def train_and_validate(held_out: int, epochs: int, *, within: bool) -> None:
 @pytest.mark.parametrize(("held_out", "within"), [(60, False), (120, False), (60, True)])
 def test_short_validation_is_no_training_in_turn(begin: Callable[..., Any], held_out: int, within: bool) -> None:
     """Each of its few batches lies in the gap before a gradient, as a training batch does, in however many epochs."""
-    facts = []
+    facts: list[dict[str, Any]] = []
     for epochs in (1, 20):
         known = {key: facts[0][key] for key in ("training_loaders", "unit")} if facts else {}
         trial = begin({}, **known)
