@@ -209,3 +209,41 @@ def test_a_length_that_is_missing_departs() -> None:
     made.given = (Schedule("Steps", {"boundary 1": 5.0}, 40),)
     made.train(*[0.2] * 40, samples=64.0)
     assert made.departure() == "Steps has no boundary 2, as written 20"
+
+
+def stages(count: int, name: str = "CosineAnnealingLR", length: float = 16.0) -> list[dict[str, Any]]:
+    """A scheduler that is made anew so many times."""
+    return [{"name": name, "horizon": {"T_max": length}, "steps": 16}] * count
+
+
+@pytest.mark.parametrize(("seen", "known"), [(3, 70), (70, 3)])
+def test_a_run_that_gets_further_makes_more_schedulers(seen: int, known: int) -> None:
+    """One for each stage or fold: those that both runs made are held against each other."""
+    for length, departs in ((16.0, False), (64.0, True)):
+        made = course(SPLIT, rates=[[1, 0.1]], schedules=stages(known), optimizer_steps=1)
+        made.given = tuple(Schedule(**each) for each in stages(seen, length=length))
+        made.train(0.1)
+        assert made.departure() == departs * "CosineAnnealingLR has T_max 64, as written 16"
+        assert made.doubt() == ""
+
+
+def test_more_schedulers_of_a_freed_batch_are_doubted_briefly() -> None:
+    """How many samples each of them covers isn't known: those of all of them are."""
+    made = course(FREED, rates=[[1, 0.1]], schedules=stages(70), samples=640.0, optimizer_steps=1)
+    made.given = tuple(Schedule(**each) for each in stages(3))
+    made.train(*[0.2] * 20, samples=64.0)
+    assert made.departure() == ""
+    assert made.doubt() == (
+        "its schedules (3 CosineAnnealingLR) can't be held against those as written (70 CosineAnnealingLR)"
+    )
+
+
+def test_other_schedules_are_doubted_briefly() -> None:
+    made = course(SPLIT, rates=[[1, 0.1]], schedules=[*stages(2), *stages(70, "StepLR")], optimizer_steps=1)
+    made.given = tuple(Schedule(**each) for each in (*stages(1), *stages(1, "A"), *stages(1)) * 20)
+    made.train(0.1)
+    assert made.departure() == ""
+    assert made.doubt() == (
+        "its schedules (CosineAnnealingLR, A, 2 CosineAnnealingLR, A and 55 more) can't be held against those as "
+        "written (2 CosineAnnealingLR, 70 StepLR)"
+    )
