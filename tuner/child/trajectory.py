@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 
 from .counts import Schedule
 from .evidence import Finding
@@ -29,6 +30,7 @@ STEP_TOLERANCE = 0.1
 FEWEST_STEPS = 20
 _MOST_OPTIMIZERS = 8
 MOST_GROUPS = 64
+_MOST_NAMES = 4
 
 
 class Trajectory:
@@ -133,8 +135,10 @@ class Trajectory:
         noted = _by_step(self.rates, self.group_rates).items()
         if not any(step <= last and len(written.get((n, step), ())) == len(rates) for (n, step), rates in noted):
             return "the learning rate of no step is known both of it and of the script as written"
-        now, before = _names(self.session.facts.schedules), _names(known.schedules)
-        return "" if now == before else f"its schedules ({now}) can't be held against those as written ({before})"
+        own = self.session.facts.schedules
+        if self._are_comparable(own, known.schedules):
+            return ""
+        return f"its schedules ({_names(own)}) can't be held against those as written ({_names(known.schedules)})"
 
     @property
     def _is_comparable(self) -> bool:
@@ -148,6 +152,16 @@ class Trajectory:
         """Whether a step has as many samples as in the script as written, as far as the knobs say it."""
         request = self.session.request
         return _effective(request.config, request.knowledge) == _effective({}, request.knowledge)
+
+    def _are_comparable(self, own: Sequence[Schedule], written: Sequence[Schedule]) -> bool:
+        """Whether the schedules that both runs made are the same ones.
+
+        Where one is made for each stage or fold, a run that gets further makes more; of how many samples each of them
+        covers nothing is known then, only that it has to be as long where a step has as many.
+        """
+        alike = all(now.name == before.name for now, before in zip(own, written, strict=False))
+        further = bool(own and written) and self._has_same_steps
+        return alike and (further or len(own) == len(written))
 
     def _last_comparable(self, known: Knowledge) -> int:
         """The last step whose rate has to be the script's. A scaler skips steps, in each run others."""
@@ -178,10 +192,10 @@ class Trajectory:
     def _departing_schedule(self, known: Knowledge, *, same_steps: bool) -> str:
         """A scheduler has to cover as many samples as it does as written."""
         own = self.session.facts.schedules
-        if [schedule.name for schedule in own] != [schedule.name for schedule in known.schedules]:
+        if not self._are_comparable(own, known.schedules):
             return ""
         samples = self.session.clock.total_samples
-        for now, before in zip(own, known.schedules, strict=True):
+        for now, before in zip(own, known.schedules, strict=False):
             fewest = min(now.steps, before.steps)
             if not same_steps and (fewest < 2 or not samples or not known.samples):
                 continue
@@ -221,8 +235,12 @@ def _by_step(
     return alone | {(optimizer, step): tuple(rates) for optimizer, step, rates in groups}
 
 
-def _names(schedules: Iterable[Schedule]) -> str:
-    return ", ".join(schedule.name for schedule in schedules) or "none"
+def _names(schedules: Sequence[Schedule]) -> str:
+    """Of the first few kinds of them, for people."""
+    kinds = [(name, len([*alike])) for name, alike in groupby(schedules, key=lambda schedule: schedule.name)]
+    shown, rest = kinds[:_MOST_NAMES], sum(count for _, count in kinds[_MOST_NAMES:])
+    text = ", ".join(f"{count} {name}" if count > 1 else name for name, count in shown)
+    return f"{text} and {rest} more" if rest else text or "none"
 
 
 def _effective(config: Mapping[str, Value], known: Knowledge) -> float:
