@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
+from collections.abc import Callable, Container
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from tuner.child import applied, wire
 from tuner.child.applied import Effect
 from tuner.child.recorder import Recorder
 from tuner.child.records import Facts
+from tuner.child.session import Session, StopTrial
 from tuner.child.user_modules import UserModules
 
 WINDOW = {"block_s": 1.0, "warmup_s": 1.0, "warmup_steps": 1, "min_s": 1.0, "max_s": 9.0, "min_blocks": 3}
@@ -199,3 +203,47 @@ def test_one_report_tells_of_no_rate() -> None:
         session.report({"samples": 40}) if step == 10 else None
     session.finish(complete=False)
     assert log.of("facts")[0]["unit"] == "steps"
+
+
+Reporting = Callable[..., tuple[Session, Log]]
+
+
+@pytest.fixture
+def reporting(monkeypatch: pytest.MonkeyPatch) -> Reporting:
+    """Trains until the window is complete, and reports its samples after these steps."""
+    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
+
+    def run(reports: Container[int], unit: str, *, max_s: float = 1e9) -> tuple[Session, Log]:
+        log, window = Log(), {**ENDLESS, "min_blocks": 3, "min_s": 0.0, "max_s": max_s, "target_half_width": 1e9}
+        request = {"mode": "trial", "window": window, "folder": "", "device": "cpu", "knowledge": {"unit": unit}}
+        session = session_of(request, log)
+        with contextlib.suppress(StopTrial):
+            for step in range(1, 1000):
+                time.sleep(0.0015)
+                session.step("torch")
+                session.report({"samples": 4 * step}) if step in reports else None
+        session.finish(complete=False)
+        return session, log
+
+    return run
+
+
+@pytest.mark.parametrize("unit", ["", "samples"])
+def test_the_window_waits_for_the_reports_that_tell_of_samples(reporting: Reporting, unit: str) -> None:
+    """Its blocks are through before the second epoch ends, and the rate would be one of steps."""
+    session, log = reporting((4, 30), unit)
+    assert log.of("facts")[0]["unit"] == "samples" and session.clock.complete and not log.of("failure")
+
+
+def test_samples_that_are_reported_too_seldom_are_told_of(reporting: Reporting) -> None:
+    for reports, said in (((4,), "it reported them once"), ((), "it reported none")):
+        (failure,) = reporting(reports, "samples", max_s=0.06)[1].of("failure")
+        assert failure["reason"] == "unsupported" and said in failure["detail"]
+    log = reporting((4,), "", max_s=0.06)[1]
+    facts = log.of("facts")[0]
+    assert facts["unit"] == "steps" and "it reported them once" in str(facts["remarks"]) and not log.of("failure")
+
+
+def test_samples_that_the_baseline_did_not_count_are_not_counted(reporting: Reporting) -> None:
+    log = reporting((2, 3, 4, 5), "steps")[1]
+    assert log.of("facts")[0]["unit"] == "steps" and not log.of("failure")
