@@ -66,6 +66,7 @@ class StepClock:
     ``synchronize`` waits for the device and is called once a block; ``asynchronous``: whether that takes a lead away
     from the script, so that a block holds several steps. ``activity`` is a number that changes
     whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
+    ``is_untold`` says whether the window has yet to hold what its samples are counted by.
     ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
 
     Batches may be added by another thread than the one that steps; all else is for that one.
@@ -97,6 +98,7 @@ class StepClock:
         self.told_samples = 0.0
         """Of all batches that were told of, whether they count or not."""
         self.min_window_steps = 0
+        self.is_untold: Callable[[], bool] = lambda: False
         self.counts_samples = True
         self.asynchronous = False
         self.on_block: Callable[[], None] = lambda: None
@@ -316,6 +318,11 @@ class StepClock:
         """Samples trained on, steps where samples can't be counted."""
         return self.total_samples or float(self.total_steps)
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the window holds what it has to, however precise it is. It waits for that up to twice its time."""
+        return self._phase_steps >= self.min_window_steps and not self.is_untold()
+
     def _is_complete(self, elapsed: float) -> bool:
         until = self._window.until_samples
         if until:
@@ -323,10 +330,10 @@ class StepClock:
         if self._is_hopeless():
             return True
         if elapsed >= self._window.max_s and len(self._blocks) >= 3:
-            return self._phase_steps >= self.min_window_steps or elapsed >= 2 * self._window.max_s
+            return self._is_whole or elapsed >= 2 * self._window.max_s
         if len(self._blocks) < self._window.min_blocks or elapsed < self._window.min_s:
             return False
-        if self._phase_steps < self.min_window_steps:
+        if not self._is_whole:
             return False
         return relative_half_width(self._blocks) <= self._window.target_half_width
 

@@ -28,6 +28,18 @@ class ReportedSamples:
         return self._reported > 0
 
     @property
+    def times(self) -> str:
+        """How often samples were reported, where no step is told by that; for people."""
+        return "reported them once" if self.any else "reported none"
+
+    def may_come(self, *, known: bool) -> bool:
+        """Whether samples are to come, or another report, that alone tells how many a step has.
+
+        ``known``: whether samples were counted in the script as written.
+        """
+        return not self.tell_of_steps and self._are_alone and (self.any or (known and not self._clock.told_samples))
+
+    @property
     def tell_of_steps(self) -> bool:
         """Whether it is known how many a step has."""
         return self._of_a_step > 0

@@ -119,6 +119,7 @@ class Session:
         self._clock_hooks: dict[str, ClockHooks] = {}
         self._own_steps = 0
         self._reported = ReportedSamples(self.clock)
+        self.clock.is_untold = self._samples_may_come
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -227,6 +228,13 @@ class Session:
         """Whether the samples are counted by the script's own word."""
         return self._reported.any and (self._own_steps > 0 or self._reported.tell_of_steps)
 
+    def _samples_may_come(self) -> bool:
+        """Whether the script is yet to report what its samples are counted by."""
+        unit = self.request.knowledge.unit
+        if self._own_steps or unit == "steps" or self.request.probe is not None:
+            return False
+        return self._reported.may_come(known=unit == "samples")
+
     # messages
 
     def fail(self, reason: str, detail: str) -> None:
@@ -331,7 +339,9 @@ class Session:
         if not self.request.config:
             self.facts.module_hashes = self._modules.hashes()
         if self._own_steps or self._reported.any:
-            self.facts.unit = "samples" if self.samples_are_reported else "steps"
+            counts = self.samples_are_reported and self.clock.counts_samples
+            self.facts.unit = "samples" if counts else "steps"
+        self._tell_of_lost_samples()
         self._leave_out_unwatched()
         self.facts.left_out.update(self.knobs.kept_by_script)
         self.options.observe()
@@ -340,6 +350,15 @@ class Session:
         self.recorder.emit(self.facts.record(steps=steps, samples=samples, suggestions=self._suggestions))
         self.recorder.emit(WindowEnd(complete, why))
 
+    def _tell_of_lost_samples(self) -> None:
+        """A trial that is counted in steps can't be held against a baseline that was counted in samples."""
+        if not self._samples_may_come() or not self.clock.total_steps or self.ended_badly:
+            return
+        why = f"it {self._reported.times} in the time that a trial has: report them more often (tuner.report(samples=))"
+        if self.request.knowledge.unit:
+            self.fail("unsupported", f"its samples can't be counted as those of the script as written: {why}")
+        else:
+            self.facts.remark(f"steps are counted, and not samples: {why}")
 
     def _leave_out_unwatched(self) -> None:
         """Knobs that nobody can turn here, since the watch that they belong to was switched off."""
