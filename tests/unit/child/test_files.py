@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import importlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from support.in_process import Log, session_of
 
 from tuner.child import births, python_files
 from tuner.child.files import Overlay
+from tuner.child.formats.arrow import divert_arrow
 from tuner.child.patches import unpatch_all
 from tuner.child.places import Places
 from tuner.child.stale_reads import StaleReads
@@ -171,6 +173,24 @@ def test_a_large_file_that_is_mapped_to_be_written_to_is_not_copied(
     assert "corpus.bin" in note["text"] and "stays in memory" in note["text"]
     longer = torch.UntypedStorage.from_file("corpus.bin", True, 2**28 + 8)
     assert len(longer) == 2**28 + 8 and theirs.stat().st_size == 2**28 + 1, "which the trial's own version is made"
+
+
+def test_a_table_is_read_through_each_link_and_in_no_circle(overlay: Overlay, tmp_path: Path) -> None:
+    """Two links to one folder were taken for a circle, and the rows below one of them disappeared."""
+    pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    real, seen = tmp_path / "real", tmp_path / "project" / "seen"
+    (real / "sub").mkdir(parents=True)
+    seen.mkdir()
+    parquet.write_table(pyarrow.table({"a": [1, 2]}), real / "sub" / "x.parquet")
+    parquet.write_table(pyarrow.table({"a": [1]}), seen / "z.parquet")
+    for name in ("p1", "p2"):
+        (seen / name).symlink_to("../../real")
+    overlay.began = births.now() + 1
+    divert_arrow(overlay, sys.modules["pyarrow.parquet.core"])
+    parquet.write_table(pyarrow.table({"a": [7, 7, 7]}), "seen/z.parquet")
+    assert overlay.is_active and parquet.ParquetDataset("seen").read().num_rows == 7
+    (real / "sub" / "up").symlink_to("..")
+    assert parquet.ParquetDataset("seen").read().num_rows == 7
 
 
 def test_reads_of_the_old_version_are_seen(tmp_path: Path) -> None:
