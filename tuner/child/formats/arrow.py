@@ -85,12 +85,13 @@ def _loading(overlay: Overlay, path: object) -> object:
 
 def _files(folder: str) -> set[str]:
     """Those below the folder, through links to other folders, as Arrow finds them."""
-    found, seen = set[str](), set[str]()
+    found, above = set[str](), {folder: frozenset[str]()}
     for place, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:
+        real, before = os.path.realpath(place), above.pop(place)
+        if real in before:
             folders.clear()  # a circle
-        seen.add(real)
+            continue
+        above.update((os.path.join(place, name), before | {real}) for name in folders)
         found |= {os.path.join(place, file) for file in files}
     return found
 
