@@ -50,6 +50,13 @@ def _with_inner_input(model: Any, optimizer: Any) -> None:
     torch.testing.assert_close(inner.grad, (model.weight / 8).detach().expand(8, 5), **NEAR)
 
 
+def _with_inner_input_by_position(model: Any, optimizer: Any) -> None:
+    inner = torch.ones(8, 5, requires_grad=True) * 1.0
+    loss = model(inner).mean()
+    torch.autograd.backward([loss], None, None, False, None, iter([inner, model.bias]))
+    torch.testing.assert_close(inner.grad, (model.weight / 8).detach().expand(8, 5), **NEAR)
+
+
 def _from_an_edge(model: Any, optimizer: Any) -> None:
     edge = torch.autograd.graph.get_gradient_edge(model(torch.ones(8, 5)).mean())
     torch.autograd.backward(edge, torch.ones(()))
@@ -61,7 +68,7 @@ def _from_an_edge(model: Any, optimizer: Any) -> None:
     [
         (_penalized, "differentiates its gradients"), (_with_module_hook, "hooks on the backward"),
         (_with_inner_gradient, "in the middle of its model"), (_with_inner_input, "in the middle of its model"),
-        (_from_an_edge, "begins at an edge"),
+        (_with_inner_input_by_position, "in the middle of its model"), (_from_an_edge, "begins at an edge"),
     ],
 )  # fmt: skip
 def test_a_script_that_takes_gradients_otherwise_has_fp16_refused(
