@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -108,6 +109,7 @@ class StepWatch:
     # backward
 
     def _backward(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        names = list(inspect.signature(original).parameters)[2:]
         original = self._uncompiled.theirs(original)
 
         def backward(tensors: Tensors, grad_tensors: Gradients = None, *args: object, **kwargs: object) -> Result:
@@ -121,14 +123,8 @@ class StepWatch:
             leads = self.losses.see(losses, alone=len(losses) == 1 and _all_none(grad_tensors))
             around: AbstractContextManager[Gradients] = nullcontext(grad_tensors)
             if self.scaling is not None:
-                again = bool(kwargs.get("create_graph", args[1] if len(args) > 1 else False))
-                inputs: Any = kwargs.get("inputs")
-                if isinstance(inputs, Mapping):
-                    inputs = list(inputs.values())
-                elif inputs is not None:  # they may be an iterator
-                    kwargs["inputs"] = inputs = _as_list(self.torch, inputs)
-                begins = _starts(self.torch, losses, grad_tensors)
-                around = self.scaling.around(losses, begins, again=again, inputs=inputs or ())
+                args, kwargs = args[len(names) :], {**dict(zip(names, args, strict=False)), **kwargs}
+                around = self._scaled(losses, grad_tensors, kwargs)
             with around as starts:
                 result = original(tensors, starts, *args, **kwargs)
             self.gradients.backward_ended(self.optimizers)
@@ -138,6 +134,19 @@ class StepWatch:
             return result
 
         return self._uncompiled.ours(backward)
+
+    def _scaled(
+        self, losses: Sequence[Tensor], grad_tensors: Gradients, given: Keywords
+    ) -> AbstractContextManager[Gradients]:
+        """What scales the losses of a backward; ``given``: its further arguments by name."""
+        assert self.scaling is not None
+        inputs: Any = given.get("inputs")
+        if isinstance(inputs, Mapping):
+            inputs = list(inputs.values())
+        elif inputs is not None:  # they may be an iterator
+            given["inputs"] = inputs = _as_list(self.torch, inputs)
+        begins, again = _starts(self.torch, losses, grad_tensors), bool(given.get("create_graph"))
+        return self.scaling.around(losses, begins, again=again, inputs=inputs or ())
 
     def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
