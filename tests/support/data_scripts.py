@@ -118,6 +118,7 @@ NATIVE = """
                 return []
 
         print(Camera.__bases__[0].__name__, issubclass(Camera, cv2.VideoCapture), Camera.frames(None))
+        print([issubclass(kind, cv2.VideoCapture) for kind in (cv2.VideoCapture, cv2.VideoWriter, Camera, int)])
         for options in ({"path": "many"}, {"path": "one.mdb", "subdir": False}):
             for key in (b"1", b"2"):
                 with lmdb.open(**options) as data, data.begin(write=True) as change:
