@@ -44,7 +44,7 @@ class _Kind(type):
         return type(below[0])(name, below, members)
 
     def __subclasscheck__(cls, other: type) -> bool:
-        return issubclass(other, cls.replaced)
+        return other is cls or issubclass(other, cls.replaced)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.replaced)
