@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.torch_trials import begin
 
 from tuner.child.torch.losses import loss_reduction
@@ -142,8 +144,6 @@ def test_a_screen_counts_steps_where_the_baseline_did(
     ],
 )
 def test_how_the_loss_depends_on_the_batch_is_read_from_its_graph(loss: str, reduction: str) -> None:
-    import torch
-
     model, a, b = torch.nn.Linear(4, 1), torch.randn(8, 4), torch.randn(8, 1)
     names = {"model": model, "a": a, "b": b, "loss_of": torch.nn.functional.mse_loss}
     assert loss_reduction(eval(loss, names)) == reduction
@@ -186,8 +186,6 @@ def test_weights_are_seen_to_move_whatever_moves_them(
 
 def test_groups_of_weights_are_told_by_their_shapes(begin: Callable[..., Any]) -> None:
     """Not by the order in which they are met, nor by what they are called."""
-    import torch
-
     seen: list[dict[str, float]] = []
     for order in (1, -1):
         trial = begin(seed=1)
@@ -199,3 +197,28 @@ def test_groups_of_weights_are_told_by_their_shapes(begin: Callable[..., Any]) -
         trial.end()
         seen.append({change["group"]: round(change["path"], 3) for change in trial.log.of("weights")})
     assert seen[0] == seen[1] and len(seen[0]) == 2 and len({*seen[0].values()}) == 2
+
+
+def _by_hand(model: Any) -> None:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    for _ in range(3):
+        model(torch.ones(2, 3)).mean().backward()
+        for parameter in model.parameters():
+            parameter.data.sub_(0.1 * parameter.grad)
+            parameter.grad = None
+
+
+def test_weights_that_are_updated_by_hand_are_the_same_group_compiled(begin: Callable[..., Any]) -> None:
+    """The leaves of a compiled graph come in another order, and of many a sample is watched."""
+    widths, seen = [*range(3, 24)], []
+    for compiled in (False, True):
+        trial = begin(seed=1)
+        layers = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
+        model = torch.nn.Sequential(*layers)
+        _by_hand(torch.compile(model, backend="aot_eager") if compiled else model)
+        trial.end()
+        (moved,) = trial.log.of("weights")
+        seen.append((moved["group"], moved["steps"], round(moved["path"], 4)))
+    assert seen[0] == seen[1] and seen[0][2] > 0
