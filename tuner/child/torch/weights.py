@@ -64,6 +64,8 @@ class WeightWatch:
         if new and self._movements.has_room:
             self._kept += new
             self._updated_by_hand.update(map(id, new))
+            with suppress(Exception):  # nested ones have no shape
+                new.sort(key=lambda leaf: tuple(leaf.shape))  # a compiled graph has them in another order
             self._begin("backward", new)
 
     def _begin(self, name: str, given: Sequence[Tensor]) -> Movement:
