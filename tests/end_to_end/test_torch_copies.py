@@ -14,6 +14,8 @@ import pytest
 import torch
 from support.torch_trials import begin
 
+from tuner.child.torch.copies import refusals
+
 __all__ = ["begin"]
 
 Begin = Callable[..., Any]
@@ -297,3 +299,82 @@ def test_data_that_count_their_epochs_are_read_where_they_count(
     lasting = {"num_workers": 1, "persistent_workers": True}
     ran = run_child(script, lasting, mode="apply", knowledge=known)
     assert len({*re.findall("begins with .*", ran.output)}) == 1, "as under plain Python"
+
+
+class Hits(Rows):
+    """Counts what nobody reads as the data are read; and what is computed once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hits, self.width, self.height = 0, 2, 3
+        self.size: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        self.hits += 1
+        if self.size is None:
+            self.size = self.width * self.height
+        return super().__getitem__(index)
+
+    def rate(self) -> float:
+        return self.hits / 96
+
+
+class Packed(Rows):
+    """Counts from nothing with each iteration."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.used = 0
+        for index in range(96):
+            self.used += index
+            if self.used < 1000:
+                yield self[index]
+
+
+class InGenerator(Rows):
+    epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        def read() -> Iterator[Any]:
+            self.epoch += 1
+            yield from random.Random(self.epoch).sample(range(96), 96)
+
+        return read()
+
+
+class InMethod(Rows):
+    epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.order()
+
+    def order(self) -> list[int]:
+        epoch = self.epoch
+        self.epoch = epoch + 1
+        return random.Random(epoch).sample(range(96), 96)
+
+
+class InBase(Rows):
+    epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(random.Random(self.epoch).sample(range(96), 96))
+
+
+class Below(InBase):
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch = self.epoch + 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    ("made", "counted"),
+    [
+        (Hits, ""), (Packed, ""), (Opened, ""), (InBase, ""), (Counting, "Counting.calls"),
+        (InGenerator, "InGenerator.epoch"), (InMethod, "InMethod.epoch"), (Below, "Below.epoch"),
+    ],
+)  # fmt: skip
+def test_what_counts_is_what_is_read_again(made: Callable[[], Any], counted: str) -> None:
+    """Wherever it is counted: not statistics, what is computed once, or what each iteration begins anew."""
+    found = refusals({"dataset": made()})
+    assert found.keys() == ({"num_workers", "persistent_workers"} if counted else set())
+    assert not counted or found["num_workers"].startswith(f"{counted} is counted up")
