@@ -45,7 +45,8 @@ _BARE, _PLAIN = "without any watch but files", "plain Python"
 # A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
 _FILES_OF_WATCHES = (
     ("torch/loader.py", Watch.LOADER), ("torch/datasets.py", Watch.LOADER), ("torch/copies.py", Watch.LOADER),
-    ("torch/lasting.py", Watch.LOADER), ("torch/queues.py", Watch.LOADER), ("torch/modules.py", Watch.MODULES),
+    ("torch/counting.py", Watch.LOADER), ("torch/lasting.py", Watch.LOADER), ("torch/queues.py", Watch.LOADER),
+    ("torch/modules.py", Watch.MODULES),
     ("torch/conditions.py", Watch.MODULES), ("torch/reached.py", Watch.MODULES), ("torch/rows.py", Watch.MODULES),
     ("torch/compiler.py", Watch.MODULES), ("torch/parts.py", Watch.MODULES), ("torch/calls.py", Watch.MODULES),
     ("torch/state.py", Watch.MODULES), ("torch/draws.py", Watch.MODULES),
@@ -56,7 +57,8 @@ _FILES_OF_WATCHES = (
     ("tensorflow/data_files.py", Watch.FILES), ("tensorflow/", Watch.TENSORFLOW), ("arguments.py", Watch.ARGUMENTS),
     ("created_files.py", Watch.FILES), ("files.py", Watch.FILES), ("python_files.py", Watch.FILES),
     ("renames.py", Watch.FILES), ("whole_paths.py", Watch.FILES), ("folders.py", Watch.FILES),
-    ("carried.py", Watch.FILES), ("spawned.py", Watch.FILES), ("formats/", Watch.FILES), ("numpy/", Watch.FILES),
+    ("mapped.py", Watch.FILES), ("carried.py", Watch.FILES), ("spawned.py", Watch.FILES), ("formats/", Watch.FILES),
+    ("numpy/", Watch.FILES),
 )  # fmt: skip
 
 

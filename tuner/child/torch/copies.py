@@ -6,16 +6,16 @@ the data are no mere table, other or more lasting workers would train on somethi
 
 from __future__ import annotations
 
-import dis
 import random
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from types import CodeType, FunctionType
+from types import FunctionType
 
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
+from .counting import counted_up
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
@@ -42,7 +42,7 @@ def _refusals(given: Arguments) -> dict[str, str]:
     if generator and given.get("worker_init_fn") is None:
         reason = f"{generator} draws random numbers of its own, which every worker would copy"
         refused.update(num_workers=reason, persistent_workers=reason)
-    counter = _counted_up({"dataset": given.get("dataset")})
+    counter = counted_up({"dataset": given.get("dataset")})
     if counter:
         reason = f"{counter} is counted up as the data are read: workers would count copies of their own"
         refused["persistent_workers"] = reason  # those that last go on where others begin anew
@@ -75,36 +75,6 @@ def _uses(holder: object, attribute: str) -> bool:
     methods = [value for cls in classes for name, value in vars(cls).items() if name != "__init__"]
     codes = [method.__code__ for method in methods if isinstance(method, FunctionType)]
     return not codes or any(attribute in code.co_names for code in codes)
-
-
-def _counted_up(roots: Mapping[str, object]) -> str:
-    """An attribute that ``__iter__`` or ``__getitem__`` of the script's own data computes from what it was; or "".
-
-    A number of the epoch, say, that seeds the order: copies of the data don't learn of each other's.
-    """
-    kinds = dict.fromkeys(type(value) for _, value, _ in values(roots))
-    for cls in dict.fromkeys(each for kind in kinds for each in kind.__mro__):
-        if not is_library(getattr(sys.modules.get(cls.__module__), "__file__", None) or ""):
-            for name in ("__iter__", "__getitem__"):
-                method = vars(cls).get(name)
-                found = next(_computed_anew(method.__code__), "") if isinstance(method, FunctionType) else ""
-                if found:
-                    return f"{cls.__name__}.{found}"
-    return ""
-
-
-def _computed_anew(code: CodeType) -> Iterator[str]:
-    """Attributes to which the code gives the result of an operation, and which it has read before: ``x.n += 1``."""
-    read: set[str] = set()
-    operates = False
-    for instruction in dis.get_instructions(code):
-        name = instruction.opname
-        if name.startswith("LOAD_ATTR"):
-            read.add(instruction.argval)
-        if name.startswith("STORE_ATTR") and operates and instruction.argval in read:
-            yield instruction.argval
-        if not name.startswith(("LOAD_FAST", "SWAP", "ROT_TWO", "CACHE")):
-            operates = name.startswith(("BINARY_OP", "BINARY_ADD", "BINARY_SUBTRACT", "INPLACE_"))
 
 
 def _feedback(sampler: object) -> str:
