@@ -360,6 +360,16 @@ class InBase(Rows):
         return iter(random.Random(self.epoch).sample(range(96), 96))
 
 
+class ForTheTraining(Rows):
+    """Counts its epochs, which the loop around it may read: ``while data.epoch < 10``."""
+
+    epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        return iter(range(96))
+
+
 class Below(InBase):
     def __iter__(self) -> Iterator[Any]:
         self.epoch = self.epoch + 1
@@ -371,6 +381,7 @@ class Below(InBase):
     [
         (Hits, ""), (Packed, ""), (Opened, ""), (InBase, ""), (Counting, "Counting.calls"),
         (InGenerator, "InGenerator.epoch"), (InMethod, "InMethod.epoch"), (Below, "Below.epoch"),
+        (ForTheTraining, "ForTheTraining.epoch"),
     ],
 )  # fmt: skip
 def test_what_counts_is_what_is_read_again(made: Callable[[], Any], counted: str) -> None:
