@@ -12,7 +12,6 @@ from types import CodeType, FunctionType
 from ..call_sites import is_library
 from ..data_state import values
 
-_READING = ("__iter__", "__getitem__")
 _ENDS = ("STORE_", "POP_TOP", "RETURN", "YIELD", "FOR_ITER")
 """Instructions that end a statement, jumps beside."""
 _OPERATIONS = ("BINARY_OP", "BINARY_ADD", "BINARY_SUBTRACT", "INPLACE_")
@@ -21,20 +20,28 @@ _BEFORE_STORING = ("LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "SWAP", "ROT_TWO", "C
 
 
 def counted_up(roots: Mapping[str, object]) -> str:
-    """An attribute that the script's own data compute from what it was as they are read, and read besides; or "".
+    """An attribute that the script's own data compute from what it was as they are read; or "".
 
-    A number of the epoch, say, that seeds the order. Statistics aren't read again, and what each iteration sets first
-    begins anew in a copy, too.
+    A number of the epoch, say, that seeds the order. What each iteration sets first begins anew in a copy, too. What is
+    counted with each item and never read is statistics: whether it matters shows while the data are read.
     """
     for kind in dict.fromkeys(type(value) for _, value, _ in values(roots)):
         own = [cls for cls in kind.__mro__ if not is_library(_file_of(cls))]
-        reached = [(cls.__name__, _uses_of(code)) for cls, code in _reached(own)]
-        read = {name for _, uses in reached for name in uses.read}
-        anew = {name for cls in own for code in _codes_of(cls, "__iter__") for name in _set_first(code)}
-        for cls_name, uses in reached:
-            found = next((name for name in uses.updated if name in read and name not in anew), "")
-            if found:
-                return f"{cls_name}.{found}"
+        found = _counted(own, "__iter__") or _counted(own, "__getitem__")
+        if found:
+            return found
+    return ""
+
+
+def _counted(own: list[type], method: str) -> str:
+    """Of what the method of these classes leads to."""
+    reached = [(cls.__name__, _uses_of(code)) for cls, code in _reached(own, method)]
+    read = {name for _, uses in reached for name in uses.read}
+    anew = {name for cls in own for code in _codes_of(cls, "__iter__") for name in _set_first(code)}
+    for cls_name, uses in reached:
+        for name in uses.updated:
+            if name not in anew and (name in read or method == "__iter__"):
+                return f"{cls_name}.{name}"
     return ""
 
 
@@ -49,9 +56,9 @@ def _codes_of(cls: type, name: str) -> list[CodeType]:
     return [member.__code__] if isinstance(member, FunctionType) else []
 
 
-def _reached(own: list[type]) -> Iterator[tuple[type, CodeType]]:
-    """What runs as the data are read: with the functions within it, and the methods that it names."""
-    waiting = [(cls, code) for name in _READING for cls in own for code in _codes_of(cls, name)]
+def _reached(own: list[type], method: str) -> Iterator[tuple[type, CodeType]]:
+    """The method's code, with the functions within it and the methods that it names."""
+    waiting = [(cls, code) for cls in own for code in _codes_of(cls, method)]
     seen: set[CodeType] = set()
     for cls, code in waiting:
         if code in seen:
