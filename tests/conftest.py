@@ -19,7 +19,7 @@ import pytest
 
 from tuner.child import shape, wire
 from tuner.child.records import Exit, Note
-from tuner.runner.process import LEAVE_S
+from tuner.runner.watch import LEAVE_S
 
 # What is imported here is needed by every test: `make check-cuda` runs where there is little beside PyTorch.
 pytest_plugins = ["support.skips", "support.postgresql", "support.examples"]

@@ -45,6 +45,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "wire evidence",
         "seeds places",
         "recorder created_files",
+        "turns",
         "clock devices",
         "sources knobs facts metrics reported user_modules started",
         "applied",
@@ -69,7 +70,7 @@ VALUES = frozenset({
     "errors", "model", "masking", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
 })  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
-_OF_THE_PROTOCOL = ("wire", "records", "counts", "learned", "shape", "option_names", "watch", "words")
+_OF_THE_PROTOCOL = ("wire", "records", "counts", "learned", "shape", "option_names", "turns", "watch", "words")
 PROTOCOL = tuple(f"tuner.child.{name}." for name in _OF_THE_PROTOCOL)
 SOLE_IMPORTERS = {
     "optuna": ("tuner/search/",),

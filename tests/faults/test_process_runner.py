@@ -215,7 +215,7 @@ def test_a_silent_start_up_is_given_more_time_than_a_silent_loop(run: Run) -> No
 
 
 def test_a_script_that_will_not_leave_is_ended_and_complete(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.runner.process.LEAVE_S", 1.0)
+    monkeypatch.setattr("tuner.runner.watch.LEAVE_S", 1.0)
     outcome = run(WINDOW + "time.sleep(600)")
     assert outcome.complete
     assert outcome.seconds < 8

@@ -34,7 +34,8 @@ class ResourceSample:
     """One raw reading of a trial's processes. ``t`` is the monotonic clock; ``pss`` is None where it wasn't read.
 
     ``rss`` and ``pss`` are bytes. ``cpu_s`` is the trial's own CPU time; ``busy_s`` that of all the cores that we may
-    use, whoever used them; ``steal_s`` the part of it that the hypervisor gave to other machines.
+    use, whoever used them; ``steal_s`` the part of it that the hypervisor gave to other machines. ``held_s``: for how
+    long the trial was held, so that others had their turns; of those seconds nothing is counted.
     """
 
     t: float
@@ -45,6 +46,7 @@ class ResourceSample:
     steal_s: float = 0.0
     processes: int = 0
     card: CardReading | None = None
+    held_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _shared_ratios(samples: Iterable[ResourceSample]) -> list[float | None]:
 def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> CpuUse:
     """The use of the cores between two moments of the monotonic clock."""
     inside = [sample for sample in samples if began <= sample.t <= ended]
-    elapsed = inside[-1].t - inside[0].t if inside else 0.0
+    elapsed = inside[-1].t - inside[0].t - (inside[-1].held_s - inside[0].held_s) if inside else 0.0
     if elapsed <= 0:
         return CpuUse()
     first, last = inside[0], inside[-1]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
+from .turns import Turns
 from .watch import Pause
 
 # Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom, from standard tables.
@@ -69,6 +70,9 @@ class StepClock:
     ``is_untold`` says whether the window has yet to hold what its samples are counted by.
     ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
 
+    With ``turns`` the window is measured by turns of a block's length, and lasts until there are no more;
+    ``on_held`` is told how many seconds it was held between two of them, which count nowhere.
+
     Batches may be added by another thread than the one that steps; all else is for that one.
 
     A window ends early where its rate is hopeless: at each of three looks its blocks are six parts, all of which are
@@ -103,6 +107,9 @@ class StepClock:
         self.asynchronous = False
         self.on_block: Callable[[], None] = lambda: None
         self.ready: Callable[[], float | None] = lambda: None
+        self.turns: Turns | None = None
+        self.on_held: Callable[[float], None] = lambda seconds: None
+        self._turn_s = 0.0
         self._validating = False
         self._last_seen: dict[object, int] = {}
         self._set_apart: set[object] = set()
@@ -228,7 +235,22 @@ class StepClock:
         elif validated:
             # Epochs shorter than a block end every block by their validation.
             self._advance()
+        self._end_turn()
         return self.complete
+
+    def _end_turn(self) -> None:
+        """Waits for the next turn where this one was long enough, in training; at once where the window begins."""
+        turns = self.turns
+        if turns is None or self.complete or self.phase is not Phase.WINDOW or self._turn_s < self._window.block_s:
+            return
+        held_s = turns.wait(enough=self._is_enough(self._clock() - self._phase_started))
+        self._turn_s = 0.0
+        self._phase_started += held_s
+        self._block_started += held_s
+        if not self._steps:
+            self._ready_at_start = self.ready()
+        self.on_held(held_s)
+        self.complete = turns.ended
 
     def _is_long_enough(self, seconds: float) -> bool:
         """Whether a block of so many seconds, as the script's own thread sees them, may end."""
@@ -263,6 +285,7 @@ class StepClock:
                 Block(
                     self.phase, self._steps, counted.samples, seconds, wait_s, flagged, self._ready_at_start, ready,
                     counted.tokens, counted.starts, min(counted.start_s, wait_s),
+                    self.turns.current if self.turns is not None else 0,
                 )
             )  # fmt: skip
             if flagged:
@@ -270,6 +293,7 @@ class StepClock:
             elif self.phase is Phase.WINDOW:
                 amount = counted.samples if self.total_samples else float(self._steps)
                 self._blocks.append((amount, seconds))
+                self._turn_s += seconds
             self.on_block()
         self._block_started, self._ready_at_start, self._steps, self._counted = now, ready, 0, _Count()
 
@@ -296,6 +320,7 @@ class StepClock:
         self._phase_started = now
         self._phase_steps = 0
         self._blocks = []
+        self._turn_s = math.inf  # the first turn begins with the window
 
     def _is_hopeless(self) -> bool:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
@@ -323,14 +348,22 @@ class StepClock:
         """Whether the window holds what it has to, however precise it is. It waits for that up to twice its time."""
         return self._phase_steps >= self.min_window_steps and not self.is_untold()
 
+    def _is_enough(self, elapsed: float) -> bool:
+        """Whether the window is long enough, however precise it is."""
+        if elapsed < self._window.max_s or len(self._blocks) < 3:
+            return False
+        return self._is_whole or elapsed >= 2 * self._window.max_s
+
     def _is_complete(self, elapsed: float) -> bool:
         until = self._window.until_samples
         if until:
             return self.progress >= until
         if self._is_hopeless():
             return True
-        if elapsed >= self._window.max_s and len(self._blocks) >= 3:
-            return self._is_whole or elapsed >= 2 * self._window.max_s
+        if self.turns is not None:
+            return False  # who gives them ends it
+        if self._is_enough(elapsed):
+            return True
         if len(self._blocks) < self._window.min_blocks or elapsed < self._window.min_s:
             return False
         if not self._is_whole:

@@ -22,6 +22,7 @@ from . import arguments, files, hooks, python_files, session, wire
 from .recorder import Recorder
 from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
+from .turns import Turns
 from .watch import Watch
 
 UNREADABLE = 70
@@ -34,6 +35,7 @@ def main() -> None:
     """Reads the request, installs the hooks, runs the script, reports how it ended."""
     request, recorder = _open_request()
     current = Session(request, recorder)
+    current.clock.turns = _open_turns(recorder)
     session.begin(current)
     recorder.emit(Hello(os.getpid(), sys.version.split()[0], sys.executable))
     overlay = files.Overlay(current) if current.measuring and current.uses(Watch.FILES) else None
@@ -79,6 +81,15 @@ def _open_request() -> tuple[ChildRequest, Recorder]:
     if descriptor is not None:
         os.set_inheritable(int(descriptor), False)
     return request, Recorder(int(descriptor) if descriptor is not None else None)
+
+
+def _open_turns(recorder: Recorder) -> Turns | None:
+    """Where turns come from; None where nothing takes turns with this trial."""
+    descriptor = os.environ.pop(wire.TURNS_ENV, None)
+    if descriptor is None:
+        return None
+    os.set_inheritable(int(descriptor), False)
+    return Turns(recorder, int(descriptor))
 
 
 def _die_with(parent: int) -> None:

@@ -47,7 +47,7 @@ class Overlay:
         self.folder = os.path.realpath(session.request.folder)
         self.root = os.path.join(self.folder, FILES)
         self.diverted: dict[str, str] = {}
-        self.removed: set[str] = set()
+        self.removed = set(session.request.hidden)
         self._kept: set[str] = set()
         self.began = births.now()
         self.places = Places(session.request)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from .counts import EpochUse, RowPlace, ScalerCounts, Schedule
 from .learned import FirstGradient as FirstGradient
@@ -179,7 +179,8 @@ class ChildRequest:
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
     child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
-    doesn't take effect ends the script. ``without`` are the watches to leave out.
+    doesn't take effect ends the script. ``without`` are the watches to leave out. ``hidden``: paths of trials that are
+    alive beside this one, which aren't there for it.
     """
 
     mode: Mode = Mode.TRIAL
@@ -201,6 +202,7 @@ class ChildRequest:
     spawned_monotonic: float | None = None
     strict: bool = False
     without: tuple[Watch, ...] = ()
+    hidden: tuple[str, ...] = ()
 
 
 # Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.
@@ -241,6 +243,7 @@ class Block:
     ``ready_before``, ``ready_after``: samples that lay ready for the loop when it began and ended; None where that
     can't be seen, or an epoch's last batches had been asked for. ``tokens``: of the samples, padding left out.
     ``starts``: iterations that began; ``start_s``: what they took to their first batch, a part of ``wait_s``.
+    ``turn``: the number of the turn that it was measured in, 0 where nothing takes turns.
     """
 
     kind: ClassVar[str] = "block"
@@ -255,6 +258,15 @@ class Block:
     tokens: float = 0.0
     starts: int = 0
     start_s: float = 0.0
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class TurnEnd:
+    """The child waits between two steps, until it is given its next turn. ``enough``: its window is long enough."""
+
+    kind: ClassVar[str] = "turn"
+    enough: bool
 
 
 @dataclass(frozen=True)
@@ -378,14 +390,8 @@ class Exit:
 
 
 Record = (
-    Hello | FrameworkSeen | FirstStep | Block | TrainingPause | Loss | Metric | FirstGradient | WeightChange | Memory
-    | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
+    Hello | FrameworkSeen | FirstStep | Block | TurnEnd | TrainingPause | Loss | Metric | FirstGradient | WeightChange
+    | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
 )  # fmt: skip
-RECORDS: Mapping[str, type[Record]] = {
-    record.kind: record
-    for record in (
-        Hello, FrameworkSeen, FirstStep, Block, TrainingPause, Loss, Metric, FirstGradient, WeightChange, Memory,
-        Compile, KnobReport, Note, Failure, Facts, WindowEnd, ScriptException, Exit,
-    )
-}  # fmt: skip
+RECORDS: Mapping[str, type[Record]] = {record.kind: record for record in get_args(Record)}
 """By their names on the wire."""

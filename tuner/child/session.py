@@ -120,6 +120,7 @@ class Session:
         self._own_steps = 0
         self._reported = ReportedSamples(self.clock)
         self.clock.is_untold = self._samples_may_come
+        self.clock.on_held = self._was_held
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -298,6 +299,11 @@ class Session:
             self.stop("the window is complete")
         if self._is_late():
             self.stop("its time was up before its window was complete", complete=False)
+
+    def _was_held(self, seconds: float) -> None:
+        """Others had their turns: that is no time of this trial's."""
+        self._ends_by += seconds
+        self._last_step += seconds
 
     def _is_late(self) -> bool:
         """Whether the deadline may come before another step ends, with enough measured to be worth keeping."""

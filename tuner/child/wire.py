@@ -23,6 +23,9 @@ REQUEST_ENV = "AUTOTUNE_REQUEST"
 RECORDS_ENV = "AUTOTUNE_RECORDS_FD"
 """Environment variable: number of the inherited descriptor that records are written to."""
 
+TURNS_ENV = "AUTOTUNE_TURNS_FD"
+"""Environment variable: number of the inherited descriptor that turns are read from; see ``turns``."""
+
 FILES = "files"
 """In the trial's folder: the trial's versions of the user's files, and what it would have left among them."""
 

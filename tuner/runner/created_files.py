@@ -104,6 +104,12 @@ def move_created_files(trial: Path, *, keeps_data: bool = True) -> list[str]:
     return moved
 
 
+def made_so_far(trial: Path) -> list[str]:
+    """Files and folders among the user's that a trial has created by now, and that lie there."""
+    created = _read(trial / MADE)
+    return [path for path in sorted({*created.files, *created.folders, *created.scratch}) if os.path.lexists(path)]
+
+
 def _first_step_at(trial: Path) -> float:
     """The moment of the first step, in seconds since the epoch; now where there was none."""
     with contextlib.suppress(OSError):

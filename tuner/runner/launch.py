@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, NoReturn
@@ -38,8 +39,11 @@ class Launched:
     ``exit STATUS``. ``close`` ends every process of the trial.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], records: int, request: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], records: int, request: Path, turns: int | None = None
+    ) -> None:
         self._request = request
+        self._turns = turns
         assert process.stdin is not None and process.stdout is not None
         self.process = process
         self.records = records
@@ -56,6 +60,14 @@ class Launched:
         self._orders.write(b"\n")
         self._orders.flush()
 
+    def give_turn(self, turn: int) -> None:
+        """Lets a trial that takes turns have its next one, by number; see ``tuner.child.turns``."""
+        assert self._turns is not None
+        try:
+            os.write(self._turns, b"%d\n" % turn)
+        except BrokenPipeError:
+            pass  # it has ended: its guard tells how
+
     def close(self) -> None:
         """Has the guard kill what is left of the trial, and waits until it has ended. Closes ``records``."""
         try:
@@ -71,6 +83,8 @@ class Launched:
         assert self.process.stdout is not None
         self.process.stdout.close()
         os.close(self.records)
+        if self._turns is not None:
+            os.close(self._turns)
         self._mask_request()
 
     def _mask_request(self) -> None:
@@ -84,42 +98,56 @@ class Launched:
             pass  # never written, or the disk is gone: the trial has ended with an error of its own
 
 
-def launch(request: TrialRequest, python: str, child: Path, used_device_bytes: int | None = None) -> Launched:
+def launch(
+    request: TrialRequest,
+    python: str,
+    child: Path,
+    used_device_bytes: int | None = None,
+    *,
+    hidden: Sequence[str] | None = None,
+) -> Launched:
     """Starts the trial's process under a guard. Raises ``OSError`` when folder or program can't be used.
 
-    ``used_device_bytes`` is what others hold of the device: the child must not count it as its own.
+    ``used_device_bytes`` is what others hold of the device: the child must not count it as its own. ``hidden``: it
+    takes turns with others, from its window on, which have created these paths; None where it takes none.
     """
     make_private(request.folder)
     path = request.folder.absolute() / REQUEST
     started = time.monotonic()
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    try:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        records, writer = _pipe(ours, theirs)
+        os.set_blocking(records, False)
+        inherited, turns = [writer], None
+        if hidden is not None:
+            turns, reader = reversed(_pipe(theirs, ours))
+            inherited.append(reader)
         log = os.open(request.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-        try:
-            if request.plain:
-                command, environment = plain_command(request.script, python), plain_environment(request)
-            else:
-                command, environment = [python, str(child)], child_environment(request, path, writer)
-            process = _start_guard(command, writer, log, environment)
-        finally:
-            os.close(log)
-    except BaseException:
-        os.close(reader)
-        raise
-    finally:
-        os.close(writer)
-    launched = Launched(process, reader, path)
+        theirs.callback(os.close, log)
+        if request.plain:
+            command, environment = plain_command(request.script, python), plain_environment(request)
+        else:
+            command, environment = [python, str(child)], child_environment(request, path, *inherited)
+        process = _start_guard(command, inherited, log, environment)
+        ours.pop_all()  # now the trial's: it closes them
+    launched = Launched(process, records, path, turns)
     try:
         for_child = child_request(
             request, parent_pid=process.pid, started=started, used_device_bytes=used_device_bytes
         )  # fmt: skip
-        _write_request(path, for_child)
+        _write_request(path, replace(for_child, hidden=tuple(hidden or ())))
         launched.begin()
     except BaseException:
         launched.close()
         raise
     return launched
+
+
+def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe's two ends, each closed with the side that it is for."""
+    reader, writer = os.pipe()
+    reads.callback(os.close, reader)
+    writes.callback(os.close, writer)
+    return reader, writer
 
 
 def _write_request(path: Path, request: ChildRequest) -> None:
@@ -130,15 +158,17 @@ def _write_request(path: Path, request: ChildRequest) -> None:
         file.write(wire.encode_request(request))
 
 
-def _start_guard(command: list[str], records: int, log: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    guarded = [sys.executable, "-I", "-S", str(_GUARD), str(records), str(log), "--", *command]
+def _start_guard(
+    command: list[str], inherited: Sequence[int], log: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    guarded = [sys.executable, "-I", "-S", str(_GUARD), ",".join(map(str, inherited)), str(log), "--", *command]
     return subprocess.Popen(
         guarded,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
         env=environment,
-        pass_fds=(records, log),
+        pass_fds=(*inherited, log),
         start_new_session=True,
     )
 
@@ -179,9 +209,12 @@ def applied_request(script: Script, device: Device, config: Config, knowledge: K
     )
 
 
-def child_environment(request: TrialRequest, request_path: Path, records: int) -> dict[str, str]:
+def child_environment(
+    request: TrialRequest, request_path: Path, records: int, turns: int | None = None
+) -> dict[str, str]:
     """The environment of a trial, with the protocol set."""
-    return {**_environment(request), wire.REQUEST_ENV: str(request_path), wire.RECORDS_ENV: str(records)}
+    given = {wire.REQUEST_ENV: str(request_path), wire.RECORDS_ENV: str(records)}
+    return {**_environment(request), **given, **({} if turns is None else {wire.TURNS_ENV: str(turns)})}
 
 
 def _environment(request: TrialRequest, *, shown: bool = True) -> dict[str, str]:

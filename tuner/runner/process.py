@@ -1,42 +1,29 @@
-"""Runs a trial in a process of its own: deadlines, memory cap, raw records, and nothing left behind."""
+"""Runs trials in processes of their own, one or several by turns: raw records, and nothing left behind."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
-import selectors
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
-from tuner.analysis.measurement import knowledge_of, last_of, measurement_of
-from tuner.analysis.resources import ResourceSample
-from tuner.child.records import Exit, Record, ScriptException, WindowEnd
-from tuner.child.wire import Entry, decode
-from tuner.devices.base import DeviceReader
+from tuner.child.turns import END
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import all_without_secrets, secrets_of_environment
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, one_line, traceback_in
-from tuner.runner.created_files import move_created_files
-from tuner.runner.launch import CHILD, Launched, launch
-from tuner.runner.machine_memory import FLOOR, MachineMemory
-from tuner.runner.plain.sitecustomize import WITHHELD
-from tuner.runner.request import Interrupted, TrialRequest
-from tuner.runner.silence import Course, Idleness, Stage, stall
-from tuner.runner.tree import Tree, Usage, oom_kills
-from tuner.storage.folder import LATE_RECORDS, LOG, RECORDS, RESOURCES
-from tuner.storage.records import sample_line
-
-SAMPLE_S = 0.25
-LEAVE_S = 10.0
-_LOG_TAIL_BYTES = 64 * 1024
+from tuner.runner.classify import one_line
+from tuner.runner.created_files import made_so_far, move_created_files
+from tuner.runner.launch import CHILD, launch
+from tuner.runner.machine_memory import MachineMemory
+from tuner.runner.request import TrialRequest
+from tuner.runner.tree import oom_kills
+from tuner.runner.watch import TrialWatch
 
 
 class ProcessRunner:
@@ -49,28 +36,82 @@ class ProcessRunner:
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """Runs the trial to its outcome. Raises ``Interrupted`` when ``stop`` is set, and nothing else."""
+        return self._run([request], stop, by_turns=False)[0]
+
+    def run_by_turns(self, requests: Sequence[TrialRequest], stop: threading.Event) -> list[Outcome]:
+        """Runs trials of one device beside each other to their outcomes, in their order; raises as ``run``.
+
+        Each starts and warms up while the others are held, and so it is in their windows, turn by turn. Not everything
+        stands still meanwhile: a request to a disk or a network that is under way comes back, which is worth most to a
+        loop that waits for such a loader. And what one makes among the user's files is hidden from those that start
+        after it only. What is proven by turns has to rule out both.
+        """
+        return self._run(requests, stop, by_turns=True)
+
+    def _run(self, requests: Sequence[TrialRequest], stop: threading.Event, *, by_turns: bool) -> list[Outcome]:
         started = time.monotonic()
-        kind = kind_of(request.device)
-        device_bytes = kind.used_bytes(request.device)
+        device = requests[0].device
+        kind = kind_of(device)
+        device_bytes = kind.used_bytes(device)
         kills = oom_kills()
         self._memory.begin()
+        watches: list[TrialWatch] = []
         try:
-            move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
+            for request in requests:
+                move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
             with contextlib.ExitStack() as resources:
-                # Called last, when nothing of the trial runs any more.
-                resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
-                reader = resources.enter_context(kind.reader(request.device))
-                launched = launch(request, self._python, self._child, device_bytes)
-                resources.callback(launched.close)
-                watch = _Watch(request, launched, reader, self._memory, started)
-                resources.callback(watch.close)
-                watch.run(stop)
+                for number, request in enumerate(requests):
+                    beside = [made for earlier in requests[:number] for made in made_so_far(earlier.folder)]
+                    watches.append(self._begin(request, resources, device_bytes, beside if by_turns else None))
+                    watches[-1].run(stop)
+                _take_turns(watches, stop)
         except OSError as error:
-            return _infrastructure(error, request.folder, time.monotonic() - started)
-        clean = kind.wait_until_clean(request.device, device_bytes)
+            seconds = (time.monotonic() - started) / len(requests)
+            return [_infrastructure(error, request.folder, seconds) for request in requests]
+        clean = kind.wait_until_clean(device, device_bytes)
         oom_killed = oom_kills() > kills
-        outcome = watch.outcome(time.monotonic() - started, oom_killed=oom_killed, device_clean=clean)
-        return _without_secrets(outcome, request)
+        lasted = [watch.seconds for watch in watches] if by_turns else [time.monotonic() - started]
+        outcomes = [
+            watch.outcome(seconds, oom_killed=oom_killed, device_clean=clean)
+            for watch, seconds in zip(watches, lasted, strict=True)
+        ]
+        return [_without_secrets(*pair) for pair in zip(outcomes, requests, strict=True)]
+
+    def _begin(
+        self,
+        request: TrialRequest,
+        resources: contextlib.ExitStack,
+        device_bytes: int | None,
+        hidden: Sequence[str] | None,
+    ) -> TrialWatch:
+        """Launches the trial; what ends it, and clears up after it, is left to ``resources``.
+
+        ``hidden``: what trials have created that are alive beside it; None where it takes no turns with any.
+        """
+        # Called last, when nothing of the trial runs any more.
+        resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
+        reader = resources.enter_context(kind_of(request.device).reader(request.device))
+        began = time.monotonic()
+        launched = launch(request, self._python, self._child, device_bytes, hidden=hidden)
+        resources.callback(launched.close)
+        watch = TrialWatch(request, launched, reader, self._memory, began)
+        resources.callback(watch.close)
+        return watch
+
+
+def _take_turns(watches: Sequence[TrialWatch], stop: threading.Event) -> None:
+    """Gives turns to those that wait, until every window is as long as asked for.
+
+    The next one goes to whoever has had least time: steps, and so turns, may be longer in one than in another, and what
+    the machine does for seconds at a time is to meet all alike.
+    """
+    turn = 0
+    while waiting := [watch for watch in watches if watch.waits]:
+        turn += 1
+        is_over = all(watch.has_enough for watch in waiting)
+        for watch in waiting if is_over else [min(waiting, key=lambda watch: watch.turns_s)]:
+            watch.go_on(END if is_over else turn)
+            watch.run(stop)
 
 
 def _without_secrets(outcome: Outcome, request: TrialRequest) -> Outcome:
@@ -91,237 +132,3 @@ def _infrastructure(error: OSError, folder: Path, seconds: float) -> Outcome:
     where = error.filename or folder
     detail = one_line(f"can't keep the trial's files: {error.strerror or error} ({where})")
     return Outcome(OutcomeKind.INFRASTRUCTURE, reason, detail, seconds=seconds)
-
-
-class _Journal:
-    """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need.
-
-    What comes once the trial is being ended is no evidence: a script may turn our TERM into an exception of its own. It
-    is kept in a file of its own, so that whoever derives the figures again has the same records.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: IO[bytes] = (folder / RECORDS).open("wb", buffering=0)
-        self._ended = False
-        self._torn = b""
-        self.entries: list[Entry] = []
-
-    def end(self) -> None:
-        """What comes from here on doesn't count."""
-        self._ended = True
-
-    def feed(self, data: bytes) -> list[Entry]:
-        """Stores what came and returns the records completed by it. Raises ``OSError`` on a full disk."""
-        if self._ended:
-            with (self._folder / LATE_RECORDS).open("ab") as late:
-                late.write(data)
-            return []
-        self._file.write(data)
-        *lines, self._torn = (self._torn + data).split(b"\n")
-        new = list(decode(lines))
-        self.entries += new
-        return new
-
-    def close(self) -> None:
-        self._file.close()
-
-
-@dataclass
-class _Progress:
-    """What deadlines count from: moments of the monotonic clock, and seconds in which nothing was computed."""
-
-    started: float
-    course: Course
-    through: float | None = None
-    idle_s: float | None = None
-
-    def see(self, record: Record, now: float) -> None:
-        self.course.see(record, now)
-        through = isinstance(record, Exit) or (isinstance(record, WindowEnd) and record.complete)
-        if self.through is None and through:
-            self.through = now
-
-
-class _Watch:
-    """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples."""
-
-    def __init__(
-        self, request: TrialRequest, launched: Launched, reader: DeviceReader, memory: MachineMemory, started: float
-    ) -> None:
-        self._request = request
-        self._memory = memory
-        self._launched = launched
-        self._tree = Tree(launched.guard)
-        self._reader = reader
-        self._journal = _Journal(request.folder)
-        self._samples: list[ResourceSample] = []
-        self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
-        self._progress = _Progress(started, Course(time.monotonic()))
-        # What an accelerator computes for long leaves the host idle as well.
-        self._idleness = Idleness() if kind_of(request.device).is_host else None
-        self._statuses = b""
-        self._guard_gone = False
-        self.status: int | None = None
-        self.ended_by: EndedBy | None = None
-        self.ended_detail = ""
-
-    def close(self) -> None:
-        """Closes the trial's files; the guard is closed by its owner."""
-        self._journal.close()
-        with contextlib.suppress(OSError):
-            self._samples_file.close()
-
-    def run(self, stop: threading.Event) -> None:
-        """Returns when the child has ended. Raises ``Interrupted``, and ``OSError`` on a full disk."""
-        next_sample = time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._launched.records, selectors.EVENT_READ)
-            selector.register(self._launched.statuses, selectors.EVENT_READ)
-            while self.status is None and not self._guard_gone:
-                for key, _ in selector.select(max(0.0, next_sample - time.monotonic())):
-                    if not self._receive(key.fd):
-                        selector.unregister(key.fd)
-                if stop.is_set():
-                    self._tree.kill()
-                    raise Interrupted
-                now = time.monotonic()
-                if now >= next_sample:
-                    # Late samples are skipped, not made up for: a machine under load gets no extra.
-                    next_sample = now + SAMPLE_S
-                    if self._end_if_due(self._sample(), now):
-                        return
-        if self.status is None:
-            self.ended_by, self.ended_detail = EndedBy.GUARD_LOST, "the process that guards the trial was killed"
-        self._drain()
-        self._tree.kill()
-
-    def _receive(self, descriptor: int) -> bool:
-        """Takes what has arrived; False at end of file."""
-        data = os.read(descriptor, 1 << 16)
-        if descriptor == self._launched.statuses:
-            self._read_guard(data)
-            return bool(data)
-        for entry in self._journal.feed(data):
-            self._progress.see(entry.record, time.monotonic())
-        return bool(data)
-
-    def _read_guard(self, data: bytes) -> None:
-        self._guard_gone = not data
-        *lines, self._statuses = (self._statuses + data).split(b"\n")
-        for line in lines:
-            word, _, number = line.partition(b" ")
-            if word == b"exit":
-                self.status = int(number)
-
-    def _drain(self) -> None:
-        """Reads the records that were under way when the child ended; others may hold the pipe open still."""
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._launched.records, 1 << 16):
-                self._journal.feed(data)
-
-    def _sample(self) -> Usage:
-        cap = self._request.limits.max_host_bytes
-        usage = self._tree.read(0.8 * cap if cap else math.inf)
-        sample = ResourceSample(
-            t=round(usage.t, 4),
-            rss=usage.rss_bytes,
-            pss=usage.pss_bytes,
-            cpu_s=round(usage.cpu_s, 3),
-            busy_s=round(usage.busy_s, 3),
-            steal_s=round(usage.steal_s, 3),
-            processes=usage.processes,
-            card=self._reader.read(self._tree.seen),
-        )
-        self._samples.append(sample)
-        self._samples_file.write(sample_line(sample))
-        self._samples_file.flush()
-        if self._idleness is not None:
-            self._progress.idle_s = self._idleness.see(usage)
-        return usage
-
-    def _end_if_due(self, usage: Usage, now: float) -> bool:
-        """Kills the tree when a limit is reached, and remembers which."""
-        due = _due(self._request, self._progress, usage, self._memory.left(), now)
-        if due is None:
-            return False
-        self._drain()
-        self._journal.end()
-        self.ended_by, self.ended_detail = due
-        self._tree.kill()
-        self._drain()
-        return True
-
-    def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
-        """What the trial ended as, from everything it left."""
-        if self._request.plain:
-            return self._plain_outcome(seconds, oom_killed=oom_killed)
-        measurement = measurement_of(self._journal.entries, self._samples)
-        records = [entry.record for entry in self._journal.entries]
-        traces = Traces(
-            records=records,
-            baseline=not self._request.config,
-            status=self.status,
-            ended_by=self.ended_by,
-            ended_detail=self.ended_detail,
-            log=_tail(self._request.folder / LOG),
-            oom_killed=oom_killed,
-            others_took=self._others_took(),
-            measurable=measurement is not None,
-        )
-        kind, reason, detail = classify(traces)
-        if self.ended_by is EndedBy.MACHINE_FULL and reason == HOST_OOM:
-            detail = f"{detail}; {self._memory.shares()}"
-        raised = last_of(records, ScriptException) or ScriptException("")
-        knowledge = replace(
-            knowledge_of(records), device_clean=device_clean, silences=self._progress.course.silences
-        )  # fmt: skip
-        return Outcome(kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours)
-
-    def _others_took(self) -> str:
-        return self._memory.taken_by_others(baseline=not self._request.config)
-
-    def _plain_outcome(self, seconds: float, *, oom_killed: bool) -> Outcome:
-        """What the script came to under plain Python, which sends no records."""
-        log, withheld = _tail(self._request.folder / LOG), _tail(self._request.folder / WITHHELD)
-        others = self._others_took()
-        traces = Traces(
-            [], True, self.status, self.ended_by, self.ended_detail, log, oom_killed=oom_killed, others_took=others
-        )
-        kind, reason, detail = classify_plain(traces, last_line(withheld))
-        return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds)
-
-
-def _due(
-    request: TrialRequest, progress: _Progress, usage: Usage, left: float, now: float
-) -> tuple[EndedBy, str] | None:
-    """Which limit has been reached, if any, and a line about it. ``left``: the share of the machine's memory."""
-    limits, course = request.limits, progress.course
-    cap = limits.max_host_bytes
-    if progress.through is not None:
-        if now - progress.through > LEAVE_S:
-            return EndedBy.STAYED, f"the script was through, but its process stayed for {LEAVE_S:.0f} s"
-        return None
-    # RSS counts shared pages repeatedly: only a reading that tells them apart may end a trial.
-    if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
-        return EndedBy.HOST_OOM, f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
-    # Beyond the cap as well: the kernel may choose the whole container, and so the study, to end.
-    if left < FLOOR:
-        taken = usage.pss_bytes if usage.pss_bytes is not None else usage.rss_bytes
-        line = f"less than {FLOOR:.0%} of the machine's memory was left when its processes took {taken:,} bytes"
-        return EndedBy.MACHINE_FULL, line
-    if now - progress.started > limits.trial_timeout_s:
-        at = "" if course.stage is Stage.TRAINING else f": still in its {course.stage}"
-        return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{at}"
-    stalled = stall(course, limits, request.knowledge.silences, now, progress.idle_s)
-    return (EndedBy.NO_PROGRESS, stalled) if stalled else None
-
-
-def _tail(path: Path) -> str:
-    """The end of the log, where the cause stands."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

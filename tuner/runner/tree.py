@@ -14,6 +14,7 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TERM_GRACE_S = 2.0
 KILL_PATIENCE_S = 5.0
+STOP_PATIENCE_S = 0.05
 # Walking /proc or a big process's page tables takes CPU beside what is measured: at most 1% of the time.
 _OBSERVER_SHARE = 0.01
 
@@ -82,6 +83,19 @@ class Tree:
         now = self._clock()
         return now + max(period_s, (now - started) / share)
 
+    def stop(self) -> None:
+        """Has every process hold still, those too that are born meanwhile; waits until they do, for a moment."""
+        signal_all(self._pids, signal.SIGSTOP)  # those that are known: a walk takes its time
+        deadline = self._clock() + STOP_PATIENCE_S
+        while moving := [pid for pid in self.pids() if not _is_stopped(pid)]:
+            signal_all(moving, signal.SIGSTOP)
+            if self._clock() >= deadline:
+                return  # one that waits for a disk stops as soon as it has got what it waits for
+
+    def cont(self) -> None:
+        """Lets every process go on, in the reverse order: those first that others may wait for."""
+        signal_all(reversed(self._pids), signal.SIGCONT)
+
     def kill(self) -> None:
         """TERM to every process, a grace, then KILL until none is left or patience ends."""
         signal_all(self.pids(), signal.SIGTERM)
@@ -105,6 +119,12 @@ class Tree:
                 return False
             time.sleep(0.02)
         return True
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the process holds still, is gone or a zombie."""
+    fields = stat_fields(pid)
+    return fields is None or fields[0] in "TtZX"
 
 
 def _birth(pid: int) -> str:

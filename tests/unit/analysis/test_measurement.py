@@ -217,6 +217,19 @@ def test_cpu_use_is_read_inside_the_window_only() -> None:
     assert measurement.stolen_cpus == pytest.approx(0.4)
 
 
+def test_time_in_which_a_trial_was_held_is_no_part_of_its_use_of_the_cores() -> None:
+    """Of five seconds it was held for three, of which its samples have nothing but that."""
+    records = [*blocks(10, start=10.5), DONE]
+    resources = [
+        ResourceSample(10, rss=100, cpu_s=50, busy_s=500, held_s=0.5),
+        ResourceSample(15, rss=100, cpu_s=54, busy_s=506, held_s=3.5),
+    ]
+    measurement = measurement_of(entries_of(records), resources)
+    assert measurement is not None
+    assert measurement.cpu_s_per_sample == pytest.approx(2.0 / 100)
+    assert measurement.foreign_cpus == pytest.approx(1.0)
+
+
 def test_the_last_report_of_a_knob_counts() -> None:
     def knob(name: str, evidence: str, **fields: Any) -> Record:
         return {

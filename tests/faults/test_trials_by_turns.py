@@ -1,0 +1,235 @@
+"""Trials that take turns: each may be killed at any moment, and so may their parent. Nothing stays, stopped or not.
+
+The children are small real programs that speak the wire.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tuner.child import wire
+from tuner.child.records import Block, Window
+from tuner.devices.cpu import cpu_device
+from tuner.model import Config, Outcome, OutcomeKind, Script
+from tuner.runner.guard import descendants, stat_fields
+from tuner.runner.process import ProcessRunner
+from tuner.runner.request import Interrupted, Limits, TrialRequest
+from tuner.storage.records import read_records
+
+ROOT = Path(__file__).resolve().parents[2]
+TAKES_TURNS = """
+import json, os, sys, time
+request = json.load(open(os.environ["AUTOTUNE_REQUEST"]))
+descriptor, turns = int(os.environ["AUTOTUNE_RECORDS_FD"]), int(os.environ["AUTOTUNE_TURNS_FD"])
+me = request["config"].get("workers", 0)
+def emit(kind, **fields):
+    os.write(descriptor, (json.dumps({"v": 1, "t": time.monotonic(), "kind": kind, **fields}) + "\\n").encode())
+def wait(enough):
+    emit("turn", enough=enough)
+    line = b""
+    while not line.endswith(b"\\n"):
+        line += os.read(turns, 1)
+    return int(line)
+emit("hello", pid=os.getpid(), python="3", executable="python3")
+worker = os.fork()
+if not worker:
+    while True:
+        time.sleep(0.01)  # goes on by itself, whoever's turn it is
+emit("first_step", seconds=0.1)
+count = 0
+spent = 0.0
+while (turn := wait(ENOUGH)):
+    began = time.monotonic()
+    BODY
+    time.sleep(0.02)
+    count += 1
+    took = time.monotonic() - began
+    spent += took
+    emit("block", phase="window", steps=5, samples=50 * (1 + me), seconds=took, wait_s=0.0, turn=turn)
+emit("window", complete=True, why="")
+emit("exit", code=0)
+os.kill(worker, 9)
+"""
+
+
+def requests_for(folder: Path, count: int = 2, **limits: float) -> list[TrialRequest]:
+    chosen = Limits(**{"trial_timeout_s": 30.0, **limits})  # type: ignore[arg-type]
+    configs = [Config({"workers": number} if number else {}) for number in range(count)]
+    window = Window(max_s=0.3)
+    return [
+        TrialRequest(folder / f"{n:04d}", Script("train.py", ()), cpu_device(), config, window=window, limits=chosen)
+        for n, config in enumerate(configs)
+    ]
+
+
+def program(folder: Path, body: str = "pass", enough: str = "count >= 12") -> Path:
+    path = folder / "child.py"
+    text = textwrap.dedent(TAKES_TURNS).replace("BODY", textwrap.indent(body, "    ").strip())
+    path.write_text(text.replace("ENOUGH", enough))
+    return path
+
+
+def run(
+    folder: Path, body: str = "pass", count: int = 2, enough: str = "count >= 12", **limits: float
+) -> list[Outcome]:
+    runner = ProcessRunner(child=program(folder, body, enough))
+    return runner.run_by_turns(requests_for(folder, count, **limits), threading.Event())
+
+
+def nothing_is_left() -> bool:
+    """No process of a trial below this one, neither running nor stopped."""
+    deadline = time.monotonic() + 5.0
+    while descendants(os.getpid()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def spans_of(folder: Path, count: int) -> list[tuple[float, float, int, int]]:
+    """When each block of each trial began and ended, its turn and its trial, in their order."""
+    entries = {number: read_records(folder / f"{number:04d}" / "records.jsonl") for number in range(count)}
+    return sorted(
+        (entry.t - entry.record.seconds, entry.t, entry.record.turn, number)
+        for number in range(count) for entry in entries[number] if isinstance(entry.record, Block)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_turns_never_overlap_and_each_trial_has_as_many(tmp_path: Path, count: int) -> None:
+    outcomes = run(tmp_path, count=count)
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.COMPLETE] * count
+    spans = spans_of(tmp_path, count)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+    assert [turn for _, _, turn, _ in spans] == list(range(1, len(spans) + 1)), "each turn is one trial's"
+    had = [[number for *_, number in spans].count(number) for number in range(count)]
+    assert min(had) >= 12 and max(had) <= 14, "the last one has enough with its twelfth"
+    rates = [outcome.measurement.rate for outcome in outcomes if outcome.measurement is not None]
+    assert rates[1] / rates[0] == pytest.approx(2.0, rel=0.2)
+    assert nothing_is_left()
+
+
+@pytest.mark.timed
+def test_trials_with_longer_steps_have_as_much_time_and_no_more(tmp_path: Path) -> None:
+    """Turns of 0.22 s and of 0.04 s: five or six of these for each of those."""
+    outcomes = run(tmp_path, "time.sleep(0.2 if me else 0.02)", enough="spent > 0.6")
+    assert all(outcome.complete for outcome in outcomes)
+    spans, had_s = spans_of(tmp_path, 2), [0.0, 0.0]
+    for began, ended, _, number in spans:
+        had_s[number] += ended - began
+        assert abs(had_s[0] - had_s[1]) < 0.4, "never more than a turn ahead"
+    assert had_s[1] < 1.1
+
+
+@pytest.mark.timed
+def test_what_others_use_meanwhile_is_not_foreign(tmp_path: Path) -> None:
+    """Each of three burns a core in its turns: none of them is a stranger to the others."""
+    burns = "while time.monotonic() < began + 0.1: pass"
+    for outcome in run(tmp_path, burns, count=3):
+        assert outcome.measurement is not None
+        assert outcome.measurement.foreign_cpus < 0.5
+        assert 0.5 < outcome.measurement.cpu_s_per_sample * outcome.measurement.rate < 1.3
+        assert 0.12 * 12 < outcome.seconds < 0.12 * 12 + 2.5, "its own time only"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_that_dies_in_its_turn_holds_up_nobody(tmp_path: Path, victim: int) -> None:
+    outcomes = run(tmp_path, f"if me == {victim} and count == 3: os.kill(os.getpid(), 9)")
+    assert outcomes[victim].kind is OutcomeKind.CRASHED and outcomes[1 - victim].complete
+    assert nothing_is_left()
+
+
+def test_one_that_is_killed_while_it_is_held_holds_up_nobody(tmp_path: Path) -> None:
+    """The other one kills it, which waits for its turn and is stopped."""
+    kills = """
+    if me == 0:
+        remembered = os.path.join(request["folder"], "pid")
+        if not count: open(remembered, "w").write(str(os.getpid()))
+    elif count == 3:
+        os.kill(int(open(os.path.join(os.path.dirname(request["folder"]), "0000", "pid")).read()), 9)
+    """
+    outcomes = run(tmp_path, textwrap.dedent(kills).strip())
+    assert outcomes[0].kind is OutcomeKind.CRASHED and outcomes[1].complete
+    assert nothing_is_left()
+
+
+def test_one_that_hangs_in_its_turn_is_ended_and_the_time_of_others_counts_for_nobody(tmp_path: Path) -> None:
+    outcomes = run(tmp_path, "time.sleep(100 if me == 0 and count == 2 else 0.2)", no_progress_s=1.5)
+    assert outcomes[0].kind is OutcomeKind.NO_PROGRESS and outcomes[1].complete
+    assert nothing_is_left()
+
+
+def test_a_time_limit_is_of_a_trials_own_time(tmp_path: Path) -> None:
+    """Three take 1.5 s each, and 4.5 s together."""
+    outcomes = run(tmp_path, "time.sleep(0.1)", count=3, trial_timeout_s=3.0)
+    assert all(outcome.complete for outcome in outcomes)
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.4, 0.8])
+def test_a_stop_leaves_nothing(tmp_path: Path, after_s: float) -> None:
+    stop = threading.Event()
+    threading.Timer(after_s, stop.set).start()
+    with pytest.raises(Interrupted):
+        ProcessRunner(child=program(tmp_path, enough="False")).run_by_turns(requests_for(tmp_path, 3), stop)
+    assert nothing_is_left()
+
+
+PARENT = """
+import sys, threading
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from faults.test_trials_by_turns import ProcessRunner, program, requests_for
+folder = Path(sys.argv[1])
+ProcessRunner(child=program(folder, enough='False')).run_by_turns(requests_for(folder, 3), threading.Event())
+"""
+
+
+def pids_in(folder: Path) -> set[int]:
+    """The processes that any of the trials has told of, and what they have forked."""
+    found = set()
+    for file in folder.glob("0*/records.jsonl"):
+        hello = file.read_bytes().split(b"\n")[0]
+        for entry in wire.decode([hello]):
+            pid = getattr(entry.record, "pid", None)
+            if pid is not None:
+                found |= {pid, *descendants(pid)}
+    return found
+
+
+def lives(pid: int) -> bool:
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] not in "ZX"
+
+
+def test_a_killed_parent_leaves_nothing_not_even_stopped(tmp_path: Path) -> None:
+    """Killed at any moment, between and within turns, the guards end what is held as well as what runs."""
+    chance = random.Random(7)
+    for attempt in range(6):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        parent = subprocess.Popen(
+            [sys.executable, "-c", PARENT.format(tests=str(ROOT / "tests")), str(folder)], cwd=ROOT
+        )
+        deadline = time.monotonic() + 30.0
+        while len(list(folder.glob("0*/records.jsonl"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2 + chance.random())
+        ours = pids_in(folder)
+        assert len(ours) >= 4
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        deadline = time.monotonic() + 10.0
+        while any(map(lives, ours)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not [pid for pid in ours if lives(pid)]

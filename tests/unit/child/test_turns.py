@@ -1,0 +1,128 @@
+"""A trial's turns: given through a pipe, a block's length each, and what is between them counts nowhere."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support.in_process import Log
+
+from tuner.child.clock import StepClock
+from tuner.child.records import ChildRequest, Window
+from tuner.child.session import Session
+from tuner.child.turns import END, Turns
+
+WINDOW = Window(warmup_steps=4, warmup_s=1.0, block_s=0.25, min_blocks=3, min_s=0.5, max_s=1.0, target_half_width=1e9)
+
+
+def given(log: Log, text: bytes) -> Turns:
+    """Turns that somebody has given already, and no more."""
+    reader, writer = os.pipe()
+    os.write(writer, text)
+    os.close(writer)
+    return Turns(log, reader)
+
+
+def test_turns_are_read_by_their_numbers_until_there_are_no_more() -> None:
+    log = Log()
+    turns = given(log, b"1\n12\n%d\n" % END)
+    seen = []
+    for enough in (False, False, True, True):
+        assert turns.wait(enough=enough) >= 0.0
+        seen.append((turns.current, turns.ended))
+    assert seen == [(1, False), (12, False), (END, True), (END, True)]
+    assert [record["enough"] for record in log.of("turn")] == [False, False, True], "nobody is asked any more"
+
+
+@pytest.mark.parametrize("text", [b"", b"3"])
+def test_where_nobody_gives_turns_any_more_they_have_ended(text: bytes) -> None:
+    turns = given(Log(), text)
+    turns.wait(enough=False)
+    assert turns.ended
+
+
+def test_another_process_takes_none() -> None:
+    turns = given(Log(), b"1\n2\n")
+    pid = os.fork()
+    if not pid:
+        os._exit(turns.wait(enough=False) != 0.0 or turns.current != END)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    turns.wait(enough=False)
+    assert turns.current == 1
+
+
+class Held(Turns):
+    """Each turn is ten seconds in coming; the sixth never does."""
+
+    def __init__(self, log: Log, now: list[float]) -> None:
+        super().__init__(log, -1)
+        self._now = now
+        self.enough: list[bool] = []
+
+    def wait(self, *, enough: bool) -> float:
+        self.enough.append(enough)
+        self.current += 1
+        self.ended = self.current == 6
+        self._now[0] += 10.0
+        return 10.0
+
+
+def test_what_a_trial_is_held_counts_nowhere() -> None:
+    log, now = Log(), [0.0]
+    clock = StepClock(log, WINDOW, clock=lambda: now[0])
+    clock.turns = turns = Held(log, now)
+    held: list[float] = []
+    ready = [100.0]
+    clock.on_held, clock.ready = held.append, lambda: ready[0]
+    for _ in range(200):
+        now[0] += 0.1
+        clock.add_samples(8, 0.05)
+        if clock.step():
+            break
+    warmup = [block for block in log.of("block") if block["phase"] == "warmup"]
+    blocks = [block for block in log.of("block") if block["phase"] == "window"]
+    assert all(block["turn"] == 0 for block in warmup)
+    assert [block["turn"] for block in blocks] == [1, 2, 3, 4, 5], "the first turn begins with the window"
+    assert all(block["seconds"] == pytest.approx(0.3) and block["samples"] == 24 for block in blocks)
+    assert held == [10.0] * 6
+    assert turns.enough == [False, False, False, False, True, True], "1 s of its own time, not more"
+
+
+def test_what_lies_ready_is_read_again_after_a_turn_of_others() -> None:
+    """The loader may have made a batch before it was stopped, and after it went on."""
+    log, now = Log(), [0.0]
+    clock = StepClock(log, WINDOW, clock=lambda: now[0])
+    clock.turns = Held(log, now)
+    clock.ready = lambda: now[0]
+    for _ in range(40):
+        now[0] += 0.1
+        clock.add_samples(8, 0.0)
+        clock.step()
+    first, second = [block for block in log.of("block") if block["phase"] == "window"][:2]
+    assert second["ready_before"] == pytest.approx(first["ready_after"] + 10.0)
+
+
+def test_validation_between_two_turns_is_part_of_neither() -> None:
+    log, now = Log(), [0.0]
+    clock = StepClock(log, WINDOW, clock=lambda: now[0])
+    clock.turns = Held(log, now)
+    for step in range(60):
+        if step % 20 == 15:
+            clock.validation_begins("validation")
+            now[0] += 2.0
+            clock.fetch_begins()
+        now[0] += 0.1
+        clock.add_samples(8, 0.0)
+        if clock.step():
+            break
+    flagged = [block for block in log.of("block") if block["flagged"]]
+    assert flagged and all(block["seconds"] == pytest.approx(2.0) for block in flagged)
+    turns = [block["turn"] for block in log.of("block") if block["phase"] == "window" and not block["flagged"]]
+    assert sorted(turns) == turns and set(turns) == {1, 2, 3, 4, 5}
+
+
+def test_a_trials_deadline_moves_by_what_it_is_held() -> None:
+    session = Session(ChildRequest(deadline_s=100.0), Log())
+    ends_by, last_step = session._ends_by, session._last_step
+    session.clock.on_held(7.0)
+    assert (session._ends_by, session._last_step) == (ends_by + 7.0, last_step + 7.0)

@@ -1,0 +1,344 @@
+"""Watches one trial's process until it has ended: its records, its memory, its limits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from tuner.analysis.measurement import knowledge_of, last_of, measurement_of
+from tuner.analysis.resources import ResourceSample
+from tuner.child.records import Exit, Record, ScriptException, TurnEnd, WindowEnd
+from tuner.child.wire import Entry, decode
+from tuner.devices.base import DeviceReader
+from tuner.devices.present import kind_of
+from tuner.model import Outcome
+from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, traceback_in
+from tuner.runner.launch import Launched
+from tuner.runner.machine_memory import FLOOR, MachineMemory
+from tuner.runner.plain.sitecustomize import WITHHELD
+from tuner.runner.request import Interrupted, TrialRequest
+from tuner.runner.silence import Course, Idleness, Stage, stall
+from tuner.runner.tree import Tree, Usage, cpu_times
+from tuner.storage.folder import LATE_RECORDS, LOG, RECORDS, RESOURCES
+from tuner.storage.records import sample_line
+
+SAMPLE_S = 0.25
+LEAVE_S = 10.0
+_LOG_TAIL_BYTES = 64 * 1024
+
+
+class _Journal:
+    """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need.
+
+    What comes once the trial is being ended is no evidence: a script may turn our TERM into an exception of its own. It
+    is kept in a file of its own, so that whoever derives the figures again has the same records.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] = (folder / RECORDS).open("wb", buffering=0)
+        self._ended = False
+        self._torn = b""
+        self.entries: list[Entry] = []
+
+    def end(self) -> None:
+        """What comes from here on doesn't count."""
+        self._ended = True
+
+    def feed(self, data: bytes) -> list[Entry]:
+        """Stores what came and returns the records completed by it. Raises ``OSError`` on a full disk."""
+        if self._ended:
+            with (self._folder / LATE_RECORDS).open("ab") as late:
+                late.write(data)
+            return []
+        self._file.write(data)
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        new = list(decode(lines))
+        self.entries += new
+        return new
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass
+class _Progress:
+    """What deadlines count from: moments of the trial's own clock, and seconds in which nothing was computed."""
+
+    started: float
+    course: Course
+    through: float | None = None
+    idle_s: float | None = None
+
+    def see(self, record: Record, now: float) -> None:
+        self.course.see(record, now)
+        through = isinstance(record, Exit) or (isinstance(record, WindowEnd) and record.complete)
+        if self.through is None and through:
+            self.through = now
+
+
+@dataclass
+class _Held:
+    """What went by while the trial was held: seconds, and the cores' busy and stolen ones."""
+
+    seconds: float = 0.0
+    busy_s: float = 0.0
+    steal_s: float = 0.0
+    since: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def begin(self) -> None:
+        self.since = self._now()
+
+    def end(self) -> None:
+        then, now = self.since, self._now()
+        self.seconds += now[0] - then[0]
+        self.busy_s += now[1] - then[1]
+        self.steal_s += now[2] - then[2]
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        return time.monotonic(), *cpu_times(os.sched_getaffinity(0))
+
+
+class TrialWatch:
+    """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples.
+
+    A trial that takes turns is watched for one at a time, and held in between: its processes are stopped then, and no
+    time goes by for it. ``waits``: whether it waits for its next turn; ``has_enough``: its window is long enough.
+    """
+
+    def __init__(
+        self, request: TrialRequest, launched: Launched, reader: DeviceReader, memory: MachineMemory, started: float
+    ) -> None:
+        self._request = request
+        self._memory = memory
+        self._launched = launched
+        self._tree = Tree(launched.guard)
+        self._reader = reader
+        self._journal = _Journal(request.folder)
+        self._samples: list[ResourceSample] = []
+        self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
+        self._progress = _Progress(started, Course(time.monotonic()))
+        # What an accelerator computes for long leaves the host idle as well.
+        self._idleness = Idleness() if kind_of(request.device).is_host else None
+        self._statuses = b""
+        self._guard_gone = False
+        self._held = _Held()
+        self._ran_until = started
+        self._turns_began = math.inf
+        self.waits = False
+        self.has_enough = False
+        self.status: int | None = None
+        self.ended_by: EndedBy | None = None
+        self.ended_detail = ""
+
+    def close(self) -> None:
+        """Closes the trial's files; the guard is closed by its owner."""
+        self._journal.close()
+        with contextlib.suppress(OSError):
+            self._samples_file.close()
+
+    @property
+    def seconds(self) -> float:
+        """From the trial's beginning to its end, or until it was held, without all that it was held."""
+        return self._ran_until - self._progress.started
+
+    @property
+    def turns_s(self) -> float:
+        """What of that has been its turns."""
+        return self._ran_until - self._turns_began
+
+    def _now(self) -> float:
+        """The trial's own clock: the monotonic one without what it was held."""
+        return time.monotonic() - self._held.seconds
+
+    def _hold(self) -> None:
+        """Stops every process of the trial, which waits for its next turn."""
+        self._tree.stop()
+        self._turns_began = min(self._turns_began, self._ran_until)
+        self._sample()
+        self._held.begin()
+
+    def go_on(self, turn: int) -> None:
+        """Gives it its next turn, by number; ``END``: there are no more."""
+        self._held.end()
+        self.waits = False
+        self._launched.give_turn(turn)  # read once it is continued, at the same time as its loader's processes
+        self._tree.cont()
+
+    def run(self, stop: threading.Event) -> None:
+        """Returns when the child has ended, or waits for its next turn and is held.
+
+        Raises ``Interrupted``, and ``OSError`` on a full disk.
+        """
+        try:
+            self._run(stop)
+        finally:
+            self._ran_until = self._now()
+        if self.waits:
+            self._hold()
+
+    def _run(self, stop: threading.Event) -> None:
+        next_sample = time.monotonic() + (SAMPLE_S if self._samples else 0.0)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._launched.records, selectors.EVENT_READ)
+            selector.register(self._launched.statuses, selectors.EVENT_READ)
+            while self.status is None and not self._guard_gone:
+                for key, _ in selector.select(max(0.0, next_sample - time.monotonic())):
+                    if not self._receive(key.fd):
+                        selector.unregister(key.fd)
+                if stop.is_set():
+                    self._tree.kill()
+                    raise Interrupted
+                if self.waits:
+                    return
+                now = time.monotonic()
+                if now >= next_sample:
+                    # Late samples are skipped, not made up for: a machine under load gets no extra.
+                    next_sample = now + SAMPLE_S
+                    if self._end_if_due(self._sample(), self._now()):
+                        return
+        if self.status is None:
+            self.ended_by, self.ended_detail = EndedBy.GUARD_LOST, "the process that guards the trial was killed"
+        self._drain()
+        self._tree.kill()
+
+    def _receive(self, descriptor: int) -> bool:
+        """Takes what has arrived; False at end of file."""
+        data = os.read(descriptor, 1 << 16)
+        if descriptor == self._launched.statuses:
+            self._read_guard(data)
+            return bool(data)
+        for entry in self._journal.feed(data):
+            self._progress.see(entry.record, self._now())
+            if isinstance(entry.record, TurnEnd):
+                self.waits, self.has_enough = True, entry.record.enough
+        return bool(data)
+
+    def _read_guard(self, data: bytes) -> None:
+        self._guard_gone = not data
+        *lines, self._statuses = (self._statuses + data).split(b"\n")
+        for line in lines:
+            word, _, number = line.partition(b" ")
+            if word == b"exit":
+                self.status = int(number)
+
+    def _drain(self) -> None:
+        """Reads the records that were under way when the child ended; others may hold the pipe open still."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._launched.records, 1 << 16):
+                self._journal.feed(data)
+
+    def _sample(self) -> Usage:
+        cap = self._request.limits.max_host_bytes
+        usage = self._tree.read(0.8 * cap if cap else math.inf)
+        sample = ResourceSample(
+            t=round(usage.t, 4),
+            rss=usage.rss_bytes,
+            pss=usage.pss_bytes,
+            cpu_s=round(usage.cpu_s, 3),
+            busy_s=round(usage.busy_s - self._held.busy_s, 3),
+            steal_s=round(usage.steal_s - self._held.steal_s, 3),
+            processes=usage.processes,
+            card=self._reader.read(self._tree.seen),
+            held_s=round(self._held.seconds, 4),
+        )
+        self._samples.append(sample)
+        self._samples_file.write(sample_line(sample))
+        self._samples_file.flush()
+        if self._idleness is not None:
+            self._progress.idle_s = self._idleness.see(usage)
+        return usage
+
+    def _end_if_due(self, usage: Usage, now: float) -> bool:
+        """Kills the tree when a limit is reached, and remembers which."""
+        due = _due(self._request, self._progress, usage, self._memory.left(), now)
+        if due is None:
+            return False
+        self._drain()
+        self._journal.end()
+        self.ended_by, self.ended_detail = due
+        self._tree.kill()
+        self._drain()
+        return True
+
+    def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
+        """What the trial ended as, from everything it left. ``seconds``: what it took, without what it was held."""
+        if self._request.plain:
+            return self._plain_outcome(seconds, oom_killed=oom_killed)
+        measurement = measurement_of(self._journal.entries, self._samples)
+        records = [entry.record for entry in self._journal.entries]
+        traces = Traces(
+            records=records,
+            baseline=not self._request.config,
+            status=self.status,
+            ended_by=self.ended_by,
+            ended_detail=self.ended_detail,
+            log=_tail(self._request.folder / LOG),
+            oom_killed=oom_killed,
+            others_took=self._others_took(),
+            measurable=measurement is not None,
+        )
+        kind, reason, detail = classify(traces)
+        if self.ended_by is EndedBy.MACHINE_FULL and reason == HOST_OOM:
+            detail = f"{detail}; {self._memory.shares()}"
+        raised = last_of(records, ScriptException) or ScriptException("")
+        knowledge = replace(
+            knowledge_of(records), device_clean=device_clean, silences=self._progress.course.silences
+        )  # fmt: skip
+        return Outcome(kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours)
+
+    def _others_took(self) -> str:
+        return self._memory.taken_by_others(baseline=not self._request.config)
+
+    def _plain_outcome(self, seconds: float, *, oom_killed: bool) -> Outcome:
+        """What the script came to under plain Python, which sends no records."""
+        log, withheld = _tail(self._request.folder / LOG), _tail(self._request.folder / WITHHELD)
+        others = self._others_took()
+        traces = Traces(
+            [], True, self.status, self.ended_by, self.ended_detail, log, oom_killed=oom_killed, others_took=others
+        )
+        kind, reason, detail = classify_plain(traces, last_line(withheld))
+        return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds)
+
+
+def _due(
+    request: TrialRequest, progress: _Progress, usage: Usage, left: float, now: float
+) -> tuple[EndedBy, str] | None:
+    """Which limit has been reached, if any, and a line about it. ``left``: the share of the machine's memory."""
+    limits, course = request.limits, progress.course
+    cap = limits.max_host_bytes
+    if progress.through is not None:
+        if now - progress.through > LEAVE_S:
+            return EndedBy.STAYED, f"the script was through, but its process stayed for {LEAVE_S:.0f} s"
+        return None
+    # RSS counts shared pages repeatedly: only a reading that tells them apart may end a trial.
+    if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
+        return EndedBy.HOST_OOM, f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
+    # Beyond the cap as well: the kernel may choose the whole container, and so the study, to end.
+    if left < FLOOR:
+        taken = usage.pss_bytes if usage.pss_bytes is not None else usage.rss_bytes
+        line = f"less than {FLOOR:.0%} of the machine's memory was left when its processes took {taken:,} bytes"
+        return EndedBy.MACHINE_FULL, line
+    if now - progress.started > limits.trial_timeout_s:
+        at = "" if course.stage is Stage.TRAINING else f": still in its {course.stage}"
+        return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{at}"
+    stalled = stall(course, limits, request.knowledge.silences, now, progress.idle_s)
+    return (EndedBy.NO_PROGRESS, stalled) if stalled else None
+
+
+def _tail(path: Path) -> str:
+    """The end of the log, where the cause stands."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
