@@ -21,7 +21,9 @@ import pytest
 
 from tuner.child import wire
 from tuner.child.records import Window
+from tuner.child.watch import Silences
 from tuner.devices.cpu import cpu_device
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted, Limits, TrialRequest, screen_window
@@ -192,14 +194,17 @@ def test_a_deadline_before_there_is_a_figure_is_a_deadline(tmp_path: Path, write
         assert (outcome.kind, outcome.reason) == (OutcomeKind.TIMED_OUT, "deadline")
 
 
-def test_a_loop_in_c_meets_the_no_progress_deadline(run: Run) -> None:
+def test_a_loop_in_c_meets_the_no_progress_deadline(tmp_path: Path) -> None:
+    """Of a script that is known to take a tenth of a second between two steps."""
     body = """
     import re
     signal.signal(signal.SIGTERM, lambda *_: None)
     emit("first_step", seconds=0.1); blocks(1)
     re.match("(a+)+$", "a" * 64 + "b")
     """
-    outcome = run(body, no_progress_s=1.0)
+    asked = request_for(tmp_path, limits=Limits(trial_timeout_s=30.0, no_progress_s=1.0))
+    asked = replace(asked, knowledge=Knowledge(silences=Silences(training_s=0.1)))
+    outcome = ProcessRunner(child=write_program(tmp_path, body)).run(asked, threading.Event())
     assert (outcome.kind, outcome.reason) == (OutcomeKind.NO_PROGRESS, "no-progress")
     assert outcome.seconds < 10
 

@@ -151,8 +151,16 @@ def test_what_compiles_unseen_in_a_training_may_take_as_long_as_its_start_did(ru
 
 def test_a_loop_that_hangs_is_ended_soon(run: Run) -> None:
     outcome = run(f"{REPORTS}\nsteps(1, 60)\nthreading.Event().wait()")
-    assert (outcome.kind, outcome.detail) == (OutcomeKind.NO_PROGRESS, "no step for 1 s")
+    assert outcome.kind is OutcomeKind.NO_PROGRESS
+    assert outcome.detail == "no step for 1 s, and its processes use no CPU time: they wait for something"
     assert outcome.seconds < 12
+
+
+def test_a_loop_that_computes_for_long_between_two_steps_trains_on(run: Run) -> None:
+    computes = "ended = time.monotonic() + 3\nwhile time.monotonic() < ended: pass"
+    outcome = run(f"{REPORTS}\nsteps(1, 60)\n{computes}\nsteps(60, 90)")
+    assert outcome.complete, outcome.detail
+    assert outcome.knowledge.silences.training_s > 2.5
 
 
 def test_a_validation_that_never_ends_is_known_by_the_baselines(run: Run) -> None:

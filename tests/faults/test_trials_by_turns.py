@@ -28,6 +28,7 @@ from tuner.runner.request import Interrupted, Limits, TrialRequest
 from tuner.storage.records import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
+OTHERS: set[int] = set()
 TAKES_TURNS = """
 import json, os, sys, time
 request = json.load(open(os.environ["AUTOTUNE_REQUEST"]))
@@ -87,10 +88,17 @@ def run(
     return runner.run_by_turns(requests_for(folder, count, **limits), threading.Event())
 
 
+@pytest.fixture(autouse=True)
+def before() -> None:
+    """Notes what runs below this process for other tests, such as a database."""
+    OTHERS.clear()
+    OTHERS.update(descendants(os.getpid()))
+
+
 def nothing_is_left() -> bool:
     """No process of a trial below this one, neither running nor stopped."""
     deadline = time.monotonic() + 5.0
-    while descendants(os.getpid()):
+    while {*descendants(os.getpid())} - OTHERS:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

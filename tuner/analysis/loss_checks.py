@@ -85,14 +85,17 @@ def why_untold(baselines: Sequence[Outcome], descent: Descent) -> str:
         ways.append(f"{name} went from {mean(c.first for c in own):.4g} to {mean(c.late for c in own):.4g}")
     way = "as written the " + ", the ".join(ways)
     if descent is Descent.MIXED:
-        return f"{way}: where not all losses come down, as in a GAN, lower isn't better"
+        every = "" if len(baselines) == 1 else ", with each seed"
+        return f"{way}: where not all losses come down by {LEARNED:.0%}{every}, as in a GAN, lower isn't better"
+    if _rises(baselines):
+        return f"{way}: where a loss goes up, lower isn't better"
     return f"{way}: too little, or too noisy, to tell how a config learns"
 
 
 def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
     """What would decide an inconclusive screen over so many samples, for people."""
     metric = "a metric of the script's that becomes better (--max-metric-drop NAME=1%)"
-    if descent is Descent.MIXED:
+    if descent is Descent.MIXED or (descent is Descent.LEVEL and _rises(baselines)):
         return metric
     factor = 2.0
     if descent is Descent.LEVEL:
@@ -100,6 +103,12 @@ def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
         came = min((c.progress / abs(c.late) / LEARNED for c in curves if c.late), default=0.0)
         factor = min(max(1.5 / came, 4.0), 100.0) if came > 0 else 10.0
     return f"a longer screen (--screen-samples {_rounded(factor * samples)}) or {metric}"
+
+
+def _rises(baselines: Sequence[Outcome]) -> bool:
+    """Whether some loss goes up by as much as one has to come down to tell: longer screens wouldn't tell either."""
+    curves = [curve for outcome in baselines for curve in curves_of(outcome).values()]
+    return any(curve.progress < -LEARNED * abs(curve.late) for curve in curves)
 
 
 def _rounded(number: float) -> int:

@@ -85,9 +85,12 @@ def longest_silence_s(stage: Stage, limits: Limits, baseline: Silences, own: Sil
     its own first run. ``own``: those of the trial so far.
 
     In training at least as long as its own first step took: XLA compiles a step anew for a batch of another shape, as
-    for the first one, and nothing tells.
+    for the first one, and nothing tells. How long the script as written takes between two steps its own first run has
+    to show: an agent plays for minutes before it trains again.
     """
     of_all = limits.trial_timeout_s
+    if baseline == Silences():
+        return of_all
     if stage is Stage.COMPILATION:
         return of_all  # the script as written says nothing of what a config compiles
     seen = {
@@ -116,6 +119,10 @@ def stall(
         Stage.COMPILATION: "no end of its compilation",
     }[course.stage]  # fmt: skip
     longest_s = longest_silence_s(course.stage, limits, baseline, course.silences)
-    if idle_s is not None and min(silent_s, idle_s) > IDLE_S:
+    patience_s = IDLE_S
+    if course.stage is Stage.TRAINING and baseline == Silences():
+        # Nobody knows yet how long the script computes between two steps; that it stands still is seen at once.
+        patience_s = min(IDLE_S, max(limits.no_progress_s, course.silences.start_up_s))
+    if idle_s is not None and min(silent_s, idle_s) > patience_s:
         return f"{what} for {silent_s:.0f} s, and its processes use no CPU time: they wait for something"
     return f"{what} for {longest_s:.0f} s" if silent_s > longest_s else ""

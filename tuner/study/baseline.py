@@ -201,7 +201,8 @@ _HINTS = {
     "no-step": "a step is an optimizer's step(); a script that has none can tell of its own with tuner.report(step=n)",
     "too-short": "let it train longer: more epochs or more data",
     "deadline": "give a trial more time with --trial-timeout",
-    "no-progress": "the script stands still; does it wait for something, such as a download or an answer?",
+    "no-progress": "does it wait for something, such as a download or an answer? A script that computes for long"
+    " between two steps needs more time: --trial-timeout",
     "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",
     "host-oom": "the script as written doesn't fit the machine's memory: use fewer workers, end other processes"
     " that take memory, or raise --max-memory",

@@ -86,6 +86,14 @@ def test_the_longer_screen_that_is_named_would_show_enough() -> None:
     assert result is not None and "--screen-samples 86000)" in result.would_decide
 
 
+def test_where_a_loss_goes_up_no_longer_screen_is_promised() -> None:
+    """That of an agent's values grows with what it earns."""
+    growing = run(curve(20.36, 27.78))
+    result = untold(BASELINE, [Pair(1, growing, growing)], DEFAULT, 10_000)
+    assert result is not None and "where a loss goes up, lower isn't better" in result.reason
+    assert "--screen-samples" not in result.would_decide and "--max-metric-drop" in result.would_decide
+
+
 def test_a_frozen_candidate_fails_where_the_baseline_learned() -> None:
     shown = three(
         lambda seed: run(curve(2.3, 0.2, noise=0.05, seed=seed)), lambda seed: run([2.3] * 200)

@@ -50,7 +50,7 @@ def test_the_longest_silences_are_kept_by_what_they_were() -> None:
     ("stage", "baseline", "seconds"),
     [
         (Stage.START_UP, UNKNOWN, 1800.0), (Stage.VALIDATION, UNKNOWN, 1800.0), (Stage.COMPILATION, UNKNOWN, 1800.0),
-        (Stage.TRAINING, UNKNOWN, 450.0), (Stage.START_UP, KNOWN, 900.0), (Stage.VALIDATION, KNOWN, 600.0),
+        (Stage.TRAINING, UNKNOWN, 1800.0), (Stage.START_UP, KNOWN, 900.0), (Stage.VALIDATION, KNOWN, 600.0),
         (Stage.COMPILATION, KNOWN, 1800.0), (Stage.TRAINING, KNOWN, 450.0),
         (Stage.START_UP, Silences(start_up_s=300.0), 1200.0), (Stage.TRAINING, Silences(training_s=200.0), 800.0),
     ],
@@ -67,8 +67,18 @@ def test_a_short_trial_may_start_up_for_all_its_time() -> None:
 def test_a_step_may_take_as_long_as_the_first_one_did() -> None:
     """XLA compiles it anew for a batch of another shape, and says nothing."""
     trial = course((70.0, Hello(1, "3", "python")), (700.0, FirstStep(700.0)), (701.0, BLOCK))
-    assert stall(trial, LIMITS, UNKNOWN, 701.0 + 600.0, None) == ""
-    assert stall(trial, LIMITS, UNKNOWN, 701.0 + 640.0, None) == "no step for 630 s"
+    assert stall(trial, LIMITS, KNOWN, 701.0 + 600.0, None) == ""
+    assert stall(trial, LIMITS, KNOWN, 701.0 + 640.0, None) == "no step for 630 s"
+
+
+def test_the_script_as_written_may_compute_for_all_its_time_between_two_steps() -> None:
+    """An agent that plays well plays for a minute and more before it trains again."""
+    trial = course((1.0, Hello(1, "3", "python")), (2.0, FirstStep(2.0)), (3.0, BLOCK))
+    assert stall(trial, Limits(), UNKNOWN, 3.0 + 100.0, 0.5) == ""
+    assert stall(trial, Limits(), UNKNOWN, 3.0 + 130.0, 0.5) == "no step for 120 s"
+    assert stall(trial, Limits(), UNKNOWN, 3.0 + 100.0, 59.0) == ""
+    assert "no step for 61 s, and its processes use no CPU" in stall(trial, Limits(), UNKNOWN, 3.0 + 61.0, 61.0)
+    assert stall(trial, Limits(), KNOWN, 3.0 + 100.0, 0.5) == "no step for 60 s"
 
 
 def test_what_waits_without_computing_is_told_from_what_computes() -> None:
