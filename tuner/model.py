@@ -134,6 +134,27 @@ class CardUse:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """A ratio of rates with its 95% interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The script as written in the turns between a trial's own: what the trial is held against.
+
+    ``rate`` is in the trial's unit per second; ``gain`` is the trial's rate to it, by ``pairs`` of turns.
+    """
+
+    rate: float
+    gain: Ratio
+    pairs: int
+
+
+@dataclass(frozen=True)
 class Measurement:
     """A trial's figures, derived from its raw blocks and facts. ``rate`` is in ``unit`` (samples or steps) per second,
     and so are the ends of its interval, ``low`` and ``high``.
@@ -149,7 +170,8 @@ class Measurement:
     ``skipped_steps`` those of them that it skipped, since gradients overflowed.
     ``compile_cache`` says what the compiler's cache on disk gave: nothing ("cold"), all ("warm"), or a part ("mixed");
     "" where nothing was compiled. ``cold_first_step_s`` is what an earlier, cold trial of the study took, where this
-    one wasn't; it isn't stored.
+    one wasn't; it isn't stored. ``turns``: so many the window had, 0 where nothing took turns with the trial;
+    ``reference`` is None where the script as written had none between them.
     """
 
     rate: float
@@ -182,6 +204,8 @@ class Measurement:
     queue_share: float = 0.0
     validation_share: float | None = None
     cold_first_step_s: float | None = None
+    turns: int = 0
+    reference: Reference | None = None
 
     @property
     def skip_share(self) -> float:
@@ -274,15 +298,6 @@ class Trial:
 def baseline_of(trials: Iterable[Trial]) -> Trial | None:
     """The script as written, once it is among the trials."""
     return next((trial for trial in trials if trial.phase is Phase.BASELINE), None)
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio of rates with its 95% interval."""
-
-    ratio: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

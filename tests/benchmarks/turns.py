@@ -41,7 +41,7 @@ def main() -> None:
     given = parser.parse_args()
     runner, stop, found = ProcessRunner(), threading.Event(), dict[str, list[tuple[float, float]]]()
     ways: dict[str, Callable[[list[TrialRequest]], list[Outcome]]] = {
-        "by turns": lambda requests: runner.run_by_turns(requests, stop),
+        "by turns": lambda requests: list(runner.run_by_turns(requests, stop).outcomes),
         "in sequence": lambda requests: [runner.run(request, stop) for request in requests],
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -56,7 +56,7 @@ def requests_for(
 
 
 def by_turns(folder: Path, script: Path, *configs: Mapping[str, Value], seed: int | None = None) -> list[Outcome]:
-    return ProcessRunner().run_by_turns(requests_for(folder, script, configs, seed), threading.Event())
+    return list(ProcessRunner().run_by_turns(requests_for(folder, script, configs, seed), threading.Event()).outcomes)
 
 
 def losses(trial: Path) -> list[str]:

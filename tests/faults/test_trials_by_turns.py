@@ -85,7 +85,7 @@ def run(
     folder: Path, body: str = "pass", count: int = 2, enough: str = "count >= 12", **limits: float
 ) -> list[Outcome]:
     runner = ProcessRunner(child=program(folder, body, enough))
-    return runner.run_by_turns(requests_for(folder, count, **limits), threading.Event())
+    return list(runner.run_by_turns(requests_for(folder, count, **limits), threading.Event()).outcomes)
 
 
 @pytest.fixture(autouse=True)

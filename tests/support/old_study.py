@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.model import Config, Device, Outcome, Phase, Script, Trial
-from tuner.runner.request import Limits, TrialRequest
+from tuner.runner.request import Limits, Runner, TrialRequest
 from tuner.space.choose import Spaces
 from tuner.space.registry import load_objective, load_space
 from tuner.storage.database import Repository
@@ -60,7 +60,7 @@ def key(trial: Trial) -> tuple[object, ...]:
     return trial.phase, trial.config, trial.round, trial.seed, trial.samples, trial.side
 
 
-class RecordedRunner:
+class RecordedRunner(Runner):
     """Gives each run of a study the outcome that the same run had in a recorded one. ``ran`` holds those asked for."""
 
     def __init__(self, folder: Path, recorded: Iterable[Trial]) -> None:

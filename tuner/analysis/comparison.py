@@ -173,6 +173,8 @@ def pairs_of(
             continue
         if measurements[0].unit != measurements[1].unit:
             continue  # steps against samples: their ratio is no gain
+        if bool(measurements[0].turns) != bool(measurements[1].turns):
+            continue  # one of them lost those that it took turns with
         surely = _without_unseen(scores[1], measurements[1], after.outcome.knowledge.unseen_samples, objective)
         rounds.append(((scores[0], surely), (measurements[0], measurements[1])))
     if calm_only:

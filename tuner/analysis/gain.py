@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from tuner.errors import ObjectiveError
-from tuner.model import Block, Outcome, Phase, Shift, Trial
+from tuner.model import Block, Measurement, Outcome, Phase, Shift, Trial
 from tuner.objective import Objective
 
 _ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
@@ -74,8 +75,21 @@ def gain(score: float, reference: float, objective: Objective) -> float:
     return score / reference if objective.maximize else reference / score
 
 
+def at_rate(measurement: Measurement, rate: float) -> Measurement:
+    """The measurement as it would have been at another rate."""
+    factor = rate / measurement.rate
+    tokens_per_s = measurement.tokens_per_s
+    return replace(
+        measurement, rate=rate, low=measurement.low * factor, high=measurement.high * factor,
+        steps_per_s=measurement.steps_per_s * factor, cpu_s_per_sample=measurement.cpu_s_per_sample / factor,
+        tokens_per_s=tokens_per_s * factor if tokens_per_s is not None else None,
+    )  # fmt: skip
+
+
 class BaselineTrack:
     """The baseline's score over a study, from its runs (the baseline and the anchors): a machine drifts.
+
+    A trial that took turns with the script as written is held against that, and drifts with it.
 
     Between two runs it is interpolated linearly by trial number; before the first and after the last it is theirs.
     ``trials`` may come in any order, and of any phase.
@@ -85,9 +99,13 @@ class BaselineTrack:
         self._objective = objective
         trials = list(trials)
         runs = [t.measurement for t in trials if t.phase in _ANCHORS]
+        measured = {t.number: t.measurement for t in trials if t.measurement is not None}
+        self._measured = frozenset(measured)
+        self._beside_it = {number for number, found in measured.items() if found.reference is not None}
         self._blocks = [run.blocks for run in runs if run is not None]
         self._unit = next((run.unit for run in runs if run is not None), None)
         alike = [t for t in trials if t.phase in _ANCHORS and t.measurement and t.measurement.unit == self._unit]
+        self._runs = sorted(alike, key=lambda run: run.number)
         scores = ((t.number, score_of(t.outcome, objective)) for t in alike)
         self._anchors = sorted((number, score) for number, score in scores if score is not None)
 
@@ -101,8 +119,17 @@ class BaselineTrack:
             return None
         if trial.measurement is not None and self._unit not in (None, trial.measurement.unit):
             return None
-        score, reference = score_of(trial.outcome, self._objective), self.reference(trial.number)
+        score, reference = score_of(trial.outcome, self._objective), self._beside(trial) or self.reference(trial.number)
         return None if score is None or reference is None else gain(score, reference, self._objective)
+
+    def _beside(self, trial: Trial) -> float | None:
+        """What the baseline scored in its turns between the trial's own; None where it had none."""
+        reference = trial.measurement.reference if trial.measurement is not None else None
+        run = self._run_before(trial.number)
+        if reference is None or run is None or run.outcome is None or run.measurement is None:
+            return None
+        there = at_rate(run.measurement, reference.rate)
+        return score_of(replace(run.outcome, measurement=there), self._objective)
 
     def score(self, trial: Trial) -> float | None:
         """As ``score_of``."""
@@ -123,20 +150,31 @@ class BaselineTrack:
         return slowest_share(self._blocks)
 
     def drift(self, number: int) -> float:
-        """The ratio (>= 1) between the baseline's runs before and after trial ``number``; 1 where one is lacking."""
+        """The ratio (>= 1) between the baseline's runs before and after trial ``number``; 1 where one is lacking, or
+        the trial took turns with the baseline.
+        """
+        if number in self._beside_it:
+            return 1.0
         before, after = self._around(number)
         if before is None or after is None:
             return 1.0
         return max(before[1], after[1]) / min(before[1], after[1])
 
     def shifts(self, least: float) -> list[Shift]:
-        """The neighbouring runs of the baseline that differ by more than the ratio ``least``, in their order."""
+        """The neighbouring runs of the baseline that differ by more than the ratio ``least``, in their order; not where
+        all trials between them took turns with the baseline.
+        """
         shifts = []
         for (before, one), (after, other) in pairwise(self._anchors):
             ratio = max(one, other) / min(one, other)
-            if ratio > least:
+            between = {number for number in self._measured if before < number < after}
+            if ratio > least and (not between or between - self._beside_it):
                 shifts.append(Shift(before, after, ratio))
         return shifts
+
+    def _run_before(self, number: int) -> Trial | None:
+        """The baseline's own first run, or the last before that number."""
+        return next((run for run in reversed(self._runs) if run.number < number), next(iter(self._runs), None))
 
     def _around(self, number: int) -> tuple[tuple[int, float] | None, tuple[int, float] | None]:
         """Number and score of the nearest runs at or before ``number``, and at or after it."""

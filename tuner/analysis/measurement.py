@@ -10,12 +10,13 @@ from typing import TypeVar
 from tuner.analysis.resources import ResourceSample, card_use, cpu_use, held_bytes, peak_host_bytes
 from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
+from tuner.analysis.turns import Turn, gain_interval, log_gains, ratio_of
 from tuner.child import records as child
 from tuner.child import shape
 from tuner.child.counts import ScalerCounts
 from tuner.child.records import Knowledge, Record
 from tuner.child.wire import Entry
-from tuner.model import Block, FirstGradient, KnobReport, LossSeries, Measurement, WeightChange
+from tuner.model import Block, FirstGradient, KnobReport, LossSeries, Measurement, Reference, WeightChange
 
 MIN_BLOCKS = 3
 SAME_LENGTH = 0.01
@@ -28,15 +29,19 @@ TimedBlock = tuple[float, child.Block]
 """A block, and the moment of the child's monotonic clock at which it ended."""
 
 
-def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Measurement | None:
-    """The trial's figures, or None where too few blocks were read to speak of a rate."""
+def measurement_of(
+    entries: Sequence[Entry], samples: Sequence[ResourceSample], beside: Sequence[Entry] = ()
+) -> Measurement | None:
+    """The trial's figures, or None where too few blocks were read to speak of a rate.
+
+    ``beside``: what the script as written recorded in its turns between the trial's own.
+    """
     chosen, in_window = _chosen_blocks(entries)
     if len(chosen) < MIN_BLOCKS:
         return None
     records = [entry.record for entry in entries]
     knowledge = knowledge_of(records)
-    # What seemed to be samples at first may have turned out to be none.
-    counted = knowledge.unit != "steps" and sum(block.samples for _, block in chosen) > 0
+    counted = _is_counted([block for _, block in chosen], knowledge)
     blocks = tuple(_measured(block, counted=counted) for _, block in chosen)
     seconds = sum(block.seconds for block in blocks)
     if seconds <= 0 or not any(block.samples for block in blocks):
@@ -78,7 +83,38 @@ def measurement_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) 
         tokens_per_s=window.tokens_per_s,
         queue_share=window.queue_share,
         validation_share=None if any(block.flagged for _, block in chosen) else validation_share(_blocks_of(records)),
+        turns=len({block.turn for _, block in chosen if block.turn}),
+        reference=_reference(window, _turns([block for _, block in chosen], window), beside, counted=counted),
     )
+
+
+def _turns(blocks: Sequence[child.Block], window: _Sustained) -> list[Turn]:
+    return [
+        Turn(block.turn, rate * block.seconds, block.seconds)
+        for block, rate in zip(blocks, window.rates, strict=True) if block.turn
+    ]  # fmt: skip
+
+
+def _reference(own: _Sustained, turns: Sequence[Turn], beside: Sequence[Entry], *, counted: bool) -> Reference | None:
+    """The script as written in the same turns; None where it had none, or is counted in another unit."""
+    chosen, in_window = _chosen_blocks(beside)
+    first = min((turn.number for turn in turns), default=0) - 1
+    blocks = [block for _, block in chosen if block.turn >= max(1, first)]
+    knowledge = knowledge_of(entry.record for entry in beside)
+    if not in_window or not blocks or not turns or counted != _is_counted(blocks, knowledge):
+        return None
+    window = _sustained(blocks, knowledge, counted=counted)
+    theirs = _turns(blocks, window)
+    interval = gain_interval(turns, theirs)
+    if interval is None or window.rate.estimate <= 0:
+        return None
+    gain = ratio_of(own.rate.estimate, window.rate.estimate, interval)
+    return Reference(window.rate.estimate, gain, len(log_gains(turns, theirs)))
+
+
+def _is_counted(blocks: Iterable[child.Block], knowledge: Knowledge) -> bool:
+    """Whether samples are counted. What seemed to be some at first may have turned out to be none."""
+    return knowledge.unit != "steps" and sum(block.samples for block in blocks) > 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +140,7 @@ def _sustained(blocks: Sequence[child.Block], knowledge: Knowledge, *, counted: 
     seconds = [block.seconds for block in blocks]
     taken = [block.samples if counted else float(block.steps) for block in blocks]
     amounts = sustained_amounts(blocks) if counted else taken
-    kept = sum(amounts) / sum(taken)
+    queued = max(0.0, 1 - sum(amounts) / sum(taken))
     starts_s = 0.0 if knowledge.wait_is_unseen or not counted else epoch_starts_s(blocks, knowledge.epoch)
     total_s = sum(seconds)
     waited = min(1.0, max(0.0, sum(block.wait_s for block in blocks) + starts_s) / (total_s + starts_s))
@@ -117,8 +153,8 @@ def _sustained(blocks: Sequence[child.Block], knowledge: Knowledge, *, counted: 
     return _Sustained(
         Interval(*(figure * slower * ratio for figure in (interval.estimate, interval.low, interval.high))),
         [amount / each_s for amount, each_s in zip(amounts, seconds, strict=True)],
-        waited + (1 - kept) * (1 - waited),
-        1 - kept,
+        waited + queued * (1 - waited),
+        queued,
         interval.estimate * slower * length if tells_tokens else None,
     )
 

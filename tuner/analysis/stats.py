@@ -80,6 +80,20 @@ def rate_interval(samples: Sequence[float], seconds: Sequence[float], confidence
     return _from_log(estimate, student_t_quantile(reach, degrees) * error)
 
 
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """The mean of consecutive readings, in their unit, with the t interval of ``rate_interval`` for AR(1) series.
+
+    Fewer than two readings bound nothing: low and high are infinite. Raises as ``trend``.
+    """
+    series = _finite(values)
+    mean = float(series.mean())
+    if len(series) < 2:
+        return Interval(mean, -math.inf, math.inf)
+    error, degrees = _mean_error(series)
+    half = student_t_quantile(_upper_tail(confidence), degrees) * error
+    return Interval(mean, mean - half, mean + half)
+
+
 def mean_ratio_interval(baseline: Sequence[float], candidate: Sequence[float], confidence: float = 0.95) -> Interval:
     """How many times the baseline's mean rate the candidate's is, from one rate (> 0) per fresh run.
 

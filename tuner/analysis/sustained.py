@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from tuner.child.counts import EpochUse
 from tuner.child.records import Block
 
+WAITING = 0.02
+"""A loop waits for its loader where it does so for that share of its time."""
+
 
 def sustained_amounts(blocks: Sequence[Block]) -> list[float]:
     """The samples of each block that its loader made in it, where the window lived on what lay ready; else as counted.
@@ -19,15 +22,29 @@ def sustained_amounts(blocks: Sequence[Block]) -> list[float]:
     loop took plus what the queue grew by. Where the queue grew, the loop was the slower side, and what it took counts.
     Blocks whose queue can't be compared (an iteration began, or an epoch came to its end) follow the others.
 
-    The window lived on its queue only if that was longer at first than ever in the last third: a queue comes and goes
-    by as many batches as there are workers, and taking off what it lacks at one moment would make rates too low.
+    By turns the queue grows between two blocks, by what was under way when the trial was held: of a loop that waits for
+    its loader, what that made in the blocks counts, whether it was more or less than the loop took.
+
+    Otherwise the window lived on its queue only if that was longer at first than ever in the last third: a queue comes
+    and goes by as many batches as there are workers, and taking off what it lacks at one moment would make rates too
+    low.
     """
     known = [block for block in blocks if _change(block) is not None]
     grown, taken = sum(_change(block) or 0.0 for block in known), sum(block.samples for block in known)
+    if any(block.turn for block in blocks):
+        waits = sum(block.wait_s for block in blocks) >= WAITING * sum(block.seconds for block in blocks)
+        return _made(blocks, max(0.0, 1 + grown / taken)) if waits and taken > 0 else [b.samples for b in blocks]
     last = [block.ready_after or 0.0 for block in known[-math.ceil(len(known) / 3) :]]
     if not known or taken <= 0 or grown >= 0 or (known[0].ready_before or 0.0) <= max(last):
         return [block.samples for block in blocks]
-    kept, amounts = max(0.0, 1 + grown / taken), []
+    return _made(blocks, max(0.0, 1 + grown / taken))
+
+
+def _made(blocks: Sequence[Block], kept: float) -> list[float]:
+    """The samples that the loader made in each block; ``kept``: their share of what the loop took, where one can't
+    tell.
+    """
+    amounts = []
     for block in blocks:
         change = _change(block)
         amounts.append(block.samples * kept if change is None else max(0.0, block.samples + change))

@@ -8,17 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .precision import rate_of, relative_half_width
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
 from .turns import Turns
 from .watch import Pause
-
-# Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom, from standard tables.
-_T975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-
 
 # What recurs after fewer steps than this (a frozen teacher, the scores of a full-batch script) is part of the step.
 MIN_STEPS_BETWEEN_VALIDATIONS = 3
@@ -39,6 +33,9 @@ _T_HOPELESS = 4.773
 STEPS_BETWEEN_WAITS = 8
 """Of a block on a device that works behind the script's back. A wait for it takes away the lead that the script had:
 what the script does itself in a step (fetches, launches) then shows once a block, where it would have been hidden."""
+LEAD_IN_S = 0.1
+"""At the start of a turn, so long nothing is measured. A request to a disk or a network that was under way came back
+meanwhile: what was made of it lies ready by then where that is seen, and is used up in part where it isn't."""
 _LONGEST = 8
 """Times ``block_s``, after which such a block ends all the same: steps of seconds would make it endless."""
 
@@ -71,7 +68,7 @@ class StepClock:
     ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
 
     With ``turns`` the window is measured by turns of a block's length, and lasts until there are no more;
-    ``on_held`` is told how many seconds it was held between two of them, which count nowhere.
+    ``on_held`` is told how many seconds it was held between two of them, which count nowhere, as their lead-in.
 
     Batches may be added by another thread than the one that steps; all else is for that one.
 
@@ -110,6 +107,9 @@ class StepClock:
         self.turns: Turns | None = None
         self.on_held: Callable[[float], None] = lambda seconds: None
         self._turn_s = 0.0
+        self._stock_was_seen = False
+        self._steps_are_short = False
+        self._lead_in_ends: float | None = None
         self._validating = False
         self._last_seen: dict[object, int] = {}
         self._set_apart: set[object] = set()
@@ -228,6 +228,8 @@ class StepClock:
             return False
         self._steps += count
         self._phase_steps += count
+        if self._is_led_in():
+            return self.complete
         if self._validating or self._is_long_enough(self._clock() - self._block_started):
             self._close_block(flagged=self._validating)
             self._training_again()
@@ -243,14 +245,35 @@ class StepClock:
         turns = self.turns
         if turns is None or self.complete or self.phase is not Phase.WINDOW or self._turn_s < self._window.block_s:
             return
-        held_s = turns.wait(enough=self._is_enough(self._clock() - self._phase_started))
+        enough = self._is_enough(self._clock() - self._phase_started)
+        held_s = turns.wait(enough=enough, whole=len(self._blocks) >= 3 and self._is_whole)
         self._turn_s = 0.0
         self._phase_started += held_s
         self._block_started += held_s
+        if self._stock_was_seen or self._steps_are_short:
+            self._lead_in_ends = self._clock() + LEAD_IN_S
         if not self._steps:
             self._ready_at_start = self.ready()
         self.on_held(held_s)
         self.complete = turns.ended
+
+    def _is_led_in(self) -> bool:
+        """Whether the step that ended belongs to the lead-in of a turn, which is nowhere counted."""
+        if self._lead_in_ends is None or self._validating:
+            return False
+        if self._clock() >= self._lead_in_ends:
+            self._begin_block_anew()
+            self._lead_in_ends = None
+        return True
+
+    def _begin_block_anew(self) -> None:
+        """Forgets the steps since the last block, and the time that they took."""
+        self.synchronize()
+        now = self._clock()
+        self._phase_started += now - self._block_started
+        self._phase_steps -= self._steps
+        self._block_started, self._ready_at_start = now, self.ready()
+        self._steps, self._counted, self._carried_s = 0, _Count(), 0.0
 
     def _is_long_enough(self, seconds: float) -> bool:
         """Whether a block of so many seconds, as the script's own thread sees them, may end."""
@@ -266,9 +289,13 @@ class StepClock:
         self._set_apart.clear()
 
     def _close_block(self, *, flagged: bool, at: float | None = None) -> None:
+        if self._lead_in_ends is not None and not flagged:
+            self._begin_block_anew()
+            return
         self.synchronize()
         now = self._clock() if at is None else at
         ready = self.ready() if at is None else self._ready_at_resumption
+        self._stock_was_seen |= ready is not None
         counted = self._counted
         seconds = now - self._block_started
         if not (self._steps or flagged):
@@ -294,6 +321,8 @@ class StepClock:
                 amount = counted.samples if self.total_samples else float(self._steps)
                 self._blocks.append((amount, seconds))
                 self._turn_s += seconds
+                # Where nothing is seen to lie ready, a lead-in isn't worth a step that is longer than it.
+                self._steps_are_short = seconds <= LEAD_IN_S * self._steps
             self.on_block()
         self._block_started, self._ready_at_start, self._steps, self._counted = now, ready, 0, _Count()
 
@@ -369,27 +398,3 @@ class StepClock:
         if not self._is_whole:
             return False
         return relative_half_width(self._blocks) <= self._window.target_half_width
-
-
-def rate_of(blocks: list[tuple[float, float]]) -> float:
-    """Σsamples ÷ Σseconds."""
-    return sum(amount for amount, _ in blocks) / sum(seconds for _, seconds in blocks)
-
-
-def relative_half_width(blocks: list[tuple[float, float]]) -> float:
-    """Relative 95% half-width of Σsamples/Σseconds, by batch means over pairs of blocks.
-
-    Only decides when a window may end; the interval that is reported is derived from the raw blocks later. How often
-    that one holds the truth although this one is looked at after every block: tests/benchmarks/window_coverage.py.
-    """
-    pairs = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(blocks[::2], blocks[1::2], strict=False)]
-    count = len(pairs)
-    if count < 3:
-        return math.inf
-    rate = sum(s for s, _ in pairs) / sum(t for _, t in pairs)
-    mean_seconds = sum(t for _, t in pairs) / count
-    if rate <= 0:
-        return math.inf
-    variance = sum((s - rate * t) ** 2 for s, t in pairs) / (count - 1)
-    quantile = _T975[min(count - 1, 30) - 1]
-    return quantile * math.sqrt(variance / count) / (rate * mean_seconds)

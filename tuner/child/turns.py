@@ -26,12 +26,12 @@ class Turns:
         self.current = END
         self.ended = False
 
-    def wait(self, *, enough: bool) -> float:
-        """Ends the turn and waits for the next one; how long that was, in seconds."""
+    def wait(self, *, enough: bool, whole: bool) -> float:
+        """Ends the turn and waits for the next one; how long that was, in seconds. See ``TurnEnd``."""
         if self.ended or os.getpid() != self._pid:
             return 0.0
         began = time.perf_counter()
-        self._recorder.emit(TurnEnd(enough))
+        self._recorder.emit(TurnEnd(enough, whole))
         line = b""
         while not line.endswith(b"\n") and (read := os.read(self._descriptor, 1)):
             line += read

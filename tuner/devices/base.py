@@ -46,12 +46,15 @@ class DeviceKind(ABC):
     ``name`` is the kind in ``Device.kind`` and on the command line. ``numbered``: there may be several, and a number
     chooses one, as in ``cuda:1``. ``is_host``: the host itself computes, so its cores and its memory are the device's;
     otherwise the host only feeds it. ``own_memory``: it has memory of its own, which can be limited and measured.
+    ``takes_turns``: several trials can be alive on it, of which one at a time computes, as was shown on the device
+    itself.
     """
 
     name: str
     numbered: bool = False
     is_host: bool = False
     own_memory: bool = False
+    takes_turns: bool = False
 
     @abstractmethod
     def find(self) -> list[Device]:

@@ -17,6 +17,7 @@ class CpuKind(DeviceKind):
 
     name = "cpu"
     is_host = True
+    takes_turns = True
 
     def find(self) -> list[Device]:
         """The one processor."""

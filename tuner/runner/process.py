@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import sys
 import threading
@@ -12,106 +13,166 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.child.turns import END
+from tuner.analysis.race import Race
+from tuner.child.wire import Entry
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import all_without_secrets, secrets_of_environment
-from tuner.model import Outcome, OutcomeKind
+from tuner.model import Device, Outcome, OutcomeKind
 from tuner.runner.classify import one_line
 from tuner.runner.created_files import made_so_far, move_created_files
 from tuner.runner.launch import CHILD, launch
 from tuner.runner.machine_memory import MachineMemory
-from tuner.runner.request import TrialRequest
+from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.runner.tree import oom_kills
+from tuner.runner.turns import Exchange, NewFiles, Standing, take_turns
 from tuner.runner.watch import TrialWatch
 
 
-class ProcessRunner:
+class ProcessRunner(Runner):
     """Runs each trial in a fresh process, under a guard that dies last. Use it from one thread at a time."""
+
+    takes_turns = True
 
     def __init__(self, python: str = sys.executable, child: Path = CHILD) -> None:
         self._python = python
         self._child = child
         self._memory = MachineMemory()
+        self._standing: Standing | None = None
+        self._turns = itertools.count(1)
+
+    def close(self) -> None:
+        """As ``Runner.close``."""
+        standing, self._standing = self._standing, None
+        if standing is not None:
+            standing.resources.close()
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
-        """Runs the trial to its outcome. Raises ``Interrupted`` when ``stop`` is set, and nothing else."""
-        return self._run([request], stop, by_turns=False)[0]
+        """As ``Runner.run``. Raises ``Interrupted`` when ``stop`` is set, and nothing else."""
+        self.close()
+        started = time.monotonic()
+        around = self._surroundings(request)
+        try:
+            with contextlib.ExitStack() as resources:
+                watch = self._begin(request, resources, around)
+                watch.run(stop)
+        except OSError as error:
+            return _infrastructure(error, request.folder, time.monotonic() - started)
+        return around.outcome(watch, request, time.monotonic() - started)
 
-    def run_by_turns(self, requests: Sequence[TrialRequest], stop: threading.Event) -> list[Outcome]:
-        """Runs trials of one device beside each other to their outcomes, in their order; raises as ``run``.
+    def run_by_turns(self, requests: Sequence[TrialRequest], stop: threading.Event) -> ByTurns:
+        """As ``Runner.run_by_turns``; raises as ``run``.
 
         Each starts and warms up while the others are held, and so it is in their windows, turn by turn. Not everything
-        stands still meanwhile: a request to a disk or a network that is under way comes back, which is worth most to a
-        loop that waits for such a loader. And what one makes among the user's files is hidden from those that start
-        after it only. What is proven by turns has to rule out both.
+        stands still meanwhile: a request to a disk or a network that is under way comes back (see ``LEAD_IN_S`` of
+        ``tuner.child.clock``), and what one makes among the user's files is hidden from those that start after it only.
         """
-        return self._run(requests, stop, by_turns=True)
-
-    def _run(self, requests: Sequence[TrialRequest], stop: threading.Event, *, by_turns: bool) -> list[Outcome]:
+        self.close()
         started = time.monotonic()
-        device = requests[0].device
-        kind = kind_of(device)
-        device_bytes = kind.used_bytes(device)
-        kills = oom_kills()
-        self._memory.begin()
+        around, new_files = self._surroundings(requests[0]), NewFiles()
         watches: list[TrialWatch] = []
         try:
-            for request in requests:
-                move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
             with contextlib.ExitStack() as resources:
-                for number, request in enumerate(requests):
-                    beside = [made for earlier in requests[:number] for made in made_so_far(earlier.folder)]
-                    watches.append(self._begin(request, resources, device_bytes, beside if by_turns else None))
+                for request in requests:
+                    beside = [made for earlier in requests[: len(watches)] for made in made_so_far(earlier.folder)]
+                    watches.append(self._begin(request, resources, around, beside))
                     watches[-1].run(stop)
-                _take_turns(watches, stop)
+                for request in requests:
+                    new_files.begin(request.folder)
+                take_turns(watches, self._turns, stop)
+                obstacle = new_files.obstacle()
         except OSError as error:
             seconds = (time.monotonic() - started) / len(requests)
-            return [_infrastructure(error, request.folder, seconds) for request in requests]
-        clean = kind.wait_until_clean(device, device_bytes)
-        oom_killed = oom_kills() > kills
-        lasted = [watch.seconds for watch in watches] if by_turns else [time.monotonic() - started]
-        outcomes = [
-            watch.outcome(seconds, oom_killed=oom_killed, device_clean=clean)
-            for watch, seconds in zip(watches, lasted, strict=True)
-        ]
-        return [_without_secrets(*pair) for pair in zip(outcomes, requests, strict=True)]
+            return ByTurns(tuple(_infrastructure(error, request.folder, seconds) for request in requests))
+        # What nobody in particular took is everybody's.
+        shared_s = (time.monotonic() - started - sum(watch.seconds for watch in watches)) / len(watches)
+        outcomes = (
+            around.outcome(watch, request, watch.seconds + max(0.0, shared_s))
+            for watch, request in zip(watches, requests, strict=True)
+        )
+        return ByTurns(tuple(outcomes), obstacle)
+
+    def run_beside(self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race) -> ByTurns:
+        """As ``Runner.run_beside``; raises as ``run``, and nothing is kept alive then."""
+        started = time.monotonic()
+        try:
+            standing = self._standing_for(written, stop)
+            if standing is None:
+                return ByTurns((), "it doesn't come to its window, as it is written, in time to take turns")
+            around = self._surroundings(request)
+            with contextlib.ExitStack() as resources:
+                watch = self._begin(request, resources, around, made_so_far(standing.request.folder))
+                watch.run(stop)
+                exchange = Exchange(watch, request, lambda: self._standing_for(written, stop), race)
+                beside = exchange.run(self._turns, stop)
+        except OSError as error:
+            self.close()
+            return ByTurns((_infrastructure(error, request.folder, time.monotonic() - started),))
+        except BaseException:
+            self.close()
+            raise
+        outcome = around.outcome(watch, request, time.monotonic() - started, beside)
+        return ByTurns((outcome,), exchange.obstacle)
+
+    def _standing_for(self, written: TrialRequest, stop: threading.Event) -> Standing | None:
+        """The script as written, held and waiting for its turn; None where it doesn't come to its window."""
+        standing = self._standing
+        if standing is not None and standing.asked == written and standing.watch.waits:
+            return standing
+        self.close()
+        taken = [int(path.name) for path in written.folder.glob("[0-9]*") if path.name.isdecimal()]
+        request = replace(written, folder=written.folder / f"{max(taken, default=-1) + 1:04d}")
+        with contextlib.ExitStack() as resources:
+            watch = self._begin(request, resources, self._surroundings(request), ())
+            watch.run(stop)
+            if not watch.waits:
+                return None
+            self._standing = Standing(written, request, watch, resources.pop_all())
+        return self._standing
+
+    def _surroundings(self, request: TrialRequest) -> _Surroundings:
+        self._memory.begin()
+        return _Surroundings(request.device)
 
     def _begin(
         self,
         request: TrialRequest,
         resources: contextlib.ExitStack,
-        device_bytes: int | None,
-        hidden: Sequence[str] | None,
+        around: _Surroundings,
+        hidden: Sequence[str] | None = None,
     ) -> TrialWatch:
         """Launches the trial; what ends it, and clears up after it, is left to ``resources``.
 
         ``hidden``: what trials have created that are alive beside it; None where it takes no turns with any.
         """
+        move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
         # Called last, when nothing of the trial runs any more.
         resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
         reader = resources.enter_context(kind_of(request.device).reader(request.device))
         began = time.monotonic()
-        launched = launch(request, self._python, self._child, device_bytes, hidden=hidden)
+        launched = launch(request, self._python, self._child, around.device_bytes, hidden=hidden)
         resources.callback(launched.close)
         watch = TrialWatch(request, launched, reader, self._memory, began)
         resources.callback(watch.close)
         return watch
 
 
-def _take_turns(watches: Sequence[TrialWatch], stop: threading.Event) -> None:
-    """Gives turns to those that wait, until every window is as long as asked for.
+class _Surroundings:
+    """What was there before a trial was started, of the device and of the machine."""
 
-    The next one goes to whoever has had least time: steps, and so turns, may be longer in one than in another, and what
-    the machine does for seconds at a time is to meet all alike.
-    """
-    turn = 0
-    while waiting := [watch for watch in watches if watch.waits]:
-        turn += 1
-        is_over = all(watch.has_enough for watch in waiting)
-        for watch in waiting if is_over else [min(waiting, key=lambda watch: watch.turns_s)]:
-            watch.go_on(END if is_over else turn)
-            watch.run(stop)
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._kills = oom_kills()
+        self.device_bytes = kind_of(device).used_bytes(device)
+
+    def outcome(
+        self, watch: TrialWatch, request: TrialRequest, seconds: float, beside: Sequence[Entry] = ()
+    ) -> Outcome:
+        """What a trial ended as, of which nothing runs any more. ``beside``: see ``TrialWatch.outcome``."""
+        clean = kind_of(self._device).wait_until_clean(self._device, self.device_bytes)
+        oom_killed = oom_kills() > self._kills
+        outcome = watch.outcome(seconds, oom_killed=oom_killed, device_clean=clean, beside=beside)
+        return _without_secrets(outcome, request)
 
 
 def _without_secrets(outcome: Outcome, request: TrialRequest) -> Outcome:

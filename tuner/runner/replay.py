@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tuner.model import Config, Outcome
-from tuner.runner.request import Interrupted, TrialRequest
+from tuner.runner.request import Interrupted, Runner, TrialRequest
 
 
-class ReplayRunner:
+class ReplayRunner(Runner):
     """A runner whose device is a function of the config. ``requests`` holds what it was asked, in order."""
 
     def __init__(self, outcome_of: Callable[[Config], Outcome]) -> None:

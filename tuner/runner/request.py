@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from tuner.analysis.race import Race
 from tuner.child.records import ProbeSide, Window
 from tuner.child.watch import Watch
 from tuner.knowledge import Knowledge
@@ -66,12 +68,44 @@ class TrialRequest:
     plain: bool = False
 
 
+@dataclass(frozen=True)
+class ByTurns:
+    """What came of trials that took turns, in their order.
+
+    ``obstacle``: what of the script makes their figures no evidence, or what they ended as; "" where there is nothing.
+    It continues a sentence of which the script is the subject.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    obstacle: str = ""
+
+
 class Runner(Protocol):
-    """Runs one trial at a time."""
+    """Runs trials to their outcomes; when ``stop`` is set, ends them at once and raises ``Interrupted``.
+
+    It may keep a trial alive that others take turns with, until it is closed. One that derives from this class needs
+    to run trials by themselves only: then no turns are taken (``takes_turns``).
+    """
+
+    takes_turns: bool = False
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
-        """Runs the trial to its outcome; when ``stop`` is set, ends it at once and raises ``Interrupted``."""
+        """Runs one trial by itself."""
         ...
+
+    def run_by_turns(self, requests: Sequence[TrialRequest], stop: threading.Event) -> ByTurns:
+        """Runs trials of one device that are alive at once, and measured by turns."""
+        return ByTurns(tuple(self.run(request, stop) for request in requests))
+
+    def run_beside(self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race) -> ByTurns:
+        """Runs one trial by turns with the script as written, which stays alive for the next one, until ``race`` is
+        settled. ``written`` asks for that: its folder holds one for each time that it was started.
+        """
+        return ByTurns((self.run(request, stop),))
+
+    def close(self) -> None:
+        """Ends what is kept alive."""
+        return
 
 
 class Interrupted(Exception):

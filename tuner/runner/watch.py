@@ -8,13 +8,14 @@ import os
 import selectors
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from tuner.analysis.measurement import knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
-from tuner.child.records import Exit, Record, ScriptException, TurnEnd, WindowEnd
+from tuner.child.records import Block, Exit, Phase, Record, ScriptException, TurnEnd, WindowEnd
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.present import kind_of
@@ -111,7 +112,8 @@ class TrialWatch:
     """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples.
 
     A trial that takes turns is watched for one at a time, and held in between: its processes are stopped then, and no
-    time goes by for it. ``waits``: whether it waits for its next turn; ``has_enough``: its window is long enough.
+    time goes by for it. ``waits``: whether it waits for its next turn; ``has_enough``, ``is_whole``: see ``TurnEnd``.
+    ``blocks`` are those of its turns, without validation, and ``entries`` all that it sent.
     """
 
     def __init__(
@@ -132,9 +134,10 @@ class TrialWatch:
         self._guard_gone = False
         self._held = _Held()
         self._ran_until = started
-        self._turns_began = math.inf
         self.waits = False
         self.has_enough = False
+        self.is_whole = False
+        self.blocks: list[Block] = []
         self.status: int | None = None
         self.ended_by: EndedBy | None = None
         self.ended_detail = ""
@@ -146,14 +149,14 @@ class TrialWatch:
             self._samples_file.close()
 
     @property
+    def entries(self) -> list[Entry]:
+        """The records so far."""
+        return self._journal.entries
+
+    @property
     def seconds(self) -> float:
         """From the trial's beginning to its end, or until it was held, without all that it was held."""
         return self._ran_until - self._progress.started
-
-    @property
-    def turns_s(self) -> float:
-        """What of that has been its turns."""
-        return self._ran_until - self._turns_began
 
     def _now(self) -> float:
         """The trial's own clock: the monotonic one without what it was held."""
@@ -162,7 +165,6 @@ class TrialWatch:
     def _hold(self) -> None:
         """Stops every process of the trial, which waits for its next turn."""
         self._tree.stop()
-        self._turns_began = min(self._turns_began, self._ran_until)
         self._sample()
         self._held.begin()
 
@@ -218,9 +220,18 @@ class TrialWatch:
             return bool(data)
         for entry in self._journal.feed(data):
             self._progress.see(entry.record, self._now())
-            if isinstance(entry.record, TurnEnd):
-                self.waits, self.has_enough = True, entry.record.enough
+            self._see_turn(entry)
         return bool(data)
+
+    def _see_turn(self, entry: Entry) -> None:
+        record = entry.record
+        if isinstance(record, TurnEnd):
+            self.waits, self.has_enough, self.is_whole = True, record.enough, record.whole
+        elif isinstance(record, Block):
+            if record.phase is Phase.WARMUP:
+                self.blocks.clear()  # it begins its window anew
+            elif record.turn and not record.flagged:
+                self.blocks.append(record)
 
     def _read_guard(self, data: bytes) -> None:
         self._guard_gone = not data
@@ -269,11 +280,16 @@ class TrialWatch:
         self._drain()
         return True
 
-    def outcome(self, seconds: float, *, oom_killed: bool, device_clean: bool) -> Outcome:
-        """What the trial ended as, from everything it left. ``seconds``: what it took, without what it was held."""
+    def outcome(
+        self, seconds: float, *, oom_killed: bool, device_clean: bool, beside: Sequence[Entry] = ()
+    ) -> Outcome:
+        """What the trial ended as, from everything it left. ``seconds``: what it took.
+
+        ``beside``: what the script as written recorded in its turns between the trial's own.
+        """
         if self._request.plain:
             return self._plain_outcome(seconds, oom_killed=oom_killed)
-        measurement = measurement_of(self._journal.entries, self._samples)
+        measurement = measurement_of(self._journal.entries, self._samples, beside)
         records = [entry.record for entry in self._journal.entries]
         traces = Traces(
             records=records,

@@ -24,6 +24,8 @@ from tuner.model import (
     Measurement,
     Outcome,
     OutcomeKind,
+    Ratio,
+    Reference,
     WeightChange,
 )
 
@@ -148,6 +150,8 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "tokens_per_s": measurement.tokens_per_s,
         "queue_share": measurement.queue_share,
         "validation_share": measurement.validation_share,
+        "turns": measurement.turns,
+        "reference": None if measurement.reference is None else asdict(measurement.reference),
     }
 
 
@@ -173,6 +177,8 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         tokens_per_s=fields.get("tokens_per_s"),
         queue_share=fields.get("queue_share", 0.0),
         validation_share=fields.get("validation_share"),
+        turns=fields.get("turns", 0),
+        reference=_reference_of(fields.get("reference")),
     )
 
 
@@ -183,6 +189,10 @@ def _losses_of(stored: Sequence[Any]) -> tuple[LossSeries, ...]:
     named = [row for row in stored if isinstance(row, Mapping)]
     series += [LossSeries(s["site"], s["objective"], tuple((at, loss) for at, loss in s["points"])) for s in named]
     return tuple(series)
+
+
+def _reference_of(fields: Mapping[str, Any] | None) -> Reference | None:
+    return None if fields is None else Reference(**{**fields, "gain": Ratio(**fields["gain"])})
 
 
 def _gradient_of(fields: Mapping[str, Any]) -> FirstGradient:

@@ -12,11 +12,13 @@ TRIALS = "trials"
 PROBE = "probe"
 COMPILE_CACHE = "compile-cache"
 CHECKS = "checks"
+STANDING = "standing"
 FAULT = "fault.txt"
 
 # In a trial's folder; what the child keeps there besides is named in ``tuner.child.wire``.
 REQUEST = "request.json"
 RECORDS = "records.jsonl"
+REFERENCE = "reference.jsonl"
 LATE_RECORDS = "late.jsonl"
 RESOURCES = "resources.jsonl"
 LOG = "log.txt"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.analysis.cold_start import COLD, WARM
 from tuner.analysis.gain import BaselineTrack
+from tuner.analysis.race import Race
+from tuner.devices.host import host_memory
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
-from tuner.model import Phase, Trial, baseline_of
+from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted
 from tuner.space.arguments import Placeholder
 from tuner.space.resolve import ResolvedSpace
@@ -23,6 +25,9 @@ from tuner.study.execution import TrialExecutor, window_of
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore
+
+SHARE_TOGETHER = 0.8
+"""Of the memory that is available, which trials may take that are alive at once."""
 
 
 @dataclass
@@ -96,9 +101,9 @@ class StudyContext:
             raise Interrupted
         return self.store.claim()
 
-    def run(self, new: NewTrial, *, kept_s: float | None = None) -> Trial:
+    def run(self, new: NewTrial) -> Trial:
         """A new trial, run to its outcome."""
-        return self.execute(self.store.begin(new), kept_s=kept_s)
+        return self.execute(self.store.begin(new))
 
     def run_once(self, new: NewTrial) -> Trial:
         """The run, from the study's record where it was done before; what was interrupted is run first."""
@@ -106,31 +111,74 @@ class StudyContext:
             self.execute(trial)
         return self.store.find(new) or self.run(new)
 
-    def execute(self, trial: Trial, *, kept_s: float | None = None) -> Trial:
+    def execute(self, trial: Trial) -> Trial:
         """Runs a trial to its outcome, keeps that, and tells of it.
 
         Raises as ``TrialExecutor.execute``, and ``StudyMismatchError`` where the script was edited before or meanwhile.
-        A contaminated run is repeated where there is time beside ``kept_s``, which is what the proof takes when None.
-        Everything is held against the baseline: there time for another run is enough.
+        A contaminated run is repeated where there is time beside what the proof takes. Everything is held against the
+        baseline: there time for another run is enough. In the search, trials take turns with the script as written
+        where they can.
         """
-        self.tell(TrialStarted(trial, len(self.searched), self.time.left_s))
 
         def time_to_repeat(seconds: float) -> bool:
             time = self.time
             if trial.phase is Phase.BASELINE:
                 return time.fits(2 * seconds)
-            return time.fits(
-                seconds + (max(time.reserved_s(), time.proof_s(trial.config, seconds)) if kept_s is None else kept_s)
-            )
+            return time.fits(seconds + max(time.reserved_s(), time.proof_s(trial.config, seconds)))
 
-        window = window_of(trial, self.plan, self.best, self.track.slowest_share())
+        turns = trial.phase in (Phase.SEARCH, Phase.ANCHOR) and self._may_be_alive([BASELINE, trial.config])
+        window = window_of(trial, self.plan, self.best, self.track.slowest_share(), by_turns=turns)
+        rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
+        race = Race(self.track.gain(self.best) if rates else None) if turns else None
+        return self._kept(
+            [trial],
+            lambda: [self.executor.execute(trial, self.knowledge, window, time_for=time_to_repeat, race=race)],
+        )[0]
+
+    def execute_round(self, trials: Sequence[Trial], *, kept_s: float) -> list[Trial]:
+        """As ``execute``, of the runs of a round of the finals, which take turns with each other where they can.
+
+        A contaminated round is run again where there is time beside ``kept_s``.
+        """
+        together = len(trials) > 1 and self._may_be_alive([trial.config for trial in trials])
+        window = window_of(trials[0], self.plan, self.best, by_turns=together)
+        return self._kept(
+            trials,
+            lambda: self.executor.execute_round(
+                trials, self.knowledge, window, time_for=lambda seconds: self.time.fits(seconds + kept_s),
+                together=together,
+            ),
+        )  # fmt: skip
+
+    def _may_be_alive(self, configs: Sequence[Config]) -> bool:
+        """Whether trials take turns here, and the machine has the memory that these took, all at once.
+
+        One that wasn't run yet takes as much as the script as written.
+        """
+        if self.executor.obstacle or self.baseline is None:
+            return False
+        peaks: dict[Config, int] = {}
+        for trial in self.trials:
+            if trial.measurement is not None:
+                peaks[trial.config] = max(peaks.get(trial.config, 0), trial.measurement.peak_host_bytes)
+        bytes_together = sum(peaks.get(config, peaks.get(BASELINE, 0)) for config in configs)
+        return bytes_together <= SHARE_TOGETHER * host_memory()[1]
+
+    def _kept(self, trials: Sequence[Trial], run: Callable[[], list[Outcome]]) -> list[Trial]:
+        """The trials with their outcomes, which are stored, and told of."""
+        for trial in trials:
+            self.tell(TrialStarted(trial, len(self.searched), self.time.left_s))
         try:
             self.sources.check(self.knowledge.module_hashes)
-            outcome = self.executor.execute(trial, self.knowledge, window, time_for=time_to_repeat)
-            self.sources.check(self.knowledge.module_hashes or outcome.knowledge.module_hashes)
+            outcomes = run()
+            self.sources.check(self.knowledge.module_hashes or outcomes[0].knowledge.module_hashes)
         except (Interrupted, StorageError, InfrastructureError, StudyMismatchError):
-            self.store.requeue(trial)
+            for trial in trials:
+                self.store.requeue(trial)
             raise
+        return [self._finish(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
+
+    def _finish(self, trial: Trial, outcome: Outcome) -> Trial:
         finished = self.store.finish(trial, outcome)
         self._note_warm_start(finished)
         best, track = self.best, self.track

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tuner.analysis.cold_start import COLD
 from tuner.analysis.contention import contamination, disturbance
+from tuner.analysis.race import Race
 from tuner.child.records import Window
+from tuner.devices.present import kind_of
 from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
-from tuner.model import Outcome, OutcomeKind, Phase, Trial
+from tuner.model import BASELINE, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.classify import MACHINE_FULL
-from tuner.runner.request import Runner, TrialRequest, probe_window, screen_window
+from tuner.runner.request import ByTurns, Runner, TrialRequest, probe_window, screen_window
 from tuner.space.arguments import render
-from tuner.storage.folder import COMPILE_CACHE, TRIALS, trial_folder
+from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
 from tuner.study.plan import StudyPlan
 
 ATTEMPTS = 3
@@ -28,13 +30,22 @@ REPEATS = 3
 """After so many repeats in a row that were contaminated as well, the machine is taken as it is."""
 HOPELESS = 0.6
 """A trial ends early where its rate is sure to stay below this share of the best one's."""
+WARMUP_S = 1.0
+"""Of a search trial by turns: what the machine warms up to meets both sides."""
 MEMORY_PAUSE_S = 20.0
 """Before a trial is run again that others left no memory to: they may be through by then. Longer each time."""
+FOR_EVER_S = 1e7
+"""Longer than any study. Seconds."""
 _DISK_FAULTS = frozenset({"disk-full", "unwritable"})
 
 
 class TrialExecutor:
-    """Runs the trials of a plan, one at a time. Needs no database: where they come from is the caller's business."""
+    """Runs the trials of a plan, by turns or one after the other. Needs no database: where they come from is the
+    caller's business.
+
+    ``obstacle``: why no trials take turns here, continuing a sentence of which the script is the subject; "" as long
+    as they may.
+    """
 
     def __init__(
         self, plan: StudyPlan, runner: Runner, *, stop: threading.Event, note: Callable[[str], None]
@@ -45,20 +56,46 @@ class TrialExecutor:
         self._note = note
         self._repeats_left = REPEATS
         self._repeats_s = 0.0
+        self._turns_work = False
+        takes_turns = runner.takes_turns and kind_of(plan.device).takes_turns
+        self.obstacle = "" if takes_turns else f"no turns are taken on {plan.device.kind}"
 
     def execute(
-        self, trial: Trial, knowledge: Knowledge, window: Window, *, time_for: Callable[[float], bool]
+        self,
+        trial: Trial,
+        knowledge: Knowledge,
+        window: Window,
+        *,
+        time_for: Callable[[float], bool],
+        race: Race | None = None,
     ) -> Outcome:
         """The trial's outcome; its records are in the trial's folder then.
 
         ``knowledge`` is what the child is told of the script. ``time_for`` says whether there is time for another run
-        of so many seconds, should this one be contaminated. Raises ``Interrupted``, ``StorageError`` and
-        ``InfrastructureError``.
+        of so many seconds, should this one be contaminated. With a ``race`` it takes turns with the script as written,
+        where it can. Raises ``Interrupted``, ``StorageError`` and ``InfrastructureError``.
         """
         request = self.request_of(trial, knowledge, window)
         if trial.phase is Phase.SCREEN:
-            return self._run(request)  # it compares losses, which no other process changes
-        return self._undisturbed(trial.number, request, time_for)
+            return self._run([request])[0]  # it compares losses, which no other process changes
+        run = self._run if race is None or self.obstacle else lambda requests: self._beside(requests[0], race)
+        return self._undisturbed(f"trial {trial.number}", [request], time_for, run)[0]
+
+    def execute_round(
+        self,
+        trials: Sequence[Trial],
+        knowledge: Knowledge,
+        window: Window,
+        *,
+        time_for: Callable[[float], bool],
+        together: bool,
+    ) -> list[Outcome]:
+        """As ``execute``, of a round of the finals: by turns where they may be alive ``together``, and can."""
+        if not together or self.obstacle or len(trials) < 2:
+            return [self.execute(trial, knowledge, window, time_for=time_for) for trial in trials]
+        requests = [self.request_of(trial, knowledge, window) for trial in trials]
+        numbers = ", ".join(str(trial.number) for trial in trials)
+        return self._undisturbed(f"trials {numbers}", requests, time_for, self._by_turns)
 
     def request_of(self, trial: Trial, knowledge: Knowledge, window: Window) -> TrialRequest:
         """What the runner is asked for the trial. A watch that breaks the script stays out of every trial."""
@@ -75,48 +112,106 @@ class TrialExecutor:
         shutil.rmtree(request.folder, ignore_errors=True)
         return self._runner.run(request, self._stop)
 
-    def _undisturbed(self, number: int, request: TrialRequest, time_for: Callable[[float], bool]) -> Outcome:
-        """The outcome, of a second run where other processes contaminated the first one.
+    def _undisturbed(
+        self,
+        name: str,
+        requests: Sequence[TrialRequest],
+        time_for: Callable[[float], bool],
+        run: Callable[[Sequence[TrialRequest]], list[Outcome]],
+    ) -> list[Outcome]:
+        """The outcomes, of a second run where other processes contaminated the first one.
 
         A contaminated run is not averaged in: the calmer of the two counts, and the other one's records are kept
         beside it. A config that fails the second time has failed, however calm that run was. A machine that is always
         busy isn't asked again and again.
         """
-        first = self._run(request)
-        host = self._plan.host
-        cause = contamination(first, host)
+        first = run(requests)
+        host, seconds = self._plan.host, sum(outcome.seconds for outcome in first)
+        cause = next(filter(None, (contamination(outcome, host) for outcome in first)), "")
         if not cause:
             return first
-        if self._repeats_left <= 0 or not (self._may_repeat(first) and time_for(first.seconds)):
-            self._note(f"trial {number} was disturbed: {cause}")
+        one = len(requests) == 1
+        if self._repeats_left <= 0 or not (self._may_repeat(seconds) and time_for(seconds)):
+            self._note(f"{name} {'was' if one else 'were'} disturbed: {cause}")
             return first
-        self._note(f"trial {number} is measured again: {cause}")
-        folder = request.folder
-        aside = folder.with_name(f"{folder.name}.disturbed")
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-        second = self._run_as_cold(request) if _was_cold(first) else self._run(request)
-        self._repeats_s += second.seconds
-        self._count_repeat(contaminated=bool(contamination(second, host)))
-        held = second.complete or not request.config
-        if held and disturbance(first, host) < disturbance(second, host):
-            swap_folders(folder, aside)
+        self._note(f"{name} {'is' if one else 'are'} measured again: {cause}")
+        aside = {request.folder: _place_beside(request.folder, "disturbed") for request in requests}
+        for folder, place in aside.items():
+            folder.rename(place)
+        second = self._as_cold(requests, run) if any(map(_was_cold, first)) else run(requests)
+        self._repeats_s += sum(outcome.seconds for outcome in second)
+        self._count_repeat(contaminated=any(contamination(outcome, host) for outcome in second))
+        held = all(outcome.complete or not request.config for outcome, request in zip(second, requests, strict=True))
+        before, after = (max(disturbance(outcome, host) for outcome in runs) for runs in (first, second))
+        if held and before < after:
+            for folder, place in aside.items():
+                swap_folders(folder, place)
             return first
         return second
 
-    def _run_as_cold(self, request: TrialRequest) -> Outcome:
-        """One run with nothing compiled yet: what a start costs is measured again as well, and not lost."""
-        cache = request.folder.with_name(f"{request.folder.name}.{COMPILE_CACHE}")
-        shutil.rmtree(cache, ignore_errors=True)
+    def _as_cold(
+        self, requests: Sequence[TrialRequest], run: Callable[[Sequence[TrialRequest]], list[Outcome]]
+    ) -> list[Outcome]:
+        """A run with nothing compiled yet: what a start costs is measured again as well, and not lost."""
+        caches = [_place_beside(request.folder, COMPILE_CACHE) for request in requests]
         try:
-            return self._run(replace(request, compile_cache=cache))
+            return run([replace(request, compile_cache=cache) for request, cache in zip(requests, caches, strict=True)])
         finally:
-            shutil.rmtree(cache, ignore_errors=True)
+            for cache in caches:
+                shutil.rmtree(cache, ignore_errors=True)
 
-    def _may_repeat(self, first: Outcome) -> bool:
+    def _beside(self, request: TrialRequest, race: Race) -> list[Outcome]:
+        """One run, by turns with the script as written; by itself where that gives no evidence."""
+        shutil.rmtree(request.folder, ignore_errors=True)
+        written = replace(
+            request, folder=self._plan.folder / STANDING, config=BASELINE, seed=None, script=replace(
+                request.script, argv=render(self._plan.script.argv, request.knowledge.given(BASELINE))
+            ), window=replace(self._plan.window, max_s=FOR_EVER_S), compile_cache=self._plan.folder / COMPILE_CACHE,
+            limits=replace(request.limits, trial_timeout_s=FOR_EVER_S),
+        )  # fmt: skip
+        found = self._runner.run_beside(request, written, self._stop, race)
+        if any(outcome.measurement is None or not outcome.measurement.reference for outcome in found.outcomes):
+            few = "its windows hold too few turns"
+            found = replace(found, obstacle=found.obstacle or (few if found.outcomes[0].complete else ""))
+        return self._confirmed([request], found)
+
+    def _by_turns(self, requests: Sequence[TrialRequest]) -> list[Outcome]:
+        """One run of each, alive at once; one after the other where that gives no evidence."""
+        for request in requests:
+            shutil.rmtree(request.folder, ignore_errors=True)
+        return self._confirmed(requests, self._runner.run_by_turns(requests, self._stop))
+
+    def _confirmed(self, requests: Sequence[TrialRequest], found: ByTurns) -> list[Outcome]:
+        """The outcomes, where it doesn't matter that others were alive; else those of runs one after the other.
+
+        What fails beside others may be able to be alive once only: a port, a lock, the memory. Where it doesn't fail
+        alone, no trials take turns any more. Once turns are seen to work, what a config ends as is its own doing.
+        """
+        outcomes = list(found.outcomes)
+        complete = bool(outcomes) and all(outcome.complete for outcome in outcomes)
+        if complete and not found.obstacle:
+            self._turns_work = True
+            return outcomes
+        faults = any(outcome.kind is OutcomeKind.INFRASTRUCTURE for outcome in outcomes)
+        if self._turns_work and outcomes and not found.obstacle and not faults:
+            return outcomes
+        if found.obstacle:
+            self.end_turns(found.obstacle)
+        alone = self._run(requests)
+        failed = next((outcome for outcome in outcomes if not outcome.complete), None)
+        if failed is not None and not found.obstacle and all(outcome.complete for outcome in alone):
+            self.end_turns(f"one failed beside another, and not alone ({failed.detail or failed.reason})")
+        return alone
+
+    def end_turns(self, obstacle: str) -> None:
+        """No trials take turns any more, and says so. ``obstacle``: as the attribute."""
+        self.obstacle = obstacle
+        self._note(f"trials take no turns from here on: {obstacle}")
+
+    def _may_repeat(self, seconds: float) -> bool:
         """Repeats take no more than a share of the budget: many rough figures find more than two good ones."""
         budget_s = self._plan.budget_s
-        return budget_s is None or self._repeats_s + first.seconds <= REPEATS_SHARE * budget_s
+        return budget_s is None or self._repeats_s + seconds <= REPEATS_SHARE * budget_s
 
     def _count_repeat(self, *, contaminated: bool) -> None:
         if not contaminated:
@@ -126,8 +221,11 @@ class TrialExecutor:
         if self._repeats_left == 0:
             self._note("the machine stays busy: trials aren't repeated any more, and their figures are rougher")
 
-    def _run(self, request: TrialRequest) -> Outcome:
-        """One run. A fault of the machine gets more attempts; then it is raised."""
+    def _run(self, requests: Sequence[TrialRequest]) -> list[Outcome]:
+        """One run of each, one after the other. A fault of the machine gets more attempts; then it is raised."""
+        return [self._run_alone(request) for request in requests]
+
+    def _run_alone(self, request: TrialRequest) -> Outcome:
         for attempt in range(1, ATTEMPTS + 1):
             shutil.rmtree(request.folder, ignore_errors=True)
             outcome = self._runner.run(request, self._stop)
@@ -141,19 +239,26 @@ class TrialExecutor:
         raise _fault(outcome, self._plan.folder)
 
 
-def window_of(trial: Trial, plan: StudyPlan, best: Trial | None, slowest: float = 1.0) -> Window:
+def window_of(
+    trial: Trial, plan: StudyPlan, best: Trial | None, slowest: float = 1.0, *, by_turns: bool = False
+) -> Window:
     """How long the trial is measured; ``best`` is the best one of the search so far.
 
     ``slowest``: the baseline's slowest stretch as a share of its rate. The best one may have met a faster machine.
+    ``by_turns``: whether it is to be measured so.
 
-    Baseline and anchors get all the time, a probe a quarter; a screen ends by its samples. Others get half of it: a
-    search trial only ranks, and may end once it is hopeless, and in the finals what differs from run to run is more
-    than what differs within one, so that more runs say more than longer ones.
+    The baseline gets all the time, a probe a quarter; a screen ends by its samples. A search trial only ranks, and so
+    gets half of it, and may end once it is hopeless; by turns a quarter, and what its ``Race`` leaves of that. In the
+    finals what differs from run to run is more than what differs within one, by turns all the more: more runs say more
+    than longer ones.
     """
     if trial.samples is not None:
         return screen_window(trial.samples)
     if trial.phase is Phase.PROBE:
         return probe_window(plan.window)
+    if by_turns:
+        window = replace(plan.window, max_s=plan.window.max_s / 4)
+        return window if trial.phase is Phase.FINALS else replace(window, warmup_s=min(window.warmup_s, WARMUP_S))
     if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
         return plan.window
     window = replace(plan.window, max_s=plan.window.max_s / 2)
@@ -161,6 +266,13 @@ def window_of(trial: Trial, plan: StudyPlan, best: Trial | None, slowest: float 
     if trial.phase is Phase.FINALS or measurement is None or not plan.objective.is_rate:
         return window
     return replace(window, hopeless_below=HOPELESS * measurement.rate * slowest)
+
+
+def _place_beside(folder: Path, name: str) -> Path:
+    """A path beside a trial's folder at which nothing lies."""
+    place = folder.with_name(f"{folder.name}.{name}")
+    shutil.rmtree(place, ignore_errors=True)
+    return place
 
 
 def _was_cold(outcome: Outcome) -> bool:

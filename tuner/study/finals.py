@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -87,15 +87,11 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
     """
     begun = 0
     while True:
-        trial = study.claim()
-        if trial is not None:
-            kept_s = LEEWAY * _left_s(study, schedule, schedule.rounds)
-            _report_pairs(study, schedule, study.execute(trial, kept_s=kept_s))
-            continue
+        _run_interrupted(study, schedule)
         left = _runs_left(study, schedule)
         if not left:
             return schedule, schedule.rounds
-        number, config = left[0]
+        number = left[0][0]
         # The first rounds prove nothing without the third.
         if number != begun and not study.time.fits(_left_s(study, schedule, max(number, FEWEST_ROUNDS))):
             smaller = _with_fewer(study, schedule, max(number, FEWEST_ROUNDS))
@@ -104,10 +100,29 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
             schedule = smaller
             continue
         begun = number
-        ahead_s = LEEWAY * (_left_s(study, schedule, schedule.rounds) - study.time.run_s(Phase.FINALS, config))
+        configs = [config for of, config in left if of == number]
+        round_s = sum(study.time.run_s(Phase.FINALS, config) for config in configs)
+        ahead_s = LEEWAY * (_left_s(study, schedule, schedule.rounds) - round_s)
         why = f"finals of {', '.join(map(str, schedule.group))}"
-        trial = study.run(NewTrial(Phase.FINALS, config, why, number, group=schedule.group), kept_s=ahead_s)
-        _report_pairs(study, schedule, trial)
+        runs = [study.store.begin(NewTrial(Phase.FINALS, one, why, number, group=schedule.group)) for one in configs]
+        _report_pairs(study, schedule, study.execute_round(runs, kept_s=ahead_s))
+
+
+def _run_interrupted(study: StudyContext, schedule: Schedule) -> None:
+    """Runs what was interrupted: of these finals whole rounds, since a run has lost those that it took turns with."""
+    rounds: dict[int, list[Trial]] = {}
+    while (trial := study.claim()) is not None:
+        if not schedule.holds(trial):
+            study.execute(trial)
+            continue
+        of_round = rounds.setdefault(trial.round or 0, [])
+        of_round.append(trial)
+        for other in [one for one in study.trials if schedule.holds(one) and one.round == trial.round]:
+            if other.measurement is not None and other.measurement.turns:
+                study.store.requeue(other)
+    for runs in rounds.values():
+        kept_s = LEEWAY * _left_s(study, schedule, schedule.rounds)
+        _report_pairs(study, schedule, study.execute_round(runs, kept_s=kept_s))
 
 
 def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedule | None:
@@ -305,17 +320,17 @@ def _save(study: StudyContext, schedule: Schedule) -> None:
     study.repository.save_finals(study.record.id, {**present, "earlier": others})
 
 
-def _report_pairs(study: StudyContext, schedule: Schedule, trial: Trial) -> None:
-    """Tells of each candidate whose pair this run completed."""
-    if not schedule.holds(trial) or trial.outcome is None or not trial.outcome.complete:
-        return
-    same_round = (t for t in study.trials if schedule.holds(t) and t.round == trial.round)
-    measured = {t.config for t in same_round if t.measurement is not None}
-    for candidate in schedule.candidates:
-        other = BASELINE if trial.config else candidate.config
-        concerned = not trial.config or trial.config == candidate.config
-        if not concerned or other not in measured:
-            continue
-        pairs = pairs_of(schedule, candidate.config, study.trials, study.plan.objective)
-        so_far = pairs.ratio(schedule.confidence, study.plan.objective) if len(pairs.gains) > 2 else None
-        study.tell(PairFinished(len(pairs.gains), schedule.rounds, candidate.config, pairs.gains[-1], so_far))
+def _report_pairs(study: StudyContext, schedule: Schedule, runs: Sequence[Trial]) -> None:
+    """Tells of each candidate whose pair these runs of a round completed."""
+    held = [run for run in runs if schedule.holds(run) and run.outcome is not None and run.outcome.complete]
+    for number in dict.fromkeys(run.round for run in held):
+        ran = {run.config for run in held if run.round == number}
+        measured = {t.config for t in study.trials if schedule.holds(t) and t.round == number and t.measurement}
+        for candidate in schedule.candidates:
+            if not {BASELINE, candidate.config} <= measured or not {BASELINE, candidate.config} & ran:
+                continue
+            pairs = pairs_of(schedule, candidate.config, study.trials, study.plan.objective)
+            if not pairs.gains:
+                continue
+            so_far = pairs.ratio(schedule.confidence, study.plan.objective) if len(pairs.gains) > 2 else None
+            study.tell(PairFinished(len(pairs.gains), schedule.rounds, candidate.config, pairs.gains[-1], so_far))

@@ -72,6 +72,7 @@ def run_study(
                 study.note("the folder's compile cache was made elsewhere or by others: compiled anew, it isn't run")
             return _run_phases(study, sampler)
         finally:
+            runner.close()
             repository.close()
 
 

@@ -23,6 +23,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     """Runs trials until a bound is reached, and says which. Raises as ``StudyContext.execute``.
 
     The baseline is measured again, as an anchor, every few trials, and before the first one of a resumed study.
+    Trials that don't take turns are held against it.
     """
     plan = study.plan
     limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
@@ -43,22 +44,34 @@ def search(study: StudyContext, sampler: Sampler) -> str:
             return "every config worth a trial has been tried"
         if after_a_pause or _since_baseline(study) >= plan.anchor_every:
             after_a_pause = False
-            _note_drift(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
+            _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
             continue
         study.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, plan)))
 
 
-def _since_baseline(study: StudyContext) -> int:
-    """How many search trials have been run since the baseline was measured."""
-    since = 0
+def _since_baseline(study: StudyContext) -> float:
+    """How many search trials have been run since the baseline was measured; one beside it counts half."""
+    since = 0.0
     for trial in reversed(study.trials):
         if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
             break
-        since += trial.phase is Phase.SEARCH
+        if trial.phase is Phase.SEARCH:
+            since += 0.5 if trial.measurement is not None and trial.measurement.reference is not None else 1
     return since
 
 
-def _note_drift(study: StudyContext, anchor: Trial) -> None:
+def _look_at(study: StudyContext, anchor: Trial) -> None:
+    """Says how far the baseline drifted; where it took turns with itself, whether a fresh start is as fast.
+
+    One that grows faster with time, since it keeps what it has read or made once, is no measure for fresh starts.
+    """
+    reference = anchor.measurement.reference if anchor.measurement is not None else None
+    if reference is not None:
+        gain = reference.gain
+        if gain.high < 1 / MOVED or gain.low > MOVED:
+            faster = "faster" if gain.ratio < 1 else "slower"
+            study.executor.end_turns(f"it grows {faster} with time, {gain.ratio:.2f}x from a fresh start")
+        return
     for shift in study.track.shifts(MOVED):
         if shift.after == anchor.number:
             study.note(shift_text(shift))

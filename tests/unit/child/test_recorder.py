@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 from support.in_process import Log
 
-from tuner.child.clock import StepClock, relative_half_width
+from tuner.child.clock import StepClock
+from tuner.child.precision import relative_half_width
 from tuner.child.recorder import Recorder
 from tuner.child.records import ChildRequest, Note, Window
 from tuner.child.session import Session

@@ -7,7 +7,7 @@ import os
 import pytest
 from support.in_process import Log
 
-from tuner.child.clock import StepClock
+from tuner.child.clock import LEAD_IN_S, StepClock
 from tuner.child.records import ChildRequest, Window
 from tuner.child.session import Session
 from tuner.child.turns import END, Turns
@@ -28,16 +28,17 @@ def test_turns_are_read_by_their_numbers_until_there_are_no_more() -> None:
     turns = given(log, b"1\n12\n%d\n" % END)
     seen = []
     for enough in (False, False, True, True):
-        assert turns.wait(enough=enough) >= 0.0
+        assert turns.wait(enough=enough, whole=not enough) >= 0.0
         seen.append((turns.current, turns.ended))
     assert seen == [(1, False), (12, False), (END, True), (END, True)]
     assert [record["enough"] for record in log.of("turn")] == [False, False, True], "nobody is asked any more"
+    assert [record["whole"] for record in log.of("turn")] == [True, True, False]
 
 
 @pytest.mark.parametrize("text", [b"", b"3"])
 def test_where_nobody_gives_turns_any_more_they_have_ended(text: bytes) -> None:
     turns = given(Log(), text)
-    turns.wait(enough=False)
+    turns.wait(enough=False, whole=False)
     assert turns.ended
 
 
@@ -45,9 +46,9 @@ def test_another_process_takes_none() -> None:
     turns = given(Log(), b"1\n2\n")
     pid = os.fork()
     if not pid:
-        os._exit(turns.wait(enough=False) != 0.0 or turns.current != END)
+        os._exit(turns.wait(enough=False, whole=False) != 0.0 or turns.current != END)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    turns.wait(enough=False)
+    turns.wait(enough=False, whole=False)
     assert turns.current == 1
 
 
@@ -59,7 +60,7 @@ class Held(Turns):
         self._now = now
         self.enough: list[bool] = []
 
-    def wait(self, *, enough: bool) -> float:
+    def wait(self, *, enough: bool, whole: bool) -> float:
         self.enough.append(enough)
         self.current += 1
         self.ended = self.current == 6
@@ -88,8 +89,8 @@ def test_what_a_trial_is_held_counts_nowhere() -> None:
     assert turns.enough == [False, False, False, False, True, True], "1 s of its own time, not more"
 
 
-def test_what_lies_ready_is_read_again_after_a_turn_of_others() -> None:
-    """The loader may have made a batch before it was stopped, and after it went on."""
+def test_what_lies_ready_is_read_again_after_a_lead_in() -> None:
+    """The loader may have made a batch before it was stopped, and what was under way comes back while it is held."""
     log, now = Log(), [0.0]
     clock = StepClock(log, WINDOW, clock=lambda: now[0])
     clock.turns = Held(log, now)
@@ -99,7 +100,22 @@ def test_what_lies_ready_is_read_again_after_a_turn_of_others() -> None:
         clock.add_samples(8, 0.0)
         clock.step()
     first, second = [block for block in log.of("block") if block["phase"] == "window"][:2]
-    assert second["ready_before"] == pytest.approx(first["ready_after"] + 10.0)
+    assert second["ready_before"] == pytest.approx(first["ready_after"] + 10.0 + LEAD_IN_S)
+    assert second["samples"] == first["samples"] == 24, "of the step in between nothing is counted"
+
+
+def test_steps_that_are_longer_than_a_lead_in_have_none_where_nothing_is_seen_to_lie_ready() -> None:
+    log, now = Log(), [0.0]
+    clock = StepClock(log, WINDOW, clock=lambda: now[0])
+    clock.turns = Held(log, now)
+    for _ in range(20):
+        now[0] += 3 * LEAD_IN_S
+        clock.add_samples(8, 0.0)
+        if clock.step():
+            break
+    blocks = [block for block in log.of("block") if block["phase"] == "window"]
+    assert len(blocks) == 5 and all(block["steps"] == 1 for block in blocks)
+    assert sum(block["steps"] for block in log.of("block")) == clock.total_steps - 1, "only the first is start-up"
 
 
 def test_validation_between_two_turns_is_part_of_neither() -> None:

@@ -12,7 +12,7 @@ from support import worlds
 from tuner.child.records import Window
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
-from tuner.runner.request import TrialRequest
+from tuner.runner.request import Runner, TrialRequest
 from tuner.study.execution import TrialExecutor
 
 
@@ -23,7 +23,7 @@ def disturbed(rate: float) -> Outcome:
     return replace(outcome, measurement=replace(outcome.measurement, foreign_cpus=1.5))
 
 
-class InTurn:
+class InTurn(Runner):
     """A runner that gives these outcomes, one after the other, and leaves each run's number in its folder."""
 
     def __init__(self, *outcomes: Outcome) -> None:

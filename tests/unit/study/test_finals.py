@@ -269,7 +269,7 @@ def test_unfinished_finals_prove_nothing_once_others_take_their_place(tmp_path: 
 
     Ran(plan(tmp_path, 2), until_the_fourth_round, stop)
     # Later it is as fast as the script as written, and another one is lucky.
-    fast = speeds(lucky=1)
+    fast = speeds(lucky=2)
     resumed = Ran(plan(tmp_path, 4), lambda c: worlds.measured(90.0) if c == {"precision": "bf16"} else fast(c)).result
     assert len(groups(resumed.trials)) == 2
     assert resumed.winner is not None and resumed.winner.verdict is Verdict.KEEP_BASELINE
