@@ -67,7 +67,7 @@ BASELINE = Config()
 
 
 class OutcomeKind(StrEnum):
-    """What a trial ended as."""
+    """What a trial ended as. One is unfinished for which the study had no time: that says nothing of its config."""
 
     COMPLETE = "complete"
     INFEASIBLE = "infeasible"
@@ -76,6 +76,7 @@ class OutcomeKind(StrEnum):
     CRASHED = "crashed"
     USER_ERROR = "user error"
     INFRASTRUCTURE = "infrastructure fault"
+    UNFINISHED = "unfinished"
 
 
 TOOK_THE_STUDY_DOWN = "took-the-study-down"

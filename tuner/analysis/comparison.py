@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from tuner.analysis import stats
 from tuner.analysis.contention import Host, contaminated_by, own_cpus
-from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, gain, score_of
-from tuner.model import BASELINE, Config, Evidence, Measurement, Phase, Ratio, Trial, Verdict, Winner
+from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, at_rate, gain, score_of
+from tuner.model import BASELINE, Config, Evidence, Measurement, Outcome, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
 
 CONFIDENCE = 0.95
@@ -167,8 +167,8 @@ def pairs_of(
         before, after = runs.get((number, BASELINE)), runs.get((number, config))
         if before is None or after is None or before.outcome is None or after.outcome is None:
             continue
-        scores = score_of(before.outcome, objective), score_of(after.outcome, objective)
         measurements = before.outcome.measurement, after.outcome.measurement
+        scores = score_of(_in_turns(before.outcome, measurements[1]), objective), score_of(after.outcome, objective)
         if scores[0] is None or scores[1] is None or not measurements[0] or not measurements[1]:
             continue
         if measurements[0].unit != measurements[1].unit:
@@ -187,6 +187,13 @@ def pairs_of(
         tuple(gain(s[1], s[0], objective) for s, _ in rounds),
         tuple(s for s, _ in rounds),
     )
+
+
+def _in_turns(before: Outcome, after: Measurement | None) -> Outcome:
+    """The baseline's run as it was in its turns between the candidate's own, where it had some."""
+    if after is None or after.reference is None or before.measurement is None:
+        return before
+    return replace(before, measurement=at_rate(before.measurement, after.reference.rate))
 
 
 def _without_unseen(score: float, measured: Measurement, unseen_samples: int, objective: Objective) -> float:
@@ -236,10 +243,18 @@ def decide(
 
 
 def _disturbed(schedule: Schedule, rounds: Sequence[tuple[Measurement, Measurement]]) -> list[tuple[str, ...]]:
-    """What disturbed any run of each round too much, each cause once; the baseline's run is each round's first."""
+    """What disturbed any run of each round too much, each cause once; the baseline's run is each round's first.
+
+    By turns the candidate's figures say it: they are those of calm turns of both, as far as there are enough.
+    """
     sides = [[(run, own_cpus(side)) for run in side] for side in zip(*rounds, strict=True)]
     return [
-        tuple(dict.fromkeys(cause for run, own in runs for cause in contaminated_by(run, schedule.host, own)))
+        tuple(
+            dict.fromkeys(
+                cause for run, own in (runs[1:] if runs[1][0].reference is not None else runs)
+                for cause in contaminated_by(run, schedule.host, own)
+            )
+        )
         for runs in zip(*sides, strict=True)
     ]
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
-from tuner.analysis.resources import ResourceSample, card_use, cpu_use, held_bytes, peak_host_bytes
+from tuner.analysis.resources import CpuUse, ResourceSample, card_use, cpu_use, held_bytes, lost_share, peak_host_bytes
 from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
-from tuner.analysis.turns import Turn, gain_interval, log_gains, ratio_of
+from tuner.analysis.turns import Turn, gain_interval, pairs_of_turns
 from tuner.child import records as child
 from tuner.child import shape
 from tuner.child.counts import ScalerCounts
 from tuner.child.records import Knowledge, Record
 from tuner.child.wire import Entry
-from tuner.model import Block, FirstGradient, KnobReport, LossSeries, Measurement, Reference, WeightChange
+from tuner.model import Block, FirstGradient, KnobReport, LossSeries, Measurement, Ratio, Reference, WeightChange
 
 MIN_BLOCKS = 3
 SAME_LENGTH = 0.01
@@ -29,13 +30,21 @@ TimedBlock = tuple[float, child.Block]
 """A block, and the moment of the child's monotonic clock at which it ended."""
 
 
-def measurement_of(
-    entries: Sequence[Entry], samples: Sequence[ResourceSample], beside: Sequence[Entry] = ()
-) -> Measurement | None:
-    """The trial's figures, or None where too few blocks were read to speak of a rate.
+@dataclass(frozen=True)
+class Beside:
+    """What is known of the script as written in its turns between a trial's own: its records, and what was read."""
 
-    ``beside``: what the script as written recorded in its turns between the trial's own.
-    """
+    entries: Sequence[Entry] = ()
+    samples: Sequence[ResourceSample] = ()
+
+
+NOTHING_BESIDE = Beside()
+
+
+def measurement_of(
+    entries: Sequence[Entry], samples: Sequence[ResourceSample], beside: Beside = NOTHING_BESIDE
+) -> Measurement | None:
+    """The trial's figures, or None where too few blocks were read to speak of a rate."""
     chosen, in_window = _chosen_blocks(entries)
     if len(chosen) < MIN_BLOCKS:
         return None
@@ -50,6 +59,8 @@ def measurement_of(
     interval = window.rate
     began, ended = chosen[0][0] - chosen[0][1].seconds, chosen[-1][0]
     cpus = cpu_use(samples, began, ended)
+    turns = _turns(chosen, window, samples)
+    pairs = _pairs(turns, beside, counted=counted)
     first_step, ended_as = last_of(records, child.FirstStep), last_of(records, child.WindowEnd)
     complete = ended_as is not None and ended_as.complete
     scaler = knowledge.gradient_scaler or ScalerCounts()
@@ -68,11 +79,11 @@ def measurement_of(
         losses=_loss_series(records),
         steady=complete and in_window and is_steady(window.rates),
         cpu_s_per_sample=cpus.own / interval.estimate if interval.estimate > 0 else 0.0,
-        foreign_cpus=cpus.foreign,
+        foreign_cpus=_foreign_cpus(cpus, [own for own, _ in pairs[0]]),
         knobs=knob_reports(records),
         metrics={metric.name: metric.value for metric in all_of(records, child.Metric)},
         notes=tuple(note.text for note in all_of(records, child.Note)),
-        stolen_cpus=cpus.stolen,
+        stolen_cpus=min(cpus.stolen, _foreign_cpus(cpus, [own for own, _ in pairs[0]])),
         card=card_use(samples, began, ended),
         scaled_steps=scaler.late_steps,
         skipped_steps=scaler.late_skipped,
@@ -83,33 +94,58 @@ def measurement_of(
         tokens_per_s=window.tokens_per_s,
         queue_share=window.queue_share,
         validation_share=None if any(block.flagged for _, block in chosen) else validation_share(_blocks_of(records)),
-        turns=len({block.turn for _, block in chosen if block.turn}),
-        reference=_reference(window, _turns([block for _, block in chosen], window), beside, counted=counted),
+        turns=len(turns),
+        reference=_reference(window, *pairs),
     )
 
 
-def _turns(blocks: Sequence[child.Block], window: _Sustained) -> list[Turn]:
-    return [
-        Turn(block.turn, rate * block.seconds, block.seconds)
-        for block, rate in zip(blocks, window.rates, strict=True) if block.turn
-    ]  # fmt: skip
+def _turns(
+    blocks: Sequence[TimedBlock], window: _Sustained, samples: Sequence[ResourceSample]
+) -> list[Turn]:
+    """The window's turns: of each what the loop can keep up, and what others had of the cores."""
+    rates = dict(zip(blocks, window.rates, strict=True))
+    turns = []
+    for number, of in groupby((each for each in blocks if each[1].turn), key=lambda each: each[1].turn):
+        timed = list(of)
+        amount = sum(rates[each] * each[1].seconds for each in timed)
+        lost = lost_share(samples, timed[0][0] - timed[0][1].seconds, timed[-1][0])
+        turns.append(Turn(number, amount, sum(block.seconds for _, block in timed), lost))
+    return turns
 
 
-def _reference(own: _Sustained, turns: Sequence[Turn], beside: Sequence[Entry], *, counted: bool) -> Reference | None:
-    """The script as written in the same turns; None where it had none, or is counted in another unit."""
-    chosen, in_window = _chosen_blocks(beside)
+def _pairs(turns: Sequence[Turn], beside: Beside, *, counted: bool) -> tuple[list[tuple[Turn, Turn]], float]:
+    """The pairs of turns that count, and what the rate of the script as written is multiplied by (``slower``).
+
+    None where it had no turns, or is counted in another unit.
+    """
+    chosen, in_window = _chosen_blocks(beside.entries)
     first = min((turn.number for turn in turns), default=0) - 1
-    blocks = [block for _, block in chosen if block.turn >= max(1, first)]
-    knowledge = knowledge_of(entry.record for entry in beside)
+    timed = [(t, block) for t, block in chosen if block.turn >= max(1, first)]
+    blocks = [block for _, block in timed]
+    knowledge = knowledge_of(entry.record for entry in beside.entries)
     if not in_window or not blocks or not turns or counted != _is_counted(blocks, knowledge):
-        return None
+        return [], 1.0
     window = _sustained(blocks, knowledge, counted=counted)
-    theirs = _turns(blocks, window)
-    interval = gain_interval(turns, theirs)
-    if interval is None or window.rate.estimate <= 0:
+    return pairs_of_turns(turns, _turns(timed, window, beside.samples)), window.slower
+
+
+def _reference(own: _Sustained, pairs: Sequence[tuple[Turn, Turn]], slower: float) -> Reference | None:
+    """The script as written in the same turns; None without pairs."""
+    found = gain_interval(pairs)
+    if found is None:
         return None
-    gain = ratio_of(own.rate.estimate, window.rate.estimate, interval)
-    return Reference(window.rate.estimate, gain, len(log_gains(turns, theirs)))
+    # What an epoch's start adds to either side is spread over all of its turns alike.
+    added = own.slower / slower
+    low, estimate, high = (added * math.exp(min(end, 700.0)) for end in (found.low, found.estimate, found.high))
+    return Reference(own.rate.estimate / estimate, Ratio(estimate, low, high), len(pairs))
+
+
+def _foreign_cpus(cpus: CpuUse, counting: Sequence[Turn]) -> float:
+    """Cores that were lost to others; by turns in those that count, which are the calm ones where there are enough."""
+    if not counting:
+        return cpus.foreign
+    lost_s, seconds = sum(turn.lost * turn.seconds for turn in counting), sum(turn.seconds for turn in counting)
+    return lost_s / seconds * (cpus.own + cpus.foreign)
 
 
 def _is_counted(blocks: Iterable[child.Block], knowledge: Knowledge) -> bool:
@@ -122,7 +158,8 @@ class _Sustained:
     """What a window's loop can keep up: its rate, that of each block, and the shares that go with them.
 
     ``queue_share``: of what the loop took, the part that lay ready before. ``tokens_per_s`` is None where every batch
-    has as many tokens a sample as those of the script as written.
+    has as many tokens a sample as those of the script as written. ``slower``: by what the rate is multiplied for the
+    epochs' starts and the tokens, and those of the blocks aren't.
     """
 
     rate: Interval
@@ -130,6 +167,7 @@ class _Sustained:
     wait_share: float
     queue_share: float
     tokens_per_s: float | None
+    slower: float
 
 
 def _sustained(blocks: Sequence[child.Block], knowledge: Knowledge, *, counted: bool) -> _Sustained:
@@ -156,6 +194,7 @@ def _sustained(blocks: Sequence[child.Block], knowledge: Knowledge, *, counted: 
         waited + queued * (1 - waited),
         queued,
         interval.estimate * slower * length if tells_tokens else None,
+        slower * ratio,
     )
 
 

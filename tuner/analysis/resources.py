@@ -100,6 +100,17 @@ def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> Cp
     return CpuUse(own / elapsed, foreign / elapsed, stolen / elapsed)
 
 
+def lost_share(samples: Sequence[ResourceSample], began: float, ended: float) -> float:
+    """The share of the busy cores' time that others had between the readings around a span; 0 where there are none."""
+    before = [sample for sample in samples if sample.t <= began]
+    after = [sample for sample in samples if sample.t >= ended]
+    if not before or not after:
+        return 0.0
+    first, last = before[-1], after[0]
+    busy_s, own_s = last.busy_s - first.busy_s, last.cpu_s - first.cpu_s
+    return max(0.0, 1 - max(0.0, own_s) / busy_s) if busy_s > 0 else 0.0
+
+
 def held_bytes(samples: Iterable[ResourceSample]) -> list[int]:
     """What the trial's own processes hold of the card, in each reading that finds them there.
 

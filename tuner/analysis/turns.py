@@ -12,50 +12,59 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tuner.analysis.stats import Interval, mean_interval
-from tuner.model import Ratio
+
+DISTURBED = 0.1
+"""Where others had more than that share of the cores' time a turn says little."""
+FEWEST_CALM = 4
+"""With fewer calm pairs of turns than that, all count."""
 
 
 class Turn(NamedTuple):
-    """One turn of a trial: its number among those of all who took turns, what was counted in it, and its seconds."""
+    """One turn of a trial: its number among those of all who took turns, what was counted in it, and its seconds.
+
+    ``lost``: the share of the busy cores' time that others had.
+    """
 
     number: int
     amount: float
     seconds: float
+    lost: float = 0.0
 
 
-def log_gains(own: Iterable[Turn], other: Iterable[Turn]) -> list[float]:
-    """The logarithm of the ratio of the rates, for each pair of neighbouring turns, in their order.
+def pairs_of_turns(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple[Turn, Turn]]:
+    """Each pair of neighbouring turns, one of either side, in their order.
 
     Turns of one side that follow each other count as one: steps, and so turns, may be longer in one than in the other.
-    Pairs of which a side counted nothing are left out.
+    Pairs of which a side counted nothing are left out, and those that were disturbed where enough others are left:
+    that bursts of others' load fall into single turns is what makes these worth more than one long window.
     """
     sides = sorted([(turn, True) for turn in own] + [(turn, False) for turn in other], key=lambda of: of[0].number)
-    groups = [(is_own, _rate([turn for turn, _ in of])) for is_own, of in groupby(sides, key=lambda each: each[1])]
-    pairs = (dict(pair) for pair in zip(groups[::2], groups[1::2], strict=False))
-    return [math.log(pair[True] / pair[False]) for pair in pairs if pair[True] > 0 and pair[False] > 0]
+    groups = [(is_own, _together([turn for turn, _ in of])) for is_own, of in groupby(sides, key=lambda each: each[1])]
+    both = (dict(pair) for pair in zip(groups[::2], groups[1::2], strict=False))
+    pairs = [(pair[True], pair[False]) for pair in both if pair[True].amount > 0 and pair[False].amount > 0]
+    calm = [pair for pair in pairs if max(turn.lost for turn in pair) <= DISTURBED]
+    return calm if len(calm) >= FEWEST_CALM else pairs
 
 
-def gain_interval(own: Sequence[Turn], other: Sequence[Turn], confidence: float = 0.95) -> Interval | None:
+def gain_interval(pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) -> Interval | None:
     """The logarithm of the ratio of the two rates, with its interval by the pairs of turns; None without two pairs.
 
     The estimate is that of all that was counted over all seconds: a stall at an epoch's end falls into single turns,
     and a mean of the turns' ratios would leave most of it out.
     """
-    gains = log_gains(own, other)
-    if len(gains) < 2 or min(_rate(own), _rate(other)) <= 0:
+    if len(pairs) < 2:
         return None
-    spread, estimate = mean_interval(gains, confidence), math.log(_rate(own) / _rate(other))
+    own, other = _together([own for own, _ in pairs]), _together([other for _, other in pairs])
+    spread = mean_interval([math.log(_rate(one) / _rate(two)) for one, two in pairs], confidence)
+    estimate = math.log(_rate(own) / _rate(other))
     return Interval(estimate, estimate + spread.low - spread.estimate, estimate + spread.high - spread.estimate)
 
 
-def ratio_of(rate: float, reference: float, interval: Interval) -> Ratio:
-    """The ratio of two rates, as wide as the interval of its logarithm."""
-    low, high = (math.exp(min(end - interval.estimate, 700.0)) for end in (interval.low, interval.high))
-    return Ratio(rate / reference, rate / reference * low, rate / reference * high)
+def _together(turns: Sequence[Turn]) -> Turn:
+    seconds = sum(turn.seconds for turn in turns)
+    lost = sum(turn.lost * turn.seconds for turn in turns) / seconds
+    return Turn(turns[0].number, sum(turn.amount for turn in turns), seconds, lost)
 
 
-def _rate(turns: Iterable[Turn]) -> float:
-    seconds = amount = 0.0
-    for turn in turns:
-        seconds, amount = seconds + turn.seconds, amount + turn.amount
-    return amount / seconds
+def _rate(turn: Turn) -> float:
+    return turn.amount / turn.seconds

@@ -34,8 +34,10 @@ STEPS_BETWEEN_WAITS = 8
 """Of a block on a device that works behind the script's back. A wait for it takes away the lead that the script had:
 what the script does itself in a step (fetches, launches) then shows once a block, where it would have been hidden."""
 LEAD_IN_S = 0.1
-"""At the start of a turn, so long nothing is measured. A request to a disk or a network that was under way came back
-meanwhile: what was made of it lies ready by then where that is seen, and is used up in part where it isn't."""
+"""At the start of a turn, so long nothing is measured where others make a loop's batches. A request to a disk or a
+network that was under way came back meanwhile: what was made of it lies ready by then, and is counted as such."""
+SHORT_LEAD_IN_S = 0.03
+"""Where nothing is seen to lie ready: a thread of the script's own may have made something all the same."""
 _LONGEST = 8
 """Times ``block_s``, after which such a block ends all the same: steps of seconds would make it endless."""
 
@@ -251,7 +253,7 @@ class StepClock:
         self._phase_started += held_s
         self._block_started += held_s
         if self._stock_was_seen or self._steps_are_short:
-            self._lead_in_ends = self._clock() + LEAD_IN_S
+            self._lead_in_ends = self._clock() + (LEAD_IN_S if self._stock_was_seen else SHORT_LEAD_IN_S)
         if not self._steps:
             self._ready_at_start = self.ready()
         self.on_held(held_s)
@@ -321,7 +323,7 @@ class StepClock:
                 amount = counted.samples if self.total_samples else float(self._steps)
                 self._blocks.append((amount, seconds))
                 self._turn_s += seconds
-                # Where nothing is seen to lie ready, a lead-in isn't worth a step that is longer than it.
+                # A lead-in that nothing asks for isn't worth a step that takes a good part of a turn.
                 self._steps_are_short = seconds <= LEAD_IN_S * self._steps
             self.on_block()
         self._block_started, self._ready_at_start, self._steps, self._counted = now, ready, 0, _Count()

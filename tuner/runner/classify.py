@@ -20,7 +20,7 @@ class EndedBy(StrEnum):
     """Why the runner ended a trial.
 
     ``HOST_OOM``: it took more than its limit. ``MACHINE_FULL``: hardly any memory was left, whoever had taken it.
-    ``STAYED``: its script was through, and its process didn't end.
+    ``STAYED``: its script was through, and its process didn't end. ``OUT_OF_TIME``: the study's time was up.
     """
 
     DEADLINE = "deadline"
@@ -29,6 +29,7 @@ class EndedBy(StrEnum):
     MACHINE_FULL = "machine-full"
     GUARD_LOST = "guard-lost"
     STAYED = "stayed"
+    OUT_OF_TIME = "out-of-time"
 
 
 _INFEASIBLE = OutcomeKind.INFEASIBLE
@@ -111,6 +112,7 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
         EndedBy.HOST_OOM: _INFEASIBLE,
         EndedBy.MACHINE_FULL: _INFEASIBLE,
         EndedBy.GUARD_LOST: OutcomeKind.INFRASTRUCTURE,
+        EndedBy.OUT_OF_TIME: OutcomeKind.UNFINISHED,
     }
     why = traces.window.why if traces.window is not None else ""
     if traces.ended_by is EndedBy.DEADLINE and why and traces.measurable:

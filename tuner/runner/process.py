@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tuner.analysis.measurement import NOTHING_BESIDE, Beside
 from tuner.analysis.race import Race
-from tuner.child.wire import Entry
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import all_without_secrets, secrets_of_environment
@@ -25,7 +25,7 @@ from tuner.runner.launch import CHILD, launch
 from tuner.runner.machine_memory import MachineMemory
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.runner.tree import oom_kills
-from tuner.runner.turns import Exchange, NewFiles, Standing, take_turns
+from tuner.runner.turns import Exchange, NewFiles, Standing, keep_reference, take_turns
 from tuner.runner.watch import TrialWatch
 
 
@@ -81,14 +81,19 @@ class ProcessRunner(Runner):
                     new_files.begin(request.folder)
                 take_turns(watches, self._turns, stop)
                 obstacle = new_files.obstacle()
+                written = [watch for watch, of in zip(watches, requests, strict=True) if not of.config]
+                references = [
+                    keep_reference(of, written[0].entries, written[0].samples)
+                    if of.config and written else NOTHING_BESIDE for of in requests
+                ]  # fmt: skip
         except OSError as error:
             seconds = (time.monotonic() - started) / len(requests)
             return ByTurns(tuple(_infrastructure(error, request.folder, seconds) for request in requests))
         # What nobody in particular took is everybody's.
         shared_s = (time.monotonic() - started - sum(watch.seconds for watch in watches)) / len(watches)
         outcomes = (
-            around.outcome(watch, request, watch.seconds + max(0.0, shared_s))
-            for watch, request in zip(watches, requests, strict=True)
+            around.outcome(watch, request, watch.seconds + max(0.0, shared_s), reference)
+            for watch, request, reference in zip(watches, requests, references, strict=True)
         )
         return ByTurns(tuple(outcomes), obstacle)
 
@@ -166,9 +171,9 @@ class _Surroundings:
         self.device_bytes = kind_of(device).used_bytes(device)
 
     def outcome(
-        self, watch: TrialWatch, request: TrialRequest, seconds: float, beside: Sequence[Entry] = ()
+        self, watch: TrialWatch, request: TrialRequest, seconds: float, beside: Beside = NOTHING_BESIDE
     ) -> Outcome:
-        """What a trial ended as, of which nothing runs any more. ``beside``: see ``TrialWatch.outcome``."""
+        """What a trial ended as, of which nothing runs any more."""
         clean = kind_of(self._device).wait_until_clean(self._device, self.device_bytes)
         oom_killed = oom_kills() > self._kills
         outcome = watch.outcome(seconds, oom_killed=oom_killed, device_clean=clean, beside=beside)

@@ -51,7 +51,8 @@ class TrialRequest:
     ``probe`` runs one side of the loop by itself: computing on one kept batch, or the loader without training; None
     runs the whole loop. ``compile_cache`` is the folder that compilers keep their output in, unless the user's
     environment names another. ``without``: the watches to leave out. ``plain``: the script is run by plain Python, with
-    nothing of ours but what keeps it from writing over the user's files: it gives no measurement.
+    nothing of ours but what keeps it from writing over the user's files: it gives no measurement. ``ends_by``: the
+    moment of the monotonic clock by which the study has no more time for it.
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class TrialRequest:
     compile_cache: Path | None = None
     without: frozenset[Watch] = frozenset()
     plain: bool = False
+    ends_by: float = math.inf
 
 
 @dataclass(frozen=True)

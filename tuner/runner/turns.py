@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from tuner.analysis.measurement import NOTHING_BESIDE, Beside, TimedBlock
 from tuner.analysis.race import Race
-from tuner.analysis.turns import Turn
+from tuner.analysis.resources import ResourceSample, lost_share
+from tuner.analysis.turns import DISTURBED, FEWEST_CALM, Turn, pairs_of_turns
 from tuner.child.records import Block, Facts, Phase
 from tuner.child.turns import END
 from tuner.child.wire import Entry, encode
 from tuner.runner.created_files import made_so_far
 from tuner.runner.request import TrialRequest
 from tuner.runner.watch import TrialWatch
-from tuner.storage.folder import REFERENCE
+from tuner.storage.folder import REFERENCE, REFERENCE_RESOURCES
+from tuner.storage.records import sample_line
 
 MOST_MADE = 2
 """So many new files among the user's are logs or pictures; more may be data that the next one finds made."""
+FEWEST_TURNS = 4
+"""Of a window that ends since the study's time is up."""
+LONGEST = 2
+"""Times its window that a trial goes on which may be the best one, or which others leave too few calm turns."""
 _PATIENCE = 3
 """The script as written is started again so often for one trial: it ends by itself, or is killed."""
 
@@ -62,7 +70,7 @@ def take_turns(watches: Sequence[TrialWatch], numbers: Iterator[int], stop: thre
     another, and what the machine does for seconds at a time is to meet all alike.
     """
     while waiting := [watch for watch in watches if watch.waits]:
-        is_over = all(watch.has_enough for watch in waiting)
+        is_over = all(watch.has_enough for watch in waiting) or _is_late(waiting)
         for watch in waiting if is_over else [min(waiting, key=measured_s)]:
             watch.go_on(END if is_over else next(numbers))
             watch.run(stop)
@@ -83,10 +91,11 @@ class Exchange:
         self._standing = standing
         self._race = race
         self._entries: list[Entry] = []
+        self._samples: list[ResourceSample] = []
         self.obstacle = ""
 
-    def run(self, numbers: Iterator[int], stop: threading.Event) -> list[Entry]:
-        """Gives the turns, and ends the trial. What the script as written recorded meanwhile, which is kept, too.
+    def run(self, numbers: Iterator[int], stop: threading.Event) -> Beside:
+        """Gives the turns, and ends the trial. What the script as written left meanwhile, which is kept.
 
         Raises ``Interrupted``, and ``OSError`` on a full disk.
         """
@@ -105,58 +114,84 @@ class Exchange:
         if self._trial.waits:
             self._trial.go_on(END)
             self._trial.run(stop)
-        self._keep()
-        return self._entries
+        return keep_reference(self._request, self._entries, self._samples)
 
     def _exchange(self, standing: Standing, numbers: Iterator[int], stop: threading.Event) -> bool:
         """Turns with one process of the script as written. Whether the trial is over; else that process is."""
-        other, trial, seen = standing.watch, self._trial, len(standing.watch.entries)
+        other, trial = standing.watch, self._trial
+        entries, samples = len(other.entries), len(other.samples)
         while trial.waits and other.waits:
             if self._is_settled():
                 return True
-            ahead = measured_s(trial) > sum(block.seconds for block in self._theirs())
+            ahead = measured_s(trial) > sum(block.seconds for _, block in self._theirs())
             chosen = other if ahead else trial
             chosen.go_on(next(numbers))
             chosen.run(stop)
-            self._entries += [e for e in other.entries[seen:] if isinstance(e.record, Block) and e.record.turn]
-            seen = len(other.entries)
+            self._entries += other.entries[entries:]
+            self._samples += other.samples[samples:]
+            entries, samples = len(other.entries), len(other.samples)
         return not trial.waits
 
-    def _theirs(self) -> list[Block]:
+    def _theirs(self) -> list[TimedBlock]:
         """The blocks of the script as written since the trial's window began, which may have begun anew."""
         if not self._trial.blocks:
             return []
-        since = self._trial.blocks[0].turn - 1
-        blocks = [entry.record for entry in self._entries if isinstance(entry.record, Block)]
-        return [b for b in blocks if b.turn >= since and b.phase is Phase.WINDOW and not b.flagged]
+        since = self._trial.blocks[0][1].turn - 1
+        blocks = [(entry.t, entry.record) for entry in self._entries if isinstance(entry.record, Block)]
+        return [(t, b) for t, b in blocks if b.turn >= since and b.phase is Phase.WINDOW and not b.flagged]
 
     def _is_settled(self) -> bool:
         """Whether there is enough to say, and the script as written has had its last turn as well."""
-        own, other = turns_of(self._trial.blocks), turns_of(self._theirs())
+        own = turns_of(self._trial.blocks, self._trial.samples)
+        other = turns_of(self._theirs(), self._samples)
         if not own or not other or other[-1].number < own[-1].number:
             return False
-        return self._trial.has_enough or self._race.is_settled(own, other, whole=self._trial.is_whole)
+        if _is_late([self._trial]):
+            return True
+        pairs = pairs_of_turns(own, other)
+        if self._race.is_settled(pairs, whole=self._trial.is_whole):
+            return True
+        if not self._trial.has_enough:
+            return False
+        calm = sum(max(turn.lost for turn in pair) <= DISTURBED for pair in pairs)
+        wanted = calm < FEWEST_CALM or self._race.is_near(pairs)
+        return not wanted or measured_s(self._trial) >= LONGEST * self._request.window.max_s
 
-    def _keep(self) -> None:
-        """Writes the records of the script as written where the trial's own lie: its figures follow from both."""
-        if not self._entries:
-            return
-        knowledge = self._request.knowledge
-        known = Facts(**{field.name: getattr(knowledge, field.name) for field in fields(Facts)})
-        self._entries = [Entry(self._entries[0].t, known), *self._entries]
-        with (self._request.folder / REFERENCE).open("wb") as file:
-            file.writelines(encode(entry.record, entry.t) for entry in self._entries)
+
+def keep_reference(request: TrialRequest, entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Beside:
+    """Writes what the script as written left in its turns where the trial's own records lie: its figures follow from
+    both. Raises ``OSError``.
+    """
+    if not entries:
+        return NOTHING_BESIDE
+    known = Facts(**{field.name: getattr(request.knowledge, field.name) for field in fields(Facts)})
+    blocks = [entry for entry in entries if isinstance(entry.record, Block) and entry.record.turn]
+    beside = Beside([Entry(entries[0].t, known), *blocks], list(samples))
+    with (request.folder / REFERENCE).open("wb") as file:
+        file.writelines(encode(entry.record, entry.t) for entry in beside.entries)
+    with (request.folder / REFERENCE_RESOURCES).open("w", encoding="ascii") as file:
+        file.writelines(map(sample_line, beside.samples))
+    return beside
+
+
+def _is_late(watches: Sequence[TrialWatch]) -> bool:
+    """Whether the study's time is up, and all of them have been measured."""
+    late = time.monotonic() > min(watch.ends_by for watch in watches)
+    return late and all(len({block.turn for _, block in watch.blocks}) >= FEWEST_TURNS for watch in watches)
 
 
 def measured_s(watch: TrialWatch) -> float:
     """Seconds that a trial was measured for in its turns."""
-    return sum(block.seconds for block in watch.blocks)
+    return sum(block.seconds for _, block in watch.blocks)
 
 
-def turns_of(blocks: Collection[Block]) -> list[Turn]:
+def turns_of(blocks: Collection[TimedBlock], samples: Sequence[ResourceSample]) -> list[Turn]:
     """A turn each, in samples where those were seen, else in steps."""
-    samples = any(block.samples for block in blocks)
-    return [
-        Turn(number, sum(block.samples if samples else block.steps for block in of), sum(b.seconds for b in of))
-        for number, group in itertools.groupby(blocks, key=lambda block: block.turn) if (of := list(group))
-    ]  # fmt: skip
+    counted = any(block.samples for _, block in blocks)
+    turns = []
+    for number, group in itertools.groupby(blocks, key=lambda timed: timed[1].turn):
+        of = list(group)
+        amount = sum(block.samples if counted else block.steps for _, block in of)
+        lost = lost_share(samples, of[0][0] - of[0][1].seconds, of[-1][0])
+        turns.append(Turn(number, amount, sum(block.seconds for _, block in of), lost))
+    return turns

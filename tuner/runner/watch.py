@@ -8,12 +8,11 @@ import os
 import selectors
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from tuner.analysis.measurement import knowledge_of, last_of, measurement_of
+from tuner.analysis.measurement import NOTHING_BESIDE, Beside, TimedBlock, knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
 from tuner.child.records import Block, Exit, Phase, Record, ScriptException, TurnEnd, WindowEnd
 from tuner.child.wire import Entry, decode
@@ -32,6 +31,8 @@ from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
 LEAVE_S = 10.0
+LATE_S = 1.0
+"""Trials that take turns are ended between two of them when the study's time is up; others so much later."""
 _LOG_TAIL_BYTES = 64 * 1024
 
 
@@ -137,7 +138,7 @@ class TrialWatch:
         self.waits = False
         self.has_enough = False
         self.is_whole = False
-        self.blocks: list[Block] = []
+        self.blocks: list[TimedBlock] = []
         self.status: int | None = None
         self.ended_by: EndedBy | None = None
         self.ended_detail = ""
@@ -149,9 +150,19 @@ class TrialWatch:
             self._samples_file.close()
 
     @property
+    def ends_by(self) -> float:
+        """As in its request."""
+        return self._request.ends_by
+
+    @property
     def entries(self) -> list[Entry]:
         """The records so far."""
         return self._journal.entries
+
+    @property
+    def samples(self) -> list[ResourceSample]:
+        """What was read of its processes so far."""
+        return self._samples
 
     @property
     def seconds(self) -> float:
@@ -171,6 +182,7 @@ class TrialWatch:
     def go_on(self, turn: int) -> None:
         """Gives it its next turn, by number; ``END``: there are no more."""
         self._held.end()
+        self._sample()  # what others have in a turn is the difference between its two ends
         self.waits = False
         self._launched.give_turn(turn)  # read once it is continued, at the same time as its loader's processes
         self._tree.cont()
@@ -231,7 +243,7 @@ class TrialWatch:
             if record.phase is Phase.WARMUP:
                 self.blocks.clear()  # it begins its window anew
             elif record.turn and not record.flagged:
-                self.blocks.append(record)
+                self.blocks.append((entry.t, record))
 
     def _read_guard(self, data: bytes) -> None:
         self._guard_gone = not data
@@ -281,12 +293,9 @@ class TrialWatch:
         return True
 
     def outcome(
-        self, seconds: float, *, oom_killed: bool, device_clean: bool, beside: Sequence[Entry] = ()
+        self, seconds: float, *, oom_killed: bool, device_clean: bool, beside: Beside = NOTHING_BESIDE
     ) -> Outcome:
-        """What the trial ended as, from everything it left. ``seconds``: what it took.
-
-        ``beside``: what the script as written recorded in its turns between the trial's own.
-        """
+        """What the trial ended as, from everything it left. ``seconds``: what it took."""
         if self._request.plain:
             return self._plain_outcome(seconds, oom_killed=oom_killed)
         measurement = measurement_of(self._journal.entries, self._samples, beside)
@@ -343,6 +352,8 @@ def _due(
         taken = usage.pss_bytes if usage.pss_bytes is not None else usage.rss_bytes
         line = f"less than {FLOOR:.0%} of the machine's memory was left when its processes took {taken:,} bytes"
         return EndedBy.MACHINE_FULL, line
+    if time.monotonic() > request.ends_by + LATE_S:
+        return EndedBy.OUT_OF_TIME, "the study had no more time for it"
     if now - progress.started > limits.trial_timeout_s:
         at = "" if course.stage is Stage.TRAINING else f": still in its {course.stage}"
         return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{at}"

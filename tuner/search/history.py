@@ -141,7 +141,7 @@ class History:
 
 def _teaches(outcome: Outcome | None) -> bool:
     """A fault of ours or of the machine says nothing of the config."""
-    return outcome is not None and outcome.kind is not OutcomeKind.INFRASTRUCTURE
+    return outcome is not None and outcome.kind not in (OutcomeKind.INFRASTRUCTURE, OutcomeKind.UNFINISHED)
 
 
 def _holds(trial: Trial, pinned: Config) -> bool:

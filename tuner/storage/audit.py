@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.analysis.measurement import all_of, knob_reports, last_of, measurement_of
+from tuner.analysis.measurement import Beside, all_of, knob_reports, last_of, measurement_of
 from tuner.child.records import Evidence, Failure, WindowEnd
 from tuner.child.wire import Entry, decode_request
 from tuner.masking import MASK
 from tuner.model import TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Trial
 from tuner.storage import codec
-from tuner.storage.folder import OUTCOME, RECORDS, REFERENCE, REQUEST, RESOURCES, trial_folder
+from tuner.storage.folder import OUTCOME, RECORDS, REFERENCE, REFERENCE_RESOURCES, REQUEST, RESOURCES, trial_folder
 from tuner.storage.records import read_records, read_resources
 
 _ROUNDING = 1e-9
@@ -70,7 +70,8 @@ def _figures(found: Audit, raw: Path, trial: Trial) -> list[str]:
     if outcome is None:
         return []
     entries = read_records(raw / RECORDS)
-    derived = measurement_of(entries, read_resources(raw / RESOURCES), read_records(raw / REFERENCE))
+    beside = Beside(read_records(raw / REFERENCE), read_resources(raw / REFERENCE_RESOURCES))
+    derived = measurement_of(entries, read_resources(raw / RESOURCES), beside)
     if not entries and outcome.measurement is None:
         found.lacks("how they ended", trial.number)
         return []

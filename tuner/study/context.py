@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
@@ -15,7 +17,7 @@ from tuner.devices.host import host_memory
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted
 from tuner.space.arguments import Placeholder
 from tuner.space.resolve import ResolvedSpace
@@ -26,6 +28,8 @@ from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore
 
+LEEWAY = 1.5
+"""So many times what is still to come is kept: on a busy machine runs become longer."""
 SHARE_TOGETHER = 0.8
 """Of the memory that is available, which trials may take that are alive at once."""
 
@@ -132,21 +136,37 @@ class StudyContext:
         race = Race(self.track.gain(self.best) if rates else None) if turns else None
         return self._kept(
             [trial],
-            lambda: [self.executor.execute(trial, self.knowledge, window, time_for=time_to_repeat, race=race)],
+            lambda: [
+                self.executor.execute(
+                    trial, self.knowledge, window, time_for=time_to_repeat, race=race, ends_by=self._ends_by(trial)
+                )
+            ],
         )[0]
+
+    def _ends_by(self, trial: Trial) -> float:
+        """The moment by which a search trial has to be through, so that the proof has its time; none for others.
+
+        Nobody knows what it takes to compile a config. It has as long as a usual trial in any case.
+        """
+        time = self.time
+        if trial.phase not in (Phase.SEARCH, Phase.ANCHOR) or time.left_s is None:
+            return math.inf
+        most_s = max(time.left_s - time.reserved_s(), LEEWAY * time.trial_s())
+        return monotonic() + min(time.left_s, most_s)
 
     def execute_round(self, trials: Sequence[Trial], *, kept_s: float) -> list[Trial]:
         """As ``execute``, of the runs of a round of the finals, which take turns with each other where they can.
 
-        A contaminated round is run again where there is time beside ``kept_s``.
+        A contaminated round is run again where there is time beside ``kept_s``. Empty where the time was up before they
+        were measured: they wait for more.
         """
         together = len(trials) > 1 and self._may_be_alive([trial.config for trial in trials])
-        window = window_of(trials[0], self.plan, self.best, by_turns=together)
+        window, left_s = window_of(trials[0], self.plan, self.best, by_turns=together), self.time.left_s
         return self._kept(
             trials,
             lambda: self.executor.execute_round(
                 trials, self.knowledge, window, time_for=lambda seconds: self.time.fits(seconds + kept_s),
-                together=together,
+                together=together, ends_by=monotonic() + left_s if left_s is not None else math.inf,
             ),
         )  # fmt: skip
 
@@ -176,6 +196,10 @@ class StudyContext:
             for trial in trials:
                 self.store.requeue(trial)
             raise
+        if trials[0].phase is Phase.FINALS and any(one.kind is OutcomeKind.UNFINISHED for one in outcomes):
+            for trial in trials:
+                self.store.requeue(trial)
+            return []
         return [self._finish(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
 
     def _finish(self, trial: Trial, outcome: Outcome) -> Trial:

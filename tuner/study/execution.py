@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -68,14 +69,16 @@ class TrialExecutor:
         *,
         time_for: Callable[[float], bool],
         race: Race | None = None,
+        ends_by: float = math.inf,
     ) -> Outcome:
         """The trial's outcome; its records are in the trial's folder then.
 
         ``knowledge`` is what the child is told of the script. ``time_for`` says whether there is time for another run
         of so many seconds, should this one be contaminated. With a ``race`` it takes turns with the script as written,
-        where it can. Raises ``Interrupted``, ``StorageError`` and ``InfrastructureError``.
+        where it can. ``ends_by``: see ``TrialRequest``. Raises ``Interrupted``, ``StorageError`` and
+        ``InfrastructureError``.
         """
-        request = self.request_of(trial, knowledge, window)
+        request = replace(self.request_of(trial, knowledge, window), ends_by=ends_by)
         if trial.phase is Phase.SCREEN:
             return self._run([request])[0]  # it compares losses, which no other process changes
         run = self._run if race is None or self.obstacle else lambda requests: self._beside(requests[0], race)
@@ -89,11 +92,14 @@ class TrialExecutor:
         *,
         time_for: Callable[[float], bool],
         together: bool,
+        ends_by: float = math.inf,
     ) -> list[Outcome]:
         """As ``execute``, of a round of the finals: by turns where they may be alive ``together``, and can."""
         if not together or self.obstacle or len(trials) < 2:
-            return [self.execute(trial, knowledge, window, time_for=time_for) for trial in trials]
-        requests = [self.request_of(trial, knowledge, window) for trial in trials]
+            return [
+                self.execute(trial, knowledge, window, time_for=time_for, ends_by=ends_by) for trial in trials
+            ]
+        requests = [replace(self.request_of(trial, knowledge, window), ends_by=ends_by) for trial in trials]
         numbers = ", ".join(str(trial.number) for trial in trials)
         return self._undisturbed(f"trials {numbers}", requests, time_for, self._by_turns)
 
@@ -167,7 +173,7 @@ class TrialExecutor:
             request, folder=self._plan.folder / STANDING, config=BASELINE, seed=None, script=replace(
                 request.script, argv=render(self._plan.script.argv, request.knowledge.given(BASELINE))
             ), window=replace(self._plan.window, max_s=FOR_EVER_S), compile_cache=self._plan.folder / COMPILE_CACHE,
-            limits=replace(request.limits, trial_timeout_s=FOR_EVER_S),
+            limits=replace(request.limits, trial_timeout_s=FOR_EVER_S), ends_by=math.inf,
         )  # fmt: skip
         found = self._runner.run_beside(request, written, self._stop, race)
         if any(outcome.measurement is None or not outcome.measurement.reference for outcome in found.outcomes):
@@ -191,6 +197,8 @@ class TrialExecutor:
         complete = bool(outcomes) and all(outcome.complete for outcome in outcomes)
         if complete and not found.obstacle:
             self._turns_work = True
+            return outcomes
+        if any(outcome.kind is OutcomeKind.UNFINISHED for outcome in outcomes):
             return outcomes
         faults = any(outcome.kind is OutcomeKind.INFRASTRUCTURE for outcome in outcomes)
         if self._turns_work and outcomes and not found.obstacle and not faults:
@@ -248,17 +256,18 @@ def window_of(
     ``by_turns``: whether it is to be measured so.
 
     The baseline gets all the time, a probe a quarter; a screen ends by its samples. A search trial only ranks, and so
-    gets half of it, and may end once it is hopeless; by turns a quarter, and what its ``Race`` leaves of that. In the
-    finals what differs from run to run is more than what differs within one, by turns all the more: more runs say more
-    than longer ones.
+    gets half of it, and may end once it is hopeless; by turns an eighth, which its ``Race`` shortens or doubles. In the
+    finals what differs from run to run is more than what differs within one, by turns all the more (a quarter): more
+    runs say more than longer ones.
     """
     if trial.samples is not None:
         return screen_window(trial.samples)
     if trial.phase is Phase.PROBE:
         return probe_window(plan.window)
     if by_turns:
-        window = replace(plan.window, max_s=plan.window.max_s / 4)
-        return window if trial.phase is Phase.FINALS else replace(window, warmup_s=min(window.warmup_s, WARMUP_S))
+        if trial.phase is Phase.FINALS:
+            return replace(plan.window, max_s=plan.window.max_s / 4)
+        return replace(plan.window, max_s=plan.window.max_s / 8, warmup_s=min(plan.window.warmup_s, WARMUP_S))
     if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
         return plan.window
     window = replace(plan.window, max_s=plan.window.max_s / 2)

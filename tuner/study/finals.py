@@ -17,13 +17,11 @@ from tuner.formatting import config_text, count_text
 from tuner.model import BASELINE, Config, Phase, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
-from tuner.study.context import StudyContext
+from tuner.study.context import LEEWAY, StudyContext
 from tuner.study.screens import screen_of
 
 MORE_ROUNDS = 2
 """So many rounds are added to undecided finals at a time."""
-LEEWAY = 1.5
-"""So many times what is still to come is kept when a run is repeated: on a busy machine runs become longer."""
 
 
 def run_finals(study: StudyContext) -> Winner | None:
@@ -87,11 +85,13 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
     """
     begun = 0
     while True:
-        _run_interrupted(study, schedule)
+        in_time = _run_interrupted(study, schedule)
         left = _runs_left(study, schedule)
         if not left:
             return schedule, schedule.rounds
         number = left[0][0]
+        if not in_time:
+            return schedule, number - 1
         # The first rounds prove nothing without the third.
         if number != begun and not study.time.fits(_left_s(study, schedule, max(number, FEWEST_ROUNDS))):
             smaller = _with_fewer(study, schedule, max(number, FEWEST_ROUNDS))
@@ -105,11 +105,17 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
         ahead_s = LEEWAY * (_left_s(study, schedule, schedule.rounds) - round_s)
         why = f"finals of {', '.join(map(str, schedule.group))}"
         runs = [study.store.begin(NewTrial(Phase.FINALS, one, why, number, group=schedule.group)) for one in configs]
-        _report_pairs(study, schedule, study.execute_round(runs, kept_s=ahead_s))
+        finished = study.execute_round(runs, kept_s=ahead_s)
+        if not finished:
+            return schedule, number - 1
+        _report_pairs(study, schedule, finished)
 
 
-def _run_interrupted(study: StudyContext, schedule: Schedule) -> None:
-    """Runs what was interrupted: of these finals whole rounds, since a run has lost those that it took turns with."""
+def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
+    """Runs what was interrupted: of these finals whole rounds, since a run has lost those that it took turns with.
+
+    Whether there was time for that.
+    """
     rounds: dict[int, list[Trial]] = {}
     while (trial := study.claim()) is not None:
         if not schedule.holds(trial):
@@ -122,7 +128,11 @@ def _run_interrupted(study: StudyContext, schedule: Schedule) -> None:
                 study.store.requeue(other)
     for runs in rounds.values():
         kept_s = LEEWAY * _left_s(study, schedule, schedule.rounds)
-        _report_pairs(study, schedule, study.execute_round(runs, kept_s=kept_s))
+        finished = study.execute_round(runs, kept_s=kept_s)
+        if not finished:
+            return False
+        _report_pairs(study, schedule, finished)
+    return True
 
 
 def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedule | None:
