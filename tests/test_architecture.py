@@ -45,7 +45,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "wire evidence",
         "seeds places",
         "recorder created_files",
-        "turns",
+        "turns precision",
         "clock devices",
         "sources knobs facts metrics reported user_modules started",
         "applied",

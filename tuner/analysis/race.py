@@ -12,6 +12,8 @@ LOOKS = (4, 6, 8, 11, 15, 20)
 """Pairs of turns after which a trial is looked at: each look more is a chance more to be wrong."""
 _ERROR = 0.02
 """The chance, over all looks together, that a trial is taken for a loser whose rate is that of the best one."""
+ROUGH = 0.08
+"""With a wider one it is measured for longer, where it may be the best."""
 PRECISE = 0.04
 """A relative 95% half-width of the gain with which a trial has said enough."""
 
@@ -37,7 +39,9 @@ class Race:
         found = gain_interval(pairs)
         return whole and found is not None and (found.high - found.low) / 2 < PRECISE
 
-    def is_near(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
-        """Whether the trial may be the best one by its interval: a longer window is worth it."""
+    def is_open(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
+        """Whether the trial may be the best one by an interval that is still wide: a longer window is worth it."""
         found = gain_interval(pairs)
-        return found is not None and found.high >= math.log(self.best or 1.0)
+        if found is None:
+            return True
+        return found.high >= math.log(self.best or 1.0) and (found.high - found.low) / 2 > ROUGH

@@ -81,15 +81,9 @@ def rate_interval(samples: Sequence[float], seconds: Sequence[float], confidence
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The mean of consecutive readings, in their unit, with the t interval of ``rate_interval`` for AR(1) series.
-
-    Fewer than two readings bound nothing: low and high are infinite. Raises as ``trend``.
-    """
+    """The mean of two or more consecutive readings, with the t interval of ``rate_interval``. Raises as ``trend``."""
     series = _finite(values)
-    mean = float(series.mean())
-    if len(series) < 2:
-        return Interval(mean, -math.inf, math.inf)
-    error, degrees = _mean_error(series)
+    mean, (error, degrees) = float(series.mean()), _mean_error(series)
     half = student_t_quantile(_upper_tail(confidence), degrees) * error
     return Interval(mean, mean - half, mean + half)
 

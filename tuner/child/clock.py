@@ -17,11 +17,9 @@ from .watch import Pause
 # What recurs after fewer steps than this (a frozen teacher, the scores of a full-batch script) is part of the step.
 MIN_STEPS_BETWEEN_VALIDATIONS = 3
 
-
 # What happens again and again, such as a trace with every batch, is part of the loop. A scaler looks for its scale, and
 # torch.compile for the shapes that there are, in fewer blocks than that.
 MOST_RESTARTS = {Phase.WARMUP: 20, Phase.WINDOW: 5}
-
 
 HOPELESS_LOOKS = (12, 24, 48)
 """Blocks after which a window is looked at for being hopeless: each look more is a chance more to be wrong."""

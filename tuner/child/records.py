@@ -263,9 +263,8 @@ class Block:
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """The child waits between two steps, until it is given its next turn.
-
-    ``enough``: its window is as long as was asked for; ``whole``: it holds what a window has to, however long it is.
+    """The child waits between two steps, until it is given its next turn. ``enough``: its window is as long as was
+    asked for; ``whole``: it holds what a window has to, however long it is.
     """
 
     kind: ClassVar[str] = "turn"

@@ -154,7 +154,7 @@ class Exchange:
         if not self._trial.has_enough:
             return False
         calm = sum(max(turn.lost for turn in pair) <= DISTURBED for pair in pairs)
-        wanted = calm < FEWEST_CALM or self._race.is_near(pairs)
+        wanted = calm < FEWEST_CALM or self._race.is_open(pairs)
         return not wanted or measured_s(self._trial) >= LONGEST * self._request.window.max_s
 
 

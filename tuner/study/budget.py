@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import BaselineTrack
+from tuner.child.records import Window
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import probe_window
 from tuner.space.resolve import ResolvedSpace
+from tuner.study.lengths import WARMUP_S, screen_lengths, window_s
 from tuner.study.plan import StudyPlan
 
 FINALS_SHARE = 0.2
@@ -18,6 +20,8 @@ LARGEST_SHARE_UNFOUND = 0.5
 """Of the budget is kept for a proof at most, as long as nothing is found that could be proven."""
 FEWEST_ROUNDS = 3
 """Finals of fewer rounds prove nothing."""
+SLOWER = 1.15
+"""What comes between steps is no part of a rate, such as validation, and takes its time all the same."""
 FIRST_TRIAL_S = 30.0
 """A guess of what a trial takes, before any has been run."""
 
@@ -90,7 +94,8 @@ class Budget:
 class StudyTime:
     """What is left of a study's time at ``now``, and the seconds that its runs will take by those that were run.
 
-    ``trials`` are the finished ones of every phase; ``space`` is None before the search space is known.
+    ``trials`` are the finished ones of every phase; ``space`` is None before the search space is known. ``by_turns``:
+    whether trials take turns.
     """
 
     plan: StudyPlan
@@ -98,6 +103,7 @@ class StudyTime:
     now: float
     trials: Sequence[Trial]
     space: ResolvedSpace | None
+    by_turns: bool = False
 
     @property
     def left_s(self) -> float | None:
@@ -118,16 +124,20 @@ class StudyTime:
         own = [(trial, outcome) for trial, outcome in self._runs() if trial.config == config]
         seconds = [outcome.seconds for trial, outcome in own if trial.phase is phase]
         if not seconds:
-            seconds = [_within(outcome, self.plan.window.max_s / 2) for _, outcome in own]
+            longest_s = window_s(self.plan, Phase.FINALS, by_turns=self.by_turns)
+            seconds = [_within(outcome, longest_s, by_turns=self.by_turns) for _, outcome in own]
         return statistics.median(seconds) if seconds else self.trial_s()
 
-    def screen_s(self, config: Config, samples: int, usual: int) -> float:
-        """What a run of a screen over so many samples takes: as it did, else as over the ``usual`` number, scaled."""
-        screens = [(trial, outcome) for trial, outcome in self._runs() if trial.phase is Phase.SCREEN]
-        own = [outcome.seconds for trial, outcome in screens if (trial.config, trial.samples) == (config, samples)]
-        if own:
-            return statistics.median(own)
-        return self.run_s(Phase.SCREEN, config) * max(1.0, samples / max(1, usual))
+    def screen_s(self, config: Config, samples: int) -> float:
+        """What a run of a screen over so many samples takes: as it did, else as another run did, by the rate."""
+        runs = [(trial, outcome) for trial, outcome in self._runs() if trial.config == config]
+        seconds = [o.seconds for trial, o in runs if trial.phase is Phase.SCREEN and trial.samples == samples]
+        if not seconds:
+            seconds = [
+                _beside_window_s(outcome, self.plan.window) + SLOWER * samples / outcome.measurement.rate
+                for _, outcome in runs if outcome.measurement is not None
+            ]  # fmt: skip
+        return statistics.median(seconds) if seconds else self.trial_s()
 
     def probe_s(self) -> float:
         """What a run of the probe would take, by the baseline."""
@@ -143,7 +153,8 @@ class StudyTime:
         """What a proof takes at least: the screen where one is due, and the fewest rounds of the finals."""
         proof_s = self.finals_s(config, FEWEST_ROUNDS, run_s)
         if self.needs_screen(config):
-            proof_s += SEEDS * (self.run_s(Phase.SCREEN, BASELINE) + self.run_s(Phase.SCREEN, config))
+            samples = screen_lengths(self.plan, baseline_of(self.trials))[0]
+            proof_s += SEEDS * (self.screen_s(BASELINE, samples) + self.screen_s(config, samples))
         return proof_s
 
     def needs_screen(self, config: Config) -> bool:
@@ -184,7 +195,23 @@ def searched(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
 
 
-def _within(outcome: Outcome, window_s: float) -> float:
-    """Seconds that the run would have taken with so long a window: the baseline gets a longer one than others."""
-    blocks = outcome.measurement.blocks if outcome.measurement is not None else ()
-    return outcome.seconds - max(0.0, sum(block.seconds for block in blocks) - window_s)
+def _beside_window_s(outcome: Outcome, window: Window) -> float:
+    """Seconds of a run without its window, what the script as written had of it, and without its warm-up."""
+    measurement = outcome.measurement
+    own_s = sum(block.seconds for block in measurement.blocks) if measurement is not None else 0.0
+    beside = measurement is not None and measurement.reference is not None
+    return max(0.0, outcome.seconds - SLOWER * own_s * (2 if beside else 1) - (WARMUP_S if beside else window.warmup_s))
+
+
+def _within(outcome: Outcome, longest_s: float, *, by_turns: bool = False) -> float:
+    """Seconds that the run would have taken with so long a window: the baseline gets a longer one than others.
+
+    By turns windows aren't shorter for being precise, and each turn has its lead-in; what the script as written had
+    beside the trial is no part of it.
+    """
+    measurement = outcome.measurement
+    own_s = sum(block.seconds for block in measurement.blocks) if measurement is not None else 0.0
+    if not by_turns:
+        return outcome.seconds - max(0.0, own_s - longest_s)
+    beside_s = own_s if measurement is not None and measurement.reference is not None else 0.0
+    return max(0.0, outcome.seconds - own_s - beside_s) + SLOWER * longest_s

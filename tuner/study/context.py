@@ -73,7 +73,8 @@ class StudyContext:
     @property
     def time(self) -> StudyTime:
         """What is left of the study's time by now."""
-        return StudyTime(self.plan, self.budget, self.clock(), self.trials, self.space)
+        by_turns = not self.executor.obstacle
+        return StudyTime(self.plan, self.budget, self.clock(), self.trials, self.space, by_turns=by_turns)
 
     @property
     def track(self) -> BaselineTrack:
@@ -131,7 +132,8 @@ class StudyContext:
             return time.fits(seconds + max(time.reserved_s(), time.proof_s(trial.config, seconds)))
 
         turns = trial.phase in (Phase.SEARCH, Phase.ANCHOR) and self._may_be_alive([BASELINE, trial.config])
-        window = window_of(trial, self.plan, self.best, self.track.slowest_share(), by_turns=turns)
+        shorter = turns or (trial.phase is Phase.BASELINE and not self.executor.obstacle)
+        window = window_of(trial, self.plan, self.best, self.track.slowest_share(), by_turns=shorter)
         rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
         race = Race(self.track.gain(self.best) if rates else None) if turns else None
         return self._kept(

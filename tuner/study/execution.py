@@ -21,6 +21,7 @@ from tuner.runner.classify import MACHINE_FULL
 from tuner.runner.request import ByTurns, Runner, TrialRequest, probe_window, screen_window
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
+from tuner.study.lengths import WARMUP_S, window_s
 from tuner.study.plan import StudyPlan
 
 ATTEMPTS = 3
@@ -31,8 +32,6 @@ REPEATS = 3
 """After so many repeats in a row that were contaminated as well, the machine is taken as it is."""
 HOPELESS = 0.6
 """A trial ends early where its rate is sure to stay below this share of the best one's."""
-WARMUP_S = 1.0
-"""Of a search trial by turns: what the machine warms up to meets both sides."""
 MEMORY_PAUSE_S = 20.0
 """Before a trial is run again that others left no memory to: they may be through by then. Longer each time."""
 FOR_EVER_S = 1e7
@@ -253,26 +252,20 @@ def window_of(
     """How long the trial is measured; ``best`` is the best one of the search so far.
 
     ``slowest``: the baseline's slowest stretch as a share of its rate. The best one may have met a faster machine.
-    ``by_turns``: whether it is to be measured so.
-
-    The baseline gets all the time, a probe a quarter; a screen ends by its samples. A search trial only ranks, and so
-    gets half of it, and may end once it is hopeless; by turns an eighth, which its ``Race`` shortens or doubles. In the
-    finals what differs from run to run is more than what differs within one, by turns all the more (a quarter): more
-    runs say more than longer ones.
+    ``by_turns``: whether trials take turns. A screen ends by its samples; a search trial may end once it is hopeless,
+    by turns as its ``Race`` says.
     """
     if trial.samples is not None:
         return screen_window(trial.samples)
     if trial.phase is Phase.PROBE:
         return probe_window(plan.window)
+    window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns))
+    if trial.phase not in (Phase.SEARCH, Phase.ANCHOR):
+        return window
     if by_turns:
-        if trial.phase is Phase.FINALS:
-            return replace(plan.window, max_s=plan.window.max_s / 4)
-        return replace(plan.window, max_s=plan.window.max_s / 8, warmup_s=min(plan.window.warmup_s, WARMUP_S))
-    if trial.phase in (Phase.BASELINE, Phase.ANCHOR):
-        return plan.window
-    window = replace(plan.window, max_s=plan.window.max_s / 2)
+        return replace(window, warmup_s=min(window.warmup_s, WARMUP_S))
     measurement = best.measurement if best is not None else None
-    if trial.phase is Phase.FINALS or measurement is None or not plan.objective.is_rate:
+    if trial.phase is Phase.ANCHOR or measurement is None or not plan.objective.is_rate:
         return window
     return replace(window, hopeless_below=HOPELESS * measurement.rate * slowest)
 

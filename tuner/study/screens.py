@@ -17,15 +17,10 @@ from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
-from tuner.study.plan import StudyPlan
+from tuner.study.lengths import screen_lengths
 
 CANDIDATES = 3
 """So many candidates for each place in the finals are screened, if those before them fail."""
-SCREEN_S = 10.0
-"""A screen trains for as many samples as the script as written takes in this time."""
-LONGER = 4
-"""And for so many times as many where that tells nothing: the script has hardly begun to learn."""
-FEWEST_SCREEN_STEPS = 60
 
 
 def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
@@ -134,10 +129,9 @@ def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int)
     """
     if _is_settled_by_record(study, candidate, samples):
         return False
-    usual = screen_lengths(study.plan, study.baseline)[0]
     wanted = [run for seed in range(1, seeds + 1) for run in _runs(study, candidate, seed, samples)]
     missing = [run.config for run in wanted if study.store.find(run) is None]
-    missing_s = sum(study.time.screen_s(config, samples, usual) for config in missing)
+    missing_s = sum(study.time.screen_s(config, samples) for config in missing)
     return missing_s > 0 and not study.time.fits(missing_s + study.time.finals_s(candidate.config, FEWEST_ROUNDS))
 
 
@@ -157,21 +151,6 @@ def _runs(study: StudyContext, candidate: Trial, seed: int, samples: int) -> tup
     baseline = NewTrial(Phase.SCREEN, BASELINE, f"screen over {samples} samples", seed=seed, samples=samples)
     why = f"screen of trial {candidate.number} over {samples} samples"
     return baseline, replace(baseline, config=candidate.config, why=why, group=(candidate.number,))
-
-
-def screen_lengths(plan: StudyPlan, baseline: Trial | None) -> tuple[int, ...]:
-    """How many samples each run of a screen trains on: as usual, and where that tells nothing. 0 before a baseline."""
-    if plan.accuracy.samples is not None:
-        return (plan.accuracy.samples,)
-    measurement = baseline.measurement if baseline is not None else None
-    if measurement is None:
-        return (0,)
-    per_step = measurement.rate / measurement.steps_per_s
-    wanted = max(measurement.rate * SCREEN_S, FEWEST_SCREEN_STEPS * per_step)
-    # A config may be half as fast, and has to come through in time all the same.
-    most_s = max(1.0, plan.limits.trial_timeout_s / 2 - measurement.first_step_s)
-    usual, longer = (int(min(samples, measurement.rate * most_s)) for samples in (wanted, LONGER * wanted))
-    return (usual, longer) if longer > usual else (usual,)
 
 
 def _recorded_pairs(study: StudyContext, candidate: Trial, samples: int) -> list[Pair]:

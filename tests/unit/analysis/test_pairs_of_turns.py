@@ -1,0 +1,116 @@
+"""The ratio of trials that took turns: what meets both sides of a pair alike is no part of it."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from tuner.analysis.race import LOOKS, Race
+from tuner.analysis.turns import DISTURBED, FEWEST_CALM, Turn, gain_interval, pairs_of_turns
+
+
+def taken(
+    count: int, gain: float, *, noise: float = 0.0, seed: int = 0, machine: list[float] | None = None
+) -> tuple[list[Turn], list[Turn]]:
+    """Alternating turns of a quarter of a second at 100 samples/s, the trial's faster by ``gain``."""
+    chance = random.Random(seed)
+    own, other = [], []
+    for pair in range(count):
+        speed = machine[pair] if machine is not None else 1.0
+        own.append(Turn(2 * pair + 1, 25.0 * gain * speed * math.exp(chance.gauss(0, noise)), 0.25))
+        other.append(Turn(2 * pair + 2, 25.0 * speed * math.exp(chance.gauss(0, noise)), 0.25))
+    return own, other
+
+
+def test_what_the_machine_does_for_seconds_at_a_time_meets_both_alike() -> None:
+    modes = [1.0] * 5 + [0.4] * 4 + [1.3] * 5
+    pairs = pairs_of_turns(*taken(14, 1.05, machine=modes))
+    found = gain_interval(pairs)
+    assert found is not None and math.exp(found.estimate) == pytest.approx(1.05)
+    assert found.high - found.low < 1e-9
+
+
+def test_turns_of_one_side_that_follow_each_other_are_one() -> None:
+    """Steps of one second against steps of a tenth: three turns of one for each of the other."""
+    own = [Turn(1, 100.0, 1.0), Turn(5, 100.0, 1.0)]
+    other = [Turn(number, 15.0, 0.3) for number in (2, 3, 4, 6, 7, 8)]
+    pairs = pairs_of_turns(own, other)
+    assert [mine.seconds for mine, _ in pairs] == [1.0, 1.0]
+    assert [theirs.seconds for _, theirs in pairs] == pytest.approx([0.9, 0.9])
+    found = gain_interval(pairs)
+    assert found is not None and math.exp(found.estimate) == pytest.approx(2.0)
+
+
+def test_a_stall_that_belongs_to_the_loop_stays_in_the_ratio() -> None:
+    """Every seventh turn of the script as written stands still half of the time: an epoch's end. It isn't left out."""
+    own, other = taken(28, 1.0)
+    other = [turn._replace(amount=turn.amount / 2) if place % 7 == 3 else turn for place, turn in enumerate(other)]
+    found = gain_interval(pairs_of_turns(own, other))
+    assert found is not None and math.exp(found.estimate) == pytest.approx(28 / 26)
+
+
+def test_pairs_that_others_disturbed_are_left_out_where_enough_remain() -> None:
+    own, other = taken(10, 1.5)
+    own[2] = own[2]._replace(amount=2.0, lost=0.6)
+    other[7] = other[7]._replace(amount=3.0, lost=DISTURBED + 0.01)
+    pairs = pairs_of_turns(own, other)
+    assert [mine.number for mine, _ in pairs] == [1, 3, 7, 9, 11, 13, 17, 19]
+    found = gain_interval(pairs)
+    assert found is not None and math.exp(found.estimate) == pytest.approx(1.5)
+    busy = [turn._replace(lost=0.5) for turn in own]
+    assert len(pairs_of_turns(busy, other)) == 10, "a machine that is always busy is taken as it is"
+    few = [turn._replace(lost=0.5) if place >= FEWEST_CALM - 1 else turn for place, turn in enumerate(own)]
+    few[2] = few[2]._replace(lost=0.0)
+    assert len(pairs_of_turns(few, other)) == 10
+
+
+def test_a_side_that_counted_nothing_makes_no_pair() -> None:
+    own, other = taken(6, 1.0)
+    own[0] = own[0]._replace(amount=0.0)
+    assert len(pairs_of_turns(own, other)) == 5
+    assert gain_interval(pairs_of_turns(own, [])) is None
+    assert gain_interval(pairs_of_turns(own[1:2], other[1:2])) is None
+
+
+def test_the_interval_covers_the_truth() -> None:
+    held = 0
+    for seed in range(400):
+        found = gain_interval(pairs_of_turns(*taken(14, 1.1, noise=0.1, seed=seed)))
+        assert found is not None
+        held += found.low <= math.log(1.1) <= found.high
+    assert 0.91 <= held / 400 <= 0.995
+
+
+def looked_at(race: Race, gain: float, noise: float, seed: int) -> int | None:
+    """After how many pairs the trial was over; None where it never was."""
+    own, other = taken(max(LOOKS), gain, noise=noise, seed=seed)
+    for count in range(1, max(LOOKS) + 1):
+        if race.is_settled(pairs_of_turns(own[:count], other[:count]), whole=True):
+            return count
+    return None
+
+
+def test_a_clear_loser_leaves_at_once_and_one_as_fast_as_the_best_stays() -> None:
+    ended = [looked_at(Race(2.0), 0.9, 0.08, seed) for seed in range(50)]
+    assert sum(count is not None and count <= LOOKS[1] for count in ended) >= 40
+    assert None not in ended
+    # With so much noise nothing is precise enough after twenty pairs: only a mistake ends a trial.
+    mistaken = sum(looked_at(Race(2.0), 2.0, 0.15, seed) is not None for seed in range(400))
+    assert mistaken <= 0.04 * 400
+
+
+def test_a_precise_gain_ends_a_trial_once_its_window_is_whole() -> None:
+    pairs = pairs_of_turns(*taken(LOOKS[0], 1.2, noise=0.001))
+    assert Race(1.1).is_settled(pairs, whole=True) and not Race(1.1).is_settled(pairs, whole=False)
+    assert Race(None).is_settled(pairs, whole=True)
+    assert not Race(1.1).is_settled(pairs[:-1], whole=True), "it is looked at now and then, not after each pair"
+
+
+def test_what_may_be_the_best_and_is_rough_still_stays_open() -> None:
+    pairs, sharp = (pairs_of_turns(*taken(12, 1.9, noise=noise)) for noise in (0.2, 0.02))
+    assert Race(1.95).is_open(pairs) and not Race(8.0).is_open(pairs)
+    assert Race(None).is_open(pairs), "faster than the script as written"
+    assert not Race(1.95).is_open(sharp)
+    assert Race(1.95).is_open([]), "nothing is known yet"
