@@ -65,6 +65,10 @@ class StudyFacts:
     cores: int | None = None
 
 
+MOST_DISTURBED = 1 / 3
+"""Of a search whose trials were disturbed more often nothing is concluded but what the finals prove."""
+
+
 @dataclass(frozen=True)
 class StudyResult:
     """What a study found.
@@ -76,6 +80,7 @@ class StudyResult:
     searched; ``tiers`` what each knob may change: 1 nothing but speed, 2 the numerics, 3 the optimisation.
     ``bests`` are the best configs of each tier. ``knowledge`` is what applying a config needs in the child.
     ``broke_it`` are the watches that broke the script, and were left out; ``fault`` is the file that tells of it.
+    ``disturbed`` of the search trials with a figure were disturbed by others.
     """
 
     study: StudyFacts
@@ -96,6 +101,16 @@ class StudyResult:
     knowledge: Knowledge = field(default_factory=Knowledge)
     broke_it: tuple[str, ...] = ()
     fault: str = ""
+    disturbed: int = 0
+
+    @property
+    def cannot_tell(self) -> str:
+        """Why it isn't known that nothing is faster, for people: too many trials were disturbed; "" where it is."""
+        measured = [t for t in self.trials if t.phase is Phase.SEARCH and t.measurement is not None]
+        if self.improved or self.disturbed < MOST_DISTURBED * len(measured) or not self.disturbed:
+            return ""
+        others = "other processes or the hypervisor disturbed"
+        return f"{others} {self.disturbed} of the {len(measured)} trials of the search"
 
     @property
     def improved(self) -> bool:

@@ -17,6 +17,8 @@ from tuner.objective import Objective
 _ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
 WORTH_HAVING = 1.01
 """A gain below this isn't worth a change of config, nor more search."""
+_SCATTER = 0.5
+"""The standard deviation of the logarithms of configs' gains, before anything is known of one: a factor of 1.6."""
 _STRETCH_S = 3.0
 """As long as a trial is measured at least before it may be called hopeless."""
 
@@ -75,6 +77,17 @@ def gain(score: float, reference: float, objective: Objective) -> float:
     return score / reference if objective.maximize else reference / score
 
 
+def _known_share(measurement: Measurement | None) -> float:
+    """The share of a gain's logarithm that is kept: the posterior mean's, with configs' gains scattered around 1."""
+    reference = measurement.reference if measurement is not None else None
+    if reference is None:
+        return 1.0
+    if not 0 < reference.gain.low <= reference.gain.high < math.inf:
+        return 0.0
+    error = math.log(reference.gain.high / reference.gain.low) / (2 * 1.96)
+    return _SCATTER**2 / (_SCATTER**2 + error**2)
+
+
 def at_rate(measurement: Measurement, rate: float) -> Measurement:
     """The measurement as it would have been at another rate."""
     factor = rate / measurement.rate
@@ -113,14 +126,17 @@ class BaselineTrack:
         """The trial's ratio to the baseline's score at its number, above 1 for better.
 
         None without a score, without any run of the baseline, where it is counted in another unit than the baseline's
-        (samples against steps), and for a probe: one side of the loop is no config.
+        (samples against steps), and for a probe: one side of the loop is no config. By turns it is drawn towards 1 by
+        what its interval leaves open: the fastest of many rough figures is a lucky one.
         """
         if trial is None or trial.phase is Phase.PROBE:
             return None
         if trial.measurement is not None and self._unit not in (None, trial.measurement.unit):
             return None
         score, reference = score_of(trial.outcome, self._objective), self._beside(trial) or self.reference(trial.number)
-        return None if score is None or reference is None else gain(score, reference, self._objective)
+        if score is None or reference is None:
+            return None
+        return math.exp(math.log(gain(score, reference, self._objective)) * _known_share(trial.measurement))
 
     def _beside(self, trial: Trial) -> float | None:
         """What the baseline scored in its turns between the trial's own; None where it had none."""

@@ -82,7 +82,8 @@ def _verdict(result: StudyResult) -> list[str]:
     if winner.verdict is Verdict.IMPROVED:
         return [f"faster: {config_text(winner.config)}", _proof(winner), *_sooner(winner, result.screened), ended]
     faster = "what is faster reaches a loss later" if winner.label == LATER else "nothing tried was proven faster"
-    lines = [f"keep your config: {faster}"]
+    untold = result.cannot_tell if winner.label != LATER else ""
+    lines = [f"can't tell: {untold}" if untold else f"keep your config: {faster}"]
     if winner.config:
         lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
         lines += _sooner(winner, result.screened)
@@ -115,15 +116,16 @@ def _unproven(result: StudyResult) -> list[str]:
     if best is None or not best.config:
         searched = any(trial.phase is Phase.SEARCH for trial in result.trials)
         tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
-        return [f"keep your config: {tried}"]
+        untold = result.cannot_tell
+        return [f"can't tell: {untold}; {tried}" if untold else f"keep your config: {tried}"]
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
     rejected = any(s.config == best.config and s.verdict is not Noninferiority.PASS for s in result.screened)
     failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
     ended = "no time left to prove it"
-    untold = any(s.config == best.config and not s.seeds for s in result.screened)
+    unscreened = any(s.config == best.config and not s.seeds for s in result.screened)
     if result.interrupted:
         ended = "the study ended before the finals finished"
-    elif untold:
+    elif unscreened:
         ended = "a screen can't tell how it learns, since the script as written shows too little"
     elif rejected:
         ended = "it was not shown to learn as well as the script as written"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tuner.analysis.contention import MOVED
+from tuner.analysis.contention import MOVED, contamination
 from tuner.analysis.tiers import best_of_tiers
-from tuner.model import Winner
+from tuner.model import Phase, Winner
 from tuner.result import StudyFacts, StudyLimits, StudyResult
 from tuner.storage.folder import FAULT
 from tuner.study.context import StudyContext
@@ -25,7 +25,7 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
 
 def result_of(study: StudyContext, *, winner: Winner | None, why: str, interrupted: bool) -> StudyResult:
     """The result, with what follows from the trials. ``why`` says what ended the search."""
-    best, track, space = study.best, study.track, study.space
+    best, track, space, host = study.best, study.track, study.space, study.plan.host
     tiers = {knob.name: knob.tier for knob in space.space.knobs} if space is not None else {}
     broke_it = sorted(frozenset(study.knowledge.without) - study.plan.without)
     return StudyResult(
@@ -36,4 +36,8 @@ def result_of(study: StudyContext, *, winner: Winner | None, why: str, interrupt
         left_out=dict(space.left_out) if space is not None else {}, tiers=tiers,
         bests=best_of_tiers(study.trials, track, tiers, winner, study.screened), knowledge=study.knowledge,
         broke_it=tuple(broke_it), fault=str(study.plan.folder / FAULT) if broke_it else "",
+        disturbed=sum(
+            trial.phase is Phase.SEARCH and trial.outcome is not None and bool(contamination(trial.outcome, host))
+            for trial in study.trials
+        ),
     )  # fmt: skip
