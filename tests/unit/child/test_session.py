@@ -213,8 +213,9 @@ def reporting(monkeypatch: pytest.MonkeyPatch) -> Reporting:
     """Trains until the window is complete, and reports its samples after these steps."""
     monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
 
-    def run(reports: Container[int], unit: str, *, max_s: float = 1e9) -> tuple[Session, Log]:
-        log, window = Log(), {**ENDLESS, "min_blocks": 3, "min_s": 0.0, "max_s": max_s, "target_half_width": 1e9}
+    def run(reports: Container[int], unit: str, *, max_s: float = 1e9, **limits: float) -> tuple[Session, Log]:
+        log, ends = Log(), {"min_blocks": 3, "min_s": 0.0, "max_s": max_s, "target_half_width": 1e9}
+        window = {**ENDLESS, **ends, **limits}
         request = {"mode": "trial", "window": window, "folder": "", "device": "cpu", "knowledge": {"unit": unit}}
         session = session_of(request, log)
         with contextlib.suppress(StopTrial):
@@ -233,6 +234,20 @@ def test_the_window_waits_for_the_reports_that_tell_of_samples(reporting: Report
     """Its blocks are through before the second epoch ends, and the rate would be one of steps."""
     session, log = reporting((4, 30), unit)
     assert log.of("facts")[0]["unit"] == "samples" and session.clock.complete and not log.of("failure")
+
+
+@pytest.mark.parametrize("reports", [(20, 40), (1, 40)])
+def test_a_rate_is_not_hopeless_before_its_samples_are_told_of(reporting: Reporting, reports: tuple[int, ...]) -> None:
+    """What is counted until then are steps, or nothing: less than any rate of samples."""
+    session, log = reporting(reports, "samples", hopeless_below=800.0)
+    assert session.clock.total_steps >= 40
+    assert log.of("facts")[0]["unit"] == "samples" and not log.of("failure")
+
+
+def test_a_config_waits_for_its_reports_as_long_as_the_script_as_written(reporting: Reporting) -> None:
+    """A search gives it half of the time: where the baseline saw two epochs end, no config would."""
+    log = reporting((4, 80), "samples", max_s=0.06)[1]
+    assert log.of("facts")[0]["unit"] == "samples" and not log.of("failure")
 
 
 def test_samples_that_are_reported_too_seldom_are_told_of(reporting: Reporting) -> None:
