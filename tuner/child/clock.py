@@ -64,7 +64,7 @@ class StepClock:
     ``synchronize`` waits for the device and is called once a block; ``asynchronous``: whether that takes a lead away
     from the script, so that a block holds several steps. ``activity`` is a number that changes
     whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
-    ``is_untold`` says whether the window has yet to hold what its samples are counted by.
+    ``is_untold``: whether its samples have yet to be told of, for which a window waits ``told_within`` times its length.
     ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
 
     With ``turns`` the window is measured by turns of a block's length, and lasts until there are no more;
@@ -100,6 +100,7 @@ class StepClock:
         """Of all batches that were told of, whether they count or not."""
         self.min_window_steps = 0
         self.is_untold: Callable[[], bool] = lambda: False
+        self.told_within = 2
         self.counts_samples = True
         self.asynchronous = False
         self.on_block: Callable[[], None] = lambda: None
@@ -354,7 +355,7 @@ class StepClock:
     def _is_hopeless(self) -> bool:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
         below = self._window.hopeless_below
-        if not below or len(self._blocks) not in HOPELESS_LOOKS:
+        if not below or len(self._blocks) not in HOPELESS_LOOKS or self.is_untold():
             return False
         size = len(self._blocks) // _HOPELESS_PARTS
         rates = [rate_of(self._blocks[start : start + size]) for start in range(0, len(self._blocks), size)]
@@ -374,14 +375,14 @@ class StepClock:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether the window holds what it has to, however precise it is. It waits for that up to twice its time."""
+        """Whether the window holds what it has to, however precise it is."""
         return self._phase_steps >= self.min_window_steps and not self.is_untold()
 
     def _is_enough(self, elapsed: float) -> bool:
         """Whether the window is long enough, however precise it is."""
         if elapsed < self._window.max_s or len(self._blocks) < 3:
             return False
-        return self._is_whole or elapsed >= 2 * self._window.max_s
+        return self._is_whole or elapsed >= (self.told_within if self.is_untold() else 2) * self._window.max_s
 
     def _is_complete(self, elapsed: float) -> bool:
         until = self._window.until_samples
