@@ -28,9 +28,11 @@ class ReportedSamples:
         return self._reported > 0
 
     @property
-    def times(self) -> str:
-        """How often samples were reported, where no step is told by that; for people."""
-        return "reported them once" if self.any else "reported none"
+    def lack(self) -> str:
+        """Why no step is told by what was reported, for people. Without a report it may not be reports that are due."""
+        if self.any:
+            return "it reported them once in the time that a trial has: report them more often (tuner.report(samples=))"
+        return "none were seen or reported (tuner.report(samples=)) in the time that a trial has"
 
     def may_come(self, *, known: bool) -> bool:
         """Whether samples are to come, or another report, that alone tells how many a step has.

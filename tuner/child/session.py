@@ -362,7 +362,7 @@ class Session:
         """A trial that is counted in steps can't be held against a baseline that was counted in samples."""
         if not self._samples_may_come() or not self.clock.total_steps or self.ended_badly:
             return
-        why = f"it {self._reported.times} in the time that a trial has: report them more often (tuner.report(samples=))"
+        why = self._reported.lack
         if self.request.knowledge.unit:
             self.fail("unsupported", f"its samples can't be counted as those of the script as written: {why}")
         else:
