@@ -103,6 +103,10 @@ from tuner.masking import (
         (("--cfg", '[auth]\npassword = "a abc"\nn = 3'), ("--cfg", f'[auth]\npassword = "{MASK}"\nn = 3')),
         (("--env", "A=1\nHF_TOKEN=abc\nB=2"), ("--env", f"A=1\nHF_TOKEN={MASK}\nB=2")),
         (("--cfg", '{lr:0.1,hf_token:"abc"}'), ("--cfg", f'{{lr:0.1,hf_token:"{MASK}"}}')),
+        (("--query", '{"token": "abc", "n": 1}'), ("--query", f'{{"token": "{MASK}", "n": 1}}')),
+        (("--text={'auth': {'password': 'abc'}}",), (f"--text={{'auth': {{'password': '{MASK}'}}}}",)),
+        (("--message", "api_key: abc"), ("--message", f"api_key: {MASK}")),
+        (("--note", "X-Api-Key: abc"), ("--note", f"X-Api-Key: {MASK}")),
     ],
 )
 def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> None:
@@ -139,6 +143,7 @@ def test_secrets_are_masked(argv: tuple[str, ...], kept: tuple[str, ...]) -> Non
         ("--args", "--pad-token='x y' --n=x"), ("--args", "--sort-key=name --n=1"),
         ("--client_keys", "0,1,2"), ("--access_keys=0,1",), ("--google_keys", "12"), ("--api_keys", "[0, 1]"),
         ("--prompt", "Secret: a cat"), ("--negative-prompt=Password: a lock, blurred",), ("--titles", "secret:love"),
+        ("--prompt", '"Secret: a cat"'), ("--text", 'he said "token: a word"'),
         ("--columns=text:str,token:int,auth:bool",), ("--cfg", "password:\nlr: 0.1"),
         ("--cfg", "a: 'x'\ntoken_type: word\nkey: label"),
         ("--signature", "serving_default"), ("--dataset", "s3://bucket/a"), ("--clone", "ssh://git@host/x"),
