@@ -49,7 +49,8 @@ _PROSE = frozenset({
     "prompt", "prompts", "text", "texts", "title", "titles", "caption", "captions", "note", "notes", "instruction",
     "instructions", "message", "messages", "description", "question", "questions", "comment", "query",
 })  # fmt: skip
-"""An option whose last word is one of them is given what people say: a word and a colon are no name and its value."""
+"""An option whose last word is one of them is given what people say: a single word and a colon are no name and its
+value, unless the word is in quotes."""
 _STORES = frozenset({"s3", "gcs", "storage", "hub"})
 """Whose keys are the places of files as well."""
 _ABSENT = frozenset({"no", "not", "without", "disable"})
@@ -214,8 +215,16 @@ def _values(argv: Sequence[str]) -> Iterator[tuple[int, int, str, str]]:
         if equals and re.fullmatch(rf"[-+]*{_NAME}", name) and (is_option or not _FURTHER.search(value)):
             yield index, len(name) + 1, name, value
         words = _words(name if is_option else before if follows else "")
-        for pattern in _BY_EQUALS if _PROSE & {*words[-1:]} else (*_BY_EQUALS, *_BY_COLON):
-            yield from ((index, match.start(2), match[1], match[2]) for match in pattern.finditer(argument))
+        pairs = [match for pattern in _BY_EQUALS for match in pattern.finditer(argument)]
+        named = (match for pattern in _BY_COLON for match in pattern.finditer(argument))
+        pairs += named if not _PROSE & {*words[-1:]} else (match for match in named if not _is_word(match))
+        yield from ((index, match.start(2), match[1], match[2]) for match in pairs)
+
+
+def _is_word(match: re.Match[str]) -> bool:
+    """Whether a name before a colon may be a word that people say: a single one, and not in quotes by itself."""
+    around = match.string[match.start(1) - 1 : match.start(1)] + match.string[match.end(1) : match.end(1) + 1]
+    return len(_words(match[1])) == 1 and around not in ('""', "''")
 
 
 def _is_secret(name: str, value: str) -> bool:
