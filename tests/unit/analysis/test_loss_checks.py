@@ -94,6 +94,17 @@ def test_where_a_loss_goes_up_no_longer_screen_is_promised() -> None:
     assert "--screen-samples" not in result.would_decide and "--max-metric-drop" in result.would_decide
 
 
+def test_noise_that_ends_above_its_start_is_no_loss_that_goes_up() -> None:
+    """Of a few seeds one begins lower than it goes on, by 5% and more: a longer screen does tell."""
+    seeds = range(4, 9)
+    losses = {seed: curve(2.3, 2.28, noise=0.4, seed=seed) for seed in seeds}
+    assert any(1.05 * sum(loss[:5]) / 5 < sum(loss[100:]) / 100 for loss in losses.values())
+    shown = [Pair(seed, run(losses[seed]), run(losses[seed])) for seed in seeds]
+    result = judge(BASELINE, shown, DEFAULT, 12_800)
+    assert "goes up" not in result.reason and "too noisy, to tell" in result.reason
+    assert "--screen-samples" in result.would_decide
+
+
 def test_a_frozen_candidate_fails_where_the_baseline_learned() -> None:
     shown = three(
         lambda seed: run(curve(2.3, 0.2, noise=0.05, seed=seed)), lambda seed: run([2.3] * 200)
