@@ -92,9 +92,19 @@ def progress_of(outcome: Outcome, sites: Iterable[str]) -> float:
 def has_come_down(curves: Sequence[Curve]) -> bool:
     """Whether the sum of these losses came down by more than a small share of it, and beyond its noise."""
     progress = sum(curve.progress for curve in curves)
+    return bool(curves) and progress > 0 and progress >= _least_change(curves)
+
+
+def has_gone_up(curves: Sequence[Curve]) -> bool:
+    """Whether the sum of these losses went up by as much as they have to come down by to tell."""
+    progress = sum(curve.progress for curve in curves)
+    return progress < 0 and -progress >= _least_change(curves)
+
+
+def _least_change(curves: Sequence[Curve]) -> float:
     late = abs(sum(curve.late for curve in curves))
     noise = math.sqrt(sum(curve.variance for curve in curves))
-    return bool(curves) and progress > 0 and progress >= max(LEARNED * late, BEYOND_NOISE * noise)
+    return max(LEARNED * late, BEYOND_NOISE * noise)
 
 
 def descent_of(baselines: Sequence[Outcome]) -> Descent:

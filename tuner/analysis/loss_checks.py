@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from tuner.analysis import stats
 from tuner.analysis.checks import Check, CheckKind, Pair, confidence, held_to, mean, unknown
@@ -14,6 +15,7 @@ from tuner.analysis.learning import (
     Descent,
     curves_of,
     has_come_down,
+    has_gone_up,
     objectives_of,
     progress_of,
     sample_efficiencies,
@@ -106,9 +108,9 @@ def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
 
 
 def _rises(baselines: Sequence[Outcome]) -> bool:
-    """Whether some loss goes up by as much as one has to come down to tell: longer screens wouldn't tell either."""
-    curves = [curve for outcome in baselines for curve in curves_of(outcome).values()]
-    return any(curve.progress < -LEARNED * abs(curve.late) for curve in curves)
+    """Whether some loss goes up, over all seeds and beyond its noise: longer screens wouldn't tell either."""
+    seen = [curves_of(outcome) for outcome in baselines]
+    return any(has_gone_up([curves[site] for curves in seen if site in curves]) for site in {*chain(*seen)})
 
 
 def _rounded(number: float) -> int:
