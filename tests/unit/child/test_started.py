@@ -23,6 +23,7 @@ from tuner.child.started import StartedProcesses, trainer_in
         ("(ls)&&python train.py", "python"), ("mkdir -p out;(python train.py)", "python"),
         ("(ls;python train.py);uname", "python"), ("tee log < <(python train.py)", "python"),
         ("find . -exec python train.py {} \\;", "python"), (["find", ".", "-execdir", "./fit", "{}", "+"], "fit"),
+        ('best="$(python train.py)"; echo "$best"', "python"), ('A=1 B="`./fit`"', "fit"),
         ('echo "$(python train.py)"', "python"), ("echo `./fit 3`", "fit"), ('echo "$(cat $(./fit))"', "fit"),
     ],
 )  # fmt: skip
@@ -36,7 +37,7 @@ def test_what_trains_is_found_in_a_command_of_a_shell(command: object, trainer: 
         "for each in 1 2; do echo $each; done", "if [ -d x ]; then ls; else mkdir x; fi", "[ -d x ] || mkdir x",
         "[[ -d x ]]&&ls", "(uname)&&(ls;pwd)>log", "uname &>log; ls 2>&1", "find . -name '*.pt' -exec rm {} +",
         "find . -name train", 'echo "$(uname) $(nproc)"', "{ ls; }", ". venv/bin/activate",
-        "while true; do break; done",
+        "while true; do break; done", 'here="$(pwd)"; cores="`nproc`" ls',
         "case $1 in a) ls;; esac", "",
     ],
 )  # fmt: skip
