@@ -153,7 +153,7 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
 
 
 def _trainer(words: Sequence[str]) -> str:
-    words = [*words]
+    words, given = [*words], words
     while words and (words[0] in _LEADING or _ASSIGNMENT.fullmatch(words[0])):
         del words[0]
     program = os.path.basename(words[0]) if words else ""
@@ -161,8 +161,8 @@ def _trainer(words: Sequence[str]) -> str:
         return trainer_in(words[words.index("-c") + 1])
     if program == "find":
         return _trainer(words[min((words.index(word) + 1 for word in _FOUND & {*words}), default=len(words)) :])
-    if program in _TRAIN_NOTHING:
-        within = (match[1] or match[2] or "" for match in _WITHIN.finditer(" ".join(words)))
+    if not program or program in _TRAIN_NOTHING:
+        within = (match[1] or match[2] or "" for match in _WITHIN.finditer(" ".join(given)))
         return next(filter(None, map(trainer_in, within)), "")
     return next((name for word in words if _TRAINERS.fullmatch(name := os.path.basename(word))), program)
 
