@@ -57,3 +57,8 @@ class Silences:
     training_s: float = 0.0
     validation_s: float = 0.0
     compilation_s: float = 0.0
+
+    @property
+    def are_unknown(self) -> bool:
+        """Whether no run has shown any."""
+        return self == Silences()

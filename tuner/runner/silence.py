@@ -89,7 +89,7 @@ def longest_silence_s(stage: Stage, limits: Limits, baseline: Silences, own: Sil
     to show: an agent plays for minutes before it trains again.
     """
     of_all = limits.trial_timeout_s
-    if baseline == Silences():
+    if baseline.are_unknown:
         return of_all
     if stage is Stage.COMPILATION:
         return of_all  # the script as written says nothing of what a config compiles
@@ -120,7 +120,7 @@ def stall(
     }[course.stage]  # fmt: skip
     longest_s = longest_silence_s(course.stage, limits, baseline, course.silences)
     patience_s = IDLE_S
-    if course.stage is Stage.TRAINING and baseline == Silences():
+    if course.stage is Stage.TRAINING and baseline.are_unknown:
         # Nobody knows yet how long the script computes between two steps; that it stands still is seen at once.
         patience_s = min(IDLE_S, max(limits.no_progress_s, course.silences.start_up_s))
     if idle_s is not None and min(silent_s, idle_s) > patience_s:
