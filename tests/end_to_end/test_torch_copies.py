@@ -376,9 +376,91 @@ class Below(InBase):
         return super().__iter__()
 
 
+class ByItself(Rows):
+    """Is its own iterator, and counts what it has given."""
+
+    given = 0
+
+    def __iter__(self) -> ByItself:
+        return self
+
+    def __next__(self) -> Any:
+        self.given += 1
+        if self.given > 96:
+            raise StopIteration
+        return self[self.given - 1]
+
+
+class BegunAnew(ByItself):
+    def __iter__(self) -> ByItself:
+        self.given = 0
+        return self
+
+
+class Told(Rows):
+    """Counts what a function, or its transform, reads."""
+
+    calls = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.calls += 1
+        x, y = super().__getitem__(index)
+        return x * strength(self), y
+
+
+def strength(rows: Told) -> float:
+    return 1 + rows.calls / 1000
+
+
+class Progress:
+    """What data and transform have in common."""
+
+    seen = 0
+
+
+class Harder:
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def __call__(self, x: Any) -> Any:
+        return x * (1 + self.progress.seen / 1000)
+
+
+class Shared(Rows):
+    def __init__(self) -> None:
+        self.progress = Progress()
+        super().__init__(Harder(self.progress))
+
+    def __getitem__(self, index: int) -> Any:
+        self.progress.seen += 1
+        return super().__getitem__(index)
+
+
+class Growing:
+    """Counts by itself, and over a local."""
+
+    calls = 0
+
+    def __call__(self, x: Any) -> Any:
+        calls = self.calls
+        calls += 1
+        self.calls = calls
+        return x * (1 + calls / 1000)
+
+
+class ManyAtOnce(Rows):
+    calls = 0
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.calls += 1
+        return [self[(index + self.calls) % 96] for index in indices]
+
+
 @pytest.mark.parametrize(
     ("made", "counted"),
     [
+        (ByItself, "ByItself.given"), (BegunAnew, ""), (Told, "Told.calls"), (Shared, "Shared.seen"),
+        (lambda: Rows(Growing()), "Growing.calls"), (ManyAtOnce, "ManyAtOnce.calls"),
         (Hits, ""), (Packed, ""), (Opened, ""), (InBase, ""), (Counting, "Counting.calls"),
         (InGenerator, "InGenerator.epoch"), (InMethod, "InMethod.epoch"), (Below, "Below.epoch"),
         (ForTheTraining, "ForTheTraining.epoch"),
