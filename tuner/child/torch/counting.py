@@ -5,13 +5,15 @@ from __future__ import annotations
 import dis
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 
 from ..call_sites import is_library
 from ..data_state import values
 
+_READING = ("__iter__", "__next__", "__getitem__", "__getitems__", "__call__")
+"""Methods by which data are read."""
 _ENDS = ("STORE_", "POP_TOP", "RETURN", "YIELD", "FOR_ITER")
 """Instructions that end a statement, jumps beside."""
 _OPERATIONS = ("BINARY_OP", "BINARY_ADD", "BINARY_SUBTRACT", "INPLACE_")
@@ -25,48 +27,53 @@ def counted_up(roots: Mapping[str, object]) -> str:
     A number of the epoch, say, that seeds the order. What each iteration sets first begins anew in a copy, too. What is
     counted with each item and never read is statistics: whether it matters shows while the data are read.
     """
-    for kind in dict.fromkeys(type(value) for _, value, _ in values(roots)):
-        own = [cls for cls in kind.__mro__ if not is_library(_file_of(cls))]
-        found = _counted(own, "__iter__") or _counted(own, "__getitem__")
-        if found:
-            return found
+    kinds = [_own_classes(kind) for kind in dict.fromkeys(type(value) for _, value, _ in values(roots))]
+    classes = [*dict.fromkeys(cls for own in kinds for cls in own)]
+    reached = {
+        (own, method): [(holder, _uses_of(code)) for holder, code in _reached(own, method, classes)]
+        for own in kinds for method in _READING
+    }  # fmt: skip
+    read = {name for each in reached.values() for _, uses in each for name in uses.read}
+    for (own, method), each in reached.items():
+        anew = {name for cls in own for code, _ in _codes_of(cls, "__iter__") for name in _set_first(code)}
+        for holder, uses in each:
+            for name in uses.updated:
+                if name not in anew and (name in read or method == "__iter__"):
+                    return f"{holder}.{name}"
     return ""
 
 
-def _counted(own: list[type], method: str) -> str:
-    """Of what the method of these classes leads to."""
-    reached = [(cls.__name__, _uses_of(code)) for cls, code in _reached(own, method)]
-    read = {name for _, uses in reached for name in uses.read}
-    anew = {name for cls in own for code in _codes_of(cls, "__iter__") for name in _set_first(code)}
-    for cls_name, uses in reached:
-        for name in uses.updated:
-            if name not in anew and (name in read or method == "__iter__"):
-                return f"{cls_name}.{name}"
-    return ""
+def _own_classes(kind: type) -> tuple[type, ...]:
+    """Those of the script that an object of this kind is of."""
+    return tuple(cls for cls in kind.__mro__ if not is_library(_file_of(cls)))
 
 
 def _file_of(cls: type) -> str:
     return getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
 
 
-def _codes_of(cls: type, name: str) -> list[CodeType]:
-    """Of the class's method or property of that name."""
+def _codes_of(cls: type, name: str) -> list[tuple[CodeType, Mapping[str, object]]]:
+    """Of the class's method or property of that name, with its globals."""
     member = vars(cls).get(name)
     member = getattr(member, "fget", None) or getattr(member, "__func__", member)
-    return [member.__code__] if isinstance(member, FunctionType) else []
+    return [(member.__code__, member.__globals__)] if isinstance(member, FunctionType) else []
 
 
-def _reached(own: list[type], method: str) -> Iterator[tuple[type, CodeType]]:
-    """The method's code, with the functions within it and the methods that it names."""
-    waiting = [(cls, code) for cls in own for code in _codes_of(cls, method)]
+def _reached(own: Sequence[type], method: str, classes: Sequence[type]) -> Iterator[tuple[str, CodeType]]:
+    """The method's code, with the functions within it, the script's own ones and the methods that it names."""
+    waiting = [(cls.__name__, code, names) for cls in own for code, names in _codes_of(cls, method)]
     seen: set[CodeType] = set()
-    for cls, code in waiting:
+    for holder, code, names in waiting:
         if code in seen:
             continue
         seen.add(code)
-        yield cls, code
-        waiting += [(cls, inner) for inner in code.co_consts if isinstance(inner, CodeType)]
-        waiting += [(each, called) for name in code.co_names for each in own for called in _codes_of(each, name)]
+        yield holder, code
+        waiting += [(holder, inner, names) for inner in code.co_consts if isinstance(inner, CodeType)]
+        for name in code.co_names:
+            waiting += [(cls.__name__, *called) for cls in classes for called in _codes_of(cls, name)]
+            function = names.get(name)
+            if isinstance(function, FunctionType) and not is_library(function.__code__.co_filename):
+                waiting.append((holder, function.__code__, function.__globals__))
 
 
 @dataclass
@@ -79,15 +86,17 @@ class _Uses:
 
 def _uses_of(code: CodeType) -> _Uses:
     """What a code does with attributes, statement by statement."""
-    uses, pending, held = _Uses(), list[str](), dict[str, str]()
+    uses, pending, held, computed = _Uses(), list[str](), dict[str, str](), set[str]()
     operates, last = False, ""
     for operation, name in _instructions(code):
         if operation == "LOAD_FAST" and held.get(name):
-            pending.append(held[name])  # "n = x.n; x.n = n + 1" is an update, too
+            pending.append(held[name])  # "n = x.n; x.n = n + 1" is an update, too, and so is "n += 1; x.n = n"
+            operates = operates or name in computed
         elif operation.startswith(("LOAD_ATTR", "LOAD_METHOD")):
             pending.append(name)
         elif operation == "STORE_FAST":
-            held[name] = last
+            held[name] = last or (pending[-1] if operates and pending else "")
+            (computed.add if operates else computed.discard)(name)
         elif operation == "STORE_ATTR" and operates and name in pending:
             pending.remove(name)
             uses.updated.append(name)
