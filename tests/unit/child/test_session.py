@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Container
 
 import numpy as np
@@ -217,10 +216,11 @@ def reporting(monkeypatch: pytest.MonkeyPatch) -> Reporting:
         log, ends = Log(), {"min_blocks": 3, "min_s": 0.0, "max_s": max_s, "target_half_width": 1e9}
         window = {**ENDLESS, **ends, **limits}
         request = {"mode": "trial", "window": window, "folder": "", "device": "cpu", "knowledge": {"unit": unit}}
-        session = session_of(request, log)
+        session, now = session_of(request, log), 0.0
+        vars(session.clock)["_clock"] = lambda: now
         with contextlib.suppress(StopTrial):
             for step in range(1, 1000):
-                time.sleep(0.0015)
+                now += 0.0015
                 session.step("torch")
                 session.report({"samples": 4 * step}) if step in reports else None
         session.finish(complete=False)
@@ -246,7 +246,7 @@ def test_a_rate_is_not_hopeless_before_its_samples_are_told_of(reporting: Report
 
 def test_a_config_waits_for_its_reports_as_long_as_the_script_as_written(reporting: Reporting) -> None:
     """A search gives it half of the time: where the baseline saw two epochs end, no config would."""
-    log = reporting((4, 80), "samples", max_s=0.06)[1]
+    log = reporting((4, 100), "samples", max_s=0.06)[1]
     assert log.of("facts")[0]["unit"] == "samples" and not log.of("failure")
 
 
