@@ -27,7 +27,6 @@ _HOPELESS_PARTS = 6
 _T_HOPELESS = 4.773
 """The one-sided 99.75% quantile of Student's t with five degrees of freedom."""
 
-
 STEPS_BETWEEN_WAITS = 8
 """Of a block on a device that works behind the script's back. A wait for it takes away the lead that the script had:
 what the script does itself in a step (fetches, launches) then shows once a block, where it would have been hidden."""
@@ -64,7 +63,7 @@ class StepClock:
     ``synchronize`` waits for the device and is called once a block; ``asynchronous``: whether that takes a lead away
     from the script, so that a block holds several steps. ``activity`` is a number that changes
     whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
-    ``is_untold``: whether its samples have yet to be told of, for which a window waits ``told_within`` times its length.
+    ``is_untold``: whether its samples have yet to be told of, for which it waits ``told_within`` times its length.
     ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
 
     With ``turns`` the window is measured by turns of a block's length, and lasts until there are no more;

@@ -120,8 +120,8 @@ class Session:
         self._own_steps = 0
         self._reported = ReportedSamples(self.clock)
         self.clock.is_untold = self._samples_may_come
-        # A config's window may be half as long as the one in which the script as written told of its samples.
-        self.clock.told_within = 4 if request.knowledge.unit else 2
+        # A config's window may be a quarter of the one in which the script as written told of its samples.
+        self.clock.told_within = 8 if request.knowledge.unit else 2
         self.clock.on_held = self._was_held
         os.register_at_fork(after_in_child=self._forked)
 
