@@ -16,6 +16,8 @@ from tuner.objective import Objective
 
 CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
+FIRST_LOOK = 0.7
+"""Of the permitted error, the share that the first look may spend where others may follow."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Schedule:
     A round in which others took too many of the ``host``'s cores from a run, or its card was disturbed, is no evidence.
     Where the time was up they have ``ended``: no rounds are added any more. ``opening``: 1 for the first finals of the
     study, and one more each time that others are held after more was searched. ``dropped`` candidates, by number, get
-    no more runs.
+    no more runs. ``first``: the rounds of the first look; 0 in finals of earlier versions, whose looks are all alike.
     """
 
     candidates: tuple[Trial, ...]
@@ -36,16 +38,22 @@ class Schedule:
     ended: bool = False
     opening: int = 1
     dropped: tuple[int, ...] = ()
+    first: int = 0
 
     @property
     def confidence(self) -> float:
         """Of each interval, so that all of them hold at 95% together.
 
         The best of several candidates is a lucky one too (Bonferroni), and so is an interval that is looked at until
-        it suits (Pocock), and a study that is resumed until its finals prove something (``opening_share``).
+        it suits (most of the error is spent at the first look, the rest in equal parts at those that may follow), and
+        a study that is resumed until its finals prove something (``opening_share``).
         """
-        alpha = (1 - CONFIDENCE) * opening_share(self.opening)
-        return 1 - stats.pocock_level(alpha / max(1, len(self.candidates)), self.looks)
+        alpha = (1 - CONFIDENCE) * opening_share(self.opening) / max(1, len(self.candidates))
+        if not self.first:
+            return 1 - stats.pocock_level(alpha, self.looks)
+        if self.looks < 2:
+            return 1 - alpha
+        return 1 - alpha * (FIRST_LOOK if self.rounds <= self.first else (1 - FIRST_LOOK) / (self.looks - 1))
 
     @property
     def group(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from tuner.study.plan import StudyPlan
 FINALS_SHARE = 0.2
 LARGEST_SHARE_UNFOUND = 0.5
 """Of the budget is kept for a proof at most, as long as nothing is found that could be proven."""
+LARGEST_SHARE_FOUND = 0.6
+"""Of the budget is kept for more than the fewest rounds of the finals at most."""
 FEWEST_ROUNDS = 3
 """Finals of fewer rounds prove nothing."""
 SLOWER = 1.15
@@ -149,9 +152,9 @@ class StudyTime:
         """What so many rounds of the config and the baseline take, where one of the config takes at least ``run_s``."""
         return rounds * (self.run_s(Phase.FINALS, BASELINE) + max(run_s, self.run_s(Phase.FINALS, config)))
 
-    def proof_s(self, config: Config, run_s: float = 0.0) -> float:
-        """What a proof takes at least: the screen where one is due, and the fewest rounds of the finals."""
-        proof_s = self.finals_s(config, FEWEST_ROUNDS, run_s)
+    def proof_s(self, config: Config, run_s: float = 0.0, rounds: int = FEWEST_ROUNDS) -> float:
+        """What a proof takes: the screen where one is due, and rounds of the finals, the fewest at least."""
+        proof_s = self.finals_s(config, rounds, run_s)
         if self.needs_screen(config):
             samples = screen_lengths(self.plan, baseline_of(self.trials))[0]
             proof_s += SEEDS * (self.screen_s(BASELINE, samples) + self.screen_s(config, samples))
@@ -169,7 +172,11 @@ class StudyTime:
         """
         best = BaselineTrack(self.trials, self.plan.objective).best_of(searched(self.trials))
         if best is not None and best.phase is not Phase.BASELINE:
-            proof_s = self.proof_s(best.config)
+            # Three rounds prove a large gain, and tell roughly how large it is.
+            for rounds in range(self.plan.finals_rounds, FEWEST_ROUNDS - 1, -1):
+                proof_s = self.proof_s(best.config, rounds=rounds)
+                if rounds == FEWEST_ROUNDS or proof_s <= LARGEST_SHARE_FOUND * (self.budget.seconds or math.inf):
+                    break
             if self.fits(proof_s):
                 return self.budget.reserved_s(proof_s, found=True)
         axes = self.space.axes if self.space is not None else ()

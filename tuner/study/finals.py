@@ -239,7 +239,7 @@ def _stored_schedule(study: StudyContext, stored: Mapping[str, Any]) -> Schedule
     return Schedule(
         tuple(known[number] for number in stored["candidates"]), stored["rounds"], plan.seed, stored["looks"],
         plan.host, stored.get("ended", False), stored.get("opening", 0),
-        tuple(stored.get("dropped", ())),
+        tuple(stored.get("dropped", ())), stored.get("first", 0),
     )  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def _schedule(study: StudyContext) -> Schedule | None:
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
     looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
     earlier = _all_finals(study)
-    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, plan.host)
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, plan.host, first=rounds)
     # The same candidates again: what was searched since brought nothing better. Their finals go on.
     same = next((finals for finals in earlier if finals.group == schedule.group), None)
     openings = [max(1, finals.opening) for finals in earlier if _was_judged(study, finals)]
@@ -323,7 +323,7 @@ def _save(study: StudyContext, schedule: Schedule) -> None:
     present = {
         "after": len(study.searched), "candidates": [trial.number for trial in schedule.candidates],
         "rounds": schedule.rounds, "looks": schedule.looks, "ended": schedule.ended, "opening": schedule.opening,
-        "dropped": list(schedule.dropped),
+        "dropped": list(schedule.dropped), "first": schedule.first,
     }  # fmt: skip
     others = [*stored.get("earlier", ()), {k: v for k, v in stored.items() if k != "earlier"}] if stored else []
     others = [finals for finals in others if finals["candidates"] != present["candidates"]]

@@ -12,7 +12,7 @@ from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
 from tuner.formatting import config_text
-from tuner.model import BASELINE, Phase, Trial
+from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
 from tuner.study.budget import FEWEST_ROUNDS
@@ -42,14 +42,17 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
 
 def _screens(study: StudyContext, candidates: Sequence[Trial]) -> list[Screened]:
     screened: list[Screened] = []
-    fit = 0
+    fit: list[Config] = []
     for trial in candidates:
-        if fit >= study.plan.finalists:
+        if len(fit) >= study.plan.finalists:
             break
         if not study.time.needs_screen(trial.config):
-            fit += 1
+            fit.append(trial.config)
             continue
         if len(screened) >= CANDIDATES * study.plan.finalists or any(not result.seeds for result in screened):
+            continue
+        others = [one for one in candidates if one.config in fit]
+        if fit and not _leaves_time_for_finals(study, [*others, trial]):
             continue
         result = _screen(study, trial)
         if result is None:
@@ -57,9 +60,25 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> list[Screened]
                 study.note(f"no time left to compare how {config_text(trial.config)} learns, and to prove it")
             continue
         screened.append(result)
-        fit += result.verdict is Noninferiority.PASS
+        if result.verdict is Noninferiority.PASS:
+            fit.append(trial.config)
         study.tell(Screening(trial, result))
     return screened
+
+
+def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) -> bool:
+    """Whether the last one's screen leaves time for finals of them all: else those before it get more rounds.
+
+    A screen that is in the record already takes none.
+    """
+    samples = screen_lengths(study.plan, study.baseline)[0]
+    if screen_of(study, candidates[-1]) is not None or _is_settled_by_record(study, candidates[-1], samples):
+        return True
+    configs = [BASELINE, *(candidate.config for candidate in candidates)]
+    finals_s = study.plan.finals_rounds * sum(study.time.run_s(Phase.FINALS, config) for config in configs)
+    wanted = [run for seed in range(1, SEEDS + 1) for run in _runs(study, candidates[-1], seed, samples)]
+    missing_s = sum(study.time.screen_s(run.config, samples) for run in wanted if study.store.find(run) is None)
+    return study.time.fits(missing_s + finals_s)
 
 
 def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
