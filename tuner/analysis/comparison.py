@@ -16,6 +16,8 @@ from tuner.objective import Objective
 
 CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
+SHARP = 0.05
+"""A proven gain is known well where its interval is within that share of it."""
 FIRST_LOOK = 0.7
 """Of the permitted error, the share that the first look may spend where others may follow."""
 
@@ -234,11 +236,11 @@ def decide(
         calm = pairs_of(schedule, candidate.config, trials, objective, calm_only=True)
         if candidate.config not in failed and len(every.rates) >= 2:
             proof = len(calm.rates) >= FEWEST_PAIRS
-            contests.append((proof, calm if proof else every))
+            pairs, confidence = calm if proof else every, confidence_of(schedule, candidate.config, trials, objective)
+            contests.append((proof, pairs, pairs.ratio(confidence, objective)))
     if not contests:
         return None
-    proof, best = max(contests, key=lambda c: (c[0], c[1].ratio(schedule.confidence, objective).low))
-    ratio = best.ratio(schedule.confidence, objective)
+    proof, best, ratio = max(contests, key=lambda contest: (contest[0], contest[2].low))
     return Winner(
         verdict=Verdict.IMPROVED if proof and ratio.low > 1.0 else Verdict.KEEP_BASELINE,
         config=best.config,
@@ -248,6 +250,21 @@ def decide(
         runs=len(best.rates),
         label="" if proof else _why_no_proof(schedule, best),
     )
+
+
+def confidence_of(
+    schedule: Schedule, config: Config, trials: Sequence[Trial], objective: Objective
+) -> float:
+    """Of the candidate's interval by now: that of the first look where that has proven it already.
+
+    More rounds make it sharper then, and it has to hold to the end: they are no second chance.
+    """
+    if not schedule.first or schedule.rounds <= schedule.first:
+        return schedule.confidence
+    first = replace(schedule, rounds=schedule.first)
+    then = pairs_of(first, config, trials, objective, calm_only=True)
+    proven = len(then.rates) >= FEWEST_PAIRS and then.ratio(first.confidence, objective).low > 1.0
+    return first.confidence if proven else schedule.confidence
 
 
 def _disturbed(schedule: Schedule, rounds: Sequence[tuple[Measurement, Measurement]]) -> list[tuple[str, ...]]:
@@ -276,10 +293,12 @@ def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:
 
 
 def is_decided(winner: Winner | None) -> bool:
-    """Whether more rounds would change little: a gain is proven, or none worth having is left."""
+    """Whether more rounds would change little: a gain is proven and known well, or none worth having is left."""
     if winner is None or winner.label:
         return winner is None
-    return winner.speedup.low > 1.0 or winner.speedup.high < WORTH_HAVING
+    ratio = winner.speedup
+    sharp = (ratio.high - ratio.low) / 2 <= SHARP * ratio.ratio
+    return (ratio.low > 1.0 and sharp) or ratio.high < WORTH_HAVING
 
 
 def typical(runs: Sequence[Measurement]) -> Measurement:

@@ -72,7 +72,7 @@ class Tree:
         pss: int | None = None
         if now >= self._next_pss and self._pids:
             before = self._clock()
-            pss = sum(pss_bytes(pid) for pid in self._pids)
+            pss = own_bytes(self._pids)
             near = rss > near_bytes
             self._next_pss = self._next_time(before, 0.2, 0.05) if near else self._next_time(before, 1.0)
         cpu = sum(_cpu_seconds(pid, own=True) for pid in self._pids) + _cpu_seconds(self._guard, own=False)
@@ -151,16 +151,35 @@ def rss_bytes(pid: int) -> int:
         return 0
 
 
-def pss_bytes(pid: int) -> int:
-    """Resident pages, a shared one divided by its number of sharers; RSS where the kernel doesn't tell."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass  # gone, or an old kernel
-    return rss_bytes(pid)
+def own_bytes(pids: Iterable[int]) -> int:
+    """Resident pages of a tree, one that its processes share counted once, as if nothing else ran on the machine.
+
+    The kernel divides a page by the number of its sharers, and others may share what the tree uses: the script as
+    written that a trial takes turns with has mapped the same libraries. No fewer pages are its own than its largest
+    process has. RSS where the kernel doesn't tell.
+    """
+    shares = [_shares(pid) for pid in pids]
+    anonymous, files = (
+        max(sum(share[kind] for share in shares), max((share[of] for share in shares), default=0))
+        for kind, of in (("Pss_Anon", "RssAnon"), ("Pss_File", "RssFile"))
+    )
+    return anonymous + files + sum(share["Pss_Shmem"] for share in shares)
+
+
+def _shares(pid: int) -> dict[str, int]:
+    """Of one process: its shares of pages of each kind, and those that it has mapped; all RSS where nothing tells."""
+    kinds = ("Pss_Anon", "Pss_File", "Pss_Shmem", "RssAnon", "RssFile")
+    told: dict[str, int] = {}
+    for name in ("smaps_rollup", "status"):
+        try:
+            with open(f"/proc/{pid}/{name}", encoding="ascii", errors="replace") as file:
+                rows = [line.split() for line in file]
+        except OSError:
+            continue
+        told |= {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) == 3 and row[2] == "kB"}
+    if not set(kinds) <= set(told):
+        return dict.fromkeys(kinds, 0) | {"Pss_Anon": told.get("Pss", rss_bytes(pid))}
+    return told
 
 
 def cpu_times(cores: Iterable[int], stat: str = "/proc/stat") -> tuple[float, float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.comparison import Schedule, decide, failed_in, is_decided, pairs_of
+from tuner.analysis.comparison import Schedule, confidence_of, decide, failed_in, is_decided, pairs_of
 from tuner.analysis.learning import LATER, is_later
 from tuner.analysis.stats import Noninferiority
 from tuner.analysis.tiers import tier_of
@@ -20,8 +20,8 @@ from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import LEEWAY, StudyContext
 from tuner.study.screens import screen_of
 
-MORE_ROUNDS = 2
-"""So many rounds are added to undecided finals at a time."""
+GROWTH = 1.5
+"""Undecided finals get so many times the rounds that they have had: few looks, and none that comes to nothing."""
 
 
 def run_finals(study: StudyContext) -> Winner | None:
@@ -210,15 +210,28 @@ def _candidate_of(schedule: Schedule, winner: Winner) -> Trial:
 
 def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) -> Schedule | None:
     """The schedule with more rounds; None where it is decided, or where there is no time or look left."""
-    rounds = min(schedule.rounds + MORE_ROUNDS, study.plan.most_rounds)
-    if schedule.looks == 1 or schedule.ended or is_decided(winner) or rounds <= schedule.rounds:
+    rounds = _more(schedule.rounds, study.plan.most_rounds)
+    if schedule.looks == 1 or schedule.ended or is_decided(winner):
         return None
-    extended = replace(schedule, rounds=rounds)
-    if not study.time.fits(_left_s(study, extended, rounds)):
+    fitting = (replace(schedule, rounds=more) for more in range(rounds, schedule.rounds, -1))
+    extended = next((one for one in fitting if study.time.fits(_left_s(study, one, one.rounds))), None)
+    if extended is None:
         return None
     _save(study, extended)
-    study.note(f"still undecided: {rounds - schedule.rounds} more rounds")
+    proven = winner is not None and winner.verdict is Verdict.IMPROVED
+    why = "proven, and there is time to know it better" if proven else "still undecided"
+    study.note(f"{why}: {count_text(extended.rounds - schedule.rounds, 'more round')}")
     return extended
+
+
+def _more(rounds: int, most: int) -> int:
+    """The rounds at the look after that one."""
+    return min(math.ceil(GROWTH * rounds), most)
+
+
+def _looks(rounds: int, most: int) -> int:
+    """How many looks there may be, the first one after so many rounds."""
+    return 1 + (_looks(_more(rounds, most), most) if rounds < most else 0)
 
 
 def _begun(study: StudyContext) -> Schedule | None:
@@ -303,7 +316,7 @@ def _schedule(study: StudyContext) -> Schedule | None:
         study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
         return None
     # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
-    looks = 1 + -(-(plan.most_rounds - rounds) // MORE_ROUNDS) if rounds == plan.finals_rounds else 1
+    looks = _looks(rounds, plan.most_rounds) if rounds == plan.finals_rounds else 1
     earlier = _all_finals(study)
     schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, plan.host, first=rounds)
     # The same candidates again: what was searched since brought nothing better. Their finals go on.
@@ -342,5 +355,6 @@ def _report_pairs(study: StudyContext, schedule: Schedule, runs: Sequence[Trial]
             pairs = pairs_of(schedule, candidate.config, study.trials, study.plan.objective)
             if not pairs.gains:
                 continue
-            so_far = pairs.ratio(schedule.confidence, study.plan.objective) if len(pairs.gains) > 2 else None
+            confidence = confidence_of(schedule, candidate.config, study.trials, study.plan.objective)
+            so_far = pairs.ratio(confidence, study.plan.objective) if len(pairs.gains) > 2 else None
             study.tell(PairFinished(len(pairs.gains), schedule.rounds, candidate.config, pairs.gains[-1], so_far))

@@ -48,7 +48,7 @@ class StudyPlan:
     spare_cores: int = 0
     software: Mapping[str, str] = field(default_factory=dict)
     finals_rounds: int = 5
-    most_rounds: int = 11
+    most_rounds: int = 27
     anchor_every: int = 8
     finalists: int = 3
     patience: int | None = 25
