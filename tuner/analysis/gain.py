@@ -89,7 +89,9 @@ def _known_share(measurement: Measurement | None) -> float:
 
 
 def at_rate(measurement: Measurement, rate: float) -> Measurement:
-    """The measurement as it would have been at another rate."""
+    """The measurement as it would have been at another rate; as it is where its own is 0."""
+    if measurement.rate <= 0:
+        return measurement
     factor = rate / measurement.rate
     tokens_per_s = measurement.tokens_per_s
     return replace(

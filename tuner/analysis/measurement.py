@@ -45,7 +45,8 @@ def measurement_of(
     entries: Sequence[Entry], samples: Sequence[ResourceSample], beside: Beside = NOTHING_BESIDE
 ) -> Measurement | None:
     """The trial's figures, or None where too few blocks were read to speak of a rate."""
-    chosen, in_window = _chosen_blocks(entries)
+    with_validation = _with_validation(entries, beside.entries) if beside.entries else None
+    chosen, in_window = _chosen_blocks(entries, with_validation)
     if len(chosen) < MIN_BLOCKS:
         return None
     records = [entry.record for entry in entries]
@@ -60,7 +61,7 @@ def measurement_of(
     began, ended = chosen[0][0] - chosen[0][1].seconds, chosen[-1][0]
     cpus = cpu_use(samples, began, ended)
     turns = _turns(chosen, window, samples)
-    pairs = _pairs(turns, beside, counted=counted)
+    pairs = _pairs(turns, beside, with_validation, counted=counted)
     first_step, ended_as = last_of(records, child.FirstStep), last_of(records, child.WindowEnd)
     complete = ended_as is not None and ended_as.complete
     scaler = knowledge.gradient_scaler or ScalerCounts()
@@ -79,11 +80,11 @@ def measurement_of(
         losses=_loss_series(records),
         steady=complete and in_window and is_steady(window.rates),
         cpu_s_per_sample=cpus.own / interval.estimate if interval.estimate > 0 else 0.0,
-        foreign_cpus=_foreign_cpus(cpus, [own for own, _ in pairs[0]]),
+        foreign_cpus=_foreign_cpus(cpus, [own for own, _ in pairs[0]], samples),
         knobs=knob_reports(records),
         metrics={metric.name: metric.value for metric in all_of(records, child.Metric)},
         notes=tuple(note.text for note in all_of(records, child.Note)),
-        stolen_cpus=min(cpus.stolen, _foreign_cpus(cpus, [own for own, _ in pairs[0]])),
+        stolen_cpus=min(cpus.stolen, _foreign_cpus(cpus, [own for own, _ in pairs[0]], samples)),
         card=card_use(samples, began, ended),
         scaled_steps=scaler.late_steps,
         skipped_steps=scaler.late_skipped,
@@ -113,12 +114,14 @@ def _turns(
     return turns
 
 
-def _pairs(turns: Sequence[Turn], beside: Beside, *, counted: bool) -> tuple[list[tuple[Turn, Turn]], float]:
+def _pairs(
+    turns: Sequence[Turn], beside: Beside, with_validation: bool | None, *, counted: bool
+) -> tuple[list[tuple[Turn, Turn]], float]:
     """The pairs of turns that count, and what the rate of the script as written is multiplied by (``slower``).
 
     None where it had no turns, or is counted in another unit.
     """
-    chosen, in_window = _chosen_blocks(beside.entries)
+    chosen, in_window = _chosen_blocks(beside.entries, with_validation)
     first = min((turn.number for turn in turns), default=0) - 1
     timed = [(t, block) for t, block in chosen if block.turn >= max(1, first)]
     blocks = [block for _, block in timed]
@@ -140,12 +143,12 @@ def _reference(own: _Sustained, pairs: Sequence[tuple[Turn, Turn]], slower: floa
     return Reference(own.rate.estimate / estimate, Ratio(estimate, low, high), len(pairs))
 
 
-def _foreign_cpus(cpus: CpuUse, counting: Sequence[Turn]) -> float:
+def _foreign_cpus(cpus: CpuUse, counting: Sequence[Turn], samples: Sequence[ResourceSample]) -> float:
     """Cores that were lost to others; by turns in those that count, which are the calm ones where there are enough."""
     if not counting:
         return cpus.foreign
     lost_s, seconds = sum(turn.lost * turn.seconds for turn in counting), sum(turn.seconds for turn in counting)
-    return lost_s / seconds * (cpus.own + cpus.foreign)
+    return lost_s / seconds * samples[-1].cores if samples else 0.0
 
 
 def _is_counted(blocks: Iterable[child.Block], knowledge: Knowledge) -> bool:
@@ -250,17 +253,32 @@ def _compile_cache(records: Iterable[Record]) -> str:
     return "mixed" if any(record.cache_misses for record in compiled) else "warm"
 
 
-def _chosen_blocks(entries: Iterable[Entry]) -> tuple[list[TimedBlock], bool]:
-    """The blocks that count, and whether they are the window's.
+def _with_validation(own: Iterable[Entry], beside: Iterable[Entry]) -> bool:
+    """Whether validation counts for both of two trials that took turns: only where one has hardly anything else."""
+    windows = (_window_of(_timed_blocks(entries)) for entries in (own, beside))
+    return any(sum(not block.flagged for _, block in window) < MIN_BLOCKS for window in windows)
+
+
+def _timed_blocks(entries: Iterable[Entry]) -> list[TimedBlock]:
+    return [(e.t, e.record) for e in entries if isinstance(e.record, child.Block) and _is_sound(e.record)]
+
+
+def _window_of(blocks: Sequence[TimedBlock]) -> list[TimedBlock]:
+    """Those after the last warm-up."""
+    warmup_ends = max((i for i, (_, block) in enumerate(blocks) if block.phase == "warmup"), default=-1)
+    return list(blocks[warmup_ends + 1 :])
+
+
+def _chosen_blocks(entries: Iterable[Entry], with_validation: bool | None = None) -> tuple[list[TimedBlock], bool]:
+    """The blocks that count, and whether they are the window's. ``with_validation``: see ``_without_validation``.
 
     A recompilation sends the child back to its warm-up: what it took for the window before doesn't count.
     """
-    blocks = [(e.t, e.record) for e in entries if isinstance(e.record, child.Block) and _is_sound(e.record)]
-    warmup_ends = max((i for i, (_, block) in enumerate(blocks) if block.phase == "warmup"), default=-1)
-    window = _without_validation(blocks[warmup_ends + 1 :])
+    blocks = _timed_blocks(entries)
+    window = _without_validation(_window_of(blocks), with_validation)
     if len(window) >= MIN_BLOCKS:
         return window, True
-    early = _without_validation(blocks)
+    early = _without_validation(blocks, with_validation)
     return early[max(1, round(len(early) * _EARLY_SHARE)) :], False
 
 
@@ -273,10 +291,13 @@ def _is_sound(block: child.Block) -> bool:
     return 0 < block.seconds < math.inf and 0 <= block.samples < math.inf and block.steps >= 0
 
 
-def _without_validation(blocks: Sequence[TimedBlock]) -> list[TimedBlock]:
-    """Flagged blocks hold validation. Where they are the majority the script trains so, and all count."""
+def _without_validation(blocks: Sequence[TimedBlock], keep: bool | None) -> list[TimedBlock]:
+    """Flagged blocks hold validation. Where they are the majority the script trains so, and all count; by turns that is
+    decided for both sides alike (``keep``).
+    """
     plain = [(t, block) for t, block in blocks if not block.flagged]
-    return plain if 2 * len(plain) > len(blocks) else list(blocks)
+    kept = 2 * len(plain) <= len(blocks) if keep is None else keep
+    return list(blocks) if kept else plain
 
 
 def _measured(block: child.Block, *, counted: bool) -> Block:

@@ -25,19 +25,19 @@ class Race:
     best: float | None = None
 
     def is_settled(self, pairs: Sequence[tuple[Turn, Turn]], *, whole: bool) -> bool:
-        """Whether more turns would change little. ``whole``: the trial's window holds what it has to.
+        """Whether more turns would change little. Never before the trial's window holds what it has to (``whole``).
 
         At each of ``LOOKS`` a trial is over that is sure to stay below the best one (all looks together err with 2% at
         most, by Bonferroni), or whose gain is precise enough.
         """
-        if len(pairs) not in LOOKS:
+        if not whole or len(pairs) not in LOOKS:
             return False
         if self.best is not None:
             sure = gain_interval(pairs, 1 - 2 * _ERROR / len(LOOKS))
             if sure is not None and sure.high < math.log(self.best):
                 return True
         found = gain_interval(pairs)
-        return whole and found is not None and (found.high - found.low) / 2 < PRECISE
+        return found is not None and (found.high - found.low) / 2 < PRECISE
 
     def is_open(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
         """Whether the trial may be the best one by an interval that is still wide: a longer window is worth it."""

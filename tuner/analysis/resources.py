@@ -35,7 +35,8 @@ class ResourceSample:
 
     ``rss`` and ``pss`` are bytes. ``cpu_s`` is the trial's own CPU time; ``busy_s`` that of all the cores that we may
     use, whoever used them; ``steal_s`` the part of it that the hypervisor gave to other machines. ``held_s``: for how
-    long the trial was held, so that others had their turns; of those seconds nothing is counted.
+    long the trial was held, so that others had their turns; of those seconds nothing is counted. ``cores``: that we may
+    use.
     """
 
     t: float
@@ -47,6 +48,7 @@ class ResourceSample:
     processes: int = 0
     card: CardReading | None = None
     held_s: float = 0.0
+    cores: int = 1
 
 
 @dataclass(frozen=True)
@@ -101,14 +103,18 @@ def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> Cp
 
 
 def lost_share(samples: Sequence[ResourceSample], began: float, ended: float) -> float:
-    """The share of the busy cores' time that others had between the readings around a span; 0 where there are none."""
+    """The share of the cores' time that others had between the readings around a span; 0 where there are none.
+
+    Of all their time, busy or not: a turn in which the trial itself waits isn't disturbed for that.
+    """
     before = [sample for sample in samples if sample.t <= began]
     after = [sample for sample in samples if sample.t >= ended]
     if not before or not after:
         return 0.0
     first, last = before[-1], after[0]
-    busy_s, own_s = last.busy_s - first.busy_s, last.cpu_s - first.cpu_s
-    return max(0.0, 1 - max(0.0, own_s) / busy_s) if busy_s > 0 else 0.0
+    elapsed = last.t - first.t - (last.held_s - first.held_s)
+    foreign_s = last.busy_s - first.busy_s - max(0.0, last.cpu_s - first.cpu_s)
+    return max(0.0, foreign_s) / (elapsed * last.cores) if elapsed > 0 else 0.0
 
 
 def held_bytes(samples: Iterable[ResourceSample]) -> list[int]:

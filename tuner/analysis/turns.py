@@ -22,7 +22,7 @@ FEWEST_CALM = 4
 class Turn(NamedTuple):
     """One turn of a trial: its number among those of all who took turns, what was counted in it, and its seconds.
 
-    ``lost``: the share of the busy cores' time that others had.
+    ``lost``: the share of the cores' time that others had.
     """
 
     number: int
@@ -34,16 +34,38 @@ class Turn(NamedTuple):
 def pairs_of_turns(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple[Turn, Turn]]:
     """Each pair of neighbouring turns, one of either side, in their order.
 
-    Turns of one side that follow each other count as one: steps, and so turns, may be longer in one than in the other.
-    Pairs of which a side counted nothing are left out, and those that were disturbed where enough others are left:
-    that bursts of others' load fall into single turns is what makes these worth more than one long window.
+    Turns of one side that follow each other count as one: steps, and so turns, may be longer in one than in the other;
+    and so do pairs of which a side counted nothing, with the next one. Pairs that were disturbed are left out where
+    enough others remain: that bursts of others' load fall into single turns is what makes these worth more than one
+    long window.
     """
     sides = sorted([(turn, True) for turn in own] + [(turn, False) for turn in other], key=lambda of: of[0].number)
     groups = [(is_own, _together([turn for turn, _ in of])) for is_own, of in groupby(sides, key=lambda each: each[1])]
     both = (dict(pair) for pair in zip(groups[::2], groups[1::2], strict=False))
-    pairs = [(pair[True], pair[False]) for pair in both if pair[True].amount > 0 and pair[False].amount > 0]
+    pairs = _with_counts([(pair[True], pair[False]) for pair in both])
     calm = [pair for pair in pairs if max(turn.lost for turn in pair) <= DISTURBED]
     return calm if len(calm) >= FEWEST_CALM else pairs
+
+
+def _with_counts(pairs: Sequence[tuple[Turn, Turn]]) -> list[tuple[Turn, Turn]]:
+    """The pairs, those of which a side counted nothing joined to the next one, the last to the one before."""
+
+    def is_empty(pair: tuple[Turn, Turn]) -> bool:
+        return min(turn.amount for turn in pair) <= 0
+
+    def joined(one: tuple[Turn, Turn], other: tuple[Turn, Turn]) -> tuple[Turn, Turn]:
+        return _together([one[0], other[0]]), _together([one[1], other[1]])
+
+    kept: list[tuple[Turn, Turn]] = []
+    for pair in pairs:
+        if kept and is_empty(kept[-1]):
+            kept[-1] = joined(kept[-1], pair)
+        else:
+            kept.append(pair)
+    if len(kept) > 1 and is_empty(kept[-1]):
+        last = kept.pop()
+        kept[-1] = joined(kept[-1], last)
+    return [pair for pair in kept if not is_empty(pair)]
 
 
 def gain_interval(pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) -> Interval | None:

@@ -85,17 +85,19 @@ class Launched:
         os.close(self.records)
         if self._turns is not None:
             os.close(self._turns)
-        self._mask_request()
+        mask_request(self._request)
 
-    def _mask_request(self) -> None:
-        """The child has read its arguments; what is kept of them holds no secrets."""
-        try:
-            request = wire.decode_request(self._request.read_text(encoding="utf-8"))
-            argv = masked(request.argv)
-            if argv != tuple(request.argv):
-                _write_request(self._request, replace(request, argv=argv))
-        except (OSError, ValueError):
-            pass  # never written, or the disk is gone: the trial has ended with an error of its own
+
+
+def mask_request(path: Path) -> None:
+    """The child has read its arguments; what is kept of them holds no secrets."""
+    try:
+        request = wire.decode_request(path.read_text(encoding="utf-8"))
+        argv = masked(request.argv)
+        if argv != tuple(request.argv):
+            _write_request(path, replace(request, argv=argv))
+    except (OSError, ValueError):
+        pass  # never written, or the disk is gone: the trial has ended with an error of its own
 
 
 def launch(
@@ -183,7 +185,7 @@ def child_request(
         mode=Mode.TRIAL,
         folder=str(request.folder.absolute()),
         window=replace(request.window, max_s=min(request.window.max_s, limits.trial_timeout_s)),
-        deadline_s=limits.trial_timeout_s,
+        deadline_s=None if request.standing else limits.trial_timeout_s,
         seed=request.seed,
         probe=request.probe,
         max_device_bytes=limits.max_device_bytes,

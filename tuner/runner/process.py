@@ -47,6 +47,12 @@ class ProcessRunner(Runner):
         if standing is not None:
             standing.resources.close()
 
+    @property
+    def kept_bytes(self) -> int:
+        """As ``Runner.kept_bytes``."""
+        samples = self._standing.watch.samples if self._standing is not None else []
+        return next((sample.pss for sample in reversed(samples) if sample.pss is not None), 0)
+
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """As ``Runner.run``. Raises ``Interrupted`` when ``stop`` is set, and nothing else."""
         self.close()
@@ -108,7 +114,7 @@ class ProcessRunner(Runner):
             with contextlib.ExitStack() as resources:
                 watch = self._begin(request, resources, around, made_so_far(standing.request.folder))
                 watch.run(stop)
-                exchange = Exchange(watch, request, lambda: self._standing_for(written, stop), race)
+                exchange = Exchange(watch, request, lambda: self._standing_for(written, stop, request), race)
                 beside = exchange.run(self._turns, stop)
         except OSError as error:
             self.close()
@@ -119,8 +125,13 @@ class ProcessRunner(Runner):
         outcome = around.outcome(watch, request, time.monotonic() - started, beside)
         return ByTurns((outcome,), exchange.obstacle)
 
-    def _standing_for(self, written: TrialRequest, stop: threading.Event) -> Standing | None:
-        """The script as written, held and waiting for its turn; None where it doesn't come to its window."""
+    def _standing_for(
+        self, written: TrialRequest, stop: threading.Event, beside: TrialRequest | None = None
+    ) -> Standing | None:
+        """The script as written, held and waiting for its turn; None where it doesn't come to its window.
+
+        ``beside``: a trial that is alive already, where it has to be started again.
+        """
         standing = self._standing
         if standing is not None and standing.asked == written and standing.watch.waits:
             return standing
@@ -128,7 +139,10 @@ class ProcessRunner(Runner):
         taken = [int(path.name) for path in written.folder.glob("[0-9]*") if path.name.isdecimal()]
         request = replace(written, folder=written.folder / f"{max(taken, default=-1) + 1:04d}")
         with contextlib.ExitStack() as resources:
-            watch = self._begin(request, resources, self._surroundings(request), ())
+            hidden = made_so_far(beside.folder) if beside is not None else ()
+            watch = self._begin(request, resources, self._surroundings(request), hidden)
+            if beside is not None:
+                watch.ends_by = beside.ends_by
             watch.run(stop)
             if not watch.waits:
                 return None

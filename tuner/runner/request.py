@@ -52,7 +52,8 @@ class TrialRequest:
     runs the whole loop. ``compile_cache`` is the folder that compilers keep their output in, unless the user's
     environment names another. ``without``: the watches to leave out. ``plain``: the script is run by plain Python, with
     nothing of ours but what keeps it from writing over the user's files: it gives no measurement. ``ends_by``: the
-    moment of the monotonic clock by which the study has no more time for it.
+    moment of the monotonic clock by which the study has no more time for it. ``standing``: it takes turns with trial
+    after trial, and its time limit is that of each turn.
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class TrialRequest:
     without: frozenset[Watch] = frozenset()
     plain: bool = False
     ends_by: float = math.inf
+    standing: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,11 @@ class Runner(Protocol):
         settled. ``written`` asks for that: its folder holds one for each time that it was started.
         """
         return ByTurns((self.run(request, stop),))
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that is taken by what is kept alive."""
+        return 0
 
     def close(self) -> None:
         """Ends what is kept alive."""

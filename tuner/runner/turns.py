@@ -102,15 +102,19 @@ class Exchange:
         new_files = NewFiles()
         for _ in range(_PATIENCE):
             standing = self._standing() if self._trial.waits else None
-            if standing is None:
+            if standing is None or time.monotonic() > self._trial.ends_by:
                 break
+            standing.watch.ends_by = self._trial.ends_by
             for folder in (self._request.folder, standing.request.folder):
                 new_files.begin(folder)
             if self._exchange(standing, numbers, stop):
                 break
         self.obstacle = new_files.obstacle()
         if self._trial.waits and not self._is_settled():
-            self.obstacle = "it ends, as it is written, too soon to take turns with anything"
+            if time.monotonic() > self._trial.ends_by:
+                self._trial.end_late()
+            else:
+                self.obstacle = "it ends, as it is written, too soon to take turns with anything"
         if self._trial.waits:
             self._trial.go_on(END)
             self._trial.run(stop)
@@ -148,8 +152,8 @@ class Exchange:
             return False
         if _is_late([self._trial]):
             return True
-        pairs = pairs_of_turns(own, other)
-        if self._race.is_settled(pairs, whole=self._trial.is_whole):
+        pairs, alike = pairs_of_turns(own, other), _counts(self._trial.blocks) == _counts(self._theirs())
+        if self._race.is_settled(pairs, whole=self._trial.is_whole and alike):
             return True
         if not self._trial.has_enough:
             return False
@@ -185,9 +189,14 @@ def measured_s(watch: TrialWatch) -> float:
     return sum(block.seconds for _, block in watch.blocks)
 
 
+def _counts(blocks: Collection[TimedBlock]) -> bool:
+    """Whether samples were seen. A script may tell of them later than of its steps."""
+    return any(block.samples for _, block in blocks)
+
+
 def turns_of(blocks: Collection[TimedBlock], samples: Sequence[ResourceSample]) -> list[Turn]:
     """A turn each, in samples where those were seen, else in steps."""
-    counted = any(block.samples for _, block in blocks)
+    counted = _counts(blocks)
     turns = []
     for number, group in itertools.groupby(blocks, key=lambda timed: timed[1].turn):
         of = list(group)

@@ -135,6 +135,8 @@ class TrialWatch:
         self._guard_gone = False
         self._held = _Held()
         self._ran_until = started
+        self._run_began = started
+        self.ends_by = request.ends_by
         self.waits = False
         self.has_enough = False
         self.is_whole = False
@@ -148,11 +150,6 @@ class TrialWatch:
         self._journal.close()
         with contextlib.suppress(OSError):
             self._samples_file.close()
-
-    @property
-    def ends_by(self) -> float:
-        """As in its request."""
-        return self._request.ends_by
 
     @property
     def entries(self) -> list[Entry]:
@@ -192,6 +189,7 @@ class TrialWatch:
 
         Raises ``Interrupted``, and ``OSError`` on a full disk.
         """
+        self._run_began = self._now()
         try:
             self._run(stop)
         finally:
@@ -272,6 +270,7 @@ class TrialWatch:
             processes=usage.processes,
             card=self._reader.read(self._tree.seen),
             held_s=round(self._held.seconds, 4),
+            cores=len(os.sched_getaffinity(0)),
         )
         self._samples.append(sample)
         self._samples_file.write(sample_line(sample))
@@ -282,15 +281,27 @@ class TrialWatch:
 
     def _end_if_due(self, usage: Usage, now: float) -> bool:
         """Kills the tree when a limit is reached, and remembers which."""
-        due = _due(self._request, self._progress, usage, self._memory.left(), now)
+        began = self._run_began if self._request.standing else self._progress.started
+        due = _due(self._request, self._progress, usage, self._memory.left(), now, lasted_s=now - began)
+        if time.monotonic() > self.ends_by + LATE_S and self._progress.through is None:
+            due = EndedBy.OUT_OF_TIME, "the study had no more time for it"
         if due is None:
             return False
+        self._end(due)
+        return True
+
+    def end_late(self) -> None:
+        """Ends a trial that waits for a turn, since the study has no more time for it."""
+        self._held.end()
+        self.waits = False
+        self._end((EndedBy.OUT_OF_TIME, "the study had no more time for it"))
+
+    def _end(self, due: tuple[EndedBy, str]) -> None:
         self._drain()
         self._journal.end()
         self.ended_by, self.ended_detail = due
         self._tree.kill()
         self._drain()
-        return True
 
     def outcome(
         self, seconds: float, *, oom_killed: bool, device_clean: bool, beside: Beside = NOTHING_BESIDE
@@ -335,7 +346,7 @@ class TrialWatch:
 
 
 def _due(
-    request: TrialRequest, progress: _Progress, usage: Usage, left: float, now: float
+    request: TrialRequest, progress: _Progress, usage: Usage, left: float, now: float, *, lasted_s: float
 ) -> tuple[EndedBy, str] | None:
     """Which limit has been reached, if any, and a line about it. ``left``: the share of the machine's memory."""
     limits, course = request.limits, progress.course
@@ -352,9 +363,7 @@ def _due(
         taken = usage.pss_bytes if usage.pss_bytes is not None else usage.rss_bytes
         line = f"less than {FLOOR:.0%} of the machine's memory was left when its processes took {taken:,} bytes"
         return EndedBy.MACHINE_FULL, line
-    if time.monotonic() > request.ends_by + LATE_S:
-        return EndedBy.OUT_OF_TIME, "the study had no more time for it"
-    if now - progress.started > limits.trial_timeout_s:
+    if lasted_s > limits.trial_timeout_s:
         at = "" if course.stage is Stage.TRAINING else f": still in its {course.stage}"
         return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{at}"
     stalled = stall(course, limits, request.knowledge.silences, now, progress.idle_s)

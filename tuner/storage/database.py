@@ -162,11 +162,16 @@ class Repository:
             )  # fmt: skip
         return new.numbered(number)
 
-    def claim_trial(self, study_id: int, owner: str) -> Trial | None:
-        """The waiting trial with the lowest number, now running and owned; None when nothing waits."""
+    def claim_trial(self, study_id: int, owner: str, without: Phase | None = None) -> Trial | None:
+        """The waiting trial with the lowest number, now running and owned; None when nothing waits.
+
+        ``without``: a phase whose trials go on waiting.
+        """
         with self._reporting(), self._engine.begin() as connection:
             _hold(connection, study_id)
             waiting = (trial_table.c.study_id == study_id) & (trial_table.c.state == TrialState.WAITING.value)
+            if without is not None:
+                waiting &= trial_table.c.phase != without.value
             first = sa.select(trial_table).where(waiting).order_by(trial_table.c.number).limit(1)
             row = connection.execute(first).first()
             if row is None:

@@ -100,11 +100,14 @@ class StudyContext:
         """Tells people something."""
         self.tell(Noted(text))
 
-    def claim(self) -> Trial | None:
-        """A trial that was interrupted, to be run before any new one. Raises ``Interrupted`` when stopped."""
+    def claim(self, *, finals: bool = False) -> Trial | None:
+        """A trial that was interrupted, to be run before any new one; one of the finals only where it is asked for.
+
+        Raises ``Interrupted`` when stopped.
+        """
         if self.stop.is_set():
             raise Interrupted
-        return self.store.claim()
+        return self.store.claim(finals=finals)
 
     def run(self, new: NewTrial) -> Trial:
         """A new trial, run to its outcome."""
@@ -184,7 +187,7 @@ class StudyContext:
             if trial.measurement is not None:
                 peaks[trial.config] = max(peaks.get(trial.config, 0), trial.measurement.peak_host_bytes)
         bytes_together = sum(peaks.get(config, peaks.get(BASELINE, 0)) for config in configs)
-        return bytes_together <= SHARE_TOGETHER * host_memory()[1]
+        return bytes_together <= SHARE_TOGETHER * (host_memory()[1] + self.executor.kept_bytes)
 
     def _kept(self, trials: Sequence[Trial], run: Callable[[], list[Outcome]]) -> list[Trial]:
         """The trials with their outcomes, which are stored, and told of."""

@@ -17,7 +17,7 @@ from tuner.devices.present import kind_of
 from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Outcome, OutcomeKind, Phase, Trial
-from tuner.runner.classify import MACHINE_FULL
+from tuner.runner.classify import HOST_OOM, MACHINE_FULL
 from tuner.runner.request import ByTurns, Runner, TrialRequest, probe_window, screen_window
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
@@ -34,8 +34,6 @@ HOPELESS = 0.6
 """A trial ends early where its rate is sure to stay below this share of the best one's."""
 MEMORY_PAUSE_S = 20.0
 """Before a trial is run again that others left no memory to: they may be through by then. Longer each time."""
-FOR_EVER_S = 1e7
-"""Longer than any study. Seconds."""
 _DISK_FAULTS = frozenset({"disk-full", "unwritable"})
 
 
@@ -57,6 +55,7 @@ class TrialExecutor:
         self._repeats_left = REPEATS
         self._repeats_s = 0.0
         self._turns_work = False
+        self._without_reference = 0
         takes_turns = runner.takes_turns and kind_of(plan.device).takes_turns
         self.obstacle = "" if takes_turns else f"no turns are taken on {plan.device.kind}"
 
@@ -102,6 +101,11 @@ class TrialExecutor:
         numbers = ", ".join(str(trial.number) for trial in trials)
         return self._undisturbed(f"trials {numbers}", requests, time_for, self._by_turns)
 
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that the script as written takes already, where it is alive between trials."""
+        return self._runner.kept_bytes
+
     def request_of(self, trial: Trial, knowledge: Knowledge, window: Window) -> TrialRequest:
         """What the runner is asked for the trial. A watch that breaks the script stays out of every trial."""
         plan, given = self._plan, knowledge.given(trial.config)
@@ -146,9 +150,10 @@ class TrialExecutor:
         second = self._as_cold(requests, run) if any(map(_was_cold, first)) else run(requests)
         self._repeats_s += sum(outcome.seconds for outcome in second)
         self._count_repeat(contaminated=any(contamination(outcome, host) for outcome in second))
+        late = any(outcome.kind is OutcomeKind.UNFINISHED for outcome in second)
         held = all(outcome.complete or not request.config for outcome, request in zip(second, requests, strict=True))
         before, after = (max(disturbance(outcome, host) for outcome in runs) for runs in (first, second))
-        if held and before < after:
+        if late or (held and before < after):
             for folder, place in aside.items():
                 swap_folders(folder, place)
             return first
@@ -171,13 +176,17 @@ class TrialExecutor:
         written = replace(
             request, folder=self._plan.folder / STANDING, config=BASELINE, seed=None, script=replace(
                 request.script, argv=render(self._plan.script.argv, request.knowledge.given(BASELINE))
-            ), window=replace(self._plan.window, max_s=FOR_EVER_S), compile_cache=self._plan.folder / COMPILE_CACHE,
-            limits=replace(request.limits, trial_timeout_s=FOR_EVER_S), ends_by=math.inf,
+            ), window=self._plan.window, compile_cache=self._plan.folder / COMPILE_CACHE, ends_by=math.inf,
+            standing=True,
         )  # fmt: skip
         found = self._runner.run_beside(request, written, self._stop, race)
-        if any(outcome.measurement is None or not outcome.measurement.reference for outcome in found.outcomes):
-            few = "its windows hold too few turns"
-            found = replace(found, obstacle=found.obstacle or (few if found.outcomes[0].complete else ""))
+        measured = [outcome.measurement for outcome in found.outcomes if outcome.complete]
+        if any(measurement is not None and measurement.reference is None for measurement in measured):
+            self._without_reference += 1
+            # One config may be odd; the next one says whether they all are.
+            few = "its windows hold too few turns" if self._without_reference > 1 else ""
+            return self._confirmed([request], ByTurns((), found.obstacle or few))
+        self._without_reference = 0
         return self._confirmed([request], found)
 
     def _by_turns(self, requests: Sequence[TrialRequest]) -> list[Outcome]:
@@ -199,14 +208,18 @@ class TrialExecutor:
             return outcomes
         if any(outcome.kind is OutcomeKind.UNFINISHED for outcome in outcomes):
             return outcomes
-        faults = any(outcome.kind is OutcomeKind.INFRASTRUCTURE for outcome in outcomes)
-        if self._turns_work and outcomes and not found.obstacle and not faults:
+        # The memory for both may not be there, though each fits.
+        alone_only = any(o.kind is OutcomeKind.INFRASTRUCTURE or o.reason == HOST_OOM for o in outcomes)
+        if self._turns_work and outcomes and not found.obstacle and not alone_only:
             return outcomes
         if found.obstacle:
             self.end_turns(found.obstacle)
-        alone = self._run(requests)
+        longest_s = self._plan.window.max_s / 2
+        window = replace(requests[0].window, max_s=longest_s, warmup_s=self._plan.window.warmup_s)
+        alone = self._run([replace(request, window=window) for request in requests])
         failed = next((outcome for outcome in outcomes if not outcome.complete), None)
-        if failed is not None and not found.obstacle and all(outcome.complete for outcome in alone):
+        held = failed is not None and not found.obstacle and not alone_only
+        if failed is not None and held and all(outcome.complete for outcome in alone):
             self.end_turns(f"one failed beside another, and not alone ({failed.detail or failed.reason})")
         return alone
 

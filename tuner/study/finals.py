@@ -117,7 +117,7 @@ def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
     Whether there was time for that.
     """
     rounds: dict[int, list[Trial]] = {}
-    while (trial := study.claim()) is not None:
+    while (trial := study.claim(finals=True)) is not None:
         if not schedule.holds(trial):
             study.execute(trial)
             continue

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
-from tuner.model import Winner, baseline_of
+from tuner.model import Phase, Winner, baseline_of
 from tuner.result import StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import Sampler
@@ -56,6 +56,7 @@ def run_study(
             store = TrialStore(plan, repository, record.id)
             store.recover()
             executor = TrialExecutor(plan, runner, stop=stop, note=lambda text: listener(Noted(text)))
+            executor.obstacle = executor.obstacle or _obstacle_so_far(store)
             placeholders = parse(plan.script.argv)
             study = StudyContext(
                 plan, repository, record, store, executor,
@@ -74,6 +75,14 @@ def run_study(
         finally:
             runner.close()
             repository.close()
+
+
+def _obstacle_so_far(store: TrialStore) -> str:
+    """Why the last trials of an earlier process took no turns, or ""."""
+    searched = [trial.measurement for trial in store.trials if trial.phase is Phase.SEARCH and trial.measurement]
+    last = searched[-2:]
+    alone = len(last) == 2 and all(measurement.reference is None for measurement in last)
+    return "its trials took none before, for a reason that was given then" if alone else ""
 
 
 def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:

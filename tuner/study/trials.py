@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.analysis.cold_start import with_cold_starts
-from tuner.model import TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Trial
+from tuner.model import TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.created_files import move_created_files
+from tuner.runner.launch import mask_request
 from tuner.runner.request import Limits
 from tuner.storage import codec
 from tuner.storage.atomic import write_durably
 from tuner.storage.database import NewTrial, Repository, TrialRecord, TrialState
-from tuner.storage.folder import OUTCOME, STANDING, trial_folder
+from tuner.storage.folder import OUTCOME, REQUEST, STANDING, trial_folder
 from tuner.study.plan import StudyPlan
 
 MOST_STARTS = 3
@@ -45,6 +46,7 @@ class TrialStore:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
         for standing in (self._folder / STANDING).glob("[0-9]*"):
             move_created_files(standing)
+            mask_request(standing / REQUEST)
         for record in self._repository.records(self._study_id):
             # Whoever ran it is dead: the folder's lock is ours.
             if record.state is TrialState.RUNNING:
@@ -59,9 +61,12 @@ class TrialStore:
         """A new trial, running; its number is its place in the study."""
         return self._repository.start_trial(self._study_id, new, self._owner)
 
-    def claim(self) -> Trial | None:
-        """A trial that was interrupted, running again; None where there is none. To be run before any new one."""
-        return self._repository.claim_trial(self._study_id, self._owner)
+    def claim(self, *, finals: bool = False) -> Trial | None:
+        """A trial that was interrupted, running again; None where there is none. To be run before any new one.
+
+        ``finals``: whether it may be one of the finals, whose runs go in rounds.
+        """
+        return self._repository.claim_trial(self._study_id, self._owner, None if finals else Phase.FINALS)
 
     def finish(self, trial: Trial, outcome: Outcome) -> Trial:
         """Keeps the outcome, and returns the trial as it is stored.

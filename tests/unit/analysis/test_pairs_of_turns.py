@@ -66,10 +66,19 @@ def test_pairs_that_others_disturbed_are_left_out_where_enough_remain() -> None:
     assert len(pairs_of_turns(few, other)) == 10
 
 
-def test_a_side_that_counted_nothing_makes_no_pair() -> None:
+def test_turns_in_which_nothing_was_counted_count_with_their_neighbours() -> None:
+    """Samples that come in every second turn only are half as many."""
+    own, other = taken(12, 1.0)
+    own = [turn._replace(amount=0.0) if place % 2 else turn for place, turn in enumerate(own)]
+    pairs = pairs_of_turns(own, other)
+    assert sum(mine.seconds for mine, _ in pairs) == pytest.approx(12 * 0.25)
+    found = gain_interval(pairs)
+    assert found is not None and math.exp(found.estimate) == pytest.approx(0.5)
+
+
+def test_a_side_that_counted_nothing_at_all_makes_no_pair() -> None:
     own, other = taken(6, 1.0)
-    own[0] = own[0]._replace(amount=0.0)
-    assert len(pairs_of_turns(own, other)) == 5
+    assert pairs_of_turns([turn._replace(amount=0.0) for turn in own], other) == []
     assert gain_interval(pairs_of_turns(own, [])) is None
     assert gain_interval(pairs_of_turns(own[1:2], other[1:2])) is None
 
