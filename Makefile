@@ -63,7 +63,7 @@ test: lint types
 	OMP_WAIT_POLICY=PASSIVE $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed and not slow"
 
-# The long campaigns, too, and examples of properties that nobody tried before.
+# The long campaigns and every variant, too, and examples of properties that nobody tried before.
 test-all: lint types
 	OMP_WAIT_POLICY=PASSIVE $(PYTEST) --hypothesis-profile=new -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
 	$(PYTEST) -m "timed or slow"

@@ -49,9 +49,8 @@ OF_ARGUMENTS = """
 """
 
 
-@pytest.mark.parametrize(
-    "bound", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["by a placeholder", "by an option"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", [True, False], ids=["by a placeholder", "by an option"])
 def test_the_script_is_told_of_whole_batches(write_script: Callable[..., Path], bound: bool) -> None:
     """It may derive its rate, its epochs or its schedule from the size that an argument gives it."""
     text = courses.FEW.replace("SAMPLES, BATCH, EPOCHS = 92, 16, 3", "SAMPLES, EPOCHS = 92, 3" + OF_ARGUMENTS)

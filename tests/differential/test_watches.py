@@ -262,9 +262,8 @@ def test_each_example_takes_part() -> None:
 PLANTED = {**campaign.planted(), "courses": (textwrap.dedent(courses.SCRIPT), ())}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "learns" else pytest.param(name, marks=pytest.mark.slow) for name in PLANTED]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_script_trains_alike_with_all_watches_and_with_none(
     name: str, write_script: Callable[..., Path], compare: Compare
 ) -> None:
@@ -307,6 +306,7 @@ PATCHED_BY = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_without_any_watch_nothing_is_patched(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     assert run_child(write_script(LEDGER), without=ALL_OFF).output == ""
     patched = run_child(write_script(LEDGER)).output.splitlines()

@@ -79,7 +79,8 @@ def test_knobs_of_fit_are_turned(train: Callable[..., Any]) -> None:
     assert ran.evidence("batch_size") == ran.evidence("grad_accumulation") == "verified"
 
 
-@pytest.mark.parametrize("side", [pytest.param("compute", marks=pytest.mark.slow), "loader"])
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["compute", "loader"])
 def test_each_side_of_the_loop_runs_by_itself(train: Callable[..., Any], side: str) -> None:
     ran, told = train(probe=side, knowledge={"training_loaders": ["fit"], "framework": "keras"})
     assert ran.facts["samples"] == 400
@@ -102,7 +103,9 @@ PRECISE = """
 
 
 @pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "jax"])
-@pytest.mark.parametrize(("layers", "evidence"), [("asked", "verified"), ("written", "contradicted")])
+@pytest.mark.parametrize(
+    ("layers", "evidence"), [pytest.param("asked", "verified", marks=pytest.mark.slow), ("written", "contradicted")]
+)
 def test_a_precision_is_read_from_what_is_computed(
     backend: str, layers: str, evidence: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
@@ -113,7 +116,8 @@ def test_a_precision_is_read_from_what_is_computed(
     assert ran.evidence("precision") == evidence, ran.of("knob")
 
 
-@pytest.mark.parametrize("how", ["compiled", pytest.param("eager", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["compiled", "eager"])
 def test_that_a_step_was_compiled_is_read_from_what_ran(
     how: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
@@ -135,6 +139,7 @@ DATASET = """
 """
 
 
+@pytest.mark.slow
 def test_the_device_that_is_missed_is_that_of_what_computes(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -140,7 +140,7 @@ def test_steps_per_epoch_follow_the_batch_size(begin: Begin) -> None:
     assert trial.end()["samples"] == 80
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "adam"])
 def test_accumulation_makes_the_update_of_the_whole_batch(begin: Begin, optimizer: str) -> None:
     weights = {}
     for name, config in {"whole": {}, "parts": {"batch_size": 5, "grad_accumulation": 4}}.items():

@@ -69,7 +69,11 @@ TRAINERS = {"lightning": (LIGHTNING, "val/acc", 0.25), "transformers": (TRANSFOR
 
 
 @pytest.mark.parametrize(
-    ("library", "writers"), [("tensorboard", "torch.utils.tensorboard"), ("tensorboardX", "tensorboardX")]
+    ("library", "writers"),
+    [
+        ("tensorboard", "torch.utils.tensorboard"),
+        pytest.param("tensorboardX", "tensorboardX", marks=pytest.mark.slow),
+    ],
 )
 def test_a_writers_scalars_are_metrics(
     run_child: Callable[..., Any], write_script: Callable[..., Path], library: str, writers: str

@@ -36,7 +36,9 @@ COMPILED = """
 
 
 @pytest.mark.parametrize(
-    "text", [AUTOGRAD.replace("{made}", ""), FUNCTIONAL, COMPILED], ids=["autograd", "functional", "compiled"]
+    "text",
+    [AUTOGRAD.replace("{made}", ""), *(pytest.param(text, marks=pytest.mark.slow) for text in (FUNCTIONAL, COMPILED))],
+    ids=["autograd", "functional", "compiled"],
 )
 def test_who_takes_gradients_and_makes_no_optimizer_is_not_accused(
     write_script: Callable[..., Path], run_child: Callable[..., Any], text: str
@@ -46,6 +48,7 @@ def test_who_takes_gradients_and_makes_no_optimizer_is_not_accused(
     assert GRADIENTS.format("torch.autograd.grad") in run.output.splitlines()
 
 
+@pytest.mark.slow
 def test_gradients_beside_an_optimizer_that_takes_no_step_are_no_training(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
@@ -108,10 +111,12 @@ BESIDE_TENSORFLOW = """
 @pytest.mark.parametrize(
     ("how", "line"),
     [
-        ("jax", UNSEEN), ("function", GRADIENTS.format("tf.gradients")),
-        ("session", GRADIENTS.format("an optimizer of TensorFlow 1")), ("evaluation", ""),
+        pytest.param("jax", UNSEEN, marks=pytest.mark.slow),
+        ("function", GRADIENTS.format("tf.gradients")),
+        pytest.param("session", GRADIENTS.format("an optimizer of TensorFlow 1"), marks=pytest.mark.slow),
+        pytest.param("evaluation", "", marks=pytest.mark.slow),
     ],
-)  # fmt: skip
+)
 def test_what_trains_unseen_beside_tensorflow_is_not_accused(
     write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, line: str
 ) -> None:

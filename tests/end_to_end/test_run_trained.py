@@ -91,8 +91,8 @@ def test_a_script_that_computes_gradients_and_takes_no_step_has_not_trained(
     ("ending", "config"),
     [
         ("train(1)", THREADS),
-        ("train(1)\n    import os\n    os._exit(0)", THREADS),
-        ("torch.compile(train, backend='eager')(2)", THREADS),
+        pytest.param("train(1)\n    import os\n    os._exit(0)", THREADS, marks=pytest.mark.slow),
+        pytest.param("torch.compile(train, backend='eager')(2)", THREADS, marks=pytest.mark.slow),
         pytest.param("train(2)", {"threads": 1, "precision": "bf16"}, marks=pytest.mark.slow),
         ("import multiprocessing\n    process = multiprocessing.get_context('fork').Process(target=train, args=(2,))\n"
          "    process.start()\n    process.join()", THREADS),
@@ -316,7 +316,7 @@ KERAS = """
     [
         pytest.param("fit", 0, marks=pytest.mark.slow),
         pytest.param("on_batch", 0, marks=pytest.mark.slow),
-        ("tape", 0),
+        pytest.param("tape", 0, marks=pytest.mark.slow),
         ("complete", 8),
         pytest.param("evaluate", 8, marks=pytest.mark.slow),
     ],
@@ -341,6 +341,7 @@ def test_steps_of_keras_are_seen_on_its_other_backends(
     assert run.returncode == status, run.output
 
 
+@pytest.mark.slow
 def test_a_loop_of_jax_by_keras_optimizer_is_seen(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

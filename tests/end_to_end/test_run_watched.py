@@ -44,7 +44,7 @@ def said(output: str) -> list[str]:
 @pytest.mark.parametrize(
     ("steps", "status", "strict"), [
         (25, 0, False),
-        (25, 0, True),
+        pytest.param(25, 0, True, marks=pytest.mark.slow),
         pytest.param(5, 0, True, marks=pytest.mark.slow),
         pytest.param(5, 3, True, marks=pytest.mark.slow),
     ],
@@ -170,6 +170,7 @@ def test_knobs_find_their_loader_again_where_lines_have_moved(
     assert "NOT in effect: batch_size (the DataLoader that trained in the study isn't made any more)" in line
 
 
+@pytest.mark.slow
 def test_a_profile_that_knows_loaders_by_their_lines_is_still_understood(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

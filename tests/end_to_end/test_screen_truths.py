@@ -89,6 +89,7 @@ def run(write_script: Callable[..., Path], tmp_path: Path) -> Run:
     return once
 
 
+@pytest.mark.slow
 def test_a_candidate_whose_weights_stand_still_fails_at_once_even_where_its_loss_comes_down(run: Run) -> None:
     """A coefficient that becomes smaller brings the loss down as well."""
     parts = {"COEFFICIENT": "next(factors)", "RATE": "0.0001", "FASTER_RATE": "0.0"}
@@ -128,7 +129,7 @@ def test_so_it_is_under_keras_and_in_loops_of_tensorflow(run: Run, script: str, 
     [
         pytest.param(LEARNS.replace("RATE", "1e-6"), id="warm-up"),
         pytest.param(LANGUAGE_MODEL, id="language model at its start", marks=pytest.mark.slow),
-        pytest.param(POLICY, id="policy gradient"),
+        pytest.param(POLICY, id="policy gradient", marks=pytest.mark.slow),
     ],
 )
 def test_where_the_script_has_hardly_learned_no_config_can_be_judged(run: Run, script: str) -> None:

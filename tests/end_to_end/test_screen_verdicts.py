@@ -210,6 +210,7 @@ def test_where_chance_moves_the_gradient_the_losses_decide(
     assert said in result.reason
 
 
+@pytest.mark.slow
 def test_a_loss_that_becomes_nan_in_a_screen_fails(screen: Callable[..., Screen]) -> None:
     result = screen(**NAN).of(Config(optimizer="foreach"))
     assert result.verdict is Noninferiority.FAIL

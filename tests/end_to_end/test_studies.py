@@ -29,7 +29,7 @@ SHORT = {
 
 @pytest.fixture(
     params=[
-        pytest.param(folder, id=folder.name, marks=() if "digits" in folder.name else pytest.mark.slow)
+        pytest.param(folder, id=folder.name, marks=() if folder.name == "digits" else pytest.mark.slow)
         for folder in STUDIES
     ]
 )

@@ -69,7 +69,8 @@ EPOCHS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("cycle", "kept"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "cycle", "kept"])
 def test_datasets_made_anew_each_epoch_keep_their_knobs(write_script: Write, run_child: Run, kind: str) -> None:
     script = write_script(EPOCHS)
     # A window that ends with the script: what trains is known of three epochs.
@@ -123,7 +124,11 @@ STRATEGY = """
 
 
 @pytest.mark.parametrize(
-    ("kind", "trains_on"), [("plain", "_DefaultDistributionStrategy"), ("mirrored", "MirroredStrategy")]
+    ("kind", "trains_on"),
+    [
+        ("plain", "_DefaultDistributionStrategy"),
+        pytest.param("mirrored", "MirroredStrategy", marks=pytest.mark.slow),
+    ],
 )
 def test_what_a_profile_cannot_have_here_does_not_end_the_training(
     write_script: Write, run_child: Run, kind: str, trains_on: str
@@ -135,6 +140,7 @@ def test_what_a_profile_cannot_have_here_does_not_end_the_training(
     assert f"trained on {trains_on}" in run.output
 
 
+@pytest.mark.slow
 def test_a_strategy_that_cannot_be_had_makes_a_trial_infeasible(write_script: Write, run_child: Run) -> None:
     run = run_child(write_script(STRATEGY), {"strategy": "tpu"}, argv=("plain",))
     assert "trained on" not in run.output
@@ -169,13 +175,13 @@ FOLDS = """
 
 def test_what_a_script_lets_go_is_let_go(write_script: Write, run_child: Run) -> None:
     """A training in folds: each has a model and a function of its own, and all of them stayed in memory."""
-    run = run_child(write_script(FOLDS), {"jit_compile": True}, mode="apply", argv=("8",))
+    run = run_child(write_script(FOLDS), {"jit_compile": True}, mode="apply", argv=("4",))
     assert run.returncode == 0 and "in effect: jit_compile" in run.output, run.output
     (alive,) = re.findall(r"^alive (\d+)$", run.output, re.MULTILINE)
     assert int(alive) <= 2, "the newest one, and the one before it"
 
 
-@pytest.mark.parametrize("folds", ["1", "7"])
+@pytest.mark.parametrize("folds", ["1", pytest.param("7", marks=pytest.mark.slow)])
 def test_what_was_compiled_is_in_effect_when_it_is_gone(write_script: Write, run_child: Run, folds: str) -> None:
     """A script that ends in its first steps, or tells of itself in the first one of another function."""
     script = write_script(FOLDS.replace("range(3)", "range(1 if len(weights) > 6 else 3)"))

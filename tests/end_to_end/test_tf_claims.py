@@ -128,6 +128,7 @@ def test_xla_by_promotion_is_verified(begin: Begin, method: bool) -> None:
     assert (trial.steps, trial.samples) == (10, 100)
 
 
+@pytest.mark.slow
 def test_functions_that_are_gone_at_the_end_ran_compiled_all_the_same(begin: Begin) -> None:
     """A script may make its step anew with each epoch, and the last one may be called just once."""
     trial = begin({"jit_compile": True})

@@ -127,7 +127,8 @@ GENERATED = """
 """
 
 
-@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_what_a_generator_reads_ahead_is_no_queue_of_batches(run_child: Run, write_script: Write, backend: str) -> None:
     """Its elements were taken for batches of 8, and a window that made some of these seemed to live on a stock."""
     window = {"max_s": 100, "min_s": 100, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.005}
@@ -179,6 +180,7 @@ def test_where_a_queue_cannot_be_seen_the_window_is_longer_and_says_so(run_child
     assert ran.facts["unseen_samples"] == 16 * 4
 
 
+@pytest.mark.slow
 def test_of_a_stock_that_tensorflow_chooses_itself_nothing_is_promised(run_child: Run, write_script: Write) -> None:
     """It was told that windows are longer for it. How deep it is nobody knows."""
     path = script(write_script, START + UNSEEN + FIT, PREFETCH=-1, FIRST_S=0.1, LOAD_S=0.01)

@@ -117,6 +117,7 @@ LATE = """
 """
 
 
+@pytest.mark.slow
 def test_weights_that_are_made_while_a_step_is_traced_end_no_screen(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -47,8 +47,8 @@ def records(run_child: Callable[..., Any], write_script: Callable[..., Path]) ->
     [
         ("bfloat16", "bfloat16", "verified", 1, "off"),
         ("bfloat16", "float32", "unverifiable", 4, False),
-        ("float32", "bfloat16", "unverifiable", 1, "off"),
-        ("mixed", "bfloat16", "unverifiable", 4, False),
+        pytest.param("float32", "bfloat16", "unverifiable", 1, "off", marks=pytest.mark.slow),
+        pytest.param("mixed", "bfloat16", "unverifiable", 4, False, marks=pytest.mark.slow),
     ],
 )
 def test_a_scripts_own_words_are_held_against_what_is_seen(

@@ -116,7 +116,7 @@ def test_every_knob_is_verified_by_observation(
     assert ("by an option" in reasons["batch_size"]) == bool(options)
 
 
-@pytest.mark.parametrize("argv", [(), ("--epochs", "1")])
+@pytest.mark.parametrize("argv", [pytest.param((), marks=pytest.mark.slow), ("--epochs", "1")])
 def test_a_loss_that_is_not_finite_is_a_failure(
     write_script: Callable[..., Path], run_child: Callable[..., Any], argv: tuple[str, ...]
 ) -> None:

@@ -280,7 +280,14 @@ COUNTING = """
 """
 
 
-@pytest.mark.parametrize("counts", ["self.epoch += 1", "self.epoch = self.epoch + 1", "pass"])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        "self.epoch += 1",
+        pytest.param("self.epoch = self.epoch + 1", marks=pytest.mark.slow),
+        pytest.param("pass", marks=pytest.mark.slow),
+    ],
+)
 def test_data_that_count_their_epochs_are_read_where_they_count(
     run_child: Callable[..., Any], write_script: Callable[..., Path], counts: str
 ) -> None:

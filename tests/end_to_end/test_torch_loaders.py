@@ -69,8 +69,14 @@ def test_a_stateful_loader_is_counted_and_its_state_is_left_alone(trained: Calla
 
 @pytest.mark.parametrize(
     ("parts", "refused"),
-    [("Sharded(10**9), Sharded()", ""), ("Sharded(10**9), Repeated()", "every worker would repeat the data"),
-     ("Sharded(), Sharded()", "its own share of the data, whose last ones are short or dropped")],
+    [
+        ("Sharded(10**9), Sharded()", ""),
+        ("Sharded(10**9), Repeated()", "every worker would repeat the data"),
+        pytest.param(
+            "Sharded(), Sharded()", "its own share of the data, whose last ones are short or dropped",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )  # fmt: skip
 def test_a_chain_is_given_workers_only_where_all_its_parts_share_them_out(
     trained: Callable[..., Any], parts: str, refused: str
@@ -174,7 +180,10 @@ ROLLOUTS = """
 """
 
 
-@pytest.mark.parametrize(("length", "unit"), [("random.randrange(100, 300)", "steps"), ("256", "samples")])
+@pytest.mark.parametrize(
+    ("length", "unit"),
+    [("random.randrange(100, 300)", "steps"), pytest.param("256", "samples", marks=pytest.mark.slow)],
+)
 def test_loaders_of_ever_other_lengths_are_counted_in_steps(
     trained: Callable[..., Any], length: str, unit: str
 ) -> None:

@@ -51,7 +51,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=[pytest.mark.slow] if "whole" in place else []) for place in PLACES]
+)
 @pytest.mark.parametrize(
     "config",
     [pytest.param({"precision": "bf16"}, marks=pytest.mark.slow), {"precision": "bf16", "compile": "default"}],
@@ -68,6 +70,7 @@ def test_what_a_checkpoint_runs_again_runs_as_it_did(
     assert ran.evidence("precision") == "verified"
 
 
+@pytest.mark.slow
 def test_a_reentrant_checkpoint_within_a_model_trains_in_the_format(
     run_child: Callable[..., Any], write_script: Callable[..., Path]
 ) -> None:
@@ -124,8 +127,9 @@ RAW = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "optimizer", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["an optimizer", "by hand"]
+    "optimizer", [True, False], ids=["an optimizer", "by hand"]
 )
 def test_a_loop_on_tensors_that_trains_elsewhere_is_refused_by_name(
     run_child: Callable[..., Any], write_script: Callable[..., Path], optimizer: bool
@@ -164,7 +168,7 @@ DETECTOR = """
 """
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("asked", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_layout_of_a_model_that_stacks_its_own_batch_is_that_of_most_convolutions(
     run_child: Callable[..., Any], write_script: Callable[..., Path], asked: bool
 ) -> None:
@@ -177,9 +181,9 @@ def test_the_layout_of_a_model_that_stacks_its_own_batch_is_that_of_most_convolu
     ("settings", "asked", "evidence"),
     [
         ("pass", "fp32", "verified"),
-        ("torch.set_float32_matmul_precision('medium')", "fp32", "contradicted"),
+        pytest.param("torch.set_float32_matmul_precision('medium')", "fp32", "contradicted", marks=pytest.mark.slow),
         ("torch.backends.mkldnn.matmul.fp32_precision = 'bf16'", "fp32", "contradicted"),
-        ("pass", "tf32", "contradicted"),
+        pytest.param("pass", "tf32", "contradicted", marks=pytest.mark.slow),
     ],
 )
 def test_float32_products_are_told_by_how_they_are_rounded(
@@ -214,7 +218,9 @@ TRACED = """
 """
 
 
-@pytest.mark.parametrize("config", [{}, {"precision": "bf16", "channels_last": True}], ids=str)
+@pytest.mark.parametrize(
+    "config", [pytest.param({}, marks=pytest.mark.slow), {"precision": "bf16", "channels_last": True}], ids=str
+)
 def test_a_model_is_traced_as_under_plain_python(
     run_child: Callable[..., Any], write_script: Callable[..., Path], config: dict[str, Any]
 ) -> None:

@@ -321,7 +321,7 @@ ROUTED = """
 """
 
 
-@pytest.mark.parametrize("seed", [None, 1], ids=["trial", "screen"])
+@pytest.mark.parametrize("seed", [None, pytest.param(1, marks=pytest.mark.slow)], ids=["trial", "screen"])
 def test_a_loss_that_a_router_leaves_in_an_object_is_that_of_the_whole_batch(
     write_script: Callable[..., Path], run_child: Callable[..., Any], seed: int | None
 ) -> None:

@@ -181,7 +181,7 @@ def test_every_group_and_optimizer_has_the_rate_of_the_baseline(
         assert not derives or ("0.16" in reason and "as written 0.01 times 4" in reason)
 
 
-@pytest.mark.parametrize("refuses", [True, False])
+@pytest.mark.parametrize("refuses", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_applied_run_scales_the_rate_with_its_batch_only(
     write_script: Callable[..., Any], run_child: Callable[..., Any], refuses: bool
 ) -> None:
@@ -237,7 +237,10 @@ PARTS = """
 """
 
 
-@pytest.mark.parametrize("batch", [{"batch_size": 16, "grad_accumulation": 2}, {"grad_accumulation": 4}])
+@pytest.mark.parametrize(
+    "batch",
+    [{"batch_size": 16, "grad_accumulation": 2}, pytest.param({"grad_accumulation": 4}, marks=pytest.mark.slow)],
+)
 def test_a_larger_batch_that_is_computed_in_parts_keeps_its_rate(
     batch: dict[str, Any], write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

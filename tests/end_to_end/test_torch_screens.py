@@ -85,7 +85,9 @@ def losses(
     return run
 
 
-@pytest.mark.parametrize("seeding", [SEEDED, ""], ids=["script seeds", "script does not seed"])
+@pytest.mark.parametrize(
+    "seeding", [pytest.param(SEEDED, marks=pytest.mark.slow), ""], ids=["script seeds", "script does not seed"]
+)
 def test_one_seed_is_one_training_and_another_is_another(losses: Losses, seeding: str) -> None:
     first, again, other = (
         losses(seed, seeding=seeding, anew=True) for seed in (1, 1, 2)
@@ -95,7 +97,11 @@ def test_one_seed_is_one_training_and_another_is_another(losses: Losses, seeding
     assert first[-1][0] == SAMPLES
 
 
-@pytest.mark.parametrize("loop", [LOOP, SUMMED, SCALED], ids=["mean", "sum", "gradient scaler"])
+@pytest.mark.parametrize(
+    "loop",
+    [LOOP, *(pytest.param(loop, marks=pytest.mark.slow) for loop in (SUMMED, SCALED))],
+    ids=["mean", "sum", "gradient scaler"],
+)
 def test_micro_batches_give_the_loss_of_the_whole_step(losses: Losses, loop: str) -> None:
     whole = losses(3, loop=loop)
     parts = losses(3, {"batch_size": 8, "grad_accumulation": 4}, loop=loop)
@@ -110,7 +116,7 @@ def test_a_gradient_scaler_does_not_scale_the_loss(losses: Losses) -> None:
 
 @pytest.mark.parametrize(
     "divided",
-    ["/ 4", pytest.param("/ 4 / 1", marks=pytest.mark.slow), ""],
+    ["/ 4", *(pytest.param(divided, marks=pytest.mark.slow) for divided in ("/ 4 / 1", ""))],
     ids=["as trainers do", "as two of them do", "not divided"],
 )
 def test_parts_of_the_scripts_own_give_the_loss_of_the_whole_step(losses: Losses, divided: str) -> None:
@@ -172,8 +178,15 @@ MADE_ANEW = """
 """
 
 
-@pytest.mark.parametrize("text", [BY_HAND, MADE_ANEW], ids=["by hand", "with an optimizer for each step"])
-@pytest.mark.parametrize("rate", [0.1, 0.0])
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        pytest.param(BY_HAND, 0.1, id="by hand"),
+        pytest.param(BY_HAND, 0.0, id="by hand, by nothing", marks=pytest.mark.slow),
+        pytest.param(MADE_ANEW, 0.1, id="with an optimizer for each step", marks=pytest.mark.slow),
+        pytest.param(MADE_ANEW, 0.0, id="with an optimizer for each step, by nothing"),
+    ],
+)
 def test_weights_are_seen_to_move_whatever_moves_them(
     run_child: Callable[..., Any], write_script: Callable[..., Path], text: str, rate: float
 ) -> None:
@@ -210,6 +223,7 @@ def _by_hand(model: Any) -> None:
             parameter.grad = None
 
 
+@pytest.mark.slow
 def test_weights_that_are_updated_by_hand_are_the_same_group_compiled(begin: Callable[..., Any]) -> None:
     """The leaves of a compiled graph come in another order, and of many a sample is watched."""
     widths, seen = [*range(3, 24)], []

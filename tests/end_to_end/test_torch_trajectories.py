@@ -73,7 +73,11 @@ def departing(write_script: Callable[..., Path], run_child: Callable[..., Any]) 
     ("parts", "why"),
     [
         ({"MAKE": STEPS, "EACH_STEP": "scheduler.step(); average.update_parameters(model)"}, ""),
-        ({"MAKE": COSINE, "EACH_STEP": "scheduler.step()"}, "CosineAnnealingLR has T_max 6400, as written 1600"),
+        pytest.param(
+            {"MAKE": COSINE, "EACH_STEP": "scheduler.step()"},
+            "CosineAnnealingLR has T_max 6400, as written 1600",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"MAKE": WARM_UP, "EACH_BATCH": "scheduler.step()"},
             "is taken at a learning rate of",
@@ -99,7 +103,7 @@ def test_a_batch_split_by_the_scripts_own_options_keeps_its_course(
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ({"MAKE": COSINE, "EACH_STEP": "scheduler.step()"}, ""),
+        pytest.param({"MAKE": COSINE, "EACH_STEP": "scheduler.step()"}, "", marks=pytest.mark.slow),
         (
             {"MAKE": COSINE.replace("100 * len(loader)", "1000"), "EACH_STEP": "scheduler.step()"},
             "times the samples that it covers as written",

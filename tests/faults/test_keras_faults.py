@@ -65,7 +65,7 @@ def test_the_scripts_own_error_is_told_as_python_tells_it(
     assert run.of("exit")[-1]["code"] == 1
 
 
-@pytest.mark.parametrize(("fault", "status"), [("exit", 7), ("kill", -9)])
+@pytest.mark.parametrize(("fault", "status"), [pytest.param("exit", 7, marks=pytest.mark.slow), ("kill", -9)])
 def test_a_script_that_ends_early_leaves_what_was_measured(
     write_script: Callable[..., Path], run_child: Callable[..., Any], fault: str, status: int
 ) -> None:

@@ -111,7 +111,9 @@ def test_a_study_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Path
         assert Counter(configs(trials, phase)) == Counter(configs(whole, phase))
 
 
-@pytest.mark.parametrize("number", [1, 4, 10])
+@pytest.mark.parametrize(
+    "number", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(10, marks=pytest.mark.slow)]
+)
 def test_an_outcome_on_disk_counts_although_the_database_never_heard_of_it(tmp_path: Path, number: int) -> None:
     folder = tmp_path / "study"
     code, _ = finish(folder, "replay", "--die-before-store", str(number))
