@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -220,23 +221,41 @@ def test_rounding_is_read_in_the_words_of_the_version_at_hand(
     assert devices.named("cuda:0").torch_rounding(SimpleNamespace(backends=backends)) == rounding  # type: ignore[arg-type]  # likewise
 
 
-@pytest.mark.parametrize(
-    ("settings", "rounding"),
-    [
-        ("", (False, False)),
-        ("b.cuda.matmul.fp32_precision = 'tf32'", (True, False)),
-        ("b.fp32_precision = 'tf32'; b.cuda.matmul.fp32_precision = 'ieee'", (False, True)),
-        ("torch.set_float32_matmul_precision('high')", (True, False)),
-        ("b.cuda.matmul.allow_tf32 = True; b.cudnn.allow_tf32 = True", (True, True)),
-        ("torch.set_float32_matmul_precision('high'); b.cudnn.conv.fp32_precision = 'tf32'", (True, True)),
-    ],
-)
-def test_rounding_is_read_from_pytorch_itself(settings: str, rounding: tuple[bool, bool]) -> None:
-    """Settings last as long as the process, and mixed ones make its own getters raise: each has its own process."""
-    code = (
-        "import warnings; warnings.simplefilter('ignore')\n"
-        f"import torch; b = torch.backends; b.cudnn.allow_tf32 = False\n{settings}\n"
-        "from tuner.child import devices; print(tuple(devices.named('cuda:0').torch_rounding(torch)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(rounding)
+ROUNDINGS = {
+    "": (False, False),
+    "b.cuda.matmul.fp32_precision = 'tf32'": (True, False),
+    "b.fp32_precision = 'tf32'; b.cuda.matmul.fp32_precision = 'ieee'": (False, True),
+    "torch.set_float32_matmul_precision('high')": (True, False),
+    "b.cuda.matmul.allow_tf32 = True; b.cudnn.allow_tf32 = True": (True, True),
+    "torch.set_float32_matmul_precision('high'); b.cudnn.conv.fp32_precision = 'tf32'": (True, True),
+}
+# Settings last as long as the process, and mixed ones make PyTorch's own getters raise: each has its own process.
+FORKS = """
+import json, os, sys, warnings
+warnings.simplefilter('ignore')
+import torch
+from tuner.child import devices
+b = torch.backends
+for settings in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        try:
+            b.cudnn.allow_tf32 = False
+            exec(settings)
+            print(json.dumps([settings, devices.named('cuda:0').torch_rounding(torch)]), flush=True)
+        finally:
+            os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def roundings() -> dict[str, tuple[bool, bool]]:
+    """What is read after each of the settings."""
+    command = [sys.executable, "-c", FORKS, json.dumps([*ROUNDINGS])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {settings: tuple(rounding) for settings, rounding in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("settings", ROUNDINGS)
+def test_rounding_is_read_from_pytorch_itself(roundings: dict[str, tuple[bool, bool]], settings: str) -> None:
+    assert roundings[settings] == ROUNDINGS[settings]
