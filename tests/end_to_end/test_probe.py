@@ -58,6 +58,7 @@ def probed(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., d
 
 
 @pytest.mark.timed
+@pytest.mark.slow
 def test_a_slow_loader_is_input_bound(probed: Callable[..., dict[str, Any]]) -> None:
     found = probed(load_s=0.02, step_s=0.0, sample_s=0.005 / 8)
     assert found["bound"] == "input-bound"

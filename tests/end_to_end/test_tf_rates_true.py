@@ -94,7 +94,8 @@ def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_a_queue_of_tf_data_is_seen_on_the_other_backends(run_child: Run, write_script: Write, backend: str) -> None:
     """Its batches pass through Python, and nothing was seen of what lay ready before."""
     text = START.replace("import time", f"import os\n    os.environ['KERAS_BACKEND'] = '{backend}'\n    import time", 1)

@@ -107,7 +107,7 @@ def test_without_a_loader_no_wait_is_claimed(run_child: Run, write_script: Write
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_workers_that_start_anew_are_spread_over_epochs(run_child: Run, write_script: Write, persistent: bool) -> None:
     """An epoch of 200 batches that take 10 ms each begins with workers that take 0.5 s: the window lies within it."""
     path = script(

@@ -133,9 +133,10 @@ steps(60)
     assert outcome.knowledge.silences.compilation_s > 2.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loop", "first"),
-    [pytest.param(TAPES, 2, id="tapes"), pytest.param(FIT, 1, id="fit", marks=pytest.mark.slow)],
+    [pytest.param(TAPES, 2, id="tapes"), pytest.param(FIT, 1, id="fit")],
 )
 def test_a_training_function_may_be_traced_anew_for_long(run: Run, loop: str, first: int) -> None:
     outcome = run(TENSORFLOW.replace("FIRST", str(first)) + loop, no_progress_s=2.0)
