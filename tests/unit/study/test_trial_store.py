@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import worlds
 
+from tuner.child import wire
+from tuner.child.records import ChildRequest
 from tuner.model import BASELINE, Config, OutcomeKind, Phase
 from tuner.runner.request import Limits
 from tuner.storage.atomic import write_durably
@@ -36,3 +39,40 @@ def test_a_recovered_trial_is_held_against_tighter_limits(tmp_path: Path, config
     [stored] = repository.trials(study)
     assert stored.outcome is not None and stored.outcome.complete, "a looser limit lets it count again"
     repository.close()
+
+
+def test_what_stands_after_a_kill_keeps_no_secret_and_nothing_among_the_users_files(tmp_path: Path) -> None:
+    """The script as written, which is no trial of its own."""
+    plan = worlds.plan(tmp_path / "study")
+    standing = plan.folder / "standing" / "0000"
+    standing.mkdir(parents=True)
+    given = ChildRequest(argv=("--api-key=hunter2SECRET", "--epochs=3"))
+    (standing / "request.json").write_text(wire.encode_request(given))
+    made = tmp_path / "results.txt"
+    made.write_text("of a training that was killed")
+    note = {"made": str(made), "folder": False, "after_first_step": True}
+    (standing / "made.jsonl").write_text(json.dumps(note) + "\n")
+    repository = Repository(plan.url)
+    try:
+        store = TrialStore(plan, repository, repository.create_study("made-up", {}).id)
+        store.recover()
+    finally:
+        repository.close()
+    assert "hunter2SECRET" not in (standing / "request.json").read_text()
+    assert "--epochs=3" in (standing / "request.json").read_text()
+    assert not made.exists()
+
+
+def test_a_run_of_the_finals_waits_for_its_round(tmp_path: Path) -> None:
+    plan = worlds.plan(tmp_path / "study")
+    plan.folder.mkdir(parents=True)
+    repository = Repository(plan.url)
+    try:
+        store = TrialStore(plan, repository, repository.create_study("made-up", {}).id)
+        run = store.begin(NewTrial(Phase.FINALS, Config(workers=2), round=1, group=(1,)))
+        store.requeue(run)
+        assert store.claim() is None
+        claimed = store.claim(finals=True)
+        assert claimed is not None and claimed.number == run.number
+    finally:
+        repository.close()
