@@ -29,7 +29,7 @@ KERAS ?= keras==3.8.*
 # Hundreds of processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env study test test-all test-keras check-cuda golden lint types clean
+.PHONY: env study test test-all test-keras check-cuda benchmark-proof golden lint types clean
 
 env: $(VENV)/.installed
 
@@ -78,6 +78,11 @@ test-keras: $(VENV)/.tests
 	$(INSTALL) --no-deps --target $(VENV)/keras '$(KERAS)'
 	PYTHONPATH=$(abspath $(VENV)/keras) $(PYTEST) tests/end_to_end/test_keras_*.py tests/faults/test_keras_faults.py \
 		tests/differential/test_keras_*.py
+
+# How often planted gains are proven on a made-up machine, by turns and one after the other.
+benchmark-proof: $(VENV)/.tests
+	$(BIN)/python tests/benchmarks/proof.py
+	$(BIN)/python tests/benchmarks/proof.py --in-sequence
 
 # AUTOTUNE_GOLDEN=write make golden  writes the golden files anew
 golden: $(VENV)/.tests

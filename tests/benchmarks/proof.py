@@ -11,7 +11,9 @@ With ``--in-sequence`` trials run one after the other. No screens are needed. Pr
 that prove it, the median half-width of what they give and the share of intervals that hold the truth, the median of the
 ratio and of the seconds; of a gain of 0, the share of false proofs.
 
-November 2026, ``--studies 60 --budget 300``: see ``RECORDED`` at the end of this file.
+November 2026, ``--gains 0 2 5 10 50 --studies 60``, ten-minute studies: proven in 0, 13 (95% interval 13% to 34%), 55
+(82% to 96%), 60 (from 94%) and 60 of 60; half-widths of 2.4% to 4.0% in the median; 271 of 277 intervals hold the
+truth. ``--in-sequence --gains 0 5 50``: 0, 2 (1% to 11%) and 58 (89% to 99%), half-widths of 13% to 16%.
 """
 
 from __future__ import annotations
