@@ -93,7 +93,8 @@ def _verdict(result: StudyResult) -> list[str]:
 def _proof(winner: Winner) -> str:
     ratio = winner.speedup
     label = f" ({winner.label})" if winner.label else ""
-    runs = f"{winner.runs} interleaved runs of each in fresh processes{label}"
+    how = "runs of each by turns," if winner.winner.turns else "interleaved runs of each"
+    runs = f"{winner.runs} {how} in fresh processes{label}"
     return f"{gain_text(ratio.ratio)} the speed, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
 
 

@@ -173,7 +173,7 @@ class StudyTime:
         best = BaselineTrack(self.trials, self.plan.objective).best_of(searched(self.trials))
         if best is not None and best.phase is not Phase.BASELINE:
             # Three rounds prove a large gain, and tell roughly how large it is.
-            for rounds in range(self.plan.finals_rounds, FEWEST_ROUNDS - 1, -1):
+            for rounds in range(max(self.plan.finals_rounds, FEWEST_ROUNDS), FEWEST_ROUNDS - 1, -1):
                 proof_s = self.proof_s(best.config, rounds=rounds)
                 if rounds == FEWEST_ROUNDS or proof_s <= LARGEST_SHARE_FOUND * (self.budget.seconds or math.inf):
                     break
