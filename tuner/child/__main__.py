@@ -1,4 +1,7 @@
-"""Launched by path. Mounts this folder under a private name, then runs the user's script."""
+"""Launched by path. Mounts this folder under a private name, then runs the user's script.
+
+As a fork server it runs none, and does so in each process that it forks.
+"""
 
 from __future__ import annotations
 
@@ -25,5 +28,9 @@ def _mount() -> None:
 if __name__ == "__main__":
     _mount()
     from importlib import import_module
+    from os import environ
 
+    if "AUTOTUNE_SERVER_FD" in environ:  # wire.SERVER_ENV
+        import_module("_autotune_child.execute")
+        import_module("_autotune_child.fork_server").main()  # returns in forks only
     import_module("_autotune_child.execute").main()

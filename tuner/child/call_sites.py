@@ -152,11 +152,11 @@ def is_library(name: str) -> bool:
 def _lies_in_library(name: str, path: tuple[str, ...]) -> bool:
     if name.startswith(_NO_FILES) or _GENERATED in name:
         return True
-    return name.startswith((*_library_folders(), *_folders_on(path)))
+    return name.startswith((*library_folders(), *_folders_on(path)))
 
 
 @cache
-def _library_folders() -> tuple[str, ...]:
+def library_folders() -> tuple[str, ...]:
     """Python's own, and this environment's packages. As they are written and as they are, where links lead there."""
     import sysconfig  # takes a while, and is of no use to a script without a framework
 

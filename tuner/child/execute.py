@@ -22,6 +22,7 @@ from . import arguments, files, hooks, python_files, session, wire
 from .recorder import Recorder
 from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
+from .temporary import remove_temporary_folders
 from .turns import Turns
 from .watch import Watch
 
@@ -39,12 +40,13 @@ def main() -> None:
     session.begin(current)
     recorder.emit(Hello(os.getpid(), sys.version.split()[0], sys.executable))
     overlay = files.Overlay(current) if current.measuring and current.uses(Watch.FILES) else None
-    hooks.install(current, overlay)
+    make_up = hooks.install(current, overlay)
     arguments.install(current)
     if current.applied is not None:
         current.applied.install()
     if overlay is not None:
         python_files.install(overlay)
+    make_up()
     code = _run(current)
     current.ended_badly = code != 0
     if code == 0 and not current.stopped:
@@ -58,6 +60,7 @@ def main() -> None:
         # The window is complete; the script's own exit handlers must not hold the device any longer.
         for listener in current.exit_listeners:
             listener.leaving()
+        remove_temporary_folders()
         _flush()
         os._exit(0)
     sys.exit(code)
@@ -77,7 +80,7 @@ def _open_request() -> tuple[ChildRequest, Recorder]:
     if request.mode is Mode.APPLY:
         os.unlink(path)
     elif request.parent_pid is not None:
-        _die_with(request.parent_pid)
+        die_with(request.parent_pid)
     if descriptor is not None:
         os.set_inheritable(int(descriptor), False)
     return request, Recorder(int(descriptor) if descriptor is not None else None)
@@ -92,7 +95,7 @@ def _open_turns(recorder: Recorder) -> Turns | None:
     return Turns(recorder, int(descriptor))
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Linux: the kernel kills this process when its parent ends, however that happens."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from . import seeds
+from . import patches, preloaded, seeds
 from .adapter import Adapter, Library, instrument
 from .adapters import ADAPTERS
 from .files import Overlay
@@ -52,10 +52,11 @@ def _call_after_exec(loader: Any, adapter: Callable[[ModuleType], None]) -> None
     loader.exec_module = exec_module
 
 
-def install(session: Session, overlay: Overlay | None) -> None:
+def install(session: Session, overlay: Overlay | None) -> Callable[[], None]:
     """Makes every adapter in the list, and has each of its libraries instrumented when that is imported.
 
-    A library that is never imported costs nothing. Without ``overlay`` no files are diverted.
+    A library that is never imported costs nothing. Without ``overlay`` no files are diverted. What is given back is to
+    be called when all else is in place: it does the same for what a fork server had imported.
     """
     if session.request.seed is not None:
         seeds.install(session.request.seed)
@@ -75,6 +76,20 @@ def install(session: Session, overlay: Overlay | None) -> None:
     made = [make(session) for make in ADAPTERS]
     waiting = {name: instrumenting(adapter) for adapter in made for name in adapter.libraries}
     sys.meta_path.insert(0, PostImportFinder(waiting))
+    return lambda: _make_up(waiting)
+
+
+def _make_up(waiting: dict[str, Callable[[ModuleType], None]]) -> None:
+    """For what was imported already: acts in the order of the imports, and lets later ones take what was put there."""
+    state = preloaded.here
+    if state is None:
+        return
+    stages = [(0, state.before)]
+    for name, modules in state.completed:
+        stages.append((patches.count(), modules))
+        if name in waiting and name in sys.modules:
+            waiting[name](sys.modules[name])
+    patches.give_to_others(stages)
 
 
 def divert(session: Session, overlay: Overlay) -> None:

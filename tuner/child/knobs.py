@@ -43,6 +43,10 @@ class Knobs:
         """Whether the config turns the knob, and a patch of ours is what applies it."""
         return knob in self.requested and knob not in self._delegated
 
+    def is_free(self, knob: str) -> bool:
+        """Whether nothing of the script's or its trainer's sets the knob: a patch of ours may."""
+        return knob not in self._delegated and knob not in self.kept_by_script
+
     def wanted(self, knob: str) -> Value | None:
         """What a patch of ours has to set the knob to; None where it must not."""
         return self.requested[knob] if self.wants(knob) else None

@@ -55,3 +55,13 @@ class WeightChange:
     steps: int
     path: float
     group: str = ""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of the script's own: from ``tuner.report``, or the first and last that a logger or trainer was given."""
+
+    kind: ClassVar[str] = "metric"
+    name: str
+    value: float
+    samples: float = 0.0

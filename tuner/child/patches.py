@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FunctionType, ModuleType
 from typing import Any
 
 _ORIGINAL = "__autotune_original__"
 _ledger: list[tuple[Any, str, Any]] = []
+_DEEPEST = 3
+"""A function may be in a dictionary, which is an attribute of an object, which keeps these in another one, perhaps."""
+_NO_HOLDERS = frozenset({"builtins", __name__.partition(".")[0]})
 
 
 def patch(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -51,6 +56,97 @@ def _be_found(owner: Any, name: str, replacement: Any) -> None:
         found = getattr(found, "__dict__", {}).get(part)  # a lazy module mustn't be asked
     if found is not replacement:
         replacement.__module__, replacement.__qualname__ = owner.__name__, name
+
+
+def count() -> int:
+    """How many attributes are replaced."""
+    return len(_ledger)
+
+
+def give_to_others(stages: Sequence[tuple[int, Collection[str]]]) -> None:
+    """What took a function or a class before it was replaced, as ``from torch import save`` does, gets the replacement.
+
+    A stage is the number of replacements before it, and what had taken its names before them, and keeps them: modules,
+    and of those that had only begun each name, as ``module:name``. Names of modules are looked at, attributes of their
+    classes and of objects of these, entries of their dictionaries, and defaults of functions: not what lies deeper.
+    """
+    kept: dict[int, tuple[Any, Collection[str]]] = {}
+    for (first, taken), end in zip(stages, [*(first for first, _ in stages[1:]), len(_ledger)], strict=True):
+        for owner, name, original in _ledger[first:end]:
+            if isinstance(owner, ModuleType):
+                kept.setdefault(id(original), (getattr(owner, name), taken))
+    for module_name, module in list(sys.modules.items()):
+        if not issubclass(type(module), ModuleType) or module_name.partition(".")[0] == __name__.partition(".")[0]:
+            continue
+        for name, value in list(vars(module).items()):  # asking a lazy module itself may import it
+            if type(value) is dict:
+                _give(value, value.__setitem__, module_name, name, kept)
+            elif issubclass(type(value), type) and value.__module__ == module_name:
+                _give(vars(value), partial(setattr, value), module_name, name, kept)
+            elif id(value) in kept and not _has_taken(module_name, name, kept[id(value)][1]):
+                _ledger.append((module, name, value))
+                vars(module)[name] = kept[id(value)][0]
+    _give_to_objects(kept)
+
+
+def _give_to_objects(kept: Mapping[int, tuple[Any, Collection[str]]]) -> None:
+    """The same for the attributes of objects, and the dictionaries among these, by the class of the object.
+
+    NumPy has ``open`` in one, through which ``savetxt`` writes: a user's file, if it were the original. And for the
+    defaults of functions, by the function.
+    """
+    originals = [original for _, _, original in _ledger if id(original) in kept]
+    passed = {id(vars(module)) for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)}
+    held: list[Any] = originals
+    for _ in range(_DEEPEST):
+        holders = [each for each in gc.get_referrers(*held) if each is not held and id(each) not in passed]
+        passed.update(map(id, holders))
+        for holder in holders:
+            if type(holder) is FunctionType:
+                _give_to_function(holder, kept)
+                continue
+            module = getattr(type(holder), "__module__", None)
+            if isinstance(module, str) and module.partition(".")[0] not in _NO_HOLDERS and hasattr(holder, "__dict__"):
+                own, kind = object.__getattribute__(holder, "__dict__"), type(holder).__name__
+                _give(own, own.__setitem__, module, kind, kept)
+                for value in list(own.values()):
+                    if type(value) is dict:
+                        _give(value, value.__setitem__, module, kind, kept)
+        held = [holder for holder in holders if type(holder) in (dict, tuple)]
+        if not held:
+            return
+
+
+def _give_to_function(function: FunctionType, kept: Mapping[int, tuple[Any, Collection[str]]]) -> None:
+    module, outermost = function.__globals__.get("__name__"), function.__qualname__.partition(".")[0]
+    if not isinstance(module, str) or module.partition(".")[0] in _NO_HOLDERS:
+        return
+    if function.__kwdefaults__:
+        _give(function.__kwdefaults__, function.__kwdefaults__.__setitem__, module, outermost, kept)
+    given = dict(enumerate(function.__defaults__ or ()))
+    _give(given, given.__setitem__, module, outermost, kept)
+    if given:
+        function.__defaults__ = tuple(given.values())
+
+
+def _has_taken(module: str, name: str, taken: Collection[str]) -> bool:
+    return module in taken or f"{module}:{name}" in taken
+
+
+def _give(
+    names: Mapping[Any, Any],
+    put: Callable[[Any, Any], object],
+    module: str,
+    place: str,
+    kept: Mapping[int, tuple[Any, Collection[str]]],
+) -> None:
+    """The same for the attributes of a class, or the entries of a dictionary, in this place of this module."""
+    for name, value in list(names.items()):
+        is_static = type(value) is staticmethod
+        found = kept.get(id(value.__func__ if is_static else value))
+        if found is not None and not _has_taken(module, place, found[1]):
+            with suppress(TypeError, AttributeError):  # a class of C's
+                put(name, staticmethod(found[0]) if is_static else found[0])
 
 
 def unpatch_all() -> None:

@@ -25,7 +25,9 @@ def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., o
         source, destination = names
         with overlay.changing():
             here, there = overlay.view(source, follow=False), overlay.view(destination, follow=False)
-            above = overlay.view(os.path.dirname(destination))
+            above, below = overlay.view(os.path.dirname(destination)), overlay.view(os.path.dirname(source))
+            if below is None or not os.path.exists(below):
+                raise missing(src)  # the system looks for the source's folder first
             if above is not None and os.path.lexists(above) and not os.path.isdir(above):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), src, None, dst)
             if here is None or above is None:

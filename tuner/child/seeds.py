@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from . import preloaded
 from .patches import patch
 
 _LARGEST = 2**32  # what NumPy takes
@@ -17,6 +18,8 @@ _LARGEST = 2**32  # what NumPy takes
 def install(shift: int) -> None:
     """For the standard library; called before the script runs."""
     random.seed(shift)
+    for _ in range(preloaded.here.drawn if preloaded.here is not None else 0):
+        random.getrandbits(32)  # as the imports would have that a fork server has done before
     patch(random, "seed", lambda original: _named_a(shifted(shift)(original)))
 
 

@@ -26,6 +26,9 @@ RECORDS_ENV = "AUTOTUNE_RECORDS_FD"
 TURNS_ENV = "AUTOTUNE_TURNS_FD"
 """Environment variable: number of the inherited descriptor that turns are read from; see ``turns``."""
 
+SERVER_ENV = "AUTOTUNE_SERVER_FD"
+"""Environment variable: number of the inherited socket that a fork server is told by; see ``fork_server``."""
+
 FILES = "files"
 """In the trial's folder: the trial's versions of the user's files, and what it would have left among them."""
 

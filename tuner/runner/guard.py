@@ -9,6 +9,10 @@ milliseconds, and the fork of the trial happens in a process with one thread.
 
 It waits for a line on its standard input, starts the command, writes ``pid N`` and, when the command has
 ended, ``exit STATUS`` (as ``waitpid`` gives it). At end of file it kills what is left and ends.
+
+    python -I -S guard.py --adopt PID
+
+A fork server's fork has read the line and started the trial already, its own child, and becomes the guard of that.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import time
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 KILL_PATIENCE_S = 10.0
+ADOPT = "--adopt"
 
 
 def stat_fields(pid: int) -> list[str] | None:
@@ -72,6 +77,7 @@ def start(command: list[str], log: int, keep: list[int]) -> int:
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(source, target, inheritable=True)
+        os.set_inheritable(log, False)
         for descriptor in keep:
             os.set_inheritable(descriptor, True)
         os.execvp(command[0], command)
@@ -127,21 +133,18 @@ def kill_descendants(child: int) -> int | None:
 
 def main() -> None:
     """Serves one command; see the module's text for the protocol."""
-    keep = [int(text) for text in sys.argv[1].split(",") if text]
-    log = int(sys.argv[2])
+    adopted = int(sys.argv[2]) if sys.argv[1] == ADOPT else None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if not os.read(0, 1):
+    if adopted is None and not os.read(0, 1):
         return
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    child = start(sys.argv[4:], log, keep)
-    for descriptor in (*keep, log):
-        os.close(descriptor)
+    child = _start_command(*sys.argv[1:3], command=sys.argv[4:]) if adopted is None else adopted
     try:
         _tell(f"pid {child}")
         _serve(child, woken)
@@ -151,7 +154,19 @@ def main() -> None:
             _tell(f"exit {status}")
 
 
+def _start_command(descriptors: str, log: str, *, command: list[str]) -> int:
+    """Starts it, and keeps none of its descriptors."""
+    keep = [int(text) for text in descriptors.split(",") if text]
+    child = start(command, int(log), keep)
+    for descriptor in (*keep, int(log)):
+        os.close(descriptor)
+    return child
+
+
 def _serve(child: int, woken: int) -> None:
+    status, _ = reap(child)
+    if status is not None:
+        _tell(f"exit {status}")  # it had ended before anything told of that
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)

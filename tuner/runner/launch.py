@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from tuner.knowledge import Knowledge
 from tuner.masking import masked
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
+from tuner.runner.fork_server import ForkedGuard
+from tuner.runner.fork_servers import ForkServers, Launch
 from tuner.runner.plain import sitecustomize
 from tuner.runner.request import TrialRequest
 from tuner.storage import compile_cache
@@ -36,16 +39,26 @@ class Launched:
     """A running trial.
 
     ``records`` and ``statuses`` are file descriptors to read: the child's records, and the guard's lines ``pid N`` and
-    ``exit STATUS``. ``close`` ends every process of the trial.
+    ``exit STATUS``. ``forked_from``: as of ``Tree``. ``started``: the
+    monotonic clock when it was started, whatever a fork server did before. ``close`` ends every process of the trial.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], records: int, request: Path, turns: int | None = None
+        self,
+        process: subprocess.Popen[bytes] | ForkedGuard,
+        records: int,
+        request: Path,
+        turns: int | None = None,
+        *,
+        started: float,
+        forked_from: int | None = None,
     ) -> None:
         self._request = request
         self._turns = turns
         assert process.stdin is not None and process.stdout is not None
         self.process = process
+        self.forked_from = forked_from
+        self.started = started
         self.records = records
         self.statuses = process.stdout.fileno()
         self._orders: IO[bytes] = process.stdin
@@ -107,15 +120,17 @@ def launch(
     used_device_bytes: int | None = None,
     *,
     hidden: Sequence[str] | None = None,
+    servers: ForkServers | None = None,
 ) -> Launched:
     """Starts the trial's process under a guard. Raises ``OSError`` when folder or program can't be used.
 
     ``used_device_bytes`` is what others hold of the device: the child must not count it as its own. ``hidden``: it
-    takes turns with others, from its window on, which have created these paths; None where it takes none.
+    takes turns with others, from its window on, which have created these paths; None where it takes none. ``servers``:
+    what the trial may be forked from.
     """
     make_private(request.folder)
     path = request.folder.absolute() / REQUEST
-    started = time.monotonic()
+    fork = servers.ready(_as_fresh(request, python, child)) if servers is not None else None
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         records, writer = _pipe(ours, theirs)
         os.set_blocking(records, False)
@@ -129,19 +144,35 @@ def launch(
             command, environment = plain_command(request.script, python), plain_environment(request)
         else:
             command, environment = [python, str(child)], child_environment(request, path, *inherited)
-        process = _start_guard(command, inherited, log, environment)
+        started = time.monotonic()
+        forked = None if fork is None else fork.start(path, environment, (log, *inherited))
+        if forked is None:
+            fork, started = None, time.monotonic()
+        process = forked or _start_guard(command, inherited, log, environment)
         ours.pop_all()  # now the trial's: it closes them
-    launched = Launched(process, records, path, turns)
+    forked_from, spared_s = (None, 0.0) if fork is None else (fork.server, fork.spared_s)
+    launched = Launched(process, records, path, turns, started=started, forked_from=forked_from)
     try:
         for_child = child_request(
             request, parent_pid=process.pid, started=started, used_device_bytes=used_device_bytes
         )  # fmt: skip
-        _write_request(path, replace(for_child, hidden=tuple(hidden or ())))
+        _write_request(path, replace(for_child, hidden=tuple(hidden or ()), spared_s=spared_s))
         launched.begin()
     except BaseException:
         launched.close()
         raise
     return launched
+
+
+def load_servers(
+    servers: ForkServers, requests: Sequence[TrialRequest], python: str, child: Path, stop: threading.Event
+) -> None:
+    """As ``ForkServers.load_for_each``, for trials that are launched next."""
+    servers.load_for_each([_as_fresh(request, python, child) for request in requests], stop)
+
+
+def _as_fresh(request: TrialRequest, python: str, child: Path) -> Launch:
+    return Launch(request, [python, str(child)], _environment(request))
 
 
 def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
@@ -193,6 +224,7 @@ def child_request(
         parent_pid=parent_pid,
         spawned_monotonic=started,
         without=tuple(sorted(request.without)),
+        rotation=request.rotation,
     )
 
 

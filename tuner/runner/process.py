@@ -6,9 +6,11 @@ import contextlib
 import errno
 import itertools
 import os
+import shutil
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,20 +21,25 @@ from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import all_without_secrets, secrets_of_environment
 from tuner.model import Device, Outcome, OutcomeKind
-from tuner.runner.classify import one_line
+from tuner.runner.classify import KILLED, one_line
 from tuner.runner.created_files import made_so_far, move_created_files
-from tuner.runner.launch import CHILD, launch
+from tuner.runner.fork_servers import ForkServers
+from tuner.runner.launch import CHILD, launch, load_servers
 from tuner.runner.machine_memory import MachineMemory
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.runner.tree import oom_kills
 from tuner.runner.turns import Exchange, NewFiles, Standing, keep_reference, take_turns
 from tuner.runner.watch import TrialWatch
 
+_STARTS = 2
+"""So often the script as written is started to take turns: one that is killed before it does says nothing of it."""
+
 
 class ProcessRunner(Runner):
-    """Runs each trial in a fresh process, under a guard that dies last. Use it from one thread at a time."""
+    """Runs each trial in a process of its own, fresh or forked, under a guard. Use it from one thread at a time."""
 
     takes_turns = True
+    rotates = True
 
     def __init__(self, python: str = sys.executable, child: Path = CHILD) -> None:
         self._python = python
@@ -40,9 +47,15 @@ class ProcessRunner(Runner):
         self._memory = MachineMemory()
         self._standing: Standing | None = None
         self._turns = itertools.count(1)
+        self._servers = ForkServers()
+        weakref.finalize(self, self._servers.close)
 
     def close(self) -> None:
-        """As ``Runner.close``."""
+        """As ``Runner.close``: the script as written that lives for others to take turns with, and fork servers."""
+        self._end_standing()
+        self._servers.close()
+
+    def _end_standing(self) -> None:
         standing, self._standing = self._standing, None
         if standing is not None:
             standing.resources.close()
@@ -53,9 +66,17 @@ class ProcessRunner(Runner):
         samples = self._standing.watch.samples if self._standing is not None else []
         return next((sample.pss for sample in reversed(samples) if sample.pss is not None), 0)
 
+    @property
+    def why_no_forks(self) -> str:
+        """Why trials aren't forked any more, for people; "" as long as they may be."""
+        return self._servers.why_not
+
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """As ``Runner.run``. Raises ``Interrupted`` when ``stop`` is set, and nothing else."""
-        self.close()
+        if request.fresh:
+            self.close()  # what proves something has the machine to itself
+        else:
+            self._end_standing()
         started = time.monotonic()
         around = self._surroundings(request)
         try:
@@ -76,13 +97,10 @@ class ProcessRunner(Runner):
         self.close()
         started = time.monotonic()
         around, new_files = self._surroundings(requests[0]), NewFiles()
-        watches: list[TrialWatch] = []
         try:
             with contextlib.ExitStack() as resources:
-                for request in requests:
-                    beside = [made for earlier in requests[: len(watches)] for made in made_so_far(earlier.folder)]
-                    watches.append(self._begin(request, resources, around, beside))
-                    watches[-1].run(stop)
+                load_servers(self._servers, requests, self._python, self._child, stop)
+                watches = self._begin_alike(requests, resources, around, stop)
                 for request in requests:
                     new_files.begin(request.folder)
                 take_turns(watches, self._turns, stop)
@@ -103,6 +121,28 @@ class ProcessRunner(Runner):
         )
         return ByTurns(tuple(outcomes), obstacle)
 
+    def _begin_alike(
+        self, requests: Sequence[TrialRequest], resources: contextlib.ExitStack, around: _Surroundings,
+        stop: threading.Event,
+    ) -> list[TrialWatch]:  # fmt: skip
+        """Each trial, held at its window: all of them forked, or all fresh.
+
+        Where a server fails after another one has begun its trial, they begin again without any.
+        """
+        while True:
+            with contextlib.ExitStack() as begun:
+                watches: list[TrialWatch] = []
+                for request in requests:
+                    beside = [made for earlier in requests[: len(watches)] for made in made_so_far(earlier.folder)]
+                    watches.append(self._begin(request, begun, around, beside))
+                    watches[-1].run(stop)
+                if not self._servers.start_unlike:
+                    resources.push(begun.pop_all())
+                    return watches
+            self._servers.close()
+            for request in requests:
+                shutil.rmtree(request.folder, ignore_errors=True)
+
     def run_beside(self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race) -> ByTurns:
         """As ``Runner.run_beside``; raises as ``run``, and nothing is kept alive then."""
         started = time.monotonic()
@@ -117,10 +157,10 @@ class ProcessRunner(Runner):
                 exchange = Exchange(watch, request, lambda: self._standing_for(written, stop, request), race)
                 beside = exchange.run(self._turns, stop)
         except OSError as error:
-            self.close()
+            self._end_standing()
             return ByTurns((_infrastructure(error, request.folder, time.monotonic() - started),))
         except BaseException:
-            self.close()
+            self._end_standing()
             raise
         outcome = around.outcome(watch, request, time.monotonic() - started, beside)
         return ByTurns((outcome,), exchange.obstacle)
@@ -135,19 +175,27 @@ class ProcessRunner(Runner):
         standing = self._standing
         if standing is not None and standing.asked == written and standing.watch.waits:
             return standing
-        self.close()
+        self._end_standing()
+        for _ in range(_STARTS):
+            if self._start_standing(written, stop, beside) not in KILLED:
+                break
+        return self._standing
+
+    def _start_standing(self, written: TrialRequest, stop: threading.Event, beside: TrialRequest | None) -> str:
+        """Keeps one as ``_standing`` where it comes to its window; else the reason of what it ended as."""
         taken = [int(path.name) for path in written.folder.glob("[0-9]*") if path.name.isdecimal()]
         request = replace(written, folder=written.folder / f"{max(taken, default=-1) + 1:04d}")
+        around = self._surroundings(request)
         with contextlib.ExitStack() as resources:
             hidden = made_so_far(beside.folder) if beside is not None else ()
-            watch = self._begin(request, resources, self._surroundings(request), hidden)
+            watch = self._begin(request, resources, around, hidden)
             if beside is not None:
                 watch.ends_by = beside.ends_by
             watch.run(stop)
-            if not watch.waits:
-                return None
-            self._standing = Standing(written, request, watch, resources.pop_all())
-        return self._standing
+            if watch.waits:
+                self._standing = Standing(written, request, watch, resources.pop_all())
+                return ""
+        return around.outcome(watch, request, watch.seconds).reason
 
     def _surroundings(self, request: TrialRequest) -> _Surroundings:
         self._memory.begin()
@@ -168,10 +216,13 @@ class ProcessRunner(Runner):
         # Called last, when nothing of the trial runs any more.
         resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
         reader = resources.enter_context(kind_of(request.device).reader(request.device))
-        began = time.monotonic()
-        launched = launch(request, self._python, self._child, around.device_bytes, hidden=hidden)
+        launched = launch(
+            request, self._python, self._child, around.device_bytes, hidden=hidden, servers=self._servers
+        )  # fmt: skip
+        after_the_guard = resources.enter_context(contextlib.ExitStack())
         resources.callback(launched.close)
-        watch = TrialWatch(request, launched, reader, self._memory, began)
+        watch = TrialWatch(request, launched, reader, self._memory)
+        after_the_guard.callback(watch.end_orphans)
         resources.callback(watch.close)
         return watch
 

@@ -53,7 +53,10 @@ class TrialRequest:
     environment names another. ``without``: the watches to leave out. ``plain``: the script is run by plain Python, with
     nothing of ours but what keeps it from writing over the user's files: it gives no measurement. ``ends_by``: the
     moment of the monotonic clock by which the study has no more time for it. ``standing``: it takes turns with trial
-    after trial, and its time limit is that of each turn.
+    after trial, and its time limit is that of each turn. ``fresh``: it shares no layout of memory with other trials;
+    otherwise it may be forked, where that is safe, from the same process as these, which has the script's first imports
+    behind it: good enough to rank, not to prove.
+    ``rotation``: configs that take turns with its own in its window and process; see ``tuner.child.rotation``.
     """
 
     folder: Path
@@ -70,6 +73,8 @@ class TrialRequest:
     plain: bool = False
     ends_by: float = math.inf
     standing: bool = False
+    fresh: bool = True
+    rotation: tuple[Config, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,10 +93,11 @@ class Runner(Protocol):
     """Runs trials to their outcomes; when ``stop`` is set, ends them at once and raises ``Interrupted``.
 
     It may keep a trial alive that others take turns with, until it is closed. One that derives from this class needs
-    to run trials by themselves only: then no turns are taken (``takes_turns``).
+    to run trials by themselves only: then no turns are taken (``takes_turns``), nor by configs in one (``rotates``).
     """
 
     takes_turns: bool = False
+    rotates: bool = False
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """Runs one trial by itself."""

@@ -14,12 +14,14 @@ from typing import IO
 
 from tuner.analysis.measurement import NOTHING_BESIDE, Beside, TimedBlock, knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
+from tuner.analysis.rotation import rotation_of
 from tuner.child.records import Block, Exit, Phase, Record, ScriptException, TurnEnd, WindowEnd
 from tuner.child.wire import Entry, decode
 from tuner.devices.base import DeviceReader
 from tuner.devices.present import kind_of
 from tuner.model import Outcome
 from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, traceback_in
+from tuner.runner.held import HeldTrial
 from tuner.runner.launch import Launched
 from tuner.runner.machine_memory import FLOOR, MachineMemory
 from tuner.runner.plain.sitecustomize import WITHHELD
@@ -118,38 +120,45 @@ class TrialWatch:
     """
 
     def __init__(
-        self, request: TrialRequest, launched: Launched, reader: DeviceReader, memory: MachineMemory, started: float
+        self, request: TrialRequest, launched: Launched, reader: DeviceReader, memory: MachineMemory
     ) -> None:
         self._request = request
         self._memory = memory
         self._launched = launched
-        self._tree = Tree(launched.guard)
+        self._tree = Tree(launched.guard, launched.forked_from)
         self._reader = reader
         self._journal = _Journal(request.folder)
         self._samples: list[ResourceSample] = []
         self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
-        self._progress = _Progress(started, Course(time.monotonic()))
+        self._progress = _Progress(launched.started, Course(time.monotonic()))
         # What an accelerator computes for long leaves the host idle as well.
         self._idleness = Idleness() if kind_of(request.device).is_host else None
         self._statuses = b""
         self._guard_gone = False
         self._held = _Held()
-        self._ran_until = started
-        self._run_began = started
+        self._ran_until = launched.started
+        self._run_began = launched.started
         self.ends_by = request.ends_by
         self.waits = False
         self.has_enough = False
         self.is_whole = False
         self.blocks: list[TimedBlock] = []
+        self._turnless = HeldTrial(launched.guard, self._tree.kill_now)
         self.status: int | None = None
         self.ended_by: EndedBy | None = None
         self.ended_detail = ""
 
     def close(self) -> None:
         """Closes the trial's files; the guard is closed by its owner."""
+        self._turnless.close()
         self._journal.close()
         with contextlib.suppress(OSError):
             self._samples_file.close()
+
+    def end_orphans(self) -> None:
+        """Ends what the guard has left, once that has ended: nothing, unless it was killed itself."""
+        if self._tree.is_orphaned:
+            self._tree.kill_now()
 
     @property
     def entries(self) -> list[Entry]:
@@ -175,12 +184,17 @@ class TrialWatch:
         self._tree.stop()
         self._sample()
         self._held.begin()
+        self._turnless.hold()
+
+    def _release(self) -> None:
+        self._held.end()
+        self._turnless.release()
+        self.waits = False
 
     def go_on(self, turn: int) -> None:
         """Gives it its next turn, by number; ``END``: there are no more."""
-        self._held.end()
+        self._release()
         self._sample()  # what others have in a turn is the difference between its two ends
-        self.waits = False
         self._launched.give_turn(turn)  # read once it is continued, at the same time as its loader's processes
         self._tree.cont()
 
@@ -248,7 +262,9 @@ class TrialWatch:
         *lines, self._statuses = (self._statuses + data).split(b"\n")
         for line in lines:
             word, _, number = line.partition(b" ")
-            if word == b"exit":
+            if word == b"pid":
+                self._tree.session = int(number)
+            elif word == b"exit":
                 self.status = int(number)
 
     def _drain(self) -> None:
@@ -292,8 +308,7 @@ class TrialWatch:
 
     def end_late(self) -> None:
         """Ends a trial that waits for a turn, since the study has no more time for it."""
-        self._held.end()
-        self.waits = False
+        self._release()
         self._end((EndedBy.OUT_OF_TIME, "the study had no more time for it"))
 
     def _end(self, due: tuple[EndedBy, str]) -> None:
@@ -313,7 +328,7 @@ class TrialWatch:
         records = [entry.record for entry in self._journal.entries]
         traces = Traces(
             records=records,
-            baseline=not self._request.config,
+            baseline=not self._request.config and not self._request.rotation,
             status=self.status,
             ended_by=self.ended_by,
             ended_detail=self.ended_detail,
@@ -329,7 +344,10 @@ class TrialWatch:
         knowledge = replace(
             knowledge_of(records), device_clean=device_clean, silences=self._progress.course.silences
         )  # fmt: skip
-        return Outcome(kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours)
+        rotation = rotation_of(self._journal.entries, self._samples)
+        return Outcome(
+            kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours, rotation
+        )
 
     def _others_took(self) -> str:
         return self._memory.taken_by_others(baseline=not self._request.config)

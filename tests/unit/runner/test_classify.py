@@ -86,10 +86,8 @@ HOST_OOM = [
     "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: "
     "you tried to allocate 1099511627776 bytes. Error code 12 (Cannot allocate memory)",
     "RuntimeError: DefaultCPUAllocator: not enough memory: you tried to allocate 4096 bytes.",
-    "RuntimeError: DataLoader worker (pid 12345) is killed by signal: Killed. ",
     "RuntimeError: DataLoader worker (pid 12345) is killed by signal: Bus error. It is possible that "
     "dataloader's workers are out of shared memory.",
-    "RuntimeError: DataLoader worker (pid(s) 12, 13) is killed by signal: Killed. ",
     "MemoryError",
     "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array with shape (1000000,)",
     "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
@@ -294,6 +292,22 @@ def test_a_script_that_was_through_but_stayed_is_judged_by_its_end() -> None:
 def test_sigkill_by_the_kernel_is_out_of_memory_and_by_others_a_crash() -> None:
     assert judge(STEP, status=int(signal.SIGKILL), oom_killed=True) == (OutcomeKind.INFEASIBLE, "host-oom")
     assert judge(STEP, status=int(signal.SIGKILL)) == (OutcomeKind.CRASHED, "signal-kill")
+
+
+KILLED_WORKERS = [
+    "DataLoader worker (pid 12345) is killed by signal: Killed. ",
+    "DataLoader worker (pid(s) 12, 13) is killed by signal: Killed. ",
+]
+
+
+@pytest.mark.parametrize("text", KILLED_WORKERS)
+@pytest.mark.parametrize("baseline", [True, False])
+def test_a_worker_killed_by_the_kernel_is_out_of_memory_and_by_others_a_crash(text: str, baseline: bool) -> None:
+    ended: list[Record] = [STEP, raised("RuntimeError", text)]
+    assert judge(*ended, baseline=baseline) == (OutcomeKind.CRASHED, "worker-killed")
+    assert judge(*ended, baseline=baseline, oom_killed=True) == (OutcomeKind.INFEASIBLE, "host-oom")
+    log = f"RuntimeError: {text}"
+    assert judge(STEP, Exit(1), status=1 << 8, baseline=baseline, log=log) == (OutcomeKind.CRASHED, "worker-killed")
 
 
 OTHERS = "the machine's memory ran out: other processes hold 60 GiB"

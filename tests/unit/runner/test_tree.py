@@ -1,13 +1,16 @@
-"""What the kernel's counters say of the cores that a trial may use."""
+"""What the kernel's counters say of the cores that a trial may use, and of its memory."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tuner.runner.tree import cpu_times
+from tuner.runner.tree import cpu_times, own_bytes
 
 #       user nice system idle iowait irq softirq steal guest guest_nice
 STAT = """\
@@ -31,3 +34,72 @@ def test_stolen_time_is_part_of_the_busy_time_of_our_cores(tmp_path: Path) -> No
 def test_this_machine_has_been_busy() -> None:
     busy, stolen = cpu_times(os.sched_getaffinity(0))
     assert busy > stolen >= 0
+
+
+LENDER = """
+import mmap, os, sys, time
+memory = mmap.mmap(-1, 64 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.write(b"x" * len(memory))
+def fork(count):
+    child = os.fork()
+    if not child:
+        memory.seek(0)
+        memory.write(b"y" * (32 * 2**20))
+        others = fork(count - 1) if count > 1 else []
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+fork(int(sys.argv[1]))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_pages_that_a_server_shares_are_the_trees_alone(count: int) -> None:
+    """Forks of a process with 64 MiB of its own, of which each writes to half: 64 MiB for the first, 32 for others."""
+    with subprocess.Popen([sys.executable, "-c", LENDER, str(count)], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        pids = [int(server.stdout.readline()) for _ in range(count)]
+        try:
+            shares, used = own_bytes(pids), own_bytes(pids, server.pid)
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            server.kill()
+    expected = (64 + 32 * (count - 1)) * 2**20
+    assert expected <= used < expected + (20 + 6 * count) * 2**20
+    assert shares < used
+
+
+FILE_LENDER = """
+import mmap, os, subprocess, sys, time
+touch = (
+    "import mmap, sys, time; file = open(sys.argv[1], 'rb'); "
+    "mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ); sum(mapped[::4096]); "
+)
+exec(touch)
+if not os.fork():
+    source = touch + "print('ready', flush=True); time.sleep(60)"
+    worker = subprocess.Popen([sys.executable, "-c", source, sys.argv[1]], stdout=subprocess.PIPE)
+    worker.stdout.readline()
+    print(os.getpid(), worker.pid, flush=True)
+    time.sleep(60)
+time.sleep(60)
+"""
+
+
+def test_files_of_a_program_that_a_fork_started_count_once(tmp_path: Path) -> None:
+    """It has mapped them itself: what the server has mapped is the tree's as well, and no more for it."""
+    size = 128 * 2**20
+    path = tmp_path / "library"
+    path.write_bytes(bytes(size))
+    with subprocess.Popen([sys.executable, "-c", FILE_LENDER, path], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        pids = [int(pid) for pid in server.stdout.readline().split()]
+        try:
+            used, of_fork, of_worker = own_bytes(pids, server.pid), own_bytes(pids[:1], server.pid), own_bytes(pids[1:])
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            server.kill()
+    assert size <= of_fork <= used < size + 40 * 2**20
+    assert size <= of_worker <= used

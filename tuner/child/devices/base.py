@@ -5,6 +5,7 @@ What the base class does is right for a device that works at once, and whose mem
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import ClassVar, NamedTuple
 
@@ -64,6 +65,10 @@ class Device:
 
     def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
         """Whether products of float32 may be rounded to tf32 on the way, where the device can."""
+
+    def torch_kept_rounding(self, torch: ModuleType) -> Callable[[], None]:
+        """What sets PyTorch's rounding of float32 as it is now, whatever was set meanwhile."""
+        return lambda: None
 
     def torch_rounding(self, torch: ModuleType) -> Rounding:
         """Which products of float32 are rounded on the way, as PyTorch is set now. Never raises for its settings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -72,6 +73,9 @@ class CudaDevice(Device):
     def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
         torch.set_float32_matmul_precision("high" if rounds else "highest")
         torch.backends.cudnn.allow_tf32 = rounds
+
+    def torch_kept_rounding(self, torch: ModuleType) -> Callable[[], None]:
+        return settings.kept(torch)
 
     def torch_rounding(self, torch: ModuleType) -> Rounding:
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 
 def rounds(products: object | None, as_asked_before: Callable[[], object]) -> bool:
@@ -15,3 +17,30 @@ def rounds(products: object | None, as_asked_before: Callable[[], object]) -> bo
     if precision is None:
         return bool(as_asked_before())
     return precision in ("tf32", "bf16")
+
+
+def kept(torch: ModuleType) -> Callable[[], None]:
+    """What sets all settings of float32 products as they are now.
+
+    The older ones first, which set the newer ones, too (PyTorch 2.9 on), as what they mean; then these as they were.
+    The older ones can't be read once a script has used the newer ones, and aren't set then.
+    """
+    backends = torch.backends
+    owners: list[Any] = [
+        backends, backends.cuda.matmul, backends.cudnn, getattr(backends.cudnn, "conv", None),
+        getattr(backends.cudnn, "rnn", None), getattr(backends.mkldnn, "matmul", None),
+    ]  # fmt: skip
+    newer = [(each, each.fp32_precision) for each in owners if getattr(each, "fp32_precision", None) is not None]
+    try:
+        older = (torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32)
+    except RuntimeError:
+        older = None
+
+    def put_back() -> None:
+        if older is not None:
+            torch.set_float32_matmul_precision(older[0])
+            backends.cudnn.allow_tf32 = older[1]
+        for owner, value in newer:
+            owner.fp32_precision = value
+
+    return put_back

@@ -7,6 +7,7 @@ from types import ModuleType
 
 from ..session import Session
 from ..tensorflow.data.watch import DatasetWatch
+from ..tensorflow.generated import GeneratedSources
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.strategies import StrategyWatch
 from ..watch import Watch
@@ -39,6 +40,7 @@ class Watches:
     def watch_tensorflow(self, tf: ModuleType) -> None:
         """Right after ``import tensorflow``, before its runtime starts."""
         self.tf = tf
+        GeneratedSources(self.session).install()
         if self.session.uses(Watch.TF_DATA):
             self.datasets = DatasetWatch(self.session, tf)
             self.datasets.install()

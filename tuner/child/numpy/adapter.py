@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
+from .. import preloaded
 from ..adapter import Adapter, Library
 from ..patches import patch
 from ..seeds import shifted
@@ -65,5 +66,7 @@ class NumpyAdapter(Adapter):
 def seed(shift: int, numpy: ModuleType) -> None:
     """Seeds the global generator, and shifts what the script seeds."""
     numpy.random.seed(shift)
+    if preloaded.here is not None and preloaded.here.drawn_by_numpy:  # of no bytes it draws some, too
+        numpy.random.bytes(4 * preloaded.here.drawn_by_numpy)  # as the imports would have
     patch(numpy.random, "seed", shifted(shift))
     patch(numpy.random, "default_rng", shifted(shift))

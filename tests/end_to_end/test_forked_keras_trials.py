@@ -1,0 +1,140 @@
+"""Trials that Keras and TensorFlow train and that are forked are as those that start fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.forked import KNOWN_OF_KERAS, QUICK, asked, both, log_of, records_of, run, runner, was_forked
+
+from tuner.runner.process import ProcessRunner
+from tuner.runner.request import screen_window
+
+__all__ = ["runner"]
+
+SLOW = pytest.mark.slow
+FIT = """
+    import sys
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    from keras import layers
+
+    keras.utils.set_random_seed(3)
+    x = np.random.rand(6400, 8, 8, 3).astype("float32")
+    y = np.arange(6400) % 10
+    model = keras.Sequential([
+        keras.Input((8, 8, 3)), layers.Conv2D(8, 3, activation="relu"), layers.Flatten(), layers.Dropout(0.2),
+        layers.Dense(10),
+    ])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(640)
+    data = data.map(lambda x, y: (tf.image.random_flip_left_right(x) / 2, y)).batch(16)
+    saving = keras.callbacks.ModelCheckpoint("model.keras", save_freq=10)
+    model.fit(data, epochs=100, verbose=2, callbacks=[saving])
+"""
+LOOP = """
+    import numpy as np
+    import tensorflow as tf
+
+    tf.random.set_seed(3)
+    weights = tf.Variable(tf.random.normal((64, 10)))
+    data = tf.data.Dataset.range(640).shuffle(640).batch(16).repeat()
+
+    @tf.function
+    def train(rows):
+        x = tf.random.stateless_normal((16, 64), (1, 2)) + tf.cast(rows[:, None], tf.float32) / 640
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ weights) ** 2)
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+        return loss
+
+    for rows in data:
+        train(rows)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fit(write_script: Callable[..., Path], folder: Path) -> Path:
+    """Trains, and writes over a file of the user's again and again."""
+    return write_script(FIT)
+
+
+@pytest.mark.parametrize(
+    ("source", "seed"),
+    [pytest.param(FIT, 2, id="fit-seeded"), pytest.param(FIT, None, id="fit", marks=SLOW),
+     pytest.param(LOOP, 2, id="loop-seeded", marks=SLOW), pytest.param(LOOP, None, id="loop", marks=SLOW)],
+)  # fmt: skip
+def test_losses_are_the_same_to_the_last_bit(
+    runner: ProcessRunner, folder: Path, write_script: Callable[..., Path], source: str, seed: int | None
+) -> None:
+    runs = both(runner, folder, write_script(source), window=screen_window(1600), seed=seed, knowledge=KNOWN_OF_KERAS)
+    fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in runs)
+    assert len(fresh) >= 20 and fresh == forked
+
+
+def test_facts_and_watches_are_the_same(runner: ProcessRunner, tmp_path: Path, fit: Path) -> None:
+    (_, fresh), (_, forked) = both(runner, tmp_path, fit, knowledge=KNOWN_OF_KERAS)
+    names = ("framework", "framework_version", "as_written", "left_out", "optimizers", "precisions", "watches", "unit",
+             "options", "arguments", "remarks", "dataset_len", "counted_steps", "loss_reduction")  # fmt: skip
+    for name in names:
+        assert getattr(fresh.knowledge, name) == getattr(forked.knowledge, name), name
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"inter_op_threads": 1, "private_threads": 1, "prefetch": 4, "parallel_calls": 2, "precision": "bf16"},
+     pytest.param({"batch_size": 8, "grad_accumulation": 2, "jit_compile": False}, marks=SLOW)],
+    ids="-".join,
+)  # fmt: skip
+def test_knobs_are_applied_and_seen(runner: ProcessRunner, tmp_path: Path, fit: Path, config: dict[str, Any]) -> None:
+    baseline = run(runner, asked(tmp_path / "baseline", fit, fresh=True, knowledge=KNOWN_OF_KERAS))
+    for request, _ in both(runner, tmp_path, fit, config=config, knowledge=baseline.knowledge):
+        evidence = {record["knob"]: record["evidence"] for record in records_of(request, "knob")}
+        assert evidence == dict.fromkeys(config, "verified"), log_of(request)
+
+
+def test_files_of_the_users_stay_as_they_were(runner: ProcessRunner, tmp_path: Path, fit: Path) -> None:
+    (tmp_path / "model.keras").write_bytes(b"the user's own")
+    for request, _ in both(runner, tmp_path, fit, knowledge=KNOWN_OF_KERAS):
+        assert (tmp_path / "model.keras").read_bytes() == b"the user's own"
+        kept = request.folder / "files" / str(tmp_path / "model.keras").lstrip("/")
+        assert kept.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=SLOW)])
+def test_what_keras_computes_with_another_backend_starts_fresh(
+    runner: ProcessRunner,
+    tmp_path: Path,
+    write_script: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    script = write_script("import keras\nprint(keras.backend.backend())\n")
+    run(runner, request := asked(tmp_path / "trial", script, fresh=False, knowledge=KNOWN_OF_KERAS))
+    assert not was_forked(request) and log_of(request).endswith(f"{backend}\n")
+    assert runner.why_no_forks == f"Keras computes with {backend}"
+
+
+@SLOW  # as PyTorch's, which takes half as long (test_forked_trials.py)
+def test_memory_isnt_less_for_being_shared(runner: ProcessRunner, tmp_path: Path, fit: Path) -> None:
+    peaks: dict[bool, list[int]] = {True: [], False: []}
+    window = replace(QUICK, warmup_s=1.5, min_s=2.0, max_s=3.0)
+    for number in range(2):
+        for fresh, found in peaks.items():
+            request = asked(tmp_path / f"{number}-{fresh}", fit, fresh=fresh, window=window, knowledge=KNOWN_OF_KERAS)
+            measurement = run(runner, request).measurement
+            assert measurement is not None and was_forked(request) is not fresh
+            found.append(measurement.peak_host_bytes)
+    assert max(peaks[False]) == pytest.approx(max(peaks[True]), rel=0.1), peaks

@@ -1,0 +1,205 @@
+"""Trials that are forked train as those that start fresh: the same losses to the last bit, the same knobs applied."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.forked import KNOWN, QUICK, asked, both, log_of, records_of, run, runner, was_forked
+
+from tuner.model import Outcome
+from tuner.runner.process import ProcessRunner
+from tuner.runner.request import TrialRequest, screen_window
+
+__all__ = ["runner"]
+
+SLOW = pytest.mark.slow
+TRAIN = """
+    import argparse
+    import os
+    import numpy as np
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, Dataset
+
+    class Rows(Dataset):
+        def __len__(self):
+            return 6400
+        def __getitem__(self, index):
+            return torch.randn(3, 8, 8) + index % 10, torch.tensor(index % 10), np.random.rand()
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=0)
+    workers = parser.parse_args().workers
+    torch.manual_seed(3)
+    np.random.seed(3)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(8 * 36, 10))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for epoch in range(100):
+        for x, y, _ in DataLoader(Rows(), batch_size=16, shuffle=True, num_workers=workers):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            if os.path.exists("model.pt"):
+                old = torch.load("model.pt")
+            torch.save(model.state_dict(), "model.pt")
+"""
+
+
+@pytest.fixture
+def script(write_script: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Trains, and writes over a file of the user's with each step."""
+    monkeypatch.chdir(tmp_path)
+    return write_script(TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("workers", "seed"),
+    [("2", None), ("0", 2), pytest.param("0", None, marks=SLOW), pytest.param("2", 2, marks=SLOW)],
+)
+def test_losses_are_the_same_to_the_last_bit(
+    runner: ProcessRunner, tmp_path: Path, script: Path, workers: str, seed: int | None
+) -> None:
+    runs = both(runner, tmp_path, script, "--workers", workers, window=screen_window(1600), seed=seed)
+    fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in runs)
+    assert len(fresh) >= 90 and fresh == forked
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRequest, Outcome]]:
+    """The trial of the script as it is written: as it starts fresh, and as it is forked."""
+    folder, runner = tmp_path_factory.mktemp("pair"), ProcessRunner()
+    (script := folder / "train.py").write_text(textwrap.dedent(TRAIN), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        found = both(runner, folder, script)
+    runner.close()
+    return found
+
+
+def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    (_, fresh), (_, forked) = pair
+    names = ("framework", "as_written", "left_out", "training_loaders", "optimizers", "precisions", "watches", "unit",
+             "options", "arguments", "remarks", "dataset_len", "loss_reduction", "optimizer_choices")  # fmt: skip
+    for name in names:
+        assert getattr(fresh.knowledge, name) == getattr(forked.knowledge, name), name
+
+
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param({"precision": "bf16", "channels_last": True, "optimizer": "fused"}, marks=SLOW),
+     {"num_workers": 2, "prefetch_factor": 4, "batch_size": 8, "grad_accumulation": 2, "optimizer": "fused"}],
+    ids="-".join,
+)  # fmt: skip
+def test_knobs_are_applied_and_seen(
+    runner: ProcessRunner, tmp_path: Path, script: Path, config: dict[str, Any]
+) -> None:
+    baseline = run(runner, asked(tmp_path / "baseline", script, fresh=True))
+    for request, _ in both(runner, tmp_path, script, config=config, knowledge=baseline.knowledge):
+        evidence = {record["knob"]: record["evidence"] for record in records_of(request, "knob")}
+        assert evidence == dict.fromkeys(config, "verified"), log_of(request)
+
+
+def test_files_of_the_users_stay_as_they_were(runner: ProcessRunner, tmp_path: Path, script: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"the user's own")
+    broken = script.read_text().replace('old = torch.load("model.pt")', "pass")
+    script.write_text(broken)
+    for request, _ in both(runner, tmp_path, script):
+        assert (tmp_path / "model.pt").read_bytes() == b"the user's own"
+        kept = request.folder / "files" / str(tmp_path / "model.pt").lstrip("/")
+        assert kept.stat().st_size > 1000
+
+
+def test_no_file_is_written_over_by_what_a_library_keeps_in_an_object(
+    runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``numpy.savetxt`` writes through a function that NumPy took when it was imported."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "history.txt").write_text("7")
+    script = write_script("""
+        import numpy as np
+        import torch
+        np.savetxt("history.txt", np.ones(2))
+        print(np.loadtxt("history.txt"), np.genfromtxt("history.txt"))
+    """)
+    for fresh in (True, False):
+        run(runner, request := asked(tmp_path / str(fresh), script, fresh=fresh))
+        assert was_forked(request) is not fresh and log_of(request) == "[1. 1.] [1. 1.]\n"
+        assert (tmp_path / "history.txt").read_text() == "7"
+
+
+def test_variables_that_a_script_sets_first_are_heeded(
+    runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
+) -> None:
+    """A library reads them when it is loaded: nothing behind such a line may be loaded before."""
+    script = write_script("""
+        import os
+        os.environ["OMP_NUM_THREADS"] = "1"
+        import torch
+        print("threads", torch.get_num_threads())
+    """)
+    request = asked(tmp_path / "trial", script, fresh=False)
+    run(runner, request)
+    assert log_of(request) == "threads 1\n" and not was_forked(request)
+
+
+def test_an_environment_of_its_own_starts_fresh(
+    runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(runner, asked(tmp_path / "0", script, fresh=False))
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    run(runner, request := asked(tmp_path / "1", script, fresh=False))
+    assert not was_forked(request)
+    monkeypatch.delenv("MKL_NUM_THREADS")
+    run(runner, request := asked(tmp_path / "2", script, fresh=False))
+    assert was_forked(request)
+
+
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
+def test_memory_isnt_less_for_being_shared(
+    runner: ProcessRunner, tmp_path: Path, script: Path, workers: str
+) -> None:
+    peaks: dict[bool, list[int]] = {True: [], False: []}
+    window = replace(QUICK, warmup_s=1.5, min_s=2.0, max_s=3.0)
+    for number in range(2):
+        for fresh, found in peaks.items():
+            request = asked(tmp_path / f"{number}-{fresh}", script, "--workers", workers, fresh=fresh, window=window)
+            measurement = run(runner, request).measurement
+            assert measurement is not None and was_forked(request) is not fresh
+            found.append(measurement.peak_host_bytes)
+    assert max(peaks[False]) == pytest.approx(max(peaks[True]), rel=0.1), peaks
+
+
+def test_a_first_step_is_told_as_from_a_fresh_start(pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    (_, fresh), (request, forked) = pair
+    (first,) = records_of(request, "first_step")
+    assert 0 < first["spared_s"] < first["seconds"]
+    assert fresh.measurement is not None and forked.measurement is not None
+    assert forked.measurement.first_step_s == first["seconds"]
+    assert KNOWN.framework == "torch" and json.loads((request.folder / "request.json").read_text())["spared_s"]
+
+
+def test_runs_of_a_round_have_a_server_each(runner: ProcessRunner, tmp_path: Path, script: Path) -> None:
+    """Whichever were loaded before; each is loaded anew for the next round, and all of them start alike."""
+    assert run(runner, asked(tmp_path / "search", script, fresh=False)).complete
+    used = {server.pid for server in runner._servers.alive}
+    configs: list[dict[str, Any]] = [{"optimizer": "foreach"}, {"optimizer": "foreach"}, {"threads": 1}]
+    for number, config in enumerate(configs):
+        requests = [
+            asked(tmp_path / f"{number}-{side}", script, fresh=True, config=given)
+            for side, given in enumerate([{}, config])
+        ]
+        outcomes = runner.run_by_turns(requests, threading.Event()).outcomes
+        assert all(outcome.complete for outcome in outcomes), [log_of(request) for request in requests]
+        servers = {server.pid for server in runner._servers.alive}
+        assert not servers & used and len(servers) == (0 if "threads" in config else 2)
+        assert [server.trials for server in runner._servers.alive] == [1] * len(servers)
+        assert [was_forked(request) for request in requests] == [bool(servers)] * 2
+        used |= servers

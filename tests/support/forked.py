@@ -1,0 +1,108 @@
+"""Trials that start fresh and trials that are forked, of one script, with what tells how each of them started."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.child import wire
+from tuner.child.records import Window
+from tuner.devices.cpu import cpu_device
+from tuner.knowledge import Knowledge
+from tuner.model import Config, Outcome, Script
+from tuner.runner.guard import descendants, stat_fields
+from tuner.runner.process import ProcessRunner
+from tuner.runner.request import Limits, TrialRequest
+
+QUICK = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_blocks=6, min_s=0.3, max_s=2.0, target_half_width=1e9)
+KNOWN = Knowledge(framework="torch")
+"""As after a baseline that PyTorch trained."""
+KNOWN_OF_KERAS = Knowledge(framework="keras")
+"""As after one that Keras did."""
+
+
+@pytest.fixture
+def runner() -> Iterator[ProcessRunner]:
+    """A runner whose servers end with the test."""
+    made = ProcessRunner()
+    yield made
+    made.close()
+
+
+def asked(folder: Path, script: Path, *argv: str, fresh: bool, config: Any = None, **fields: Any) -> TrialRequest:
+    """A trial of the script."""
+    given: dict[str, Any] = {"knowledge": KNOWN, "window": QUICK, "limits": Limits(trial_timeout_s=60.0), **fields}
+    return TrialRequest(
+        folder, Script(str(script), argv), cpu_device(), Config(config or {}), fresh=fresh, **given
+    )
+
+
+def run(runner: ProcessRunner, request: TrialRequest) -> Outcome:
+    """The trial to its outcome."""
+    return runner.run(request, threading.Event())
+
+
+def both(
+    runner: ProcessRunner, folder: Path, script: Path, *argv: str, **fields: Any
+) -> list[tuple[TrialRequest, Outcome]]:
+    """The trial as it starts fresh, and as it is forked."""
+    found = []
+    for fresh in (True, False):
+        request = asked(folder / ("fresh" if fresh else "forked"), script, *argv, fresh=fresh, **fields)
+        outcome = run(runner, request)
+        assert outcome.complete, (outcome, log_of(request))
+        assert was_forked(request) is not fresh, runner.why_no_forks
+        found.append((request, outcome))
+    return found
+
+
+def was_forked(request: TrialRequest) -> bool:
+    """Whether the trial that has run was forked."""
+    written = json.loads((request.folder / "request.json").read_text(encoding="utf-8"))
+    return float(written.get("spared_s", 0.0)) > 0.0
+
+
+def log_of(request: TrialRequest) -> str:
+    """What the trial printed."""
+    return (request.folder / "log.txt").read_text(encoding="utf-8")
+
+
+def records_of(request: TrialRequest, kind: str) -> list[dict[str, Any]]:
+    """The trial's records of one kind, as they were sent."""
+    lines = (request.folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def pid_of(folder: Path) -> int | None:
+    """The pid that a trial in this folder has told of."""
+    records = folder / "records.jsonl"
+    if not records.exists():
+        return None
+    pids = (getattr(entry.record, "pid", None) for entry in wire.decode(records.read_bytes().split(b"\n")))
+    return next((pid for pid in pids if pid is not None), None)
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs, or is stopped."""
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] not in "ZX"
+
+
+def wait_until_gone(pids: set[int], seconds: float = 15.0) -> set[int]:
+    """Those that still live after this time."""
+    deadline = time.monotonic() + seconds
+    while (left := {pid for pid in pids if lives(pid)}) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def below(pid: int) -> Iterator[int]:
+    """The process and all below it."""
+    yield pid
+    yield from descendants(pid)

@@ -1,0 +1,147 @@
+"""What a fork server had imported before it forked this process, so that hooks can be made up for.
+
+In a fresh process a hook acts right after its library was imported: what is imported later takes from it what the hook
+has put there. A fork has both behind it, so the order in which they came has to be known.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import random
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+_MOST_DRAWN = 1000
+
+
+class NotInstalled(BaseException):
+    """A module that belongs to no installed package was about to be imported. No ``Exception``: nobody catches it."""
+
+
+@dataclass
+class Preloaded:
+    """``before``: the modules of a process that has imported nothing for the script yet.
+
+    ``drawn``: so many numbers of 32 bits were drawn from ``random`` meanwhile, as rich does for its styles, and
+    ``drawn_by_numpy`` from NumPy's global generator, as JAX does for its patience.
+    ``completed``: libraries that have hooks, in the order in which their imports ended, each with what had taken its
+    names by then: see ``taken_by_now``.
+    """
+
+    before: frozenset[str]
+    completed: list[tuple[str, frozenset[str]]] = field(default_factory=list)
+    drawn: int = 0
+    drawn_by_numpy: int = 0
+
+    def note(self, module: ModuleType) -> None:
+        """To be called when the import of a library that has hooks has ended."""
+        self.completed.append((module.__name__, taken_by_now()))
+
+
+def taken_by_now() -> frozenset[str]:
+    """The modules whose imports are done, and of each that has begun its names so far, as ``module:name``.
+
+    One that has begun may yet take what a hook puts into the library that it has just imported.
+    """
+    found: set[str] = set()
+    for name, module in list(sys.modules.items()):
+        names = vars(module) if issubclass(type(module), ModuleType) else {}  # asking a lazy module may import it
+        if getattr(names.get("__spec__"), "_initializing", False):
+            found.update(f"{name}:{own}" for own in names)
+        else:
+            found.add(name)
+    return frozenset(found)
+
+
+def drawn_since(state: object) -> int | None:
+    """How many numbers of 32 bits ``random`` has given since that state of it; None where that are too many to count.
+
+    A fresh process draws as many after it is seeded, as long as none is drawn until it suits.
+    """
+    then, now = random.Random(), random.getstate()
+    then.setstate(state)  # type: ignore[arg-type]
+    return _draws_until(lambda: then.getstate()[1] == now[1], lambda: then.getrandbits(32))
+
+
+def _draws_until(is_there: Callable[[], bool], draw: Callable[[], object]) -> int | None:
+    for count in range(_MOST_DRAWN):
+        if is_there():
+            return count
+        draw()
+    return None
+
+
+class GlobalGenerator:
+    """Counts what is drawn from NumPy's global generator, from the import of ``NAME`` on, which makes it."""
+
+    NAME = "numpy.random.mtrand"
+
+    def __init__(self) -> None:
+        self._made: tuple[Any, Any] | None = None
+
+    def note(self, mtrand: Any) -> None:
+        """To be called when the import of that module has ended."""
+        self._made = mtrand, mtrand.get_state()
+
+    def drawn(self) -> int | None:
+        """As ``drawn_since``."""
+        if self._made is None:
+            return 0
+        mtrand, state = self._made
+        then, now = mtrand.RandomState(), _plain(mtrand.get_state())
+        then.set_state(state)
+        return _draws_until(lambda: _plain(then.get_state()) == now, lambda: then.bytes(4))
+
+
+def _plain(state: Any) -> tuple[object, ...]:
+    return state[1].tobytes(), *state[2:]
+
+
+here: Preloaded | None = None
+"""Of this process; None in one that started fresh."""
+
+
+class InstalledOnly(importlib.abc.MetaPathFinder):
+    """Goes before all other finders, and raises ``NotInstalled`` where they find a module outside of ``folders``.
+
+    ``refused``: which those were: a library may have caught the error, and done without the module.
+    """
+
+    def __init__(self, folders: Collection[str]) -> None:
+        self._folders = tuple(folders)
+        self.refused: list[str] = []
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec that the next finders give."""
+        for finder in list(sys.meta_path):
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if not self._is_installed(spec):
+                    self.refused.append(fullname)
+                    raise NotInstalled(f"{fullname} lies in no installed package")
+                return spec
+        return None
+
+    def strangers(self) -> list[str]:
+        """Modules that are there already, such as ``sitecustomize``, and belong to no installed package."""
+        main, own = sys.modules.get("__main__"), __name__.partition(".")[0]  # which has another name, too
+        theirs = [name for name, module in sys.modules.items() if module is not main and name.partition(".")[0] != own]
+        files = {name: getattr(sys.modules[name], "__file__", None) for name in theirs}
+        return [name for name, file in files.items() if isinstance(file, str) and not file.startswith(self._folders)]
+
+    def _is_installed(self, spec: importlib.machinery.ModuleSpec) -> bool:
+        if spec.origin in ("built-in", "frozen"):
+            return True
+        places = [spec.origin] if spec.origin and spec.has_location else list(spec.submodule_search_locations or ())
+        if not places:  # made by a program, as six makes six.moves
+            maker = sys.modules.get(type(spec.loader).__module__)
+            places = [getattr(maker, "__file__", None) or ""] if spec.loader is not None else []
+        return bool(places) and all(place.startswith(self._folders) for place in places)
