@@ -80,7 +80,8 @@ def measurement_document(measurement: Measurement) -> dict[str, Any]:
             document[field.name] = plain(getattr(measurement, field.name))
     if measurement.unit != _SAMPLES:
         document["cpu_s_per_sample"] = None
-    document["card"] = plain(asdict(measurement.card)) if measurement.card is not None else None
+    for name, record in (("card", measurement.card), ("reference", measurement.reference)):
+        document[name] = plain(asdict(record)) if record is not None else None
     document["knobs"] = [knob_document(report) for report in measurement.knobs]
     return document
 

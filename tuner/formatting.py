@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
 from tuner.analysis.checks import Check, CheckKind
 from tuner.analysis.stats import Noninferiority
-from tuner.model import Device, Ratio, Script, Shift, Side, Trial, Value, baseline_of
+from tuner.model import Device, Phase, Ratio, Rotated, Script, Shift, Side, Trial, Value, baseline_of
 
 AS_WRITTEN = "as written"
 _SKIPS_SHOWN = 0.005
@@ -44,7 +44,9 @@ def remarks_of(trials: Iterable[Trial]) -> tuple[str, ...]:
 
 
 def run_text(trial: Trial) -> str:
-    """What was run: a config, or the side of the loop that a probe ran."""
+    """What was run: a config, the side of the loop that a probe ran, or what a rotation is of."""
+    if trial.phase is Phase.ROTATION:
+        return f"{trial.why}, by turns" if trial.why else "configs in one process, by turns"
     return SIDE_TEXT[trial.side] if trial.side is not None else config_text(trial.config)
 
 
@@ -54,6 +56,8 @@ def result_text(trial: Trial) -> str:
     if outcome is None:
         return "unfinished"
     measurement = outcome.measurement
+    if outcome.rotation:
+        return rotation_text(outcome.rotation)
     if not outcome.complete or measurement is None:
         kind = str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
@@ -65,6 +69,24 @@ def result_text(trial: Trial) -> str:
     if measurement.compile_cache:
         text += f", {measurement.compile_cache} compile cache"
     return text if measurement.steady else f"{text}, unsteady"
+
+
+def rotation_text(rotation: Sequence[Rotated]) -> str:
+    """What a rotation came to: how many configs it ranked, and which first. No proof of anything."""
+    gains = {each.config: each.gain for each in rotation if each.gain is not None}
+    if not gains:
+        return "none ranked"
+    first = max(gains, key=lambda config: gains[config].ratio)
+    count = f"{len(gains)} of {len(rotation)}" if len(gains) < len(rotation) else str(len(gains))
+    return f"{count} ranked, first {config_text(first)} (about {gain_text(gains[first].ratio)}, no proof)"
+
+
+def rotated_text(rotated: Rotated) -> str:
+    """What a rotation said of one config."""
+    name, gain = config_text(rotated.config), rotated.gain
+    if gain is None:
+        return f"{name}: {rotated.fault}"
+    return f"{name}: {ratio_text(gain)}"
 
 
 def script_text(script: Script) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,58 +12,9 @@ from tuner.child.records import KnobReport as KnobReport
 from tuner.child.records import Knowledge, ProbeSide
 from tuner.child.records import Value as Value
 from tuner.child.records import WeightChange as WeightChange
-
-
-def same_value(one: Value | None, other: Value | None) -> bool:
-    """Whether two values are one choice: True is not 1, and 1 is not 1.0."""
-    return type(one) is type(other) and one == other
-
-
-class Config(Mapping[str, Value]):
-    """Knob → value, immutable and hashable. A knob that is absent stays as the script wrote it.
-
-    It keeps the order in which knobs were given, for display; equality disregards order, and goes by ``same_value``,
-    with any other mapping, too. A config without knobs is false.
-    """
-
-    __slots__ = ("_hash", "_values")
-
-    def __init__(self, values: Mapping[str, Value] | None = None, /, **knobs: Value) -> None:
-        self._values: dict[str, Value] = {**(values or {}), **knobs}
-        self._hash = hash(_identity(self._values))
-
-    def __getitem__(self, knob: str) -> Value:
-        return self._values[knob]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Mapping):
-            return NotImplemented
-        return len(self) == len(other) and all(
-            knob in other and same_value(value, other[knob]) for knob, value in self._values.items()
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        return f"Config({self._values!r})"
-
-    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Value]]]:
-        return Config, (self._values,)
-
-
-def _identity(values: Mapping[str, Value]) -> frozenset[tuple[str, type, Value]]:
-    return frozenset((knob, type(value), value) for knob, value in values.items())
-
-
-BASELINE = Config()
-"""The script as written."""
+from tuner.config import BASELINE as BASELINE
+from tuner.config import Config as Config
+from tuner.config import same_value as same_value
 
 
 class OutcomeKind(StrEnum):
@@ -156,6 +107,19 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Rotated:
+    """What a rotation said of a config: its gain over the script as written, by ``pairs`` of turns in one process.
+
+    It ranks configs, and proves nothing. ``gain`` is None where it has none; ``fault`` says why.
+    """
+
+    config: Config
+    gain: Ratio | None
+    pairs: int
+    fault: str = ""
+
+
+@dataclass(frozen=True)
 class Measurement:
     """A trial's figures, derived from its raw blocks and facts. ``rate`` is in ``unit`` (samples or steps) per second,
     and so are the ends of its interval, ``low`` and ``high``.
@@ -225,6 +189,7 @@ class Outcome:
 
     ``knowledge`` is what the child saw of the script in this trial. ``seconds`` is from the launch to the end.
     ``traceback_text`` is as plain Python prints it; ``with_ours`` has autotune's own frames, "" where none are in it.
+    ``rotation``: the configs that took turns in the trial's process, empty in all trials but those of that phase.
     """
 
     kind: OutcomeKind
@@ -235,6 +200,7 @@ class Outcome:
     knowledge: Knowledge = field(default_factory=Knowledge)
     seconds: float = 0.0
     with_ours: str = ""
+    rotation: tuple[Rotated, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -245,15 +211,21 @@ class Outcome:
 class Phase(StrEnum):
     """Which part of a study a trial belongs to. An anchor is the baseline again, to see whether the machine drifts.
 
-    A probe runs one side of the loop by itself: it says what holds the script up, and nothing of a config.
+    A probe runs one side of the loop by itself: it says what holds the script up, and nothing of a config. In a
+    rotation several configs take turns in one process: it says which ones are worth a trial.
     """
 
     BASELINE = "baseline"
     PROBE = "probe"
+    ROTATION = "rotation"
     SEARCH = "search"
     ANCHOR = "anchor"
     SCREEN = "screen"
     FINALS = "finals"
+
+
+SIDELINES = frozenset({Phase.PROBE, Phase.ROTATION})
+"""Phases whose trials are no runs of one config: they say nothing of the one that they began with."""
 
 
 class Side(StrEnum):

@@ -19,11 +19,11 @@ from tuner.cli.tables import WIDE, drawn
 from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, TrialStarted
 from tuner.export import PROFILE
 from tuner.export.profile import read
-from tuner.model import LeftOut, Phase, Trial, Verdict
+from tuner.model import Config, LeftOut, Phase, Ratio, Rotated, Trial, Verdict
 from tuner.objective import RATE
 from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
-from tuner.progress.state import State
+from tuner.progress.state import State, row_of, started_text
 from tuner.report.summary import summary
 from tuner.report.trials import TrialsReport
 from tuner.result import StudyResult
@@ -157,6 +157,23 @@ def test_the_table_of_trials(name: str, trials: Sequence[Trial]) -> None:
     written = io.StringIO()
     Console(file=written, width=WIDE).print(drawn(TrialsReport(trials, RATE).table()))
     check(f"{name}.txt", "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines()))
+
+
+def test_a_rotation_is_shown_as_what_it_is() -> None:
+    """A line while the study runs, a row and footnotes of the table, and what the summary says of it."""
+    said = (
+        Rotated(Config(precision="bf16", channels_last=True), Ratio(1.83, 1.71, 1.96), 5),
+        Rotated(Config(threads=1), Ratio(0.62, 0.55, 0.7), 5),
+        Rotated(Config(optimizer="fused"), None, 0, "the process ended while it had its turn"),
+    )
+    outcome = replace(made_up.BASELINE.outcome, rotation=said)  # type: ignore[type-var]
+    trial = Trial(30, Phase.ROTATION, Config(), "3 configs in one process", outcome)
+    trials = (*made_up.TRIALS, trial)
+    row, report = row_of(trial, None, best=False), TrialsReport(trials, RATE)
+    told = summary(replace(made_up.RESULT, trials=trials), {}, "").splitlines()
+    shown = [started_text(trial), f"{row.config}: {row.result}", "  ".join(report.table().rows[-1])]
+    lines = [*shown, *report.footnotes(), *(line for line in told if "in one process" in line)]
+    check("rotation.txt", "".join(f"{line.rstrip()}\n" for line in lines))
 
 
 def test_the_trials_as_json() -> None:

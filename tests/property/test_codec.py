@@ -26,6 +26,8 @@ from tuner.model import (
     Measurement,
     Outcome,
     OutcomeKind,
+    Ratio,
+    Rotated,
     Value,
     WeightChange,
 )
@@ -52,6 +54,10 @@ INPUTS = st.lists(st.tuples(FLOATS, FLOATS), max_size=2).map(tuple)
 GRADIENTS = st.builds(FirstGradient, FLOATS, FLOATS, st.booleans(), st.booleans(), INPUTS)
 LOSSES = st.builds(LossSeries, TEXT, TEXT, st.lists(st.tuples(FLOATS, FLOATS), max_size=3).map(tuple))
 CHANGES = st.builds(WeightChange, TEXT, st.integers(), FLOATS, TEXT)
+ROTATED = st.builds(
+    Rotated, st.dictionaries(KEYS, VALUES, max_size=2).map(Config),
+    st.none() | st.builds(Ratio, FLOATS, FLOATS, FLOATS), st.integers(), TEXT,
+)  # fmt: skip
 MEASUREMENTS = st.builds(
     Measurement,
     **dict.fromkeys(("rate", "low", "high", "steps_per_s", "first_step_s"), FLOATS),
@@ -99,7 +105,7 @@ KNOWLEDGE = st.builds(
 )
 OUTCOMES = st.builds(
     Outcome, st.sampled_from(OutcomeKind), TEXT, TEXT, TEXT, st.none() | MEASUREMENTS,
-    KNOWLEDGE, FLOATS,
+    KNOWLEDGE, FLOATS, TEXT, st.lists(ROTATED, max_size=2).map(tuple),
 )  # fmt: skip
 
 
@@ -170,7 +176,8 @@ def test_a_measurement_of_an_earlier_version_is_read(measurement: Measurement) -
 @given(OUTCOMES, st.data())
 def test_an_outcome_that_lacks_a_field_is_told(outcome: Outcome, data: st.DataObject) -> None:
     fields = json.loads(codec.encode_outcome(outcome))
-    del fields[data.draw(st.sampled_from(sorted(fields.keys() - {"with_ours"})))]  # earlier versions had none
+    required = fields.keys() - {"with_ours", "rotation"}  # earlier versions had none
+    del fields[data.draw(st.sampled_from(sorted(required)))]
     with pytest.raises(ValueError):
         codec.decode_outcome(json.dumps(fields))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tuner.model import Measurement, Phase, Trial
+from tuner.model import SIDELINES, Measurement, Trial
 
 COMPILE = "compile"
 COLD, WARM = "cold", "warm"
@@ -26,7 +26,7 @@ def with_cold_starts(trials: Iterable[Trial]) -> list[Trial]:
     completed = []
     for trial in trials:
         measurement = trial.measurement
-        if measurement is not None and measurement.compile_cache == COLD and trial.phase is not Phase.PROBE:
+        if measurement is not None and measurement.compile_cache == COLD and trial.phase not in SIDELINES:
             cold.append((trial, measurement.first_step_s))
             completed.append(trial)
         elif measurement is not None and measurement.compile_cache:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tuner.errors import ObjectiveError
-from tuner.model import Block, Measurement, Outcome, Phase, Shift, Trial
+from tuner.model import SIDELINES, Block, Measurement, Outcome, Phase, Shift, Trial
 from tuner.objective import Objective
 
 _ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
@@ -128,10 +128,11 @@ class BaselineTrack:
         """The trial's ratio to the baseline's score at its number, above 1 for better.
 
         None without a score, without any run of the baseline, where it is counted in another unit than the baseline's
-        (samples against steps), and for a probe: one side of the loop is no config. By turns it is drawn towards 1 by
-        what its interval leaves open: the fastest of many rough figures is a lucky one.
+        (samples against steps), and for a probe or a rotation: neither is a run of one config.
+        By turns it is drawn towards 1 by what its interval leaves open: the fastest of many rough figures is a lucky
+        one.
         """
-        if trial is None or trial.phase is Phase.PROBE:
+        if trial is None or trial.phase in SIDELINES:
             return None
         if trial.measurement is not None and self._unit not in (None, trial.measurement.unit):
             return None

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from tuner.analysis.resources import CpuUse, ResourceSample, card_use, cpu_use, held_bytes, lost_share, peak_host_bytes
+from tuner.analysis.rotation import of_the_script_as_written
 from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
 from tuner.analysis.turns import Turn, gain_interval, pairs_of_turns
@@ -44,7 +45,8 @@ NOTHING_BESIDE = Beside()
 def measurement_of(
     entries: Sequence[Entry], samples: Sequence[ResourceSample], beside: Beside = NOTHING_BESIDE
 ) -> Measurement | None:
-    """The trial's figures, or None where too few blocks were read to speak of a rate."""
+    """The trial's figures, or None where too few blocks were read to tell a rate; the script's own of a rotation."""
+    entries = of_the_script_as_written(entries)
     with_validation = _with_validation(entries, beside.entries) if beside.entries else None
     chosen, in_window = _chosen_blocks(entries, with_validation)
     if len(chosen) < MIN_BLOCKS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .precision import rate_of, relative_half_width
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
-from .turns import Turns
+from .turns import LEAD_IN_S, TurnGiver
 from .watch import Pause
 
 # What recurs after fewer steps than this (a frozen teacher, the scores of a full-batch script) is part of the step.
@@ -30,11 +30,6 @@ _T_HOPELESS = 4.773
 STEPS_BETWEEN_WAITS = 8
 """Of a block on a device that works behind the script's back. A wait for it takes away the lead that the script had:
 what the script does itself in a step (fetches, launches) then shows once a block, where it would have been hidden."""
-LEAD_IN_S = 0.1
-"""At the start of a turn, so long nothing is measured where others make a loop's batches. A request to a disk or a
-network that was under way came back meanwhile: what was made of it lies ready by then, and is counted as such."""
-SHORT_LEAD_IN_S = 0.03
-"""Where nothing is seen to lie ready: a thread of the script's own may have made something all the same."""
 _LONGEST = 8
 """Times ``block_s``, after which such a block ends all the same: steps of seconds would make it endless."""
 
@@ -104,7 +99,7 @@ class StepClock:
         self.asynchronous = False
         self.on_block: Callable[[], None] = lambda: None
         self.ready: Callable[[], float | None] = lambda: None
-        self.turns: Turns | None = None
+        self.turns: TurnGiver | None = None
         self.on_held: Callable[[float], None] = lambda seconds: None
         self._turn_s = 0.0
         self._stock_was_seen = False
@@ -230,7 +225,7 @@ class StepClock:
         self._phase_steps += count
         if self._is_led_in():
             return self.complete
-        if self._validating or self._is_long_enough(self._clock() - self._block_started):
+        if self._validating or self._is_long_enough(self._clock() - self._block_started + self._turn_s):
             self._close_block(flagged=self._validating)
             self._training_again()
             self._advance()
@@ -250,8 +245,9 @@ class StepClock:
         self._turn_s = 0.0
         self._phase_started += held_s
         self._block_started += held_s
-        if self._stock_was_seen or self._steps_are_short:
-            self._lead_in_ends = self._clock() + (LEAD_IN_S if self._stock_was_seen else SHORT_LEAD_IN_S)
+        lead_in_s = turns.lead_in_s(stock=self._stock_was_seen, short=self._steps_are_short)
+        if lead_in_s:
+            self._lead_in_ends = self._clock() + lead_in_s
         if not self._steps:
             self._ready_at_start = self.ready()
         self.on_held(held_s)
@@ -276,7 +272,7 @@ class StepClock:
         self._steps, self._counted, self._carried_s = 0, _Count(), 0.0
 
     def _is_long_enough(self, seconds: float) -> bool:
-        """Whether a block of so many seconds, as the script's own thread sees them, may end."""
+        """Whether a block that is so long, with those before it in its turn, may end. By the script's own thread."""
         if not self.asynchronous or self._steps >= STEPS_BETWEEN_WAITS:
             return seconds >= self._window.block_s
         return seconds >= _LONGEST * self._window.block_s
@@ -308,19 +304,19 @@ class StepClock:
             self._carried_s = 0.0
         if seconds > 0:
             wait_s = min(counted.wait_s, seconds)
-            self._recorder.emit(
-                Block(
-                    self.phase, self._steps, counted.samples, seconds, wait_s, flagged, self._ready_at_start, ready,
-                    counted.tokens, counted.starts, min(counted.start_s, wait_s),
-                    self.turns.current if self.turns is not None else 0,
-                )
+            block = Block(
+                self.phase, self._steps, counted.samples, seconds, wait_s, flagged, self._ready_at_start, ready,
+                counted.tokens, counted.starts, min(counted.start_s, wait_s), self.turns.current if self.turns else 0,
             )  # fmt: skip
+            self._recorder.emit(block)
+            if self.turns is not None:
+                self.turns.measured(block)
             if flagged:
                 self._phase_started += seconds  # what was set apart is neither warm-up nor window
             elif self.phase is Phase.WINDOW:
                 amount = counted.samples if self.total_samples else float(self._steps)
                 self._blocks.append((amount, seconds))
-                self._turn_s += seconds
+                self._turn_s += seconds if self.turns is not None else 0.0
                 # A lead-in that nothing asks for isn't worth a step that takes a good part of a turn.
                 self._steps_are_short = seconds <= LEAD_IN_S * self._steps
             self.on_block()
@@ -349,7 +345,8 @@ class StepClock:
         self._phase_started = now
         self._phase_steps = 0
         self._blocks = []
-        self._turn_s = math.inf  # the first turn begins with the window
+        begins = self.turns is not None and phase is Phase.WINDOW
+        self._turn_s = self._window.block_s if begins else 0.0  # the first turn begins with the window
 
     def _is_hopeless(self) -> bool:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""

@@ -16,15 +16,17 @@ from typing import ClassVar, get_args
 from .counts import EpochUse, RowPlace, ScalerCounts, Schedule
 from .learned import FirstGradient as FirstGradient
 from .learned import Loss as Loss
+from .learned import Metric as Metric
 from .learned import WeightChange as WeightChange
+from .turn_records import LeftRotation as LeftRotation
+from .turn_records import SwitchedTo as SwitchedTo
+from .turn_records import TurnEnd as TurnEnd
 from .watch import Pause, Silences, Watch
 from .words import Evidence as Evidence
 from .words import Mode as Mode
 from .words import Phase as Phase
 from .words import ProbeSide as ProbeSide
-
-Value = bool | int | float | str
-"""What a knob may be set to."""
+from .words import Value as Value
 
 
 def plain_value(value: object) -> Value:
@@ -180,7 +182,8 @@ class ChildRequest:
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
     child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
     doesn't take effect ends the script. ``without`` are the watches to leave out. ``hidden``: paths of trials that are
-    alive beside this one, which aren't there for it.
+    alive beside this one, which aren't there for it. ``rotation``: configs that take turns in its window. ``spared_s``:
+    seconds that a fork server had spent for it before.
     """
 
     mode: Mode = Mode.TRIAL
@@ -203,6 +206,8 @@ class ChildRequest:
     strict: bool = False
     without: tuple[Watch, ...] = ()
     hidden: tuple[str, ...] = ()
+    spared_s: float = 0.0
+    rotation: tuple[Mapping[str, Value], ...] = ()
 
 
 # Records, in the order in which a trial sends them. ``kind`` is the record's name on the wire.
@@ -230,10 +235,11 @@ class FrameworkSeen:
 
 @dataclass(frozen=True)
 class FirstStep:
-    """Seconds from the launch to the end of the first step."""
+    """Seconds from the launch to the end of the first step; a fork server had spent ``spared_s`` of them before it."""
 
     kind: ClassVar[str] = "first_step"
     seconds: float
+    spared_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -262,33 +268,12 @@ class Block:
 
 
 @dataclass(frozen=True)
-class TurnEnd:
-    """The child waits between two steps, until it is given its next turn. ``enough``: its window is as long as was
-    asked for; ``whole``: it holds what a window has to, however long it is.
-    """
-
-    kind: ClassVar[str] = "turn"
-    enough: bool
-    whole: bool = False
-
-
-@dataclass(frozen=True)
 class TrainingPause:
     """Training pauses for what may take long without a step: that ``begins``, or else has ended."""
 
     kind: ClassVar[str] = "pause"
     pause: Pause
     begins: bool
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure of the script's own: from ``tuner.report``, or the first and last that a logger or trainer was given."""
-
-    kind: ClassVar[str] = "metric"
-    name: str
-    value: float
-    samples: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -394,7 +379,8 @@ class Exit:
 
 Record = (
     Hello | FrameworkSeen | FirstStep | Block | TurnEnd | TrainingPause | Loss | Metric | FirstGradient | WeightChange
-    | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit
+    | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit | SwitchedTo
+    | LeftRotation
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {record.kind: record for record in get_args(Record)}
 """By their names on the wire."""

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, SupportsFloat
 
 from . import devices
 from .applied import AppliedRun
@@ -20,9 +20,13 @@ from .clock import StepClock
 from .facts import ScriptFacts
 from .knobs import Knobs
 from .metrics import Metrics
+from .participants import ClockHooks as ClockHooks
+from .participants import ExitListener as ExitListener
+from .participants import ScriptOptions as ScriptOptions
 from .recorder import Recorder
-from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, TrainingPause, Value, WindowEnd
+from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, TrainingPause, WindowEnd
 from .reported import ReportedSamples
+from .rotation import Rotation
 from .user_modules import UserModules
 from .watch import KNOBS_OF, Pause, Watch
 
@@ -33,46 +37,6 @@ LEAVING_S = 5.0
 
 class StopTrial(BaseException):
     """Unwinds the user's script once the window is complete. Not an Exception: ``except Exception`` lets it by."""
-
-
-class ClockHooks(Protocol):
-    """What the clock asks of the framework that trains; see ``StepClock``."""
-
-    def synchronize(self) -> None:
-        """Waits until the device is done with all that it was given; called when a block ends."""
-
-    def activity(self) -> int:
-        """A number that changes with whatever a steady window must not hold: a compilation, a skipped fp16 step."""
-        return 0
-
-    def on_block(self) -> None:
-        """Called after each block: the place to read what makes the device wait, such as the loss."""
-
-    def ready(self) -> float | None:
-        """Samples that lie ready for the loop: made, and not fetched yet. None where that can't be seen."""
-        return None
-
-
-class ScriptOptions(Protocol):
-    """The options that the script itself has for knobs."""
-
-    def value(self, knob: str) -> Value | None:
-        """What the option of the knob's name holds; None where there is none."""
-        return None
-
-    def observe(self) -> None:
-        """Adds what was seen of them to the facts; called after the adapters."""
-        return
-
-
-class ExitListener(Protocol):
-    """Is told how the trial ends."""
-
-    def script_ended(self) -> None:
-        """The script ended by itself, without an error."""
-
-    def leaving(self) -> None:
-        """The process is about to leave without the script's exit handlers."""
 
 
 class _NoOptions(ScriptOptions):
@@ -97,6 +61,7 @@ class Session:
         self.facts = ScriptFacts(without=list(request.without))
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
+        self.rotation: Rotation | None = None
         self._modules = UserModules(request.folder)
         self.exit_listeners: list[ExitListener] = []
         self.observers: list[Callable[[], None]] = []
@@ -171,6 +136,16 @@ class Session:
             self.clock.activity = lambda: hooks.activity() + self._reported.changes
             self.clock.on_block = hooks.on_block
             self.clock.ready = hooks.ready
+            self._rotate(hooks)
+
+    def _rotate(self, hooks: ClockHooks) -> None:
+        """Has configs take turns in the window, where that was asked for."""
+        if self.request.rotation and self.rotation is None:
+            self.rotation = Rotation(self.recorder, self.request.rotation, hooks.switcher(), self._refuse_rotation)
+            self.clock.turns = self.rotation
+
+    def _refuse_rotation(self, why: str) -> None:
+        self.fail("unsupported", f"no rotation: {why}")
 
     def may_be_of(self, framework: str) -> bool:
         """Whether no other framework trains here: what this one's adapter sees is worth something."""
@@ -227,6 +202,11 @@ class Session:
             self._step(count)
 
     @property
+    def counts_its_steps(self) -> bool:
+        """Whether the script's own steps are counted, and those of its framework are not."""
+        return self._own_steps > 0
+
+    @property
     def samples_are_reported(self) -> bool:
         """Whether the samples are counted by the script's own word."""
         return self._reported.any and (self._own_steps > 0 or self._reported.tell_of_steps)
@@ -259,6 +239,8 @@ class Session:
         if self._first_loss is None:
             self._first_loss = site
         if site == self._first_loss and not math.isfinite(value):
+            if self.rotation is not None and self.rotation.diverged():
+                return
             self.fail("nan", f"the training loss became {value}")
             self.stop("the loss is not finite", complete=False)
 
@@ -292,7 +274,8 @@ class Session:
         if self.stopped:
             raise StopTrial
         if self.clock.total_steps == 0:
-            self.recorder.emit(FirstStep(time.monotonic() - self._started))
+            spared_s = self.request.spared_s
+            self.recorder.emit(FirstStep(time.monotonic() - self._started + spared_s, spared_s))
             if self.measuring:
                 # In every trial, although the baseline's alone are sent: what it leaves of the heap made numpy's
                 # temporary arrays, and so the script as written, 7 to 10% faster than the same script under a config.

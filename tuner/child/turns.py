@@ -8,16 +8,48 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Protocol
 
 from .recorder import Recorder
-from .records import TurnEnd
+from .records import Block, TurnEnd
 
 END = 0
 """Instead of a turn's number: there are no more, and the window is complete."""
 
 
-class Turns:
-    """The child's side. ``current``: the number of the turn; 0 before the first one. ``ended``: no other will come."""
+LEAD_IN_S = 0.1
+"""At the start of a turn, so long nothing is measured where others make a loop's batches. A request to a disk or a
+network that was under way came back meanwhile: what was made of it lies ready by then, and is counted as such."""
+SHORT_LEAD_IN_S = 0.03
+"""Where nothing is seen to lie ready: a thread of the script's own may have made something all the same."""
+
+
+class TurnGiver(Protocol):
+    """Gives a window its turns. ``current``: the number of the turn; 0 before the first one. ``ended``: no other will
+    come.
+    """
+
+    current: int
+    ended: bool
+
+    def wait(self, *, enough: bool, whole: bool) -> float:
+        """Ends the turn and waits for the next one; how long that was, in seconds. See ``TurnEnd``."""
+        ...
+
+    def measured(self, block: Block) -> None:
+        """A block ended, of whatever phase."""
+        return
+
+    def lead_in_s(self, *, stock: bool, short: bool) -> float:
+        """For how long nothing is measured at the start of a turn, at least for a step; 0 where everything is.
+
+        ``stock``: whether batches are seen to lie ready. ``short``: whether steps are much shorter than a turn.
+        """
+        return LEAD_IN_S if stock else SHORT_LEAD_IN_S if short else 0.0
+
+
+class Turns(TurnGiver):
+    """The child's side of turns that its parent gives."""
 
     def __init__(self, recorder: Recorder, descriptor: int) -> None:
         self._recorder = recorder
@@ -27,7 +59,7 @@ class Turns:
         self.ended = False
 
     def wait(self, *, enough: bool, whole: bool) -> float:
-        """Ends the turn and waits for the next one; how long that was, in seconds. See ``TurnEnd``."""
+        """As ``TurnGiver.wait``."""
         if self.ended or os.getpid() != self._pid:
             return 0.0
         began = time.perf_counter()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+Value = bool | int | float | str
+"""What a knob may be set to."""
+
 
 class Evidence(StrEnum):
     """What observation says of a knob that was asked for."""

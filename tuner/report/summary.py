@@ -69,13 +69,16 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
         parts.append(_cautions(winner, result.tiers, result.screened))
     parts.append(_best_of_tiers(result.bests))
     parts += [_accuracy(result.screened), [shift_text(shift) for shift in result.shifts]]
-    parts += [_left_out(result.left_out), _failures(result.trials)]
+    parts += [_left_out(result.left_out), _failures(result.trials), _cut_short(result.trials)]
     parts.append(_next(result, files, profile))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def _verdict(result: StudyResult) -> list[str]:
     ended = f"{count_text(len(result.trials), 'trial')} in {seconds_text(result.seconds)}; {result.why or 'done'}"
+    ranked = {each.config for trial in result.trials if trial.outcome for each in trial.outcome.rotation if each.gain}
+    if ranked:
+        ended = f"{ended}; {count_text(len(ranked), 'config')} ranked in one process"
     winner = result.winner
     if winner is None:
         return [*_unproven(result), ended]
@@ -132,10 +135,11 @@ def _unproven(result: StudyResult) -> list[str]:
         ended = "it was not shown to learn as well as the script as written"
     elif failed:
         ended = "it failed in the finals"
-    return [
+    lines = [
         f"not proven: {ended}",
         f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the script as written",
     ]
+    return [*lines, f"that is no more than a hint: {result.cannot_tell}"] if result.cannot_tell else lines
 
 
 def _fault(result: StudyResult) -> list[str]:
@@ -251,18 +255,28 @@ def _failures(trials: Sequence[Trial]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for trial in trials:
         outcome = trial.outcome
-        if outcome is not None and not outcome.complete:
+        if outcome is not None and not outcome.complete and outcome.kind is not OutcomeKind.UNFINISHED:
             kind = "" if outcome.kind is OutcomeKind.INFEASIBLE else str(outcome.kind)
             name = ": ".join(dict.fromkeys(part for part in (kind, outcome.reason) if part))
             groups.setdefault(name or str(outcome.kind), []).append(run_text(trial))
     if not groups:
         return []
-    rows = []
-    for name, runs in sorted(groups.items(), key=lambda group: -len(group[1])):
-        more = f"; {len(runs) - _EXAMPLES} more" if len(runs) > _EXAMPLES else ""
-        rows.append((f"  {len(runs)} {name}", "; ".join(runs[:_EXAMPLES]) + more))
+    most_first = sorted(groups.items(), key=lambda group: -len(group[1]))
+    rows = [(f"  {len(runs)} {name}", _examples(runs)) for name, runs in most_first]
     failed = sum(len(runs) for runs in groups.values())
     return [f"{failed} of {count_text(len(trials), 'trial')} failed", *_columns(rows)]
+
+
+def _examples(runs: Sequence[str]) -> str:
+    more = f"; {len(runs) - _EXAMPLES} more" if len(runs) > _EXAMPLES else ""
+    return "; ".join(runs[:_EXAMPLES]) + more
+
+
+def _cut_short(trials: Sequence[Trial]) -> list[str]:
+    """The trials that say nothing of their configs, since the study's time was up."""
+    runs = [run_text(t) for t in trials if t.outcome is not None and t.outcome.kind is OutcomeKind.UNFINISHED]
+    count = count_text(len(trials), "trial")
+    return [f"{len(runs)} of {count} had no time to be measured", f"  {_examples(runs)}"] if runs else []
 
 
 def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[str]:

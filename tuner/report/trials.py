@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tuner.analysis.bottleneck import bottleneck_of
@@ -20,6 +21,7 @@ from tuner.formatting import (
     number_text,
     remarks_of,
     result_text,
+    rotated_text,
     run_text,
     seconds_text,
     share_text,
@@ -84,6 +86,7 @@ class TrialsReport:
         lines += [shift_text(shift) for shift in self._track.shifts(MOVED)]
         lines += [f"{AS_WRITTEN}: {remark}" for remark in remarks_of(self.trials)]
         for trial in self.trials:
+            lines += _ranked(trial)
             if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
                 lines.append(f"trial {trial.number}: {trial.outcome.detail}")
         return lines
@@ -122,7 +125,18 @@ class TrialsReport:
             "seconds": outcome.seconds if outcome else None,
             "remarks": list(outcome.knowledge.remarks) if outcome else [],
             "measurement": measurement_document(measurement) if measurement is not None else None,
+            "rotation": [plain(asdict(each)) for each in outcome.rotation] if outcome else [],
         }  # fmt: skip
+
+
+def _ranked(trial: Trial) -> list[str]:
+    """What a rotation said of each config, the fastest first."""
+    rotation = trial.outcome.rotation if trial.outcome is not None else ()
+    if not rotation:
+        return []
+    ranked = sorted(rotation, key=lambda each: -each.gain.ratio if each.gain is not None else math.inf)
+    head = f"trial {trial.number}, by turns in one process, which ranks configs and proves nothing:"
+    return [head, *(f"  {rotated_text(each)}" for each in ranked)]
 
 
 def load_text(measurement: Measurement) -> str:

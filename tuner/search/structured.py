@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.model import BASELINE, Config, Trial, Value
-from tuner.search.history import History, Proposal
+from tuner.search.history import WAITING, History, Proposal
+from tuner.search.rotation import is_outranked, worth_a_trial
 from tuner.space.resolve import Axis
 
-WAITING = 0.06
-"""A loop that waits less than this share of its time gains nothing worth having from its loader."""
+TRIED_FIRST = 3
+"""So many configs of a rotation get trials before the walk begins."""
 CLIMB_ON = 0.98
 """An ordered knob is followed while it doesn't lose more than noise."""
 
@@ -43,6 +44,7 @@ class _Walk:
 
     def steps(self) -> Iterator[Proposal]:
         """The configs to try; whoever takes one must come back with its trial in a new history."""
+        yield from self._ranked_first()
         axes = self._history.axes
         for axis in sorted(axes, key=self._turn):
             if axis.knob.loader and not (self._data_cost_time() or self._has_turned_loader()):
@@ -50,6 +52,20 @@ class _Walk:
             if axis.knob.needs is not None and not axis.knob.needs(self._complete()):
                 continue
             yield from self._climb(axis) if axis.knob.ordered else self._try_all(axis)
+
+    def _ranked_first(self) -> Iterator[Proposal]:
+        """What a rotation ranks highest, each in a trial of its own: the walk goes on from the best of them."""
+        ranking = self._history.ranking
+        for config in worth_a_trial(ranking, WORTH_HAVING, TRIED_FIRST):
+            trial = self._history.find(config)
+            if trial is None:
+                if not self._history.is_ruled_out(config):
+                    place = list(ranking).index(config) + 1
+                    yield Proposal(config, f"number {place} of {len(ranking)} configs in one process")
+                continue
+            own, other = self._history.gain(trial), self._history.gain(self._incumbent)
+            if own is not None and other is not None and own / other > WORTH_HAVING:
+                self._incumbent = trial
 
     def _turn(self, axis: Axis) -> int:
         """When an axis is tried; those of one turn in the space's order."""
@@ -61,7 +77,10 @@ class _Walk:
         return self._history.bottleneck is not None and self._history.bottleneck.bound is Bound.OVERHEAD
 
     def _try_all(self, axis: Axis) -> Iterator[Proposal]:
-        for value in axis.values:
+        for place, value in enumerate(axis.values):
+            # A value is taken back by a trial only where a rotation hasn't ranked the config without it.
+            if place == axis.as_written and self._with(axis, value) in self._history.ranking:
+                continue
             yield from self._attempt(axis, value)
 
     def _climb(self, axis: Axis) -> Iterator[Proposal]:
@@ -92,7 +111,8 @@ class _Walk:
         config = self._with(axis, value)
         trial = self._history.find(config)
         if trial is None:
-            if self._history.is_ruled_out(config):
+            ranking = self._history.ranking
+            if self._history.is_ruled_out(config) or is_outranked(config, self._incumbent.config, ranking):
                 return
             yield Proposal(config, axis.knob.meaning)
             return

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner.analysis.measurement import Beside, all_of, knob_reports, last_of, measurement_of
+from tuner.analysis.rotation import rotation_of
 from tuner.child.records import Evidence, Failure, WindowEnd
 from tuner.child.wire import Entry, decode_request
 from tuner.masking import MASK
-from tuner.model import TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Trial
+from tuner.model import TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Rotated, Trial
 from tuner.storage import codec
 from tuner.storage.folder import OUTCOME, RECORDS, REFERENCE, REFERENCE_RESOURCES, REQUEST, RESOURCES, trial_folder
 from tuner.storage.records import read_records, read_resources
@@ -81,7 +82,16 @@ def _figures(found: Audit, raw: Path, trial: Trial) -> list[str]:
         lines = _differences(outcome.measurement, derived)
     else:
         lines = ["it has no figures, its records give some"] if derived is not None else []
+    if _ranked(outcome.rotation) != _ranked(rotation_of(entries, read_resources(raw / RESOURCES))):
+        lines.append("what it says of the configs of its rotation isn't what its records give")
     return [*lines, *_kind(outcome, entries, derived)]
+
+
+def _ranked(rotation: Sequence[Rotated]) -> list[tuple[Config, int, tuple[float, ...]]]:
+    """What there is to compare of a rotation. Reasons may have had secrets in them."""
+    ends = [(each.gain.ratio, each.gain.low, each.gain.high) if each.gain is not None else () for each in rotation]
+    rounded = [tuple(float(f"{end:.9g}") for end in of) for of in ends]
+    return [(each.config, each.pairs, of) for each, of in zip(rotation, rounded, strict=True)]
 
 
 def _kind(outcome: Outcome, entries: list[Entry], derived: Measurement | None) -> list[str]:

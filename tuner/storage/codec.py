@@ -26,6 +26,7 @@ from tuner.model import (
     OutcomeKind,
     Ratio,
     Reference,
+    Rotated,
     WeightChange,
 )
 
@@ -107,6 +108,7 @@ def encode_outcome(outcome: Outcome) -> str:
             "facts": as_document(outcome.knowledge),
             "seconds": outcome.seconds,
             "with_ours": outcome.with_ours,
+            **({"rotation": [_rotated_fields(each) for each in outcome.rotation]} if outcome.rotation else {}),
         }
     )
 
@@ -125,6 +127,7 @@ def decode_outcome(text: str | bytes) -> Outcome:
             knowledge=read(fields["facts"], "facts"),
             seconds=fields["seconds"],
             with_ours=str(fields.get("with_ours", "")),  # earlier versions stored none
+            rotation=tuple(map(_rotated_of, fields.get("rotation", ()))),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an outcome: {type(error).__name__}: {error}") from error
@@ -193,6 +196,20 @@ def _losses_of(stored: Sequence[Any]) -> tuple[LossSeries, ...]:
 
 def _reference_of(fields: Mapping[str, Any] | None) -> Reference | None:
     return None if fields is None else Reference(**{**fields, "gain": Ratio(**fields["gain"])})
+
+
+def _rotated_fields(rotated: Rotated) -> dict[str, Any]:
+    return {
+        "config": dict(rotated.config), "gain": None if rotated.gain is None else asdict(rotated.gain),
+        "pairs": rotated.pairs, "fault": rotated.fault,
+    }  # fmt: skip
+
+
+def _rotated_of(fields: Mapping[str, Any]) -> Rotated:
+    gain = fields["gain"]
+    return Rotated(
+        Config(fields["config"]), None if gain is None else Ratio(**gain), int(fields["pairs"]), str(fields["fault"])
+    )
 
 
 def _gradient_of(fields: Mapping[str, Any]) -> FirstGradient:

@@ -17,21 +17,23 @@ from tuner.devices.host import host_memory
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of
+from tuner.model import BASELINE, SIDELINES, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted
+from tuner.search.rotation import next_rotation
 from tuner.space.arguments import Placeholder
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, searched
 from tuner.study.execution import TrialExecutor, window_of
+from tuner.study.lengths import rotation_window
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore
 
-LEEWAY = 1.5
-"""So many times what is still to come is kept: on a busy machine runs become longer."""
 SHARE_TOGETHER = 0.8
 """Of the memory that is available, which trials may take that are alive at once."""
+ROTATION_SHARE = 0.5
+"""Of the time for searching, after which a rotation is ended: nobody knows how slow its slowest config is."""
 
 
 @dataclass
@@ -135,28 +137,41 @@ class StudyContext:
             return time.fits(seconds + max(time.reserved_s(), time.proof_s(trial.config, seconds)))
 
         turns = trial.phase in (Phase.SEARCH, Phase.ANCHOR) and self._may_be_alive([BASELINE, trial.config])
+        configs = self._configs_by_turns(trial)
         shorter = turns or (trial.phase is Phase.BASELINE and not self.executor.obstacle)
         window = window_of(trial, self.plan, self.best, self.track.slowest_share(), by_turns=shorter)
+        if configs:
+            window = rotation_window(self.plan, baseline_of(self.trials), len(configs))
         rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
         race = Race(self.track.gain(self.best) if rates else None) if turns else None
         return self._kept(
             [trial],
             lambda: [
                 self.executor.execute(
-                    trial, self.knowledge, window, time_for=time_to_repeat, race=race, ends_by=self._ends_by(trial)
+                    trial, self.knowledge, window, time_for=time_to_repeat, race=race, ends_by=self._ends_by(trial),
+                    rotation=configs,
                 )
             ],
         )[0]
 
+    def _configs_by_turns(self, trial: Trial) -> tuple[Config, ...]:
+        """Those of a rotation: the same ones where one is run again that was interrupted."""
+        if trial.phase is not Phase.ROTATION or self.space is None:
+            return ()
+        return next_rotation(self.space, [each for each in self.trials if each.number < trial.number])
+
     def _ends_by(self, trial: Trial) -> float:
-        """The moment by which a search trial has to be through, so that the proof has its time; none for others.
+        """The moment by which a search trial or a rotation has to be through, so that others have their time; none for
+        the rest.
 
         Nobody knows what it takes to compile a config. It has as long as a usual trial in any case.
         """
         time = self.time
-        if trial.phase not in (Phase.SEARCH, Phase.ANCHOR) or time.left_s is None:
+        if trial.phase not in (Phase.SEARCH, Phase.ANCHOR, Phase.ROTATION) or time.left_s is None:
             return math.inf
-        most_s = max(time.left_s - time.reserved_s(), LEEWAY * time.trial_s())
+        if trial.phase is Phase.ROTATION:
+            return monotonic() + ROTATION_SHARE * (time.search_s() or 0.0)
+        most_s = max(time.left_s - time.reserved_s(), time.trial_s())
         return monotonic() + min(time.left_s, most_s)
 
     def execute_round(self, trials: Sequence[Trial], *, kept_s: float) -> list[Trial]:
@@ -184,7 +199,8 @@ class StudyContext:
             return False
         peaks: dict[Config, int] = {}
         for trial in self.trials:
-            if trial.measurement is not None:
+            # All of a rotation's configs were at home in its process, and the weights twice.
+            if trial.measurement is not None and trial.phase is not Phase.ROTATION:
                 peaks[trial.config] = max(peaks.get(trial.config, 0), trial.measurement.peak_host_bytes)
         bytes_together = sum(peaks.get(config, peaks.get(BASELINE, 0)) for config in configs)
         return bytes_together <= SHARE_TOGETHER * (host_memory()[1] + self.executor.kept_bytes)
@@ -220,7 +236,7 @@ class StudyContext:
         unknown = measurement is not None and measurement.cold_first_step_s is None
         if measurement is None or not unknown or measurement.compile_cache in ("", COLD) or self._noted_warm:
             return
-        if self.plan.objective.planned_samples is not None and trial.phase is not Phase.PROBE:
+        if self.plan.objective.planned_samples is not None and trial.phase not in SIDELINES:
             self._noted_warm = True
             self.note(
                 f"trial {trial.number} found {'all that' if measurement.compile_cache == WARM else 'a part of what'} it"

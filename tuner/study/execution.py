@@ -16,8 +16,8 @@ from tuner.child.records import Window
 from tuner.devices.present import kind_of
 from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Outcome, OutcomeKind, Phase, Trial
-from tuner.runner.classify import HOST_OOM, MACHINE_FULL
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.runner.classify import HOST_OOM, KILLED, MACHINE_FULL
 from tuner.runner.request import ByTurns, Runner, TrialRequest, probe_window, screen_window
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
@@ -34,6 +34,8 @@ HOPELESS = 0.6
 """A trial ends early where its rate is sure to stay below this share of the best one's."""
 MEMORY_PAUSE_S = 20.0
 """Before a trial is run again that others left no memory to: they may be through by then. Longer each time."""
+_FORKED = (Phase.ROTATION, Phase.SEARCH, Phase.ANCHOR, Phase.SCREEN, Phase.PROBE)
+"""They rank, look at losses or tell what holds the script up, and may share a fork server; what proves may not."""
 _DISK_FAULTS = frozenset({"disk-full", "unwritable"})
 
 
@@ -56,6 +58,8 @@ class TrialExecutor:
         self._repeats_s = 0.0
         self._turns_work = False
         self._without_reference = 0
+        self.rotates = runner.rotates
+        """Whether configs can take turns in one process."""
         takes_turns = runner.takes_turns and kind_of(plan.device).takes_turns
         self.obstacle = "" if takes_turns else f"no turns are taken on {plan.device.kind}"
 
@@ -68,17 +72,19 @@ class TrialExecutor:
         time_for: Callable[[float], bool],
         race: Race | None = None,
         ends_by: float = math.inf,
+        rotation: Sequence[Config] = (),
     ) -> Outcome:
         """The trial's outcome; its records are in the trial's folder then.
 
         ``knowledge`` is what the child is told of the script. ``time_for`` says whether there is time for another run
         of so many seconds, should this one be contaminated. With a ``race`` it takes turns with the script as written,
-        where it can. ``ends_by``: see ``TrialRequest``. Raises ``Interrupted``, ``StorageError`` and
+        where it can. ``ends_by``, ``rotation``: see ``TrialRequest``. Raises ``Interrupted``, ``StorageError`` and
         ``InfrastructureError``.
         """
-        request = replace(self.request_of(trial, knowledge, window), ends_by=ends_by)
-        if trial.phase is Phase.SCREEN:
-            return self._run([request])[0]  # it compares losses, which no other process changes
+        request = replace(self.request_of(trial, knowledge, window), ends_by=ends_by, rotation=tuple(rotation))
+        if trial.phase in (Phase.SCREEN, Phase.ROTATION):
+            # Losses, which no other process changes; and turns, of which those count that nobody disturbed.
+            return self._run([request])[0]
         run = self._run if race is None or self.obstacle else lambda requests: self._beside(requests[0], race)
         return self._undisturbed(f"trial {trial.number}", [request], time_for, run)[0]
 
@@ -113,7 +119,7 @@ class TrialExecutor:
             trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, given)),
             plan.device, trial.config, knowledge, window, plan.limits, trial.seed,
             trial.side.in_child if trial.side is not None else None, plan.folder / COMPILE_CACHE,
-            plan.without | frozenset(knowledge.without),
+            plan.without | frozenset(knowledge.without), fresh=trial.phase not in _FORKED,
         )  # fmt: skip
 
     def check(self, request: TrialRequest) -> Outcome:
@@ -172,14 +178,13 @@ class TrialExecutor:
 
     def _beside(self, request: TrialRequest, race: Race) -> list[Outcome]:
         """One run, by turns with the script as written; by itself where that gives no evidence."""
-        shutil.rmtree(request.folder, ignore_errors=True)
         written = replace(
             request, folder=self._plan.folder / STANDING, config=BASELINE, seed=None, script=replace(
                 request.script, argv=render(self._plan.script.argv, request.knowledge.given(BASELINE))
             ), window=self._plan.window, compile_cache=self._plan.folder / COMPILE_CACHE, ends_by=math.inf,
             standing=True,
         )  # fmt: skip
-        found = self._runner.run_beside(request, written, self._stop, race)
+        found = self._not_killed([request], lambda: self._runner.run_beside(request, written, self._stop, race))
         measured = [outcome.measurement for outcome in found.outcomes if outcome.complete]
         if any(measurement is not None and measurement.reference is None for measurement in measured):
             self._without_reference += 1
@@ -191,9 +196,25 @@ class TrialExecutor:
 
     def _by_turns(self, requests: Sequence[TrialRequest]) -> list[Outcome]:
         """One run of each, alive at once; one after the other where that gives no evidence."""
+        found = self._not_killed(requests, lambda: self._runner.run_by_turns(requests, self._stop))
+        return self._confirmed(requests, found)
+
+    def _not_killed(self, requests: Sequence[TrialRequest], run: Callable[[], ByTurns]) -> ByTurns:
+        """What a run comes to; what a second one does, where somebody killed a process of the first one.
+
+        Twice is no accident: something kills what is run each time, such as a guard against full memory that isn't the
+        kernel's own. Of a rotation what was measured stays: trials of its configs decide.
+        """
         for request in requests:
             shutil.rmtree(request.folder, ignore_errors=True)
-        return self._confirmed(requests, self._runner.run_by_turns(requests, self._stop))
+        found = run()
+        killed = next((outcome for outcome in found.outcomes if outcome.reason in KILLED), None)
+        if killed is None or killed.rotation:
+            return found
+        self._note(f"run again, since something killed it: {', '.join(request.folder.name for request in requests)}")
+        for request in requests:
+            shutil.rmtree(request.folder, ignore_errors=True)
+        return run()
 
     def _confirmed(self, requests: Sequence[TrialRequest], found: ByTurns) -> list[Outcome]:
         """The outcomes, where it doesn't matter that others were alive; else those of runs one after the other.
@@ -247,8 +268,9 @@ class TrialExecutor:
 
     def _run_alone(self, request: TrialRequest) -> Outcome:
         for attempt in range(1, ATTEMPTS + 1):
-            shutil.rmtree(request.folder, ignore_errors=True)
-            outcome = self._runner.run(request, self._stop)
+            (outcome,) = self._not_killed(
+                [request], lambda: ByTurns((self._runner.run(request, self._stop),))
+            ).outcomes
             if outcome.kind is not OutcomeKind.INFRASTRUCTURE:
                 return outcome
             if outcome.reason in _DISK_FAULTS or attempt == ATTEMPTS:
@@ -270,13 +292,13 @@ def window_of(
     """
     if trial.samples is not None:
         return screen_window(trial.samples)
-    if trial.phase is Phase.PROBE:
+    if trial.phase in (Phase.PROBE, Phase.ROTATION):
         return probe_window(plan.window)
     window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns))
+    if by_turns and trial.phase is not Phase.BASELINE:
+        return replace(window, warmup_s=min(window.warmup_s, WARMUP_S))
     if trial.phase not in (Phase.SEARCH, Phase.ANCHOR):
         return window
-    if by_turns:
-        return replace(window, warmup_s=min(window.warmup_s, WARMUP_S))
     measurement = best.measurement if best is not None else None
     if trial.phase is Phase.ANCHOR or measurement is None or not plan.objective.is_rate:
         return window

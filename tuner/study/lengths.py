@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tuner.model import Phase, Trial
+from dataclasses import replace
+
+from tuner.child.records import Window
+from tuner.child.rounds import turns_of, turns_of_round
+from tuner.devices.present import kind_of
+from tuner.model import Measurement, Phase, Trial
 from tuner.study.plan import StudyPlan
 
 SCREEN_S = 10.0
@@ -11,9 +16,11 @@ LONGER = 4
 """And for so many times as many where that tells nothing: the script has hardly begun to learn."""
 FEWEST_SCREEN_STEPS = 60
 WARMUP_S = 1.0
-"""Of a search trial by turns: what the machine warms up to meets both sides."""
+"""Of a trial by turns: what the machine warms up to meets both sides."""
+_STEPS_ON_A_CARD = 8
+"""A block holds so many where waiting for the device takes away the lead that the script had."""
 _BY_ITSELF = {Phase.BASELINE: 1.0, Phase.ANCHOR: 1.0, Phase.PROBE: 0.25, Phase.SEARCH: 0.5, Phase.FINALS: 0.5}
-_BY_TURNS = {Phase.BASELINE: 0.5, Phase.ANCHOR: 0.125, Phase.PROBE: 0.25, Phase.SEARCH: 0.125, Phase.FINALS: 0.15}
+_BY_TURNS = {Phase.BASELINE: 0.35, Phase.ANCHOR: 0.125, Phase.PROBE: 0.25, Phase.SEARCH: 0.08, Phase.FINALS: 0.15}
 
 
 def window_s(plan: StudyPlan, phase: Phase, *, by_turns: bool) -> float:
@@ -24,6 +31,25 @@ def window_s(plan: StudyPlan, phase: Phase, *, by_turns: bool) -> float:
     more runs say more than longer ones.
     """
     return plan.window.max_s * (_BY_TURNS if by_turns else _BY_ITSELF)[phase]
+
+
+def rotation_turn_s(plan: StudyPlan, baseline: Measurement) -> float:
+    """Seconds that are measured in a turn of a rotation: a block, which ends with a step."""
+    step_s, block_s = 1 / baseline.steps_per_s, plan.window.block_s
+    fewest_s = (1 if kind_of(plan.device).is_host else _STEPS_ON_A_CARD) * step_s
+    return max(block_s + step_s / 2, fewest_s)
+
+
+def rotation_window(plan: StudyPlan, baseline: Trial | None, count: int) -> Window:
+    """The window of a rotation of so many configs, all turns together but half of the last round.
+
+    A round that has begun is gone through, and none is begun late: turns that are a little longer than foreseen don't
+    take one away.
+    """
+    window, measurement = plan.window, baseline.measurement if baseline is not None else None
+    turn_s = rotation_turn_s(plan, measurement) if measurement is not None else window.block_s
+    turns = turns_of(count) - turns_of_round(count) / 2
+    return replace(window, warmup_s=min(window.warmup_s, WARMUP_S), max_s=turns * turn_s)
 
 
 def screen_lengths(plan: StudyPlan, baseline: Trial | None) -> tuple[int, ...]:

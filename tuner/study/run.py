@@ -26,6 +26,7 @@ from tuner.study.finals import note_lack_of_time, run_finals, verdict_so_far
 from tuner.study.identity import check_identity, check_modules, identity_of
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import probe_study
+from tuner.study.rotation import rotate
 from tuner.study.screens import screen_candidates
 from tuner.study.search import search
 from tuner.study.search_space import resolve_space
@@ -95,6 +96,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
             check_modules(study.knowledge.module_hashes, study.plan.source, str(study.plan.folder))
         resolve_space(study)
         probe_study(study)
+        rotate(study)
         why = search(study, sampler)
         candidates = screen_candidates(study)
         winner = run_finals(study)

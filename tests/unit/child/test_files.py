@@ -266,10 +266,11 @@ def _fill(folder: Path) -> None:
         (folder / name).write_text(name)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 @example(steps=[("rename", "folder", "new/deep")])
 @example(steps=[("rename", "folder", "theirs/deep")])
+@example(steps=[("rename", "new/deep", "theirs/inner"), ("rename", "new", "theirs/inner")])
 @example(steps=[("rename", "folder/inner", "folder")])
 @example(steps=[("remove", "theirs", ""), ("symlink", "theirs", "folder"), ("write", "theirs/inner", "x")])
 @example(steps=[("rmtree", "folder", ""), ("mkdir", "folder", ""), ("chdir", "folder", ""), ("write", "new", "x")])

@@ -7,10 +7,10 @@ import os
 import pytest
 from support.in_process import Log
 
-from tuner.child.clock import LEAD_IN_S, StepClock
+from tuner.child.clock import StepClock
 from tuner.child.records import ChildRequest, Window
 from tuner.child.session import Session
-from tuner.child.turns import END, Turns
+from tuner.child.turns import END, LEAD_IN_S, Turns
 
 WINDOW = Window(warmup_steps=4, warmup_s=1.0, block_s=0.25, min_blocks=3, min_s=0.5, max_s=1.0, target_half_width=1e9)
 
@@ -135,6 +135,27 @@ def test_validation_between_two_turns_is_part_of_neither() -> None:
     assert flagged and all(block["seconds"] == pytest.approx(2.0) for block in flagged)
     turns = [block["turn"] for block in log.of("block") if block["phase"] == "window" and not block["flagged"]]
     assert sorted(turns) == turns and set(turns) == {1, 2, 3, 4, 5}
+
+
+def test_a_turn_is_no_longer_for_being_cut_by_validation() -> None:
+    log, now = Log(), [0.0]
+    clock = StepClock(log, WINDOW, clock=lambda: now[0])
+    clock.turns = Held(log, now)
+    for step in range(300):
+        if step % 10 == 9:
+            clock.validation_begins("validation")
+            now[0] += 0.05
+            clock.fetch_begins()
+        now[0] += 0.02
+        clock.add_samples(8, 0.0)
+        if clock.step():
+            break
+    lasted: dict[int, float] = {}
+    for block in log.of("block"):
+        if block["phase"] == "window" and not block["flagged"]:
+            lasted[block["turn"]] = lasted.get(block["turn"], 0.0) + block["seconds"]
+    assert [*lasted] == [1, 2, 3, 4, 5]
+    assert all(0.25 <= seconds < 0.25 + 0.03 for seconds in lasted.values()), lasted
 
 
 def test_a_trials_deadline_moves_by_what_it_is_held() -> None:

@@ -18,7 +18,7 @@ from tuner.analysis.waterfall import waterfall
 from tuner.cli import main
 from tuner.documents import measurement_document
 from tuner.export import PROFILE
-from tuner.model import Measurement, Outcome, Phase
+from tuner.model import Measurement, Outcome, Phase, Ratio, Reference
 from tuner.objective import RATE, Objective, amortised
 from tuner.report.bottleneck import ProbeReport
 from tuner.report.trials import TrialsReport
@@ -52,6 +52,14 @@ def test_no_figure_of_a_measurement_is_left_out() -> None:
     raw = {"blocks", "losses", "gradient", "weights", "first_metrics", "notes"}
     shown = measurement_document(made_up.FASTER).keys()
     assert shown - {"samples_per_s"} == {field.name for field in fields(Measurement)} - raw
+
+
+@pytest.mark.parametrize("place", ["best.json", "trials", "probe"])
+def test_what_a_trial_by_turns_is_held_against_is_shown(place: str) -> None:
+    """``trials --json`` ended with a fault of its own wherever trials had taken turns."""
+    by_turns = replace(made_up.FASTER, turns=24, reference=Reference(1000.0, Ratio(1.5, 1.4, math.inf), 12))
+    found = dict(measurements(by_turns))[place]["reference"]
+    assert found == {"rate": 1000.0, "gain": {"ratio": 1.5, "low": 1.4, "high": None}, "pairs": 12}
 
 
 @pytest.mark.parametrize("place", ["best.json", "trials", "waterfall", "probe"])

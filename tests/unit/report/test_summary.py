@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from support import made_up
 
+from tuner.model import Outcome, OutcomeKind
 from tuner.report.summary import summary
 
 
@@ -22,3 +23,10 @@ def test_what_validation_costs_is_said_where_it_was_seen() -> None:
     assert "validation takes 12% of its time, and is no part of the rates" in summary(made_up.RESULT, {}, "")
     unseen = replace(made_up.BASELINE, outcome=replace(made_up.BASELINE.outcome, measurement=made_up.measured(1204.0)))  # type: ignore[type-var]
     assert "validation" not in summary(replace(made_up.RESULT, trials=(unseen,)), {}, "")
+
+
+def test_a_trial_that_had_no_time_has_not_failed() -> None:
+    late = replace(made_up.RESULT.trials[-1], outcome=Outcome(OutcomeKind.UNFINISHED, "out-of-time", "no time"))
+    lines = summary(replace(made_up.RESULT, trials=(made_up.BASELINE, late)), {}, "").splitlines()
+    assert "1 of 2 trials had no time to be measured" in lines
+    assert not [line for line in lines if "failed" in line]

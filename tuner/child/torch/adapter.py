@@ -13,6 +13,7 @@ from . import applied, compiler, trackers, trainers
 from .evidence import Observation
 from .files import divert_torch
 from .seeds import seed
+from .switch import TorchSwitcher
 from .watches import FRAMEWORK, TorchWatches
 
 OLDEST = (2, 4)
@@ -94,6 +95,10 @@ class TorchAdapter(Adapter):
         self.watches.steps.scalers.settle()
         for loss in self.watches.steps.losses.take():
             self.session.loss(loss.value, loss.site, loss.objective)
+
+    def switcher(self) -> TorchSwitcher:
+        """Switches the knobs that PyTorch has between two steps."""
+        return TorchSwitcher(self.watches)
 
     def observe(self) -> None:
         """Facts and evidence, where PyTorch trains."""

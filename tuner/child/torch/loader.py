@@ -29,7 +29,6 @@ BatchListener = Callable[[str, object, int], None]
 """Is called with a loader's key, a batch that it gave, and its samples."""
 Referred = Callable[[], DataLoader | None]
 LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
-
 MOST_AT_PLACE = 64
 """Loaders of one place that are told apart: a script may make one for each of its rollouts, each of another length."""
 
@@ -89,6 +88,8 @@ class LoaderWatch:
         if self.session.measuring or wanted:
             patch(data.DataLoader, "__init__", self._init)
             patch(data.DataLoader, "__iter__", self._iter)
+        if self.session.knobs.wants("num_workers"):
+            patch(data.DataLoader, "check_worker_number_rationality", self._check_workers)
         base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
         if self.session.measuring:
             patch(base, "__next__", lambda original: self._next(self._lasting.noting_ends(original)))
@@ -162,6 +163,16 @@ class LoaderWatch:
             original(**_by_name(signature, given))
 
         return __init__
+
+    def _check_workers(self, original: Callable[..., None]) -> Callable[..., None]:
+        """PyTorch warns of more workers than cores, and a script may make that an error: not of a number of ours."""
+
+        def check(loader: DataLoader) -> None:
+            entry = self._of_object.get(loader)
+            if entry is None or "num_workers" not in entry.changed:
+                original(loader)
+
+        return check
 
     def _register(self, loader: DataLoader, given: Arguments) -> Loader:
         dataset = given.get("dataset")
@@ -380,14 +391,10 @@ def _by_name(signature: inspect.Signature, given: Arguments) -> Arguments:
 
 
 def _written(given: Arguments) -> dict[str, Value | None]:
-    workers = int(given.get("num_workers", 0) or 0)
     batch_sampler = given.get("batch_sampler")
     batch_size = given.get("batch_size", 1) if batch_sampler is None else getattr(batch_sampler, "batch_size", None)
     return {
-        "batch_size": batch_size,
-        "shuffle": bool(given.get("shuffle")),
-        "num_workers": workers,
-        "prefetch_factor": given.get("prefetch_factor") or 2,
-        "pin_memory": bool(given.get("pin_memory", False)),
-        "persistent_workers": bool(given.get("persistent_workers", False)),
-    }
+        "batch_size": batch_size, "shuffle": bool(given.get("shuffle")),
+        "num_workers": int(given.get("num_workers", 0) or 0), "prefetch_factor": given.get("prefetch_factor") or 2,
+        "pin_memory": bool(given.get("pin_memory")), "persistent_workers": bool(given.get("persistent_workers")),
+    }  # fmt: skip

@@ -266,6 +266,12 @@ class ModuleWatch:
         """
         return self.layouts[True] >= self.layouts[False] if any(self.layouts.values()) else None
 
+    def look_again(self) -> None:
+        """Has each model's next call in the window looked at, as if none had been."""
+        self.observed_dtype, self.layouts = "", {True: 0, False: 0}
+        for root in self.roots.values():
+            root.seen_in_window = False
+
     def backward_ran(self) -> None:
         """Counts the backwards that a training call of ours preceded: the share that the knobs reach."""
         self.parts.backward_ran()

@@ -85,7 +85,7 @@ class SlowToBegin:
     """Batches whose iteration takes long to begin, as where a loader starts its workers."""
 
     def __iter__(self) -> Iterator[Any]:
-        time.sleep(0.05)
+        time.sleep(0.3)
         return iter([numpy.ones((4, 1))] * 2)
 
 
@@ -98,7 +98,7 @@ def test_what_an_iteration_takes_to_begin_is_waited_for() -> None:
     counters.counting = True
     given = counters._get_iterator(lambda iterator: SlowToBegin())(object())
     assert [len(cast(Any, batch)) for batch in given] == [4, 4]
-    assert waits[0] >= 0.05 > waits[1]
+    assert waits[0] >= 0.3 > waits[1]
 
 
 def test_a_queue_of_another_version_is_not_looked_into() -> None:

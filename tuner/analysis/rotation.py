@@ -1,0 +1,169 @@
+"""What a rotation says of each config that took turns in one process: its gain by neighbouring turns. Pure.
+
+A screening means: the configs share a process, so that what one leaves behind may meet the next one. It ranks, and is
+never a proof's figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.analysis.resources import ResourceSample, lost_share
+from tuner.analysis.stats import Interval, student_t_quantile
+from tuner.analysis.turns import DISTURBED, Turn, calm_pairs, gain_interval, log_ratio, together
+from tuner.child.records import Block, LeftRotation, Phase, ScriptException, SwitchedTo, WindowEnd
+from tuner.child.rounds import Noise, counts_of, weights_around
+from tuner.child.wire import Entry
+from tuner.model import BASELINE, Config, Ratio, Rotated
+
+ENDED = "the process ended while it had its turn"
+TOO_FEW = "it had too few turns to tell"
+FEWEST_CALM = 2
+"""Of a config's pairs, of which there are three: with so many the disturbed ones are left out. Of two the interval is
+wide, and shuts nothing out unless they are as one."""
+Pair = tuple[Turn, Turn]
+
+
+@dataclass
+class _Member:
+    """One config of a rotation: its turns (``firsts``: those that warm up) and pairs of turns, and why it left;
+    ``behind``: for nothing but its rate.
+    """
+
+    firsts: list[Turn] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    pairs: Sequence[Pair] = ()
+    left: str = ""
+    behind: bool = False
+
+
+def rotation_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> tuple[Rotated, ...]:
+    """Each config's gain over the script as written, in the order of their first turns; empty without a rotation.
+
+    Each turn is held against the two turns of the script as written around it, so that what drifts meets both sides
+    alike. A process that ended in a config's turn is told as that config's fault. One that left because it was far
+    behind has a gain like the others, by the turns that it had.
+    """
+    switches = {entry.record.turn: entry.record for entry in entries if isinstance(entry.record, SwitchedTo)}
+    members: dict[Config, _Member] = {Config(each.config): _Member() for each in switches.values()}
+    for entry in entries:
+        if isinstance(entry.record, LeftRotation):
+            member = members.setdefault(Config(entry.record.config), _Member())
+            member.behind = entry.record.behind
+            member.left = "" if member.behind else entry.record.reason
+    for turn in _turns(entries, samples):
+        switch = switches.get(turn.number)
+        if switch is not None:
+            member = members[Config(switch.config)]
+            (member.firsts if switch.warm_up else member.turns).append(turn)
+    culprit = _culprit(entries)
+    if culprit:
+        members[culprit].left = members[culprit].left or ENDED
+    written = _Written(
+        [number for number, switch in switches.items() if not switch.config],
+        {turn.number: turn for turn in members.pop(BASELINE, _Member()).turns},
+    )
+    for member in members.values():
+        member.pairs = calm_pairs(list(written.pairs(member.turns)), FEWEST_CALM)
+        member.pairs = written.calm(member.pairs) if member.behind else member.pairs
+    noise = written.noise(member.pairs for member in members.values())
+    gains = (_behind_interval(of, written, noise) if of.behind else gain_interval(of.pairs) for of in members.values())
+    return tuple(_rotated(config, member, gain) for (config, member), gain in zip(members.items(), gains, strict=True))
+
+
+def of_the_script_as_written(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The records without the blocks of other configs' turns, nor those that warm up; all, without a rotation."""
+    own = {e.record.turn for e in entries if isinstance(e.record, SwitchedTo) and not e.record.config}
+    if not any(isinstance(entry.record, SwitchedTo) for entry in entries):
+        return entries
+    return [
+        entry for entry in entries
+        if not isinstance(entry.record, Block) or entry.record.phase is not Phase.WINDOW or entry.record.turn in own
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The script as written in a rotation: the ``numbers`` of all its turns, and ``turns``, those with a figure."""
+
+    numbers: Sequence[int]
+    turns: Mapping[int, Turn]
+
+    def pairs(self, turns: Iterable[Turn]) -> Iterator[Pair]:
+        """Each turn with the two of the script as written around it, which count as one.
+
+        One may be missing. One that others disturbed would spoil the turns on both its sides: the calm one stands
+        alone.
+        """
+        for turn in turns:
+            weights = weights_around(turn.number, self.numbers)
+            around = [_weighted(self.turns[each], weight) for each, weight in weights.items() if each in self.turns]
+            calm = [each for each in around if each.lost <= DISTURBED]
+            if around:
+                yield turn, together(calm or around)
+
+    @property
+    def most_lost(self) -> float:
+        """A turn of which others had a larger share says nothing; on a machine that is hardly ever calm all do."""
+        calm = sum(turn.lost <= DISTURBED for turn in self.turns.values())
+        return DISTURBED if 2 * calm >= len(self.turns) else math.inf
+
+    def calm(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """The pairs that say something."""
+        return [pair for pair in pairs if max(turn.lost for turn in pair) <= self.most_lost]
+
+    def noise(self, pairs: Iterable[Sequence[Pair]]) -> Noise:
+        """By all turns that say something; ``pairs`` are each config's."""
+        turns = [turn for turn in self.turns.values() if turn.lost <= self.most_lost and turn.amount > 0]
+        rates = [math.log(turn.amount / turn.seconds) for turn in turns]
+        return Noise.of(rates, [list(map(log_ratio, self.calm(of))) for of in pairs])
+
+
+def _rotated(config: Config, member: _Member, found: Interval | None) -> Rotated:
+    if found is None or member.left:
+        return Rotated(config, None, len(member.pairs), member.left or TOO_FEW)
+    low, estimate, high = (math.exp(max(-700.0, min(end, 700.0))) for end in (found.low, found.estimate, found.high))
+    return Rotated(config, Ratio(estimate, low, high), len(member.pairs))
+
+
+def _behind_interval(member: _Member, written: _Written, noise: Noise) -> Interval | None:
+    """The logarithm of the gain of a config that left early; None where others disturbed all the turns that it had.
+
+    It had too few for an interval of its own: how wide it is is told by the noise of all turns. Its first turn is no
+    measurement, since kernels were made in it; but the config is as fast as that at least.
+    """
+    pairs = member.pairs
+    if not pairs:
+        return None
+    estimate = log_ratio((together([own for own, _ in pairs]), together([other for _, other in pairs])))
+    half = student_t_quantile(0.975, noise.degrees) * math.sqrt(noise.variance / len(pairs))
+    firsts = (log_ratio(pair) for pair in written.pairs(member.firsts) if min(turn.amount for turn in pair) > 0)
+    return Interval(estimate, estimate - half, max([estimate + half, *firsts]))
+
+
+def _weighted(turn: Turn, weight: float) -> Turn:
+    return turn._replace(amount=turn.amount * weight, seconds=turn.seconds * weight)
+
+
+def _turns(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Iterator[Turn]:
+    """The turns of the last window, of all configs, with what was counted in each."""
+    timed = [(entry.t, entry.record) for entry in entries if isinstance(entry.record, Block)]
+    begins = max((at for at, (_, block) in enumerate(timed) if block.phase is Phase.WARMUP), default=-1) + 1
+    window = [(t, block) for t, block in timed[begins:] if block.turn and not block.flagged and block.seconds > 0]
+    for number, (amount, seconds) in counts_of(block for _, block in window).items():
+        of = [(t, block) for t, block in window if block.turn == number]
+        if seconds > 0:
+            yield Turn(number, amount, seconds, lost_share(samples, of[0][0] - of[0][1].seconds, of[-1][0]))
+
+
+def _culprit(entries: Sequence[Entry]) -> Config:
+    """The config in whose turn an error ended the script, or something its process; the script as written where there
+    is none: it may come to its own end, or to that of its time.
+    """
+    ends = [entry.record for entry in entries if isinstance(entry.record, (WindowEnd, ScriptException))]
+    if any(isinstance(end, WindowEnd) for end in ends) and not any(isinstance(end, ScriptException) for end in ends):
+        return BASELINE
+    switches = [entry.record for entry in entries if isinstance(entry.record, SwitchedTo)]
+    return Config(switches[-1].config) if switches else BASELINE

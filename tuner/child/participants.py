@@ -1,0 +1,78 @@
+"""What a session asks of those that take part in its trial, and what it tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from .words import Value
+
+
+class Switcher(Protocol):
+    """Changes the config of a script between two of its steps. See ``rotation``."""
+
+    def obstacle(self) -> str:
+        """Why no config can be switched in this script, of which that continues a sentence; "" where some can."""
+        ...
+
+    def refusal(self, config: Mapping[str, Value]) -> str:
+        """Why it can't be switched to this one, continuing a sentence of which the config is the subject, or ""."""
+        ...
+
+    def begin(self) -> None:
+        """Keeps the script's own settings, its weights and what its optimizers remember."""
+
+    def to(self, config: Mapping[str, Value]) -> None:
+        """Switches: what the config doesn't turn is as the script has it. May raise whatever the framework raises."""
+
+    def doubt(self, config: Mapping[str, Value]) -> str:
+        """What of the config didn't take effect in the steps since the first switch to it, or ""."""
+        ...
+
+    def put_back_weights(self) -> None:
+        """The weights, and what the optimizers remember, are what they were at the beginning."""
+
+
+class ClockHooks(Protocol):
+    """What the clock asks of the framework that trains; see ``StepClock``."""
+
+    def synchronize(self) -> None:
+        """Waits until the device is done with all that it was given; called when a block ends."""
+
+    def activity(self) -> int:
+        """A number that changes with whatever a steady window must not hold: a compilation, a skipped fp16 step."""
+        return 0
+
+    def on_block(self) -> None:
+        """Called after each block: the place to read what makes the device wait, such as the loss."""
+
+    def ready(self) -> float | None:
+        """Samples that lie ready for the loop: made, and not fetched yet. None where that can't be seen."""
+        return None
+
+    def switcher(self) -> Switcher | None:
+        """What changes the script's config between two steps; None where nothing can."""
+        return None
+
+
+class ScriptOptions(Protocol):
+    """The options that the script itself has for knobs."""
+
+    def value(self, knob: str) -> Value | None:
+        """What the option of the knob's name holds; None where there is none."""
+        return None
+
+    def observe(self) -> None:
+        """Adds what was seen of them to the facts; called after the adapters."""
+        return
+
+
+class ExitListener(Protocol):
+    """Is told how the trial ends."""
+
+    def script_ended(self) -> None:
+        """The script ended by itself, without an error."""
+        return
+
+    def leaving(self) -> None:
+        """The process is about to leave without the script's exit handlers."""

@@ -1,0 +1,46 @@
+"""Records of turns: those that trials take with each other (``turns``), and configs within one (``rotation``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .words import Value
+
+
+@dataclass(frozen=True)
+class TurnEnd:
+    """The child waits between two steps, until it is given its next turn. ``enough``: its window is as long as was
+    asked for; ``whole``: it holds what a window has to, however long it is.
+    """
+
+    kind: ClassVar[str] = "turn"
+    enough: bool
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class SwitchedTo:
+    """A turn of a rotation begins, with this config; an empty one is the script as written.
+
+    ``turn`` is the number that its blocks have. ``warm_up``: it isn't measured, as every config's first turn.
+    """
+
+    kind: ClassVar[str] = "switch"
+    turn: int
+    config: Mapping[str, Value]
+    warm_up: bool = False
+
+
+@dataclass(frozen=True)
+class LeftRotation:
+    """A config of a rotation has no more turns. ``reason`` continues a sentence of which the config is the subject.
+
+    ``behind``: it did nothing wrong, and was far slower than the fastest one in the turns that it had, which count.
+    """
+
+    kind: ClassVar[str] = "left"
+    config: Mapping[str, Value]
+    reason: str
+    behind: bool = False

@@ -1,0 +1,141 @@
+"""Which configs take turns in one process, and what their ranking says. Pure.
+
+A rotation screens: it says which configs get a trial of their own first, and which none. Against fresh processes its
+ratios were off by up to ``MOST_BIAS``; nothing is called faster by it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from tuner.analysis.rotation import ENDED, TOO_FEW
+from tuner.model import Config, OutcomeKind, Phase, Rotated, Trial, Value, same_value
+from tuner.space.resolve import ResolvedSpace
+
+FEWEST = 3
+"""With fewer configs than that a trial of each tells as much in the same time."""
+MOST = 12
+"""Of a rotation: more would have too few turns each."""
+MOST_COMBINED = 6
+MOST_RUNS = 3
+"""The values one by one, what helped in combinations, and one of the two again after an error in it."""
+MOST_BIAS = 1.2
+"""By so much a ratio of a rotation may be off from that of fresh processes, either way."""
+LOSES = 0.97
+"""A config whose ratio is sure to be below that, by the rotation, and by the bias besides, loses."""
+LOSES_IN_COMPANY = 0.75
+"""A value whose ratio by itself is so sure to be below that isn't tried with others either. One that loses less may
+gain there: channels-last costs a third in float32 on some cards, and gains in bf16."""
+NOT_WORSE = 0.95
+"""A value whose ratio by itself is sure to be below that isn't combined with others."""
+
+Ranking = Mapping[Config, Rotated]
+
+
+def ranking_of(trials: Iterable[Trial]) -> Ranking:
+    """Each config that has a gain from a rotation, the fastest first; of several the last one counts."""
+    found = {
+        each.config: each for trial in trials if trial.phase is Phase.ROTATION and trial.outcome is not None
+        for each in trial.outcome.rotation if each.gain is not None
+    }  # fmt: skip
+    return dict(sorted(found.items(), key=lambda item: -_ratio(item[1])))
+
+
+def next_rotation(space: ResolvedSpace, trials: Iterable[Trial]) -> tuple[Config, ...]:
+    """The configs of the next rotation, by those that were made; empty where there is no other.
+
+    First each value by itself, then combinations of what helped. Where an error in one config ended the process, the
+    others go on once, without it. After one that took too long there is none: that was no config's fault.
+    """
+    trials = list(trials)
+    outcomes = [t.outcome for t in trials if t.phase is Phase.ROTATION and t.outcome is not None]
+    runs = [outcome.rotation for outcome in outcomes]
+    singles = _singles(space)
+    if len(singles) < FEWEST or space.pinned or len(runs) >= MOST_RUNS:
+        return ()
+    if any(outcome.kind is OutcomeKind.UNFINISHED for outcome in outcomes):
+        return ()
+    if not runs:
+        return tuple(singles[:MOST])
+    told = {each.config: each for run in runs for each in run}
+    combined = any(len(config) > 1 for config in told)
+    ranking = ranking_of(trials)
+    combinations = _combinations(space, ranking)
+    if _broke(runs[-1]):
+        asked = combinations if combined else singles[:MOST]
+        left = [config for config in asked if config not in told or told[config].fault == TOO_FEW]
+        first = sum(map(_broke, runs)) == 1
+        return tuple(left) if first and len(left) > 1 else ()
+    return () if combined or len(combinations) < 2 else tuple(combinations)
+
+
+def loses(config: Mapping[str, Value], ranking: Ranking) -> bool:
+    """Whether a rotation showed that the config clearly loses, or a value of it by itself loses by far."""
+    whole = Config(config)
+    if whole in ranking:
+        return _is_below(ranking[whole], LOSES)
+    parts = (Config({knob: value}) for knob, value in config.items())
+    return any(_is_below(ranking[part], LOSES_IN_COMPANY) for part in parts if part in ranking)
+
+
+def is_outranked(config: Config, other: Config, ranking: Ranking) -> bool:
+    """Whether a rotation ranks the config clearly below the other one."""
+    best = ranking[other].gain if other in ranking else None
+    return best is not None and config in ranking and _is_below(ranking[config], best.low)
+
+
+def worth_a_trial(ranking: Ranking, least: float, most: int) -> list[Config]:
+    """The configs that are ranked highest, as long as they may be as fast as the first one."""
+    first = next(iter(ranking.values()), None)
+    if first is None or first.gain is None:
+        return []
+    low = first.gain.low
+    fit = [each.config for each in ranking.values() if each.gain is not None and each.gain.high >= low]
+    return [config for config in fit if _ratio(ranking[config]) > least][:most]
+
+
+def _is_below(rotated: Rotated, bound: float) -> bool:
+    return rotated.gain is not None and rotated.gain.high < bound and rotated.gain.ratio < bound / MOST_BIAS
+
+
+def _ratio(rotated: Rotated) -> float:
+    return rotated.gain.ratio if rotated.gain is not None else 0.0
+
+
+def _broke(run: Sequence[Rotated]) -> bool:
+    return any(each.fault == ENDED for each in run)
+
+
+def _singles(space: ResolvedSpace) -> list[Config]:
+    """Each value that can be switched to, by itself: not of knobs that something of the script's own sets."""
+    known = space.knowledge
+    set_otherwise = {*known.options, *known.placeholders, *known.suggested}
+    configs = [
+        space.canonical({axis.knob.name: value})
+        for axis in space.axes if axis.knob.switchable and axis.knob.name not in set_otherwise
+        for place, value in enumerate(axis.values) if place != axis.as_written
+    ]  # fmt: skip
+    return [config for config in dict.fromkeys(configs) if len(config) == 1 and space.allows(config)]
+
+
+def _combinations(space: ResolvedSpace, ranking: Ranking) -> list[Config]:
+    """Values of several knobs that did no clear harm alone, those first whose gains multiply to most."""
+    alone: dict[str, dict[Value, float]] = {}
+    for config, rotated in ranking.items():
+        if len(config) == 1 and not _is_below(rotated, NOT_WORSE):
+            ((knob, value),) = config.items()
+            alone.setdefault(knob, {})[value] = _ratio(rotated)
+    choices = [[None, *((knob, value) for value in list(values)[:2])] for knob, values in alone.items()]
+    expected: dict[Config, float] = {}
+    for chosen in itertools.product(*choices):
+        turned = dict(each for each in chosen if each is not None)
+        config = space.canonical(turned)
+        if len(turned) > 1 and _is_same(config, turned) and space.allows(config):
+            expected[config] = math.prod(alone[knob][value] for knob, value in turned.items())
+    return sorted(expected, key=lambda config: -expected[config])[:MOST_COMBINED]
+
+
+def _is_same(config: Config, turned: Mapping[str, Value]) -> bool:
+    return len(config) == len(turned) and all(same_value(config.get(knob), value) for knob, value in turned.items())
