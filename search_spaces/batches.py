@@ -9,6 +9,9 @@ from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known
 
+MOST_WORKERS = 64
+"""Processes or threads that make batches, where there are fewer cores: each takes memory, and batches in a queue."""
+
 
 def keeps(knowledge: Knowledge) -> bool:
     """Whether samples per optimizer step are to stay as the script wrote them."""
@@ -29,6 +32,12 @@ def effective(config: Mapping[str, Value]) -> int:
 def allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
     """The effective batch is kept also where the batch sizes are the user's own."""
     return not keeps(knowledge) or effective(complete) == effective(knowledge.as_written)
+
+
+def beyond(cores: int) -> Sequence[int]:
+    """Numbers of workers above the cores: of use where workers wait, for a disk or a network, rather than compute."""
+    numbers = (cores * 2**doubled for doubled in range(1, MOST_WORKERS.bit_length()))
+    return [number for number in numbers if number <= MOST_WORKERS]
 
 
 def batch_sizes(known: Known) -> Sequence[Value]:

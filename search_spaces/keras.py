@@ -29,7 +29,8 @@ def _private_threads(known: Known) -> Sequence[Value]:
 
 
 def _workers(known: Known) -> Sequence[Value]:
-    return sorted({1, *(n for n in (2, 4, 8, 16) if n <= known.cores), known.cores})
+    few = [n for n in (2, 4, 8, 16) if n <= known.cores]
+    return sorted({1, *few, known.cores, *batches.beyond(known.cores)})
 
 
 def _threads(known: Known) -> Sequence[Value]:

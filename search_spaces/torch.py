@@ -10,7 +10,10 @@ from tuner.space import Knob, Known, SearchSpace
 
 
 def _workers(known: Known) -> Sequence[Value]:
-    return sorted({0, 1, *(n for n in (2, 4, 8, 12, 16) if n <= known.cores), known.cores})
+    few = [n for n in (2, 4, 8, 12, 16) if n <= known.cores]
+    # Workers share a stream out: the more there are, the more samples are left for a last batch, which may be dropped.
+    many = batches.beyond(known.cores) if known.knowledge.dataset_len is not None else ()
+    return sorted({0, 1, *few, known.cores, *many})
 
 
 def _threads(known: Known) -> Sequence[Value]:
@@ -52,22 +55,22 @@ SPACE = SearchSpace(
         ),
         Knob(
             "threads", _threads, "intra-op threads of the training process",
-            ordered=True, devices=frozenset({"cpu"}), value_type=int, least=1, on_cores=True,
+            ordered=True, devices=frozenset({"cpu"}), switchable=True, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
         Knob(
             "precision", _precisions, "number format of matrix products",
-            tier=2, devices=CPU_AND_CUDA, value_type=str,
+            tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
             tier_reason="Products are rounded to another format, so it is screened.",
         ),
         Knob(
             "channels_last", lambda known: [True, False], "memory layout of convolutions",
-            devices=CPU_AND_CUDA, value_type=bool,
+            devices=CPU_AND_CUDA, switchable=True, value_type=bool,
             tier_reason="The same numbers in another place, and kernels of the same precision: rounding only.",
         ),
         Knob(
             "optimizer", _optimizers, "implementation of the optimizer's update",
-            tier=2, devices=CPU_AND_CUDA, value_type=str,
+            tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
             tier_reason="The same update by other kernels, which round otherwise, so it is screened.",
         ),
         batches.BATCH_SIZE,
@@ -88,7 +91,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "cudnn_benchmark", lambda known: [True, False], "cuDNN picks its kernels by trial",
-            devices=CUDA, value_type=bool,
+            devices=CUDA, switchable=True, value_type=bool,
             tier_reason="The same convolution in the same precision; left out where the script asks for determinism.",
         ),
         batches.GRAD_ACCUMULATION,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from support import worlds
 
-from tuner.model import BASELINE, Config, Phase, Trial
+from search_spaces.torch import SPACE as TORCH
+from tuner.devices.cpu import cpu_device
+from tuner.knowledge import Knowledge
+from tuner.model import BASELINE, Config, Outcome, Phase, Trial
 from tuner.search.chain import Chain
 from tuner.search.history import History, Sampler
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.declare import Known
+from tuner.space.resolve import ResolvedSpace, resolve
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "structured": StructuredSampler,
@@ -146,3 +151,74 @@ def test_a_first_worker_that_costs_does_not_hide_what_two_bring() -> None:
         rate = rates[int(proposal.config["workers"])]
         trials.append(Trial(len(trials), Phase.SEARCH, proposal.config, "", worlds.measured(rate, wait=0.3)))
     assert [trial.config.get("workers", 0) for trial in trials] == [0, 1, 2, 4, 8]
+
+
+class Storage(worlds.World):
+    """Two cores, and a loader whose every worker brings 100 samples/s of the 900 that are computed.
+
+    Each sample costs the loader ``cpu_s`` seconds of a core.
+    """
+
+    def __init__(self, cpu_s: float, written: int = 0) -> None:
+        super().__init__()
+        self.cpu_s = cpu_s
+        knowledge = Knowledge(
+            as_written={"num_workers": written, "prefetch_factor": 2, "persistent_workers": False}, dataset_len=1000
+        )
+        self.space = resolve(TORCH, Known(cpu_device(), 2, knowledge=knowledge))
+        self.written = written
+
+    def outcome(self, config: Config) -> Outcome:
+        workers = int(config.get("num_workers", self.written))
+        fed = min(100.0 * max(1, workers), 2 / self.cpu_s)
+        rate = min(900.0, fed) if workers else 1 / (1 / fed + 1 / 900)
+        outcome = worlds.measured(rate, max(0.0, 1 - rate / 900))
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, cpu_s_per_sample=self.cpu_s))
+
+    def workers_of(self, trials: list[Trial]) -> list[int]:
+        return [int(trial.config.get("num_workers", self.written)) for trial in trials]
+
+
+def test_workers_that_wait_are_added_beyond_the_cores() -> None:
+    """As long as the loop waits for them."""
+    world = Storage(cpu_s=1e-5)
+    workers = world.workers_of(played(SAMPLERS["structured"](), 40, world, world.space))
+    assert list(dict.fromkeys(workers)) == [0, 1, 2, 4, 8, 16], "with 16 the loop waits no more"
+
+
+def test_more_workers_than_cores_are_not_tried_where_they_would_compute(make: Callable[[], Sampler]) -> None:
+    for world in (Storage(cpu_s=0.01), Storage(cpu_s=0.01, written=8)):
+        workers = world.workers_of(played(make(), 40, world, world.space))
+        assert set(workers) >= {0, 1, 2} and max(workers) == max(2, world.written)
+
+
+def test_no_sampler_leaps_beyond_the_cores(make: Callable[[], Sampler]) -> None:
+    """Each number is tried after half as many were seen to wait."""
+    world = Storage(cpu_s=1e-5)
+    workers = world.workers_of(played(make(), 60, world, world.space))
+    assert max(workers) == 16
+    for place, number in enumerate(workers):
+        assert number <= 2 or number // 2 in workers[:place]
+
+
+def test_cores_that_others_use_are_not_idle() -> None:
+    """Workers that compute all the time, and get one of two cores: more of them would only take it from others."""
+    world = Storage(cpu_s=0.01)
+    workers = Config(num_workers=2)
+    outcome = world.outcome(workers)
+    assert outcome.measurement is not None
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
+    for foreign_cpus, is_ruled_out in ((0.0, False), (1.0, True)):
+        half = replace(outcome.measurement, cpu_s_per_sample=0.005, foreign_cpus=foreign_cpus)
+        trial = Trial(1, Phase.SEARCH, workers, "", replace(outcome, measurement=half))
+        history = History(world.space, worlds.OBJECTIVE, [*trials, trial])
+        assert history.is_ruled_out({"num_workers": 4}) is is_ruled_out
+
+
+def test_a_stream_gets_no_more_workers_than_cores() -> None:
+    """They share it out: each one's last batch may be dropped, and 32 of them dropped 18% of an epoch."""
+    for samples, most in ((1000, 64), (None, 2)):
+        knowledge = Knowledge(as_written={"num_workers": 0}, dataset_len=samples)
+        (axis,) = resolve(TORCH, Known(cpu_device(), 2, knowledge=knowledge)).axes
+        assert max(int(value) for value in axis.values) == most

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if profile.edited:
         changes.insert(0, f"{place} was edited since the study wrote it")
     if profile.cores != cores:
-        beyond = beyond_cores(profile.config, known, spaces)
+        beyond = beyond_cores(profile.config, known, spaces, None if profile.edited else profile.cores)
         changes += [f"{name} is {profile.config[name]}, more than the {cores} usable cores" for name in beyond]
     if changes and arguments.strict:
         raise ProfileError(

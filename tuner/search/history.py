@@ -9,11 +9,16 @@ from typing import Protocol
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
-from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Trial, Value, same_value
+from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
+from tuner.search.rotation import Ranking, loses, ranking_of
 from tuner.space.resolve import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
+WAITING = 0.06
+"""A loop that waits less than this share of its time gains nothing worth having from its loader."""
+IDLE_SHARE = 0.3
+"""Where a loop waits for its data, and so large a share of the cores is left idle, its workers wait as well."""
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
 
 
@@ -60,6 +65,7 @@ class History:
         self.without_effect = self._without_effect()
         self._bad_values = self._values_that_fail_alone()
         self._too_large = [t.config for t in self.trials if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY]
+        self.ranking: Ranking = ranking_of(every_trial)
         self.axes: tuple[Axis, ...] = tuple(a for a in space.axes if a.knob.name not in self.without_effect)
 
     @property
@@ -76,7 +82,9 @@ class History:
         return self._by_config.get(self.space.canonical(config))
 
     def is_ruled_out(self, config: Mapping[str, Value]) -> bool:
-        """Whether the config breaks a constraint, turns a knob without effect, or is known or forecast to fail."""
+        """Whether the config breaks a constraint, turns a knob without effect, is known or forecast to fail, lost
+        clearly in a rotation, or has more workers than cores and nothing shows that they would wait.
+        """
         canonical = self.space.canonical(config)
         return (
             not self.space.allows(canonical)
@@ -84,6 +92,8 @@ class History:
             or any(same_value(canonical.get(name), value) for name, value in self._bad_values)
             or any(self._is_at_least_as_heavy(canonical, failed) for failed in self._too_large)
             or self._is_forecast_to_be_too_large(canonical)
+            or any(self._has_too_many(canonical, axis) for axis in self.axes if axis.knob.waits_at_times)
+            or loses(self.turned(canonical), self.ranking)
         )
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
@@ -93,6 +103,24 @@ class History:
     def _is_forecast_to_be_too_large(self, config: Mapping[str, Value]) -> bool:
         expected = self.forecast(config)
         return expected is not None and expected.exceeds(self._memory)
+
+    def _has_too_many(self, config: Mapping[str, Value], axis: Axis) -> bool:
+        """Whether the config has more of the axis' workers than cores, and more than the script as written, although
+        no trial with half as many or more has shown that they would wait: that the loop did, and cores were idle.
+        """
+        wanted, written = self.space.complete(config)[axis.knob.name], axis.values[axis.as_written]
+        if type(wanted) is not int or wanted <= max(self.space.cores, written if type(written) is int else 0):
+            return False
+        fewer = dict[int, bool]()
+        for trial in self.trials:
+            workers = self.space.complete(trial.config).get(axis.knob.name)
+            if type(workers) is int and 0 < workers < wanted and trial.measurement is not None:
+                fewer[workers] = fewer.get(workers, False) or self._leaves_workers_waiting(trial.measurement)
+        return not fewer or 2 * max(fewer) < wanted or not fewer[max(fewer)]
+
+    def _leaves_workers_waiting(self, measurement: Measurement) -> bool:
+        busy = measurement.cpu_s_per_sample * measurement.rate + measurement.foreign_cpus
+        return (measurement.data_wait_share or 0.0) >= WAITING and busy <= (1 - IDLE_SHARE) * self.space.cores
 
     def turned(self, config: Config) -> dict[str, Value]:
         """Knob → value of those that the config turns: not the pinned ones, nor those that follow from others."""
@@ -112,13 +140,17 @@ class History:
     def _values_that_fail_alone(self) -> list[tuple[str, Value]]:
         """Values that failed with everything else as written: they aren't tried in company.
 
-        Memory is another matter: less of something else may mend it.
+        Memory is another matter: less of something else may mend it. What a compiler had no time for in one company it
+        has none for in another.
         """
         failed = []
+        late = {axis.knob.name for axis in self.space.axes if axis.knob.late}
         for trial in self.trials:
             outcome, turned = trial.outcome, list(self.turned(trial.config).items())
             if outcome is None or outcome.complete or outcome.reason in OUT_OF_MEMORY:
                 continue
+            if outcome.kind is OutcomeKind.UNFINISHED:
+                failed += [(name, value) for name, value in turned if name in late]
             failed += turned if len(turned) == 1 else []
         return failed
 
@@ -141,7 +173,7 @@ class History:
 
 def _teaches(outcome: Outcome | None) -> bool:
     """A fault of ours or of the machine says nothing of the config."""
-    return outcome is not None and outcome.kind not in (OutcomeKind.INFRASTRUCTURE, OutcomeKind.UNFINISHED)
+    return outcome is not None and outcome.kind is not OutcomeKind.INFRASTRUCTURE
 
 
 def _holds(trial: Trial, pinned: Config) -> bool:

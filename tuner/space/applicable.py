@@ -40,14 +40,22 @@ def check_applicable(
             )
 
 
-def beyond_cores(config: Config, known: Known, spaces: Sequence[SearchSpace]) -> list[str]:
-    """The knobs that the config sets to more threads or processes than there are cores, unless the script does so."""
+def beyond_cores(
+    config: Config, known: Known, spaces: Sequence[SearchSpace], proven_on: int | None
+) -> list[str]:
+    """The knobs that the config sets to more threads or processes than there are cores, unless the script does so.
+
+    Nor those that make batches where more of them than cores were proven: they wait. ``proven_on``: the cores there;
+    None where that isn't known, or the config isn't what was proven.
+    """
     names = {knob.name for space in spaces for knob in space.knobs if knob.on_cores}
+    waits = {knob.name for space in spaces for knob in space.knobs if knob.waits_at_times and proven_on is not None}
     written = known.knowledge.as_written
     return [
         name
         for name, value in config.items()
-        if name in names and isinstance(value, int) and value > known.cores and not same_value(value, written.get(name))
+        if name in names and isinstance(value, int) and value > known.cores
+        and not (name in waits and value > (proven_on or 0)) and not same_value(value, written.get(name))
     ]
 
 

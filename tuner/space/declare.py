@@ -42,7 +42,9 @@ class Knob:
     ``own`` ones are arguments of the script that no space declares: nobody has said what they change, so they are
     judged by the whole rate.
     ``value_type`` is the type that a value must have, None for any, and ``least`` the smallest number.
-    ``on_cores``: it is a number of threads or processes at once, of which more than the machine's cores are of no use.
+    ``on_cores``: it is a number of threads or processes at once, of which more than the machine's cores are of no use;
+    of those that make batches (``loader``) they may be, where they are seen to wait.
+    ``switchable``: the framework's adapter can turn it between two steps of a script that runs; see ``rotation``.
     """
 
     name: str
@@ -61,6 +63,12 @@ class Knob:
     value_type: type[bool] | type[int] | type[float] | type[str] | None = None
     least: int | None = None
     on_cores: bool = False
+    switchable: bool = False
+
+    @property
+    def waits_at_times(self) -> bool:
+        """Whether it is a number of processes or threads that make batches, which may wait rather than compute."""
+        return self.loader and self.on_cores
 
     def check(self, value: Value) -> None:
         """Raises ``UsageError`` for a value that no script could take, such as one pinned with a slip."""

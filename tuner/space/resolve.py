@@ -26,7 +26,7 @@ class ResolvedSpace:
     """What a study searches: the axes, the knobs left out with the reason, and those pinned by ``--set``.
 
     A complete config gives every knob a value, and is a plain dict; a ``Config`` is canonical: what is as written, and
-    what means nothing beside the rest, is absent.
+    what means nothing beside the rest, is absent. ``cores`` are those that the training may use.
     """
 
     space: SearchSpace
@@ -34,6 +34,7 @@ class ResolvedSpace:
     left_out: Mapping[str, LeftOut]
     pinned: Config
     knowledge: Knowledge
+    cores: int
 
     @property
     def size(self) -> int:
@@ -128,10 +129,10 @@ def resolve(
         written = knowledge.as_written[knob.name]
         values = _distinct([written, *knob.choices(replace(known, as_written=written))], ordered=knob.ordered)
         if len(values) < 2:
-            left_out[knob.name] = LeftOut(f"only one value makes sense here: {written}")
+            left_out[knob.name] = LeftOut(only_one(written))
             continue
         axes.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written)))
-    return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), knowledge)
+    return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), knowledge, known.cores)
 
 
 def _beside_its_arguments(knob: Knob, knowledge: Knowledge) -> Knob:
@@ -141,6 +142,11 @@ def _beside_its_arguments(knob: Knob, knowledge: Knowledge) -> Knob:
         return knob
     needs = knob.needs or (lambda config: True)
     return replace(knob, needs=lambda c: all(same_value(c.get(name), v) for name, v in arguments.items()) and needs(c))
+
+
+def only_one(written: Value) -> str:
+    """Why a knob is left out of which only the script's own value is worth trying."""
+    return f"only one value makes sense here: {written}"
 
 
 def selected_names(selection: Sequence[str]) -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from tuner.events import SpaceResolved
 from tuner.formatting import config_text
 from tuner.knowledge import widened
-from tuner.model import Config
+from tuner.model import Config, LeftOut, Value
 from tuner.space.arguments import bound_knobs
 from tuner.space.declare import Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve, selected_names
+from tuner.space.resolve import Axis, ResolvedSpace, only_one, resolve, selected_names
 from tuner.study.context import StudyContext
 from tuner.study.identity import check_space, space_document
 
@@ -58,7 +61,24 @@ def widen_space(study: StudyContext) -> None:
 def _resolved(study: StudyContext, space: SearchSpace) -> ResolvedSpace:
     plan = study.plan
     known = Known(plan.device, plan.cores, knowledge=study.knowledge)
-    return resolve(space, known, selection=plan.selection, pinned=plan.pinned)
+    resolved = resolve(space, known, selection=plan.selection, pinned=plan.pinned)
+    begun_with = study.record.space.get("values", {})
+    return as_begun(resolved, begun_with) if begun_with else resolved
+
+
+def as_begun(space: ResolvedSpace, begun_with: Mapping[str, Sequence[Value]]) -> ResolvedSpace:
+    """The space without more workers than cores, where an earlier version began the study, which knew none."""
+    axes, left_out = list[Axis](), dict(space.left_out)
+    for axis in space.axes:
+        name, written = axis.knob.name, axis.values[axis.as_written]
+        few = tuple(v for v in axis.values if v == written or (type(v) is int and v <= space.cores))
+        if not axis.knob.waits_at_times or tuple(begun_with.get(name, few[:1])) != few:
+            axes.append(axis)
+        elif len(few) > 1:
+            axes.append(replace(axis, values=few, as_written=few.index(written)))
+        else:
+            left_out[name] = LeftOut(only_one(written))
+    return replace(space, axes=tuple(axes), left_out=left_out)
 
 
 def _take(study: StudyContext, space: ResolvedSpace) -> None:

@@ -8,7 +8,8 @@ from support import worlds
 from search_spaces.torch import SPACE
 from tuner.errors import UsageError
 from tuner.knowledge import Knowledge, with_arguments
-from tuner.model import Value
+from tuner.model import Config, Value
+from tuner.space.applicable import beyond_cores
 from tuner.space.arguments import bound_knobs, extend_space, parse
 from tuner.space.declare import Known
 from tuner.space.resolve import ResolvedSpace, resolve
@@ -74,3 +75,15 @@ def test_a_pinned_word_is_one_of_those_there_are() -> None:
     with pytest.raises(UsageError, match="precision=banana") as raised:
         space(pinned={"precision": "banana"})
     assert raised.value.hint == "they are: fp32, bf16"
+
+
+@pytest.mark.parametrize(
+    ("config", "proven_on", "told"),
+    [({"num_workers": 16}, 2, False), ({"num_workers": 16}, 16, True), ({"num_workers": 16}, None, True),
+     ({"threads": 8}, 2, True), ({"threads": 8}, 16, True), ({"num_workers": 4}, 16, False)],
+)  # fmt: skip
+def test_more_workers_than_cores_were_proven_to_wait(
+    config: dict[str, Value], proven_on: int | None, *, told: bool
+) -> None:
+    known = Known(worlds.DEVICE, 4, knowledge=Knowledge(as_written={"threads": 4, "num_workers": 0}))
+    assert beyond_cores(Config(config), known, [SPACE], proven_on) == (list(config) if told else [])

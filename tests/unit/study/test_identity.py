@@ -108,7 +108,7 @@ def test_a_cpu_with_other_cores_is_another_device() -> None:
 
 def _resolved(values: Sequence[Value], *, ordered: bool = True, **pinned: Value) -> ResolvedSpace:
     axis = Axis(replace(WORKERS, ordered=ordered), tuple(values), 0)
-    return ResolvedSpace(SPACE, (axis,), {}, Config(pinned), Knowledge())
+    return ResolvedSpace(SPACE, (axis,), {}, Config(pinned), Knowledge(), 2)
 
 
 def test_a_space_is_known_by_its_axes_and_pins() -> None:

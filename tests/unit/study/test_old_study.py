@@ -8,22 +8,30 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import old_study
 
+from search_spaces.keras import SPACE as KERAS
 from tuner.cli import main
+from tuner.devices.cpu import cpu_device
 from tuner.errors import StudyMismatchError
 from tuner.export import profile as profiles
-from tuner.model import Config, Device, Phase, Trial, Verdict
+from tuner.knowledge import Knowledge
+from tuner.model import Config, Device, LeftOut, Phase, Trial, Verdict
 from tuner.result import StudyResult
 from tuner.search.chain import Chain
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
+from tuner.space.declare import Known
+from tuner.space.resolve import resolve
 from tuner.storage.studies import read_study
+from tuner.study.identity import check_space, space_document
 from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
+from tuner.study.search_space import as_begun
 
 
 @pytest.fixture
@@ -155,3 +163,19 @@ def test_its_profile_is_read(studies: Path, write_script: Callable[..., Path]) -
     assert profile.script.argv == ("--width={width=256|128}",)
     knowledge = knowledge_of(profile, profile.script, str(place))
     assert knowledge.training_loaders == ("train.py:14#0",)
+
+
+def test_one_on_one_core_that_had_no_more_workers_to_try_goes_on() -> None:
+    known = Known(cpu_device(), 1, knowledge=Knowledge(as_written={"workers": 1, "steps_per_execution": 1}))
+    present = resolve(KERAS, known)
+    earlier = replace(
+        present, axes=tuple(axis for axis in present.axes if axis.knob.name != "workers"),
+        left_out={**present.left_out, "workers": LeftOut("only one value makes sense here: 1")},
+    )  # fmt: skip
+    stored = space_document(earlier)
+    with pytest.raises(StudyMismatchError):
+        check_space(stored, present, "folder")
+    goes_on = as_begun(present, stored["values"])
+    check_space(stored, goes_on, "folder")
+    assert space_document(goes_on) == stored
+    assert as_begun(present, space_document(present)["values"]) == present
