@@ -13,10 +13,12 @@ from tuner.analysis.bottleneck import Bottleneck
 from tuner.analysis.stats import Noninferiority
 from tuner.knowledge import Knowledge
 from tuner.model import (
+    SIDELINES,
     Config,
     Device,
     LeftOut,
     Measurement,
+    OutcomeKind,
     Phase,
     Script,
     Shift,
@@ -119,9 +121,12 @@ class StudyResult:
 
     def speaks_against(self, config: Config) -> bool:
         """Whether the study's record holds a failed run of the config, of any phase but probes, or a screen of it that
-        didn't pass."""
-        runs = (trial for trial in self.trials if trial.config == config and trial.phase is not Phase.PROBE)
-        failed = any(run.outcome is not None and not run.outcome.complete for run in runs)
+        didn't pass. What there was no time for says nothing."""
+        runs = (trial for trial in self.trials if trial.config == config and trial.phase not in SIDELINES)
+        failed = any(
+            run.outcome is not None and not run.outcome.complete and run.outcome.kind is not OutcomeKind.UNFINISHED
+            for run in runs
+        )
         screens = (screened.verdict for screened in self.screened if screened.config == config)
         return failed or any(verdict is not Noninferiority.PASS for verdict in screens)
 
@@ -137,6 +142,6 @@ class StudyResult:
 
         Rates are without it. The baseline's own run says it, which is the longest one, else the first that can.
         """
-        runs = [trial.measurement for trial in self.trials if not trial.config and trial.phase is not Phase.PROBE]
+        runs = [trial.measurement for trial in self.trials if not trial.config and trial.phase not in SIDELINES]
         shares = (run.validation_share for run in runs if run is not None)
         return next((share for share in shares if share is not None), None)

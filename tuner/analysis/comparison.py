@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from tuner.analysis import stats
 from tuner.analysis.contention import Host, contaminated_by, own_cpus
 from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, at_rate, gain, score_of
+from tuner.analysis.turns import TOLD_TO
 from tuner.model import BASELINE, Config, Evidence, Measurement, Outcome, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
 
 CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
-SHARP = 0.05
-"""A proven gain is known well where its interval is within that share of it."""
 FIRST_LOOK = 0.7
 """Of the permitted error, the share that the first look may spend where others may follow."""
 
@@ -230,26 +229,64 @@ def decide(
     nothing: the figures are those of all rounds then, and the label says why they are no proof.
     """
     failed = {*failed_in(trials, objective), *without}
-    contests = []
-    for candidate in schedule.candidates:
-        every = pairs_of(schedule, candidate.config, trials, objective)
-        calm = pairs_of(schedule, candidate.config, trials, objective, calm_only=True)
-        if candidate.config not in failed and len(every.rates) >= 2:
-            proof = len(calm.rates) >= FEWEST_PAIRS
-            pairs, confidence = calm if proof else every, confidence_of(schedule, candidate.config, trials, objective)
-            contests.append((proof, pairs, pairs.ratio(confidence, objective)))
+    judged = [
+        contest_of(schedule, candidate.config, trials, objective)
+        for candidate in schedule.candidates if candidate.config not in failed
+    ]  # fmt: skip
+    contests = [contest for contest in judged if contest is not None]
     if not contests:
         return None
-    proof, best, ratio = max(contests, key=lambda contest: (contest[0], contest[2].low))
+    best = max(contests, key=lambda contest: (contest.enough, contest.bound.low))
     return Winner(
-        verdict=Verdict.IMPROVED if proof and ratio.low > 1.0 else Verdict.KEEP_BASELINE,
-        config=best.config,
-        speedup=ratio,
-        baseline=typical(best.baseline),
-        winner=typical(best.candidate),
-        runs=len(best.rates),
-        label="" if proof else _why_no_proof(schedule, best),
+        verdict=Verdict.IMPROVED if best.proven else Verdict.KEEP_BASELINE,
+        config=best.pairs.config,
+        speedup=best.speedup,
+        baseline=typical(best.pairs.baseline),
+        winner=typical(best.pairs.candidate),
+        runs=len(best.pairs.rates),
+        label="" if best.enough else _why_no_proof(schedule, best.pairs),
     )
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One candidate against the baseline, so far.
+
+    ``pairs``: the rounds by which it is judged, the calm ones where they are ``enough`` to prove something, else all.
+    ``bound``: the ratio with the interval that has to lie above 1; ``speedup``: with the one that is told, of which
+    the lower end is the same.
+    """
+
+    pairs: Pairs
+    enough: bool
+    bound: Ratio
+    speedup: Ratio
+
+    @property
+    def proven(self) -> bool:
+        """Whether the candidate is shown to be faster."""
+        return self.enough and self.bound.low > 1.0
+
+
+def contest_of(
+    schedule: Schedule, config: Config, trials: Sequence[Trial], objective: Objective
+) -> Contest | None:
+    """How the candidate stands; None before it was measured twice beside the baseline.
+
+    That it is faster is decided at the confidence of all looks and openings together (``confidence_of``). Once that is
+    decided, how much faster it is at most is told at 95% for all candidates together. How much it is at least stays as
+    it was decided: what is proven was lucky, the more so the smaller its gain is beside the noise.
+    """
+    pairs = pairs_of(schedule, config, trials, objective, calm_only=True)
+    enough = len(pairs.rates) >= FEWEST_PAIRS
+    if not enough:
+        pairs = pairs_of(schedule, config, trials, objective)
+    if len(pairs.rates) < 2:
+        return None
+    bound = pairs.ratio(confidence_of(schedule, config, trials, objective), objective)
+    proven = enough and bound.low > 1.0
+    told = pairs.ratio(1 - (1 - CONFIDENCE) / len(schedule.candidates), objective)
+    return Contest(pairs, enough, bound, replace(bound, high=min(bound.high, told.high)) if proven else bound)
 
 
 def confidence_of(
@@ -297,7 +334,7 @@ def is_decided(winner: Winner | None) -> bool:
     if winner is None or winner.label:
         return winner is None
     ratio = winner.speedup
-    sharp = (ratio.high - ratio.low) / 2 <= SHARP * ratio.ratio
+    sharp = (ratio.high - ratio.low) / 2 <= TOLD_TO * ratio.ratio
     return (ratio.low > 1.0 and sharp) or ratio.high < WORTH_HAVING
 
 

@@ -28,16 +28,21 @@ class Race:
         """Whether more turns would change little. Never before the trial's window holds what it has to (``whole``).
 
         At each of ``LOOKS`` a trial is over that is sure to stay below the best one (all looks together err with 2% at
-        most, by Bonferroni), or whose gain is precise enough.
+        most, by Bonferroni), whose gain is precise enough, or that is as sure to be the best one, and how fast is known
+        roughly: what comes after it says the rest.
         """
         if not whole or len(pairs) not in LOOKS:
             return False
-        if self.best is not None:
-            sure = gain_interval(pairs, 1 - 2 * _ERROR / len(LOOKS))
-            if sure is not None and sure.high < math.log(self.best):
-                return True
         found = gain_interval(pairs)
-        return found is not None and (found.high - found.low) / 2 < PRECISE
+        if found is None:
+            return False
+        half = (found.high - found.low) / 2
+        sure = gain_interval(pairs, 1 - 2 * _ERROR / len(LOOKS))
+        if self.best is not None and sure is not None:
+            best = math.log(self.best)
+            if sure.high < best or (sure.low > best and half < ROUGH):
+                return True
+        return half < PRECISE
 
     def is_open(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
         """Whether the trial may be the best one by an interval that is still wide: a longer window is worth it."""

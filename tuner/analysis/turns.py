@@ -11,10 +11,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from tuner.analysis.stats import Interval, mean_interval
+from tuner.analysis.stats import Interval, mean_interval, student_t_quantile
+from tuner.model import Measurement
 
 DISTURBED = 0.1
 """Where others had more than that share of the cores' time a turn says little."""
+TOLD_TO = 0.05
+"""A proven ratio is to be told with a relative 95% half-width of that."""
 FEWEST_CALM = 4
 """With fewer calm pairs of turns than that, all count."""
 
@@ -40,11 +43,16 @@ def pairs_of_turns(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple[Tur
     long window.
     """
     sides = sorted([(turn, True) for turn in own] + [(turn, False) for turn in other], key=lambda of: of[0].number)
-    groups = [(is_own, _together([turn for turn, _ in of])) for is_own, of in groupby(sides, key=lambda each: each[1])]
+    groups = [(is_own, together([turn for turn, _ in of])) for is_own, of in groupby(sides, key=lambda each: each[1])]
     both = (dict(pair) for pair in zip(groups[::2], groups[1::2], strict=False))
-    pairs = _with_counts([(pair[True], pair[False]) for pair in both])
+    return calm_pairs([(pair[True], pair[False]) for pair in both])
+
+
+def calm_pairs(pairs: Sequence[tuple[Turn, Turn]], fewest: int = FEWEST_CALM) -> list[tuple[Turn, Turn]]:
+    """The pairs that nobody disturbed, where there are enough of them; else all. Those count of which both sides do."""
+    pairs = _with_counts(pairs)
     calm = [pair for pair in pairs if max(turn.lost for turn in pair) <= DISTURBED]
-    return calm if len(calm) >= FEWEST_CALM else pairs
+    return calm if len(calm) >= fewest else pairs
 
 
 def _with_counts(pairs: Sequence[tuple[Turn, Turn]]) -> list[tuple[Turn, Turn]]:
@@ -54,7 +62,7 @@ def _with_counts(pairs: Sequence[tuple[Turn, Turn]]) -> list[tuple[Turn, Turn]]:
         return min(turn.amount for turn in pair) <= 0
 
     def joined(one: tuple[Turn, Turn], other: tuple[Turn, Turn]) -> tuple[Turn, Turn]:
-        return _together([one[0], other[0]]), _together([one[1], other[1]])
+        return together([one[0], other[0]]), together([one[1], other[1]])
 
     kept: list[tuple[Turn, Turn]] = []
     for pair in pairs:
@@ -76,17 +84,42 @@ def gain_interval(pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) 
     """
     if len(pairs) < 2:
         return None
-    own, other = _together([own for own, _ in pairs]), _together([other for _, other in pairs])
-    spread = mean_interval([math.log(_rate(one) / _rate(two)) for one, two in pairs], confidence)
-    estimate = math.log(_rate(own) / _rate(other))
+    own, other = together([own for own, _ in pairs]), together([other for _, other in pairs])
+    spread = mean_interval([log_ratio(pair) for pair in pairs], confidence)
+    estimate = log_ratio((own, other))
     return Interval(estimate, estimate + spread.low - spread.estimate, estimate + spread.high - spread.estimate)
 
 
-def _together(turns: Sequence[Turn]) -> Turn:
+def noise_within(measurement: Measurement, window_s: float) -> float | None:
+    """How far a ratio by turns would be off after a window of ``window_s`` seconds (> 0): the standard deviation of its
+    logarithm, rather too large, by the pairs of turns of this trial. None where it had fewer than two of them.
+    """
+    reference = measurement.reference
+    if reference is None or reference.pairs < 2 or reference.gain.low <= 0:
+        return None
+    half = math.log(reference.gain.high / reference.gain.low) / 2
+    error = half / student_t_quantile(0.975, reference.pairs - 1)
+    return error * math.sqrt(sum(block.seconds for block in measurement.blocks) / window_s)
+
+
+def rounds_to_tell(noise: float, fewest: int, most: int) -> int | None:
+    """How many rounds tell a ratio to ``TOLD_TO``, where the logarithm of one round's is off by ``noise``; None where
+    so many as ``most`` don't.
+    """
+    for rounds in range(max(2, fewest), most + 1):
+        if student_t_quantile(0.975, rounds - 1) * noise / math.sqrt(rounds) <= math.log1p(TOLD_TO):
+            return rounds
+    return None
+
+
+def log_ratio(pair: tuple[Turn, Turn]) -> float:
+    """The logarithm of the ratio of the first one's rate to the other's."""
+    own, other = pair
+    return math.log(own.amount / own.seconds / (other.amount / other.seconds))
+
+
+def together(turns: Sequence[Turn]) -> Turn:
+    """The turns as one, with the number of the first."""
     seconds = sum(turn.seconds for turn in turns)
     lost = sum(turn.lost * turn.seconds for turn in turns) / seconds
     return Turn(turns[0].number, sum(turn.amount for turn in turns), seconds, lost)
-
-
-def _rate(turn: Turn) -> float:
-    return turn.amount / turn.seconds

@@ -144,7 +144,7 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
 
 def started_text(trial: Trial) -> str:
     """What is run, and what for."""
-    if trial.side is not None:
+    if trial.side is not None or trial.phase is Phase.ROTATION:
         return f"trial {trial.number}: {run_text(trial)}"
     return f"trial {trial.number}: {trial_name(trial.config)}" + (f" ({trial.why})" if trial.why else "")
 

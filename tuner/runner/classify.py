@@ -36,6 +36,10 @@ _INFEASIBLE = OutcomeKind.INFEASIBLE
 DETAIL_LENGTH = 300
 HOST_OOM, MACHINE_FULL = "host-oom", "machine-full"
 """Reasons of an outcome: the machine's memory was too small for it, or other processes took what it lacked."""
+WORKER_KILLED = "worker-killed"
+KILLED = frozenset({"signal-kill", WORKER_KILLED, EndedBy.GUARD_LOST.value})
+"""Reasons of an outcome: a SIGKILL that neither the kernel, for memory, nor the runner sent. No script sends itself
+one: run again, what it was running may well come through."""
 WITHHELD_REASON = "withheld"
 """Of a run under plain Python that was kept from writing over a file of the user's."""
 MIN_BLOCKS = 3
@@ -130,7 +134,9 @@ def _from_exception(traces: Traces) -> Judgement | None:
     if raised is None or raised.origin != "script":
         return None
     line = one_line(f"{raised.type}: {_essence(raised.text)}" if raised.text else raised.type)
-    matched = match_text(f"{raised.type}: {raised.text}\n{raised.traceback}")
+    matched = _reason_in(f"{raised.type}: {raised.text}\n{raised.traceback}", traces)
+    if matched == WORKER_KILLED:
+        return OutcomeKind.CRASHED, matched, line
     if matched in ("device-oom", "host-oom"):
         return _INFEASIBLE, matched, line
     if matched == "disk-full":
@@ -147,7 +153,7 @@ def _from_signal(traces: Traces) -> Judgement | None:
     name = _signal_name(number)
     if number == signal.SIGKILL and traces.oom_killed:
         return _INFEASIBLE, "host-oom", "the kernel killed it: the machine ran out of memory"
-    matched = match_text(traces.log)
+    matched = _reason_in(traces.log, traces)
     last = last_line(traces.log)
     detail = one_line(f"died of {name}: {last}" if last else f"died of {name}")
     if matched in ("device-oom", "host-oom") or (matched and number == signal.SIGABRT):
@@ -164,7 +170,9 @@ def _from_end(traces: Traces) -> Judgement:
     if last_of(traces.records, Hello) is None:
         detail = last_line(traces.log) or f"the process ended with status {code} before it said anything"
         return OutcomeKind.INFRASTRUCTURE, "no-start", one_line(detail)
-    matched = match_text(traces.log) if code else ""
+    matched = _reason_in(traces.log, traces) if code else ""
+    if matched == WORKER_KILLED:
+        return OutcomeKind.CRASHED, matched, one_line(last_line(traces.log))
     if matched in ("device-oom", "host-oom"):
         return _INFEASIBLE, matched, one_line(last_line(traces.log))
     if code:
@@ -194,7 +202,9 @@ def classify_plain(traces: Traces, withheld: str = "") -> Judgement:
         return OutcomeKind.COMPLETE, "", ""
     raised = raised_line(traceback_in(traces.log))
     line = one_line(raised or last_line(traces.log))
-    matched = match_text(traceback_in(traces.log) or last_line(traces.log))
+    matched = _reason_in(traceback_in(traces.log) or last_line(traces.log), traces)
+    if matched == WORKER_KILLED:
+        return OutcomeKind.CRASHED, matched, line
     if matched in ("device-oom", HOST_OOM):
         return _blamed((_INFEASIBLE, matched, line), traces)
     return OutcomeKind.USER_ERROR, "script-raised" if raised else "script-failed", line
@@ -262,11 +272,12 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(
             r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|\bMemoryError\b|std::bad_alloc"
             r"|Cannot allocate memory|[Uu]nable to allocate [\d.]+ [KMGTPE]?iB for an array"
-            r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: (?:Killed|Bus error)"
+            r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Bus error"
             r"|(?:unable to (?:write to|allocate|mmap|resize|open)[^\n]{0,80}(?:shm|shared memory|/torch_)"
             r"|insufficient shared memory)"
         ),
     ),
+    (WORKER_KILLED, re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed")),
     ("disk-full", re.compile(r"No space left on device|Disk quota exceeded")),
     (
         "compile-failure",
@@ -296,6 +307,12 @@ def match_text(text: str) -> str:
         if pattern.search(text):
             return reason
     return ""
+
+
+def _reason_in(text: str, traces: Traces) -> str:
+    """As ``match_text``; the kernel kills workers where memory runs out, and says so of its own accord."""
+    reason = match_text(text)
+    return HOST_OOM if reason == WORKER_KILLED and traces.oom_killed else reason
 
 
 _UNSUPPORTED = re.compile(r"unsupported operations when trying to compile graph \S+ on \S+ (\w+) \(([^{)\n]*)")

@@ -197,6 +197,10 @@ def baseline_error(outcome: Outcome, log: Path) -> UserScriptError | UntunableEr
     )
 
 
+_BY_OTHERS = (
+    "something else killed it, twice: a limit of the machine, a guard against full memory, or a person; run the same"
+    " command again once that is mended"
+)
 _HINTS = {
     "no-step": "a step is an optimizer's step(); a script that has none can tell of its own with tuner.report(step=n)",
     "too-short": "let it train longer: more epochs or more data",
@@ -206,7 +210,6 @@ _HINTS = {
     "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",
     "host-oom": "the script as written doesn't fit the machine's memory: use fewer workers, end other processes"
     " that take memory, or raise --max-memory",
-    "signal-kill": "something else killed it: a limit of the machine, a guard against full memory, or a person; run the"
-    " same command again once that is mended",
+    "signal-kill": _BY_OTHERS, "worker-killed": _BY_OTHERS,
     "nan": "its loss is not a number as written: tune it once it trains",
 }

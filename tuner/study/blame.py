@@ -22,7 +22,7 @@ from tuner import __version__
 from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import WITHHELD_REASON, raised_line
+from tuner.runner.classify import KILLED, WITHHELD_REASON, raised_line
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
 
@@ -36,9 +36,8 @@ SEARCH_S = 180.0
 SEARCH_TIMES = 6.0
 ALL = frozenset(Watch)
 _FAILURES = frozenset({"script-raised", "script-failed"})
-_KILLED = "signal-kill"
 _UNDECIDED = frozenset({OutcomeKind.INFRASTRUCTURE, OutcomeKind.NO_PROGRESS})
-_OF_THE_MACHINE = frozenset({"host-oom", "device-oom", _KILLED})
+_OF_THE_MACHINE = KILLED | {"host-oom", "device-oom"}
 """Reasons for which a run ended that tell of the machine at that moment, and nothing of the script."""
 _BARE, _PLAIN = "without any watch but files", "plain Python"
 
@@ -94,9 +93,9 @@ def may_be_ours(outcome: Outcome) -> bool:
 
     What was killed was killed by others: neither a script nor an instrument sends itself a SIGKILL.
     """
-    if outcome.complete or outcome.kind is OutcomeKind.INFRASTRUCTURE:
+    if outcome.complete or outcome.kind is OutcomeKind.INFRASTRUCTURE or outcome.reason in KILLED:
         return False
-    crashed = outcome.kind is OutcomeKind.CRASHED and outcome.reason.startswith("signal-") and outcome.reason != _KILLED
+    crashed = outcome.kind is OutcomeKind.CRASHED and outcome.reason.startswith("signal-")
     return crashed or outcome.reason in _FAILURES or bool(outcome.traceback_text)
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import BaselineTrack
+from tuner.analysis.turns import TOLD_TO, noise_within, rounds_to_tell
 from tuner.child.records import Window
-from tuner.model import BASELINE, Config, Outcome, Phase, Trial, baseline_of
+from tuner.model import BASELINE, SIDELINES, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import probe_window
 from tuner.space.resolve import ResolvedSpace
 from tuner.study.lengths import WARMUP_S, screen_lengths, window_s
@@ -19,10 +20,20 @@ from tuner.study.plan import StudyPlan
 FINALS_SHARE = 0.2
 LARGEST_SHARE_UNFOUND = 0.5
 """Of the budget is kept for a proof at most, as long as nothing is found that could be proven."""
-LARGEST_SHARE_FOUND = 0.6
+APART = 1.6
+"""Rounds of the finals are off by so many times what turns in the search say, since processes differ, too: 0.065 and
+0.061 against 0.051 and 0.038 in two studies of studies/digits on two cores (November 2026)."""
+FEWEST_TOLD = 3
+"""The noise is known once so many trials have told of it."""
+LARGE = 1 + 2 * TOLD_TO
+"""A smaller gain is told well enough by the usual rounds."""
+LARGEST_SHARE_FOUND = 0.7
 """Of the budget is kept for more than the fewest rounds of the finals at most."""
 FEWEST_ROUNDS = 3
 """Finals of fewer rounds prove nothing."""
+HOPE = 0.75
+"""With that share left of what a proof is foreseen to take it is tried by turns: nothing else would use the time, what
+is foreseen is rather too long, and the last round may end with fewer turns."""
 SLOWER = 1.15
 """What comes between steps is no part of a rate, such as validation, and takes its time all the same."""
 FIRST_TRIAL_S = 30.0
@@ -117,30 +128,57 @@ class StudyTime:
         """Whether so much fits into what is left."""
         return self.left_s is None or self.left_s >= seconds
 
+    def may_fit(self, proof_s: float) -> bool:
+        """Whether a proof of the fewest rounds that is foreseen to take so long may come off in what is left."""
+        return self.fits(HOPE * proof_s if self.by_turns else proof_s)
+
     def trial_s(self) -> float:
         """What a trial typically takes here; a probe is shorter."""
         seconds = [outcome.seconds for _, outcome in self._runs()]
         return statistics.median(seconds) if seconds else FIRST_TRIAL_S
 
     def run_s(self, phase: Phase, config: Config) -> float:
-        """What a run of the config takes in a phase: as it did there, else elsewhere, else as any trial."""
+        """What a run of the config takes in a phase: as it did there, else elsewhere, else as any trial.
+
+        In the finals it starts fresh, as the script as written has, and may not have in the search.
+        """
         own = [(trial, outcome) for trial, outcome in self._runs() if trial.config == config]
         seconds = [outcome.seconds for trial, outcome in own if trial.phase is phase]
         if not seconds:
-            longest_s = window_s(self.plan, Phase.FINALS, by_turns=self.by_turns)
-            seconds = [_within(outcome, longest_s, by_turns=self.by_turns) for _, outcome in own]
+            seconds = [self._finals_run_s(outcome) for _, outcome in own]
+            baseline = baseline_of(self.trials)
+            if seconds and phase is Phase.FINALS and self.by_turns and baseline is not None and baseline.outcome:
+                seconds = [max(statistics.median(seconds), self._finals_run_s(baseline.outcome))]
         return statistics.median(seconds) if seconds else self.trial_s()
 
+    def _finals_run_s(self, outcome: Outcome) -> float:
+        """What the run would have taken in the finals, by turns with their shorter warm-up."""
+        measurement = outcome.measurement
+        alone = measurement is not None and measurement.reference is None and not measurement.turns
+        longer_s = max(0.0, self.plan.window.warmup_s - WARMUP_S) if self.by_turns and alone else 0.0
+        longest_s = window_s(self.plan, Phase.FINALS, by_turns=self.by_turns)
+        return _within(outcome, longest_s, by_turns=self.by_turns) - longer_s
+
     def screen_s(self, config: Config, samples: int) -> float:
-        """What a run of a screen over so many samples takes: as it did, else as another run did, by the rate."""
+        """What a run of a screen over so many samples takes: as it did, else as another run did, by the rate.
+
+        It starts as the trials of the search do, which take less for that than the baseline's own run.
+        """
         runs = [(trial, outcome) for trial, outcome in self._runs() if trial.config == config]
         seconds = [o.seconds for trial, o in runs if trial.phase is Phase.SCREEN and trial.samples == samples]
         if not seconds:
+            most_s = math.inf if config else self._start_in_search_s()
             seconds = [
-                _beside_window_s(outcome, self.plan.window) + SLOWER * samples / outcome.measurement.rate
+                min(_beside_window_s(outcome, self.plan.window), most_s) + SLOWER * samples / outcome.measurement.rate
                 for _, outcome in runs if outcome.measurement is not None
             ]  # fmt: skip
         return statistics.median(seconds) if seconds else self.trial_s()
+
+    def _start_in_search_s(self) -> float:
+        """What trials of the search take beside their windows; infinite before the first one."""
+        searched = [outcome for trial, outcome in self._runs() if trial.phase is Phase.SEARCH and outcome.complete]
+        start_s = [_beside_window_s(outcome, self.plan.window) for outcome in searched]
+        return statistics.median(start_s) if start_s else math.inf
 
     def probe_s(self) -> float:
         """What a run of the probe would take, by the baseline."""
@@ -173,15 +211,33 @@ class StudyTime:
         best = BaselineTrack(self.trials, self.plan.objective).best_of(searched(self.trials))
         if best is not None and best.phase is not Phase.BASELINE:
             # Three rounds prove a large gain, and tell roughly how large it is.
-            for rounds in range(max(self.plan.finals_rounds, FEWEST_ROUNDS), FEWEST_ROUNDS - 1, -1):
+            for rounds in range(max(self.rounds_to_tell(), FEWEST_ROUNDS), FEWEST_ROUNDS - 1, -1):
                 proof_s = self.proof_s(best.config, rounds=rounds)
-                if rounds == FEWEST_ROUNDS or proof_s <= LARGEST_SHARE_FOUND * (self.budget.seconds or math.inf):
+                most_s = LARGEST_SHARE_FOUND * (self.budget.seconds or math.inf)
+                if rounds == FEWEST_ROUNDS or (proof_s <= most_s and self.fits(proof_s)):
                     break
-            if self.fits(proof_s):
+            if self.may_fit(proof_s):
                 return self.budget.reserved_s(proof_s, found=True)
         axes = self.space.axes if self.space is not None else ()
         proof_s = self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
         return self.budget.reserved_s(proof_s, found=False) if self.fits(proof_s) else 0.0
+
+    def rounds_to_tell(self) -> int:
+        """The rounds of finals that tell the best gain so far well, by what trials said of the noise by turns.
+
+        As many as the plan has where too few of them say it, where no number of rounds would do, and where the gain is
+        small: then searching is worth more.
+        """
+        usual, window = self.plan.finals_rounds, window_s(self.plan, Phase.FINALS, by_turns=True)
+        measured = [outcome.measurement for trial, outcome in self._runs() if trial.phase is Phase.SEARCH]
+        noises = [noise_within(measurement, window) for measurement in measured if measurement is not None]
+        known = [noise for noise in noises if noise is not None]
+        track = BaselineTrack(self.trials, self.plan.objective)
+        best = track.best_of(searched(self.trials))
+        gain = track.gain(best) if best is not None else None
+        if not self.by_turns or len(known) < FEWEST_TOLD or (gain or 1.0) < LARGE:
+            return usual
+        return rounds_to_tell(APART * statistics.median(known), usual, self.plan.most_rounds) or usual
 
     def search_s(self) -> float | None:
         """Left for searching, beside what is kept for the proof; None without a budget."""
@@ -194,7 +250,7 @@ class StudyTime:
 
     def _runs(self) -> list[tuple[Trial, Outcome]]:
         """Those that ran the whole loop."""
-        return [(t, t.outcome) for t in self.trials if t.phase is not Phase.PROBE and t.outcome is not None]
+        return [(t, t.outcome) for t in self.trials if t.phase not in SIDELINES and t.outcome is not None]
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.comparison import Schedule, confidence_of, decide, failed_in, is_decided, pairs_of
+from tuner.analysis.comparison import Schedule, contest_of, decide, failed_in, is_decided, pairs_of
 from tuner.analysis.learning import LATER, is_later
 from tuner.analysis.stats import Noninferiority
 from tuner.analysis.tiers import tier_of
@@ -17,9 +17,11 @@ from tuner.formatting import config_text, count_text
 from tuner.model import BASELINE, Config, Phase, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
-from tuner.study.context import LEEWAY, StudyContext
+from tuner.study.context import StudyContext
 from tuner.study.screens import screen_of
 
+LEEWAY = 1.5
+"""So many times what is still to come is kept: on a busy machine runs become longer."""
 GROWTH = 1.5
 """Undecided finals get so many times the rounds that they have had: few looks, and none that comes to nothing."""
 
@@ -93,8 +95,9 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
         if not in_time:
             return schedule, number - 1
         # The first rounds prove nothing without the third.
-        if number != begun and not study.time.fits(_left_s(study, schedule, max(number, FEWEST_ROUNDS))):
-            smaller = _with_fewer(study, schedule, max(number, FEWEST_ROUNDS))
+        fits = study.time.may_fit if number <= FEWEST_ROUNDS else study.time.fits
+        if number != begun and not fits(_left_s(study, schedule, max(number, FEWEST_ROUNDS))):
+            smaller = _with_fewer(study, schedule, max(number, FEWEST_ROUNDS), fits)
             if smaller is None:
                 return schedule, number - 1
             schedule = smaller
@@ -135,7 +138,9 @@ def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
     return True
 
 
-def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedule | None:
+def _with_fewer(
+    study: StudyContext, schedule: Schedule, rounds: int, fits: Callable[[float], bool]
+) -> Schedule | None:
     """The schedule without its weakest candidates, so that its first ``rounds`` rounds fit; None where none do."""
     objective = study.plan.objective
     failed = failed_in(study.trials, objective)
@@ -149,7 +154,7 @@ def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedul
     for kept in range(len(ranked) - 1, 0, -1):
         dropped = (*schedule.dropped, *(trial.number for trial in ranked[kept:]))
         smaller = replace(schedule, dropped=dropped)
-        if study.time.fits(_left_s(study, smaller, rounds)):
+        if fits(_left_s(study, smaller, rounds)):
             _save(study, smaller)
             gone = "; ".join(config_text(trial.config) for trial in ranked[kept:])
             study.note(f"no time for all candidates: the finals go on without {gone}")
@@ -209,9 +214,19 @@ def _candidate_of(schedule: Schedule, winner: Winner) -> Trial:
 
 
 def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) -> Schedule | None:
-    """The schedule with more rounds; None where it is decided, or where there is no time or look left."""
+    """The schedule with more rounds; None where it is decided, or where there is no time or look left.
+
+    What is looked at once has all rounds that there turns out to be time for, whatever they say: none is a look.
+    """
     rounds = _more(schedule.rounds, study.plan.most_rounds)
-    if schedule.looks == 1 or schedule.ended or is_decided(winner):
+    if schedule.looks == 1:
+        longer = replace(schedule, rounds=schedule.rounds + 1)
+        may_grow = not schedule.ended and longer.rounds <= _more(schedule.first, study.plan.most_rounds)
+        if not may_grow or study.budget.seconds is None or not study.time.fits(_left_s(study, longer, longer.rounds)):
+            return None
+        _save(study, longer)
+        return longer
+    if schedule.ended or is_decided(winner):
         return None
     fitting = (replace(schedule, rounds=more) for more in range(rounds, schedule.rounds, -1))
     extended = next((one for one in fitting if study.time.fits(_left_s(study, one, one.rounds))), None)
@@ -222,6 +237,20 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     why = "proven, and there is time to know it better" if proven else "still undecided"
     study.note(f"{why}: {count_text(extended.rounds - schedule.rounds, 'more round')}")
     return extended
+
+
+def _rounds_and_looks(study: StudyContext, rounds: int, round_s: float) -> tuple[int, int]:
+    """The rounds to the first look, at least so many, and how many looks there may be.
+
+    A second look has a part of the error: where there is no time for so many more rounds, all that there is time for
+    come before the first.
+    """
+    most, left_s = study.plan.most_rounds, study.time.left_s
+    if rounds < study.time.rounds_to_tell():
+        return rounds, 1
+    if left_s is None or _more(rounds, most) * round_s <= left_s:
+        return rounds, _looks(rounds, most)
+    return max(rounds, min(most, int(left_s / round_s))), 1
 
 
 def _more(rounds: int, most: int) -> int:
@@ -311,12 +340,14 @@ def _schedule(study: StudyContext) -> Schedule | None:
         return None
     configs = (BASELINE, *(trial.config for trial in candidates))
     runs_s = [study.time.run_s(Phase.FINALS, config) for config in configs]
-    count, rounds = study.budget.finals_fit(study.clock(), runs_s, plan.finals_rounds)
+    count, rounds = study.budget.finals_fit(study.clock(), runs_s, study.time.rounds_to_tell())
+    if not count and study.time.may_fit(FEWEST_ROUNDS * sum(runs_s[:2])):
+        count, rounds = 1, FEWEST_ROUNDS
     if not count:
         study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
         return None
-    # Where all rounds fit there may be time for more; how often they are looked at is settled before the first.
-    looks = _looks(rounds, plan.most_rounds) if rounds == plan.finals_rounds else 1
+    # How often they are looked at is settled before the first round: once, where there is no time for much more.
+    rounds, looks = _rounds_and_looks(study, rounds, sum(runs_s[: count + 1]))
     earlier = _all_finals(study)
     schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, plan.host, first=rounds)
     # The same candidates again: what was searched since brought nothing better. Their finals go on.
@@ -355,6 +386,6 @@ def _report_pairs(study: StudyContext, schedule: Schedule, runs: Sequence[Trial]
             pairs = pairs_of(schedule, candidate.config, study.trials, study.plan.objective)
             if not pairs.gains:
                 continue
-            confidence = confidence_of(schedule, candidate.config, study.trials, study.plan.objective)
-            so_far = pairs.ratio(confidence, study.plan.objective) if len(pairs.gains) > 2 else None
+            contest = contest_of(schedule, candidate.config, study.trials, study.plan.objective)
+            so_far = contest.speedup if contest is not None and len(pairs.gains) > 2 else None
             study.tell(PairFinished(len(pairs.gains), schedule.rounds, candidate.config, pairs.gains[-1], so_far))

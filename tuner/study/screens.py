@@ -43,6 +43,7 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
 def _screens(study: StudyContext, candidates: Sequence[Trial]) -> list[Screened]:
     screened: list[Screened] = []
     fit: list[Config] = []
+    unscreened = False
     for trial in candidates:
         if len(fit) >= study.plan.finalists:
             break
@@ -56,8 +57,9 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> list[Screened]
             continue
         result = _screen(study, trial)
         if result is None:
-            if not fit:
+            if not fit and not unscreened:
                 study.note(f"no time left to compare how {config_text(trial.config)} learns, and to prove it")
+            unscreened = True
             continue
         screened.append(result)
         if result.verdict is Noninferiority.PASS:
@@ -75,7 +77,7 @@ def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) ->
     if screen_of(study, candidates[-1]) is not None or _is_settled_by_record(study, candidates[-1], samples):
         return True
     configs = [BASELINE, *(candidate.config for candidate in candidates)]
-    finals_s = study.plan.finals_rounds * sum(study.time.run_s(Phase.FINALS, config) for config in configs)
+    finals_s = study.time.rounds_to_tell() * sum(study.time.run_s(Phase.FINALS, config) for config in configs)
     wanted = [run for seed in range(1, SEEDS + 1) for run in _runs(study, candidates[-1], seed, samples)]
     missing_s = sum(study.time.screen_s(run.config, samples) for run in wanted if study.store.find(run) is None)
     return study.time.fits(missing_s + finals_s)
@@ -151,7 +153,7 @@ def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int)
     wanted = [run for seed in range(1, seeds + 1) for run in _runs(study, candidate, seed, samples)]
     missing = [run.config for run in wanted if study.store.find(run) is None]
     missing_s = sum(study.time.screen_s(config, samples) for config in missing)
-    return missing_s > 0 and not study.time.fits(missing_s + study.time.finals_s(candidate.config, FEWEST_ROUNDS))
+    return missing_s > 0 and not study.time.may_fit(missing_s + study.time.finals_s(candidate.config, FEWEST_ROUNDS))
 
 
 def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -> bool:

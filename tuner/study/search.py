@@ -7,7 +7,7 @@ from tuner.analysis.gain import WORTH_HAVING, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
-from tuner.model import BASELINE, Phase, Trial
+from tuner.model import BASELINE, OutcomeKind, Phase, Trial
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial
@@ -23,9 +23,11 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     """Runs trials until a bound is reached, and says which. Raises as ``StudyContext.execute``.
 
     The baseline is measured again, as an anchor, every few trials, and before the first one of a resumed study.
-    Trials that don't take turns are held against it.
+    Trials that don't take turns are held against it. What there was no time for isn't tried again before the study is
+    resumed, with more of it.
     """
     plan = study.plan
+    late_before = {trial.number for trial in study.trials if _was_late(trial)}
     limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
     after_a_pause = study.resumed
     while True:
@@ -38,7 +40,8 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         over = _is_over(study, study.space)
         if over:
             return over
-        history = History(study.space, plan.objective, study.trials, limits)
+        known = [trial for trial in study.trials if trial.number not in late_before]
+        history = History(study.space, plan.objective, known, limits)
         proposal = sampler.propose(history)
         if proposal is None:
             return "every config worth a trial has been tried"
@@ -47,6 +50,10 @@ def search(study: StudyContext, sampler: Sampler) -> str:
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
             continue
         study.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, plan)))
+
+
+def _was_late(trial: Trial) -> bool:
+    return trial.outcome is not None and trial.outcome.kind is OutcomeKind.UNFINISHED
 
 
 def _since_baseline(study: StudyContext) -> float:

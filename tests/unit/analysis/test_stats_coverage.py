@@ -60,12 +60,13 @@ def test_a_rate_interval_of_few_or_many_blocks_is_not_too_narrow(noise: str, blo
     assert _coverage(_block_seconds(noise, 0.5, RUNS, blocks)) >= 0.92
 
 
-def test_a_trials_interval_is_honest_where_the_step_clock_ends_its_window() -> None:
-    """Over 2000 trials of step times that are correlated, drift and have heavy tails, from records to interval.
+@pytest.mark.parametrize("runs", [RUNS // 2, pytest.param(RUNS, marks=pytest.mark.slow)])
+def test_a_trials_interval_is_honest_where_the_step_clock_ends_its_window(runs: int) -> None:
+    """Over many trials of step times that are correlated, drift and have heavy tails, from records to interval.
 
     Per kind of scatter, and beside a moving-block bootstrap: tests/benchmarks/window_coverage.py.
     """
-    each = -(-RUNS // len(WEATHERS))
+    each = -(-runs // len(WEATHERS))
     held = []
     for weather in WEATHERS:
         found = [measurement.low <= truth <= measurement.high for measurement, truth in trials(weather, each)]

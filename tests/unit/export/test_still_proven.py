@@ -64,6 +64,11 @@ def test_a_failed_run_of_another_config_does_not() -> None:
     assert verdict_after(having(Trial(40, Phase.FINALS, Config(threads=1), outcome=CRASHED))) == "improved"
 
 
+def test_a_run_that_there_was_no_time_for_does_not() -> None:
+    late = Outcome(OutcomeKind.UNFINISHED, "out-of-time", "the study had no more time for it")
+    assert verdict_after(having(Trial(40, Phase.SEARCH, CONFIG, outcome=late))) == "improved"
+
+
 def test_a_failed_probe_does_not() -> None:
     assert verdict_after(having(Trial(40, Phase.PROBE, CONFIG, outcome=CRASHED))) == "improved"
 

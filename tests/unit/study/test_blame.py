@@ -166,6 +166,7 @@ def test_a_failure_for_want_of_memory_that_comes_again_is_told_as_such(tmp_path:
 
 def test_what_others_killed_is_nobodys_fault() -> None:
     assert not may_be_ours(Outcome(OutcomeKind.CRASHED, "signal-kill", "died of SIGKILL"))
+    assert not may_be_ours(Outcome(OutcomeKind.CRASHED, "worker-killed", traceback_text="Traceback"))
     assert may_be_ours(Outcome(OutcomeKind.CRASHED, "signal-segv", "died of SIGSEGV"))
 
 

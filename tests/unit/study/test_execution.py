@@ -11,7 +11,7 @@ from support import worlds
 
 from tuner.child.records import Window
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
 from tuner.runner.request import Runner, TrialRequest
 from tuner.study.execution import TrialExecutor
 
@@ -67,6 +67,58 @@ def test_the_script_as_written_keeps_its_first_run(tmp_path: Path) -> None:
     """What the script itself does now and then is held against no config."""
     outcome, run = kept(tmp_path, BASELINE, disturbed(500), worlds.infeasible("host-oom"))
     assert outcome.complete and run == "1"
+
+
+KILLED = [
+    Outcome(OutcomeKind.CRASHED, "signal-kill", "died of SIGKILL"),
+    Outcome(OutcomeKind.CRASHED, "worker-killed", "a worker was killed"),
+]
+
+
+@pytest.mark.parametrize("killed", KILLED)
+@pytest.mark.parametrize("config", [BASELINE, Config(workers=4)])
+def test_what_was_killed_from_outside_is_run_again(tmp_path: Path, killed: Outcome, config: Config) -> None:
+    outcome, run = kept(tmp_path, config, killed, worlds.measured(500))
+    assert outcome.complete and run == "2"
+
+
+def test_what_is_killed_twice_is_held_against_it(tmp_path: Path) -> None:
+    """Something kills it each time, such as a guard against full memory that isn't the kernel's own."""
+    assert kept(tmp_path, Config(workers=4), *KILLED) == (KILLED[1], "2")
+
+
+class ByTurnsInTurn(InTurn):
+    """By turns as well, these outcomes, one run after the other."""
+
+    takes_turns = True
+
+
+def test_what_is_killed_beside_another_takes_turns_again(tmp_path: Path) -> None:
+    """In the first round already, before anything has shown that turns work."""
+    runner = ByTurnsInTurn(worlds.measured(500), KILLED[0], worlds.measured(500), worlds.measured(510))
+    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
+    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
+    executor.obstacle = ""
+    outcomes = executor.execute_round(
+        trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
+    )  # fmt: skip
+    assert all(outcome.complete for outcome in outcomes) and not executor.obstacle and runner.ran == 4
+
+
+def test_a_killed_rotation_keeps_what_it_has_measured(tmp_path: Path) -> None:
+    """Trials of its configs decide. One that has measured nothing is run again."""
+    measured = replace(KILLED[0], rotation=(Rotated(Config(workers=4), Ratio(1.2, 1.1, 1.3), 5),))
+    runner = InTurn(KILLED[0], measured)
+    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
+    trial, configs = Trial(1, Phase.ROTATION, BASELINE), (Config(workers=4),)
+    assert executor.execute(
+        trial, Knowledge(), Window(), time_for=lambda seconds: True, rotation=configs
+    ) == measured  # fmt: skip
+    assert runner.ran == 2
+    once = InTurn(measured)
+    executor = TrialExecutor(worlds.plan(tmp_path), once, stop=threading.Event(), note=lambda text: None)
+    executor.execute(trial, Knowledge(), Window(), time_for=lambda seconds: True, rotation=configs)
+    assert once.ran == 1
 
 
 class Compiling(InTurn):

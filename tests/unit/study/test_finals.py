@@ -14,7 +14,7 @@ from support.ran import Ran, of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.learning import LATER
-from tuner.events import Event, Noted, TrialStarted
+from tuner.events import Event, Noted, PairFinished, TrialStarted
 from tuner.export import PROFILE
 from tuner.model import Config, Outcome, Phase, Trial, Verdict
 from tuner.report.summary import summary
@@ -75,6 +75,23 @@ def test_the_same_candidates_again_are_no_new_finals(tmp_path: Path) -> None:
     assert groups(resumed.trials) == groups(first.trials)
     assert resumed.winner == first.winner
     assert finals(tmp_path)["opening"] == 1
+
+
+def test_the_ratio_told_after_a_round_is_the_one_that_is_judged(tmp_path: Path) -> None:
+    calm, runs = speeds(), Counter[str]()
+
+    def disturbed_in_its_first_round(config: Config) -> Outcome:
+        outcome, times = calm(config), runs["bf16"]
+        runs["bf16"] += config == {"precision": "bf16"}
+        if outcome.measurement is None or not config or times not in (1, 2):  # that round, and when it is repeated
+            return outcome
+        return replace(outcome, measurement=replace(outcome.measurement, rate=60.0, foreign_cpus=7.0))
+
+    ran = Ran(plan(tmp_path, 2), disturbed_in_its_first_round)
+    told = [event.so_far for event in of(ran.events, PairFinished)]
+    assert ran.result.winner is not None and ran.result.winner.runs == 4, "of five rounds"
+    assert told[-1] == ran.result.winner.speedup
+    assert told[-1].low > 1.9
 
 
 def profile(result: StudyResult) -> dict[str, object]:

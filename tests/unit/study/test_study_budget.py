@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import threading
@@ -14,11 +15,26 @@ from support import worlds
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.events import Event, Noted
-from tuner.model import Config, Measurement, Outcome, Phase, Verdict
+from tuner.events import Event, FinalsStarted, Noted
+from tuner.model import (
+    Block,
+    Config,
+    Measurement,
+    Outcome,
+    OutcomeKind,
+    Phase,
+    Ratio,
+    Reference,
+    Trial,
+    Verdict,
+)
+from tuner.report.summary import summary
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
+from tuner.storage.database import Repository
+from tuner.study.budget import Budget, StudyTime
+from tuner.study.lengths import window_s
 from tuner.study.run import run_study
 
 BUDGET_S = 300.0
@@ -223,3 +239,123 @@ def test_a_measurement_without_blocks_has_no_window_to_halve(tmp_path: Path) -> 
 
     result, _ = study(tmp_path, bare, budget_s=200.0)
     assert result.winner is not None
+
+
+@pytest.mark.parametrize(
+    ("rate", "line"),
+    [(50.0, "can't tell: other processes or the hypervisor disturbed 2 of the 2 trials of the search; no trial was"),
+     (200.0, "that is no more than a hint: other processes or the hypervisor disturbed 2 of the 2 trials")],
+)  # fmt: skip
+def test_nothing_is_concluded_from_disturbed_trials(tmp_path: Path, rate: float, line: str) -> None:
+    """Neither that nothing is faster nor that something is: a machine that was taken away shows both."""
+
+    def busy(config: Config) -> Outcome:
+        return outcome_in(10.0, worlds.measured(rate), foreign_cpus=1.0) if config else faster(config)
+
+    result, _ = study(tmp_path, busy, selection=("precision",), budget_s=35.0)
+    assert result.winner is None
+    assert line in summary(result, {}, "")
+
+
+def test_that_nothing_can_be_screened_in_time_is_said_once(tmp_path: Path) -> None:
+    _, events = study(tmp_path, faster, budget_s=100.0, accuracy=AccuracyLimits())
+    assert sum(note.text.startswith("no time left to compare how") for note in of(events, Noted)) == 1
+
+
+def test_what_there_was_no_time_for_is_tried_again_only_when_resumed(tmp_path: Path) -> None:
+    """Each time it would take what is left of the search."""
+    late: list[bool] = [True]
+
+    def compiling(config: Config) -> Outcome:
+        if "compile" in config and late[0]:
+            return Outcome(OutcomeKind.UNFINISHED, "out-of-time", "the study had no more time for it", seconds=30.0)
+        return faster(config)
+
+    def tried(result: StudyResult) -> list[Config]:
+        return [t.config for t in result.trials if t.phase is Phase.SEARCH and "compile" in t.config]
+
+    plan: dict[str, object] = {"selection": ("precision", "compile"), "accuracy": UNSCREENED}
+    first, _ = study(tmp_path, compiling, budget_s=250.0, **plan)
+    assert [config["compile"] for config in tried(first)] in (["default"], ["default", "max"])
+    late[0] = False
+    again, _ = study(tmp_path, compiling, budget_s=1000.0, **plan)
+    assert tried(again).count(tried(first)[0]) == 2
+
+
+def test_the_search_leaves_time_for_fewer_rounds_where_all_of_them_do_not_fit(tmp_path: Path) -> None:
+    """Of a proof with five rounds there may be none: that is no reason to spend what three would take."""
+
+    def slow_to_try(config: Config) -> Outcome:
+        return outcome_in(10.0 if "compile" not in config else 35.0, faster(config))
+
+    for budget_s in (190.0, 200.0, 210.0, 220.0):
+        result, _ = study(tmp_path / str(budget_s), slow_to_try, budget_s=budget_s, accuracy=UNSCREENED)
+        assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED, budget_s
+        assert result.winner.runs >= 3 and result.seconds <= budget_s
+
+
+def with_gain(trial: Trial, gain: float) -> Outcome:
+    """The trial's outcome, if it had been so many times as fast as the script as written in its turns."""
+    assert trial.outcome is not None and trial.outcome.measurement is not None
+    reference = Reference(100.0, Ratio(gain, gain * 0.9, gain * 1.1), 12)
+    measured = replace(trial.outcome.measurement, rate=100.0 * gain, reference=reference)
+    return replace(trial.outcome, measurement=measured)
+
+
+@pytest.mark.parametrize(("half", "rounds"), [(0.01, 5), (0.12, 15), (1.0, 5)])
+def test_as_many_rounds_are_kept_time_for_as_the_noise_by_turns_asks_for(
+    tmp_path: Path, half: float, rounds: int
+) -> None:
+    """Of a search trial whose window is as long as one of the finals, and whose interval is that wide."""
+    plan = worlds.plan(tmp_path, accuracy=UNSCREENED, finals_rounds=5)
+    window = Block(100, 10, window_s(plan, Phase.FINALS, by_turns=True), 0.0)
+    gain = Ratio(2.0, 2.0 * math.exp(-half), 2.0 * math.exp(half))
+    as_written, faster_one = worlds.measured(100.0), worlds.measured(200.0)
+    assert faster_one.measurement is not None
+    measured = replace(faster_one.measurement, blocks=(window,), reference=Reference(100.0, gain, 12))
+    trials = [
+        Trial(0, Phase.BASELINE, Config(), "", as_written),
+        *(Trial(n, Phase.SEARCH, Config(workers=n), "", replace(faster_one, measurement=measured)) for n in (1, 2, 4)),
+    ]  # fmt: skip
+    slow = [trials[0], *(replace(trial, outcome=with_gain(trial, 1.05)) for trial in trials[1:])]
+    for known, by_turns, expected in (
+        (trials, False, 5), (trials, True, rounds), (trials[:3], True, 5), (slow, True, 5)
+    ):  # fmt: skip
+        time = StudyTime(plan, Budget(None, 1e5, 0.0, finals_share=0.0), 0.0, known, None, by_turns=by_turns)
+        assert time.rounds_to_tell() == expected
+        assert time.reserved_s() == time.proof_s(known[1].config, rounds=expected)
+
+
+@pytest.mark.parametrize("budget_s", [220.0, 250.0, 290.0, 320.0])
+def test_all_rounds_that_there_is_time_for_come_before_one_look(tmp_path: Path, budget_s: float) -> None:
+    """Five rounds of two runs, 10 s each, fit, and eight don't; with time for eight there may be a second look."""
+
+    def noisy(config: Config) -> Outcome:
+        rate = 130.0 if "precision" in config else 100.0
+        return worlds.measured(rate * chance.uniform(0.8, 1.2))
+
+    chance = random.Random(3)
+    result, events = study(tmp_path, noisy, budget_s=budget_s, finalists=1, trials=9)
+    (started,) = of(events, FinalsStarted)
+    left_s = budget_s - 10.0 * len([trial for trial in result.trials if trial.phase is not Phase.FINALS])
+    repository = Repository(f"sqlite:///{tmp_path / 'study.db'}")
+    looks = repository.finals(repository.studies()[0].id)["looks"]
+    repository.close()
+    assert started.rounds == (5 if left_s >= 160.0 else left_s // 20.0), left_s
+    assert (looks == 1) is (left_s < 160.0)
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.3])
+def test_rounds_that_take_less_than_foreseen_are_followed_by_more_without_a_look(tmp_path: Path, gain: float) -> None:
+    """Six rounds are foreseen to fit, and half as many more are the most; what they say doesn't matter."""
+
+    def quicker(config: Config) -> Outcome:
+        runs.append(config)
+        rate = (gain if len(runs) > 9 else 1.3) if "precision" in config else 1.0
+        outcome = worlds.measured(100.0 * rate * chance.uniform(0.8, 1.2))
+        return outcome_in(10.0 if len(runs) <= 9 else 6.0, outcome)
+
+    runs, chance = list[Config](), random.Random(3)
+    result, events = study(tmp_path, quicker, budget_s=220.0, finalists=1, trials=9)
+    (started,) = of(events, FinalsStarted)
+    assert started.rounds == 6 and result.winner is not None and result.winner.runs == 9

@@ -1,16 +1,19 @@
-"""How often a study says "improved" where nothing can help: A/A with real processes on this machine, noise and all.
+"""How often a study proves a gain, a planted one or none, with real processes on this machine, noise and all.
 
-    python tests/benchmarks/false_improved_real.py --out aa.jsonl --studies 400 --minutes 110
-    python tests/benchmarks/false_improved_real.py --out aa.jsonl --summary
+    python tests/benchmarks/proof_real.py --out aa.jsonl --studies 200
+    python tests/benchmarks/proof_real.py --out five.jsonl --studies 60 --gain 5
+    python tests/benchmarks/proof_real.py --out aa.jsonl --summary
 
 Each study is a whole one: search, finals and their rules are the product's, only the windows are short. It tunes an
-argument that its script ignores. In every second study another process burns a core by spells of random length
-(exponential, ``--spell`` seconds on average). Finals beside strangers' work prove nothing, so a study waits for a calm
-second to begin in, ``--wait`` seconds at most. Each study is a line of ``--out``; the same command again carries on
-after the last of them. Prints shares with their 95% intervals (Wilson).
+argument that its script ignores; with ``--gain`` one of its three values does a share of the steps without any work, so
+that a step takes so many percent less time in the mean, whatever the machine's speed. In every second study another
+process burns a core by spells of random length (exponential, ``--spell`` seconds on average); ``--calm`` leaves that
+out. Finals beside strangers' work prove nothing, so a study waits for a calm second to begin in, ``--wait`` seconds at
+most. Each study is a line of ``--out``; the same command again carries on after the last of them. Prints shares with
+their 95% intervals (Wilson), and how many of the intervals that were told hold the truth.
 
-November 2026, ``--studies 110 --wait 20`` on two cores, beside people who read and now and then tested: none of 110
-"improved" (95% [0.00%, 3.37%]), of which 30 had three calm rounds or more.
+November 2026, before trials took turns, ``--studies 110 --wait 20`` on two cores, beside people who read and now and
+then tested: none of 110 "improved" (95% [0.00%, 3.37%]), of which 30 had three calm rounds or more.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -42,7 +46,7 @@ from tuner.devices.base import FOREIGN_SHARE
 from tuner.devices.cpu import cpu_device
 from tuner.devices.host import spare_cores, usable_cores
 from tuner.errors import AutotuneError
-from tuner.model import Phase, Script
+from tuner.model import Config, Phase, Script
 from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits
@@ -54,14 +58,20 @@ from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
 
 SCRIPT = """
+import sys
 import numpy
 import tuner
 
+free = int(FREE) if sys.argv[1] == "sweet" else 0
 chance = numpy.random.default_rng(0)
 inputs, targets = chance.normal(size=(4096, 192)), chance.normal(size=(4096, 16))
 hidden, output = chance.normal(size=(192, 256)) / 16, chance.normal(size=(256, 16)) / 16
 step, batch = 0, 64
 while True:
+    step += 1
+    if free and step % free == 0:
+        tuner.report(step=step, samples=step * batch)
+        continue
     rows = chance.integers(0, len(inputs), batch)
     x, y = inputs[rows], targets[rows]
     between = numpy.tanh(x @ hidden)
@@ -69,11 +79,11 @@ while True:
     back = (error @ output.T) * (1 - between**2)
     output -= 0.01 * between.T @ error
     hidden -= 0.01 * x.T @ back
-    step += 1
     tuner.report(step=step, samples=step * batch)
 """
 ARGUMENT = "{flavour=plain|sweet|bitter}"
 """Words, since of them each is tried: numbers that lose at once aren't climbed any further."""
+WINNER = Config({"flavour": "sweet"})
 # Search and finals get half of the longest, in which the parent looks at foreign load twice at least, every 0.25 s.
 WINDOW = Window(warmup_steps=10, warmup_s=0.1, block_s=0.05, min_blocks=8, min_s=0.6, max_s=1.2)
 BURNER = """
@@ -114,12 +124,19 @@ def wait_for_calm(at_most_s: float) -> float:
     return time.monotonic() - started
 
 
-def plan(folder: Path, seed: int) -> StudyPlan:
-    """A study in which nothing can help, with the product's own rules for its finals."""
+def truth_of(gain: float) -> tuple[int, float]:
+    """Every how many-th step takes no time, 0 for none, and what the ratio of the speeds is then."""
+    every = round(1 + 100 / gain) if gain else 0
+    return every, every / (every - 1) if every else 1.0
+
+
+def plan(folder: Path, seed: int, every: int) -> StudyPlan:
+    """A study in which nothing can help but the planted value, with the product's own rules for its finals."""
     script = folder / "train.py"
-    script.write_text(SCRIPT)
+    source = SCRIPT.replace("FREE", str(every))
+    script.write_text(source)
     return worlds.plan(
-        folder / "study", script=Script(str(script), (ARGUMENT,), sha256=hashlib.sha256(SCRIPT.encode()).hexdigest()),
+        folder / "study", script=Script(str(script), (ARGUMENT,), sha256=hashlib.sha256(source.encode()).hexdigest()),
         device=cpu_device(), cores=usable_cores(), spare_cores=spare_cores(),
         spaces=Spaces((load_space("torch"),)), objective=load_objective("throughput"), selection=("flavour",),
         trials=3, finals_rounds=StudyPlan.finals_rounds, finalists=StudyPlan.finalists, window=WINDOW, seed=seed,
@@ -127,8 +144,9 @@ def plan(folder: Path, seed: int) -> StudyPlan:
     )  # fmt: skip
 
 
-def study(number: int, *, load: bool, spell_s: float, wait_s: float) -> dict[str, Any]:
+def study(number: int, *, gain: float, load: bool, spell_s: float, wait_s: float) -> dict[str, Any]:
     """One study's line."""
+    every, truth = truth_of(gain)
     waited_s = wait_for_calm(wait_s)
     line: dict[str, Any] = {"study": number, "load": load, "at": time.time(), "waited_s": round(waited_s, 1)}
     started = time.monotonic()
@@ -136,18 +154,19 @@ def study(number: int, *, load: bool, spell_s: float, wait_s: float) -> dict[str
         if load:
             resources.enter_context(foreign_load(spell_s, number))
         try:
-            result = run_study(
-                plan(Path(folder), number), ProcessRunner(), StructuredSampler(), lambda event: None, threading.Event()
-            )
+            planned, runner, stop = plan(Path(folder), number, every), ProcessRunner(), threading.Event()
+            result = run_study(planned, runner, StructuredSampler(), lambda event: None, stop)
         except AutotuneError as error:
             line |= {"verdict": "error", "finals": "none", "error": f"{error.slug}: {error.message}"}
         else:
-            line |= described(result)
+            line |= described(result, truth)
     return {**line, "seconds": round(time.monotonic() - started, 2)}
 
 
-def described(result: StudyResult) -> dict[str, Any]:
-    """What came of a study: ``finals`` is none (no candidate), no proof (too few calm rounds) or held."""
+def described(result: StudyResult, truth: float) -> dict[str, Any]:
+    """What came of a study: ``finals`` is none (no candidate), no proof (too few calm rounds) or held. ``truth``: the
+    planted value's ratio; that of every other one is 1.
+    """
     measured = [t.outcome.measurement for t in result.trials if t.outcome is not None and t.outcome.measurement]
     runs = [t for t in result.trials if t.phase is Phase.FINALS]
     line: dict[str, Any] = {
@@ -162,6 +181,7 @@ def described(result: StudyResult) -> dict[str, Any]:
         line |= {
             "verdict": str(winner.verdict), "finals": "no proof" if winner.label else "held", "calm": winner.runs,
             "ratio": speedup.ratio, "low": speedup.low, "high": speedup.high, "label": winner.label,
+            "truth": truth if winner.config == WINNER else 1.0, "turns": bool(winner.winner.turns),
         }  # fmt: skip
     return line
 
@@ -186,11 +206,15 @@ def summary(lines: list[dict[str, Any]]) -> str:
         voided = [line for line in studies if line["finals"] == "no proof"]
         faults = sum(line["verdict"] == "error" for line in studies)
         improved = sum(line["verdict"] == "improved" for line in studies)
+        right = [line for line in held if line["low"] <= line["truth"] <= line["high"]]
+        widths = [(line["high"] - line["low"]) / 2 / line["ratio"] for line in held]
         foreign = statistics.fmean(line.get("foreign_cpus", 0.0) for line in studies)
         text += [
             f"{name}: improved {share_text(improved, len(studies))}",
             f"  finals with three calm rounds or more: {share_text(len(held), len(studies))};"
             f" improved of these {share_text(improved, len(held))}",
+            f"  intervals that hold the truth: {share_text(len(right), len(held))}; half-width in the median"
+            f" {statistics.median(widths) if widths else math.nan:.1%}; by turns {sum(line['turns'] for line in held)}",
             f"  finals without proof: {len(voided)}, in which an interval above 1 was not believed:"
             f" {share_text(sum(line['low'] > 1 for line in voided), len(voided))}",
             f"  no candidate: {sum(line['finals'] == 'none' for line in studies) - faults}, errors: {faults};"
@@ -205,6 +229,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--studies", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=110.0)
+    parser.add_argument("--gain", type=float, default=0.0, help="percent that one value is faster by")
+    parser.add_argument("--calm", action="store_true", help="no load beside any study")
     parser.add_argument("--spell", type=float, default=3.0)
     parser.add_argument("--wait", type=float, default=60.0)
     parser.add_argument("--summary", action="store_true", help="runs nothing")
@@ -213,7 +239,8 @@ def main() -> None:
     until = time.monotonic() + options.minutes * 60
     while not options.summary and len(lines) < options.studies and time.monotonic() < until:
         number = len(lines)
-        lines.append(study(number, load=number % 2 == 1, spell_s=options.spell, wait_s=options.wait))
+        load = number % 2 == 1 and not options.calm
+        lines.append(study(number, gain=options.gain, load=load, spell_s=options.spell, wait_s=options.wait))
         with options.out.open("a") as out:
             out.write(json.dumps(lines[-1]) + "\n")
         print(lines[-1], flush=True)
