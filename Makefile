@@ -58,15 +58,21 @@ study: env $(NEEDS)
 	@cat $(STUDY_FOLDER)/best.json
 
 # What measures time or has a deadline ("timed") runs alone, behind all that doesn't. That shares the cores: a thread that
-# waits mustn't keep one busy meanwhile.
+# waits mustn't keep one busy meanwhile. What fails beside others is run once more, alone, as CPython's own test runner does:
+# it has failed if it fails then. However often a process of tests crashes, another one goes on with what it has left.
+IN_PARALLEL = --max-worker-restart 10000 -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
+ALONE = --last-failed --last-failed-no-failures none -m "not slow and not timed"
+# The files of those: to import all others takes as long as several of them.
+TIMED = -m "timed and not slow" $(sort $(shell grep -rl --include='test_*.py' 'mark\.timed' tests))
 test: lint types
-	OMP_WAIT_POLICY=PASSIVE $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
-	$(PYTEST) -m "timed and not slow"
+	OMP_WAIT_POLICY=PASSIVE $(PYTEST) $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE); }
+	$(PYTEST) $(TIMED)
 
-# The long campaigns and every variant, too, and examples of properties that nobody tried before.
+# The long campaigns and every variant, too, each script in a process that starts afresh, and examples of properties that
+# nobody tried before.
 test-all: lint types
-	OMP_WAIT_POLICY=PASSIVE $(PYTEST) --hypothesis-profile=new -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
-	$(PYTEST) -m "timed or slow"
+	OMP_WAIT_POLICY=PASSIVE $(PYTEST) --fresh --hypothesis-profile=new $(IN_PARALLEL)
+	$(PYTEST) --fresh -m "timed or slow"
 
 # On a machine with a card and PyTorch, in ten minutes and without a network; what it lacks: WHEELS=a folder of wheels.
 check-cuda:

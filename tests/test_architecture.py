@@ -22,7 +22,8 @@ LONGEST_FUNCTION = 60
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "errors model masking",
+        "config errors masking",
+        "model",
         "knowledge objective",
         "space",
         "analysis",
@@ -39,14 +40,14 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches call_sites births reflink stale_reads option_names watch words data_state",
-        "counts learned",
+        "shape patches preloaded call_sites births reflink stale_reads option_names watch words data_state temporary",
+        "counts learned turn_records participants",
         "records",
         "wire evidence",
         "seeds places",
         "recorder created_files",
-        "turns precision",
-        "clock devices",
+        "turns precision rounds",
+        "clock devices rotation",
         "sources knobs facts metrics reported user_modules started",
         "applied",
         "session",
@@ -59,6 +60,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "adapters",
         "hooks",
         "execute spawned",
+        "fork_server",
         "__init__ __main__",
     )
 )
@@ -70,7 +72,10 @@ VALUES = frozenset({
     "errors", "model", "masking", "knowledge", "analysis", "events", "objective", "formatting", "documents", "result",
 })  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
-_OF_THE_PROTOCOL = ("wire", "records", "counts", "learned", "shape", "option_names", "turns", "watch", "words")
+_OF_THE_PROTOCOL = (
+    "wire", "records", "counts", "learned", "shape", "option_names", "rounds", "turn_records", "turns", "watch",
+    "words",
+)  # fmt: skip
 PROTOCOL = tuple(f"tuner.child.{name}." for name in _OF_THE_PROTOCOL)
 SOLE_IMPORTERS = {
     "optuna": ("tuner/search/",),

@@ -187,7 +187,7 @@ def compare(run_child: Callable[..., Any]) -> Compare:
         assert re.search("loss|weights", plain.printed), "what is compared says how it learned"
         before = {path.name for path in script.parent.iterdir()}
         for without in cases:
-            ran = run_child(script, argv=argv, window=ENDLESS, without=without, timeout=240.0)
+            ran = run_child(script, argv=argv, window=ENDLESS, without=without, timeout=240.0, fresh=True)
             assert ran.returncode == 0, (without, ran.output[-2000:])
             assert left(script.parent, told(ran.output), ran.folder) == plain, without
             assert not set(ran.facts["watches"]) & without and set(ran.facts["without"]) == without

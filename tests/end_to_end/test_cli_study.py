@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 from support.command import SCRIPT, Place
 
-pytestmark = pytest.mark.timed
-STUDY = ["study", "train.py", "--knobs", "num_workers", "--trials", "2", "--budget", "400s", "--device", "cpu"]
+# The finals end once their gain is known well; where others disturb them, only as the budget does.
+BUDGET_S = 240
+STUDY_TIMEOUT_S = 2 * BUDGET_S + 60
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(STUDY_TIMEOUT_S + 60)]
+STUDY = [
+    "study", "train.py", "--knobs", "num_workers", "--trials", "2", "--no-probe", "--budget", f"{BUDGET_S}s",
+    "--device", "cpu",
+]  # fmt: skip
 FOLDER_SUFFIX = "train-cpu"
 
 
@@ -28,8 +34,9 @@ class Studied:
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
     place = Place(tmp_path_factory.mktemp("e2e"))
-    place.write(SCRIPT, "train.py")
-    answer = place.run(*STUDY)
+    # It trains for longer than any trial, so that trials take turns.
+    place.write(SCRIPT.replace("default=2.5", "default=3600.0"), "train.py")
+    answer = place.run(*STUDY, timeout_s=STUDY_TIMEOUT_S)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     [folder] = place.folder.glob(f"autotune-*{FOLDER_SUFFIX}")
     return Studied(place, answer, folder)
@@ -103,14 +110,13 @@ def test_run_refuses_drift_where_that_is_asked_for(studied: Studied) -> None:
 
 def test_the_tables_and_their_json(studied: Studied) -> None:
     trials = json.loads(studied.place.run("trials", "--json").stdout)
-    assert list(dict.fromkeys(trial["phase"] for trial in trials)) == ["baseline", "probe", "search", "finals"]
+    assert list(dict.fromkeys(trial["phase"] for trial in trials)) == ["baseline", "search", "finals"]
     assert trials[0]["config"] == {} and trials[0]["gain"] == 1.0
     [tried] = [trial for trial in trials if trial["phase"] == "search"]
     assert tried["config"] == {"num_workers": 1} and tried["gain"] > 1.5
     table = studied.place.run("trials").stdout.splitlines()
     assert len(table) >= 1 + len(trials)
     assert [int(line.split()[0]) for line in table[1 : 1 + len(trials)]] == list(range(len(trials)))
-    assert any("input-bound" in line for line in table[1 + len(trials) :])
     [study] = json.loads(studied.place.run("studies", "--json").stdout)
     assert (study["state"], study["verdict"], study["trials"]) == ("finished", "improved", len(trials))
     assert json.loads(studied.place.run("devices", "--json").stdout)[0]["device"]

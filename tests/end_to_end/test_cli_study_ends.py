@@ -52,6 +52,17 @@ def test_a_script_that_can_not_be_tuned_is_told_in_a_line(
     assert hint.startswith("hint: ")
 
 
+def test_what_a_probe_found_stands_below_the_trials(place: Place) -> None:
+    """Loading takes three times as long as training."""
+    place.write(SCRIPT.replace("time.sleep(0.004)", "time.sleep(0.012)"), "train.py")
+    answer = place.run("study", "train.py", "--knobs", "num_workers", "--trials", "1", "--device", "cpu")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    trials = json.loads(place.run("trials", "--json").stdout)
+    assert list(dict.fromkeys(trial["phase"] for trial in trials)) == ["baseline", "probe"]
+    table = place.run("trials").stdout.splitlines()
+    assert any("input-bound" in line for line in table[1 + len(trials) :]), table
+
+
 def test_another_script_does_not_get_the_folder(place: Place) -> None:
     place.write("print('one')", "one.py")
     place.write("print('other')", "other.py")

@@ -113,8 +113,14 @@ def test_a_loop_does_without_the_strategy_that_it_made(
     assert run.evidence("strategy") == "verified"
 
 
-def test_a_window_ends_the_script(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
-    run = run_child(write_script(TRAIN), argv=("function", "1", "100000"))
+def test_a_window_ends_the_script_and_leaves_no_generated_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    run = run_child(write_script(TRAIN), argv=("epoch", "1", "100000"))
+    assert list(temporary.glob("*.py")) == []
     assert run.of("window")[0]["complete"]
     assert run.returncode == 0
     assert "samples" not in run.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tuner.space.registry import load_space
 
 __all__ = ["begin"]
 
+pytestmark = pytest.mark.usefixtures("torch_settings_kept")
 Begin = Callable[..., Any]
 ALONE: list[Any] = [
     ("num_workers", 1), ("prefetch_factor", 4), ("persistent_workers", True), ("threads", 1), ("channels_last", True),
@@ -25,15 +26,6 @@ ALONE: list[Any] = [
         "compile", "default", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
     ),
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def settings_kept() -> Iterator[None]:
-    """PyTorch's own settings are those of the whole process."""
-    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    yield
-    torch.set_num_threads(threads)
-    torch.backends.cudnn.benchmark = benchmark
 
 
 def _trained(workers: int) -> list[float]:

@@ -54,7 +54,7 @@ def trained(write_script: Callable[..., Path], run_child: Callable[..., Any]) ->
 
 
 def test_baseline_learns_what_the_script_wrote(trained: Callable[..., Any]) -> None:
-    run = trained()
+    run = trained(fresh=True)
     facts = run.facts
     [key] = facts["training_loaders"]
     assert key.startswith("__main__.module~") and key.endswith("#0")
@@ -221,6 +221,30 @@ def test_workers_leave_nothing_behind(
         run = run_child(write_script(text))
         assert run.of("window")[0]["complete"]
         assert not list(Path(folder).glob("pymp-*"))
+
+
+def test_temporary_folders_are_removed_as_python_would(
+    monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    made = "kept = __import__('tempfile').TemporaryDirectory()\nopen(kept.name + '/file', 'w').close()\n"
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        run = run_child(write_script(made + textwrap.dedent(TRAIN) + "print('to its end')\n"))
+        assert run.of("window")[0]["complete"] and "to its end" not in run.output
+        assert not list(Path(folder).glob("tmp*"))
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    ["tempfile.TemporaryDirectory = lambda: None", "tempfile.TemporaryDirectory._rmtree = lambda *a, **k: 1 / 0"],
+)
+def test_a_script_that_removes_its_folders_in_a_way_of_its_own_is_left_to_it(
+    replaced: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """No error of it ends the trial, by whose exit code the script would be blamed."""
+    made = f"import tempfile\nkept = tempfile.TemporaryDirectory()\n{replaced}\n"
+    run = run_child(write_script(made + textwrap.dedent(TRAIN)))
+    assert run.of("window")[0]["complete"] and run.returncode == 0 and not run.output
 
 
 def test_apply_mode_changes_knobs_and_nothing_else(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,19 @@ def test_a_datapipe_is_given_no_workers(trained: Callable[..., Any], pipe: str) 
     assert "num_workers" in facts["left_out"]
     held = trained(text, {"num_workers": 2, "prefetch_factor": 2})
     assert held.evidence("num_workers") == "not applicable"
+
+
+def test_more_workers_than_cores_are_no_error_of_a_script_that_allows_no_warning(trained: Callable[..., Any]) -> None:
+    """PyTorch suggests no more than there are cores: of a number that the script gives itself it still says so."""
+    made = "DataLoader(TensorDataset(torch.randn(512, 8), torch.randn(512, 1)), batch_size=16, num_workers=WRITTEN)"
+    strict = TRAIN.replace("import torch\n", "import torch, warnings\n", 1)
+    strict = strict.replace("model =", "warnings.simplefilter('error')\n    model =", 1).replace("MAKE", made)
+    many = len(os.sched_getaffinity(0)) + 2
+    written = trained(strict.replace("WRITTEN", "0"))
+    ran = trained(strict.replace("WRITTEN", "0"), {"num_workers": many}, knowledge=written.facts)
+    assert ran.returncode == 0 and ran.evidence("num_workers") == "verified", ran.output
+    own = trained(strict.replace("WRITTEN", str(many)))
+    assert own.returncode == 1 and "This DataLoader will create" in own.output
 
 
 def test_batches_that_are_on_a_device_are_not_pinned(trained: Callable[..., Any]) -> None:

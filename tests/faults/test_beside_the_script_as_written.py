@@ -19,6 +19,7 @@ from support.turn_takers import lives, note_others, nothing_is_left, pids_in, pr
 from tuner.analysis.race import Race
 from tuner.child.records import Block, Hello
 from tuner.model import Outcome, OutcomeKind, Phase, Trial
+from tuner.runner.guard import descendants, stat_fields
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted, Limits, TrialRequest
 from tuner.storage.audit import audit
@@ -56,6 +57,7 @@ class Study:
         return sorted(path.name for path in (self.folder / "standing").iterdir())
 
 
+@pytest.mark.timed
 def test_one_script_as_written_serves_many_trials(tmp_path: Path) -> None:
     study = Study(tmp_path)
     for number in range(3):
@@ -126,6 +128,83 @@ def test_a_script_as_written_that_is_killed_is_started_again(tmp_path: Path, whe
     assert nothing_is_left()
 
 
+STARTS = {
+    "its process": "os.kill(os.getpid(), 9)",
+    "its guard": "os.kill(os.getppid(), 9); time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("victim", STARTS)
+def test_a_script_as_written_that_is_killed_as_it_starts_is_started_again(tmp_path: Path, victim: str) -> None:
+    study = Study(tmp_path)
+    child = tmp_path / "child.py"
+    kills = f'if {FIRST}: {STARTS[victim]}\nemit("first_step", seconds=0.1)'
+    child.write_text(child.read_text().replace('emit("first_step", seconds=0.1)', kills))
+    outcome = study.run(0)
+    assert outcome.complete and outcome.measurement is not None and outcome.measurement.reference is not None
+    assert study.started == ["0000", "0001"]
+    study.runner.close()
+    assert nothing_is_left() and not sessions_of(tmp_path / "standing")
+
+
+def sessions_of(folder: Path) -> list[int]:
+    """Processes in the sessions of the trials in the folder, those too that nobody leads to any more."""
+    files = folder.glob("0*/records.jsonl")
+    leaders = {e.record.pid for file in files for e in read_records(file) if isinstance(e.record, Hello)}
+    found = {int(name): stat_fields(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return [pid for pid, fields in found.items() if fields and fields[0] not in "ZX" and int(fields[3]) in leaders]
+
+
+def test_what_is_held_is_ended_as_its_guard_is_killed(tmp_path: Path) -> None:
+    """Whatever the study is at: it may be killed before the next turn, and nobody would be left to end it."""
+    study = Study(tmp_path)
+    assert study.run(0).complete
+    ours = pids_in(tmp_path / "standing")
+    guard = next(pid for pid in descendants(os.getpid()) if ours & {*descendants(pid)} and pid not in ours)
+    os.kill(guard, signal.SIGKILL)
+    deadline = time.monotonic() + 5.0
+    while any(map(lives, ours)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [pid for pid in ours if lives(pid)]
+    assert study.run(1).complete and study.started == ["0000", "0001"]
+    study.runner.close()
+    assert nothing_is_left()
+    assert not [thread for thread in threading.enumerate() if thread.name == "held trial"]
+
+
+def test_nothing_is_left_stopped_of_a_script_as_written_whose_guard_is_killed(tmp_path: Path) -> None:
+    """Its worker is held, belongs to nobody, and can't notice that its parent has gone."""
+    study = Study(tmp_path)
+    assert study.run(0).complete
+    ours = pids_in(tmp_path / "standing")
+    guards = [pid for pid in descendants(os.getpid()) if ours & {*descendants(pid)} and pid not in ours]
+    assert len(ours) == 2 and len(guards) == 1
+    os.kill(guards[0], signal.SIGKILL)
+    study.runner.close()
+    deadline = time.monotonic() + 5.0
+    while any(map(lives, ours)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [pid for pid in ours if lives(pid)] and not sessions_of(tmp_path / "standing")
+
+
+def test_a_trial_that_is_held_and_whose_guard_is_killed_is_ended_at_once(tmp_path: Path) -> None:
+    """And not with its next turn: the study may have been killed by then, and nobody would be left to end it."""
+    kills = """
+    if me == 1:
+        open(PLACE, "w").write(f"{os.getppid()} {worker}")
+    elif count == 3:
+        guard, its_worker = map(int, open(PLACE).read().split())
+        os.kill(guard, 9)
+        time.sleep(2)
+        open(PLACE + ".state", "w").write(str(os.path.exists(f"/proc/{its_worker}")))
+    """.replace("PLACE", repr(str(tmp_path / "pids")))
+    study = Study(tmp_path, kills)
+    assert study.run(0).kind is OutcomeKind.INFRASTRUCTURE
+    assert (tmp_path / "pids.state").read_text() == "False"
+    study.runner.close()
+    assert nothing_is_left()
+
+
 def test_a_script_as_written_that_ends_too_soon_gives_no_evidence(tmp_path: Path) -> None:
     study = Study(tmp_path, "if me == 0 and count == 1: os.kill(worker, 9); os._exit(0)")
     found = study.runner.run_beside(study.asked(0), study.written, threading.Event(), Race())
@@ -158,10 +237,10 @@ def test_scripts_that_make_many_files_are_told(tmp_path: Path) -> None:
 def test_a_trial_is_over_when_the_studys_time_is_up(tmp_path: Path) -> None:
     """With its figures, once there are some; without, where it hasn't come to its window."""
     study = Study(tmp_path, enough="False")
-    asked = replace(study.asked(0), ends_by=time.monotonic() + 2.0)
+    asked = replace(study.asked(0), ends_by=time.monotonic() + 5.0)
     began = time.monotonic()
     (outcome,) = study.runner.run_beside(asked, study.written, threading.Event(), Race()).outcomes
-    assert outcome.complete and time.monotonic() - began < 4.0
+    assert outcome.complete and time.monotonic() - began < 15.0, "no trial's limit is as short"
     late = replace(study.asked(1), ends_by=time.monotonic() - 5.0)
     slow = Study(tmp_path, "time.sleep(3) if me else None", enough="False")
     (outcome,) = slow.runner.run_beside(late, slow.written, threading.Event(), Race()).outcomes

@@ -39,7 +39,7 @@ def test_an_honest_trial_that_was_ended_is_found_to_be_one(tmp_path: Path) -> No
     child.write_text(textwrap.dedent(LATE))
     folder, config = trial_folder(tmp_path, 0), Config(a=1)
     request = TrialRequest(
-        folder, Script("train.py", ()), cpu_device(), config, limits=Limits(trial_timeout_s=1.5)
+        folder, Script("train.py", ()), cpu_device(), config, limits=Limits(trial_timeout_s=5.0)
     )
     outcome = ProcessRunner(child=child).run(request, threading.Event())
     assert outcome.kind is OutcomeKind.COMPLETE and outcome.detail == "the time is up"

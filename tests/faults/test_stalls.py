@@ -1,6 +1,6 @@
 """What takes long without a step is no stall: loading, validation, compilation. What hangs is ended, and told apart.
 
-Scripts and children are real; limits of minutes are a second here.
+Scripts and children are real; limits of minutes are seconds here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tuner.model import Config, Outcome, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
 
-pytestmark = pytest.mark.timed
 Run = Callable[..., Outcome]
 
 REPORTS = """
@@ -89,7 +88,7 @@ for rows in 8, 4:
 @pytest.fixture
 def run(tmp_path: Path, write_script: Callable[..., Path]) -> Run:
     def run_script(text: str, *, knowledge: Knowledge | None = None, **limits: Any) -> Outcome:
-        given = Limits(**{"trial_timeout_s": 30.0, "no_progress_s": 1.0, **limits})
+        given = Limits(**{"trial_timeout_s": 60.0, "no_progress_s": 1.0, **limits})
         window = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_s=600.0, max_s=600.0)
         request = TrialRequest(
             tmp_path / "trial", Script(str(write_script(text)), ()), cpu_device(), Config(), knowledge or Knowledge(),
@@ -116,7 +115,7 @@ def test_a_validation_may_take_long(run: Run) -> None:
     outcome = run(TORCH.replace("WAIT", "time.sleep(3)") + "steps(60)\nvalidate()\nsteps(60)")
     assert outcome.complete, outcome.detail
     assert outcome.knowledge.silences.validation_s > 2.5
-    assert outcome.knowledge.silences.training_s < 1.0
+    assert outcome.knowledge.silences.training_s < 2.0
 
 
 def test_a_compilation_may_take_long(run: Run) -> None:
@@ -150,6 +149,7 @@ def test_what_compiles_unseen_in_a_training_may_take_as_long_as_its_start_did(ru
     assert outcome.knowledge.silences.training_s > 2.0
 
 
+@pytest.mark.timed
 def test_a_loop_that_hangs_is_ended_soon(run: Run) -> None:
     outcome = run(f"{REPORTS}\nsteps(1, 60)\nthreading.Event().wait()")
     assert outcome.kind is OutcomeKind.NO_PROGRESS
@@ -182,9 +182,9 @@ def test_a_start_up_that_computes_nothing_is_not_waited_for(run: Run, monkeypatc
 
 def test_what_the_baseline_took_to_start_is_allowed_to_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.runner.silence.START_UP_S", 1.0)
-    slow = f"{REPORTS}\ntime.sleep(3)\nsteps(1, 60)"
+    slow = f"{REPORTS}\ntime.sleep(8)\nsteps(1, 60)"
     known = Knowledge(silences=Silences(start_up_s=2.0))
     assert run(slow, knowledge=known).complete
     quick = replace(known, silences=Silences(start_up_s=0.1))
-    outcome = run(slow, knowledge=quick, trial_timeout_s=4.0)
+    outcome = run(slow, knowledge=quick, trial_timeout_s=8.0)
     assert outcome.kind is OutcomeKind.NO_PROGRESS and "no first step" in outcome.detail

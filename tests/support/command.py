@@ -14,7 +14,7 @@ import pytest
 
 AUTOTUNE = str(Path(sys.executable).with_name("autotune"))
 # Loading a batch and training on it are sleeps of one length, so that a worker doubles the speed whatever else the
-# machine does. The script ends by itself before a whole window is measured, so that a trial is short.
+# machine does. As it is, the script ends by itself before a whole window is measured, so that a trial is short.
 SCRIPT = """
     import argparse
     import time
@@ -69,11 +69,11 @@ class Place:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs the command to its end."""
+    def run(self, *arguments: str, timeout_s: float = 240.0) -> subprocess.CompletedProcess[str]:
+        """Runs the command to its end. Raises ``TimeoutExpired`` where it takes longer."""
         process = self.start(*arguments)
         try:
-            output, errors = process.communicate(timeout=240)
+            output, errors = process.communicate(timeout=timeout_s)
         finally:
             process.kill()
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)

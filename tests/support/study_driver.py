@@ -1,6 +1,7 @@
 """Runs a study in a process of its own, so that tests can kill it. Prints nothing but its last line.
 
     python study_driver.py FOLDER {replay,real} [SCRIPT] [--die-before-store N] [--trials N] [--file-limit BYTES]
+        [--all-phases] [--notes FILE]
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from support import worlds
+from tuner.analysis.accuracy import AccuracyLimits
 from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.errors import AutotuneError
+from tuner.events import Event, Noted
 from tuner.model import Config, Outcome, Script, Trial
 from tuner.runner.process import ProcessRunner
 from tuner.runner.replay import ReplayRunner
@@ -32,6 +35,7 @@ from tuner.storage.database import Repository
 from tuner.study.run import run_study
 
 QUICK = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_blocks=6, min_s=0.3, max_s=1.0, target_half_width=0.1)
+SCREEN_SAMPLES = 4096
 
 
 def main() -> None:
@@ -46,6 +50,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--knobs", default="num_workers,threads")
     parser.add_argument("--max-host-bytes", type=int, default=None)
+    parser.add_argument("--all-phases", action="store_true", help="a probe, and screens over a few samples")
+    parser.add_argument("--notes", type=Path, default=None, help="a file that the study's notes are added to")
     options = parser.parse_args()
     if options.file_limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (options.file_limit, resource.RLIM_INFINITY))
@@ -61,9 +67,17 @@ def main() -> None:
             limits=Limits(trial_timeout_s=60, max_host_bytes=options.max_host_bytes),
         )  # fmt: skip
         runner = ProcessRunner()
+    if options.all_phases:
+        plan = replace(plan, probe=True, accuracy=AccuracyLimits(samples=SCREEN_SAMPLES), most_rounds=options.rounds)
+
+    def tell(event: Event) -> None:
+        if options.notes is not None and isinstance(event, Noted):
+            with options.notes.open("a", encoding="utf-8") as notes:
+                notes.write(f"{event.text}\n")
+
     try:
         sampler = Chain(StructuredSampler(), TpeSampler(0))
-        result = run_study(plan, runner, sampler, lambda event: None, threading.Event())
+        result = run_study(plan, runner, sampler, tell, threading.Event())
     except AutotuneError as error:
         print(f"{error.slug}: {error.message} | {error.hint}")
         raise SystemExit(error.exit_code) from None
