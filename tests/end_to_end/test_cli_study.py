@@ -1,4 +1,8 @@
-"""The real command from a script to best.json and back: a whole study of a small script must prove its winner."""
+"""The real command from a script to best.json and back: a whole study of a small script must prove its winner.
+
+Where a hypervisor takes the machine away all the while, a study rightly proves nothing: it must say so then, and what
+is derived from it must agree with that.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,11 @@ from pathlib import Path
 
 import pytest
 from support.command import SCRIPT, Place
+
+from tuner.analysis.comparison import FEWEST_PAIRS
+from tuner.analysis.contention import Host
+from tuner.devices.base import FOREIGN_SHARE
+from tuner.devices.host import spare_cores, usable_cores
 
 # The finals end once their gain is known well; where others disturb them, only as the budget does.
 BUDGET_S = 240
@@ -30,6 +39,26 @@ class Studied:
     answer: subprocess.CompletedProcess[str]
     folder: Path
 
+    @property
+    def verdict(self) -> str:
+        """The summary's first line."""
+        starts = ("faster: ", "keep your config: ", "can't tell: ", "not proven: ")
+        return next(line for line in self.answer.stdout.splitlines() if line.startswith(starts))
+
+    @property
+    def proven(self) -> bool:
+        """Whether it proved its winner."""
+        return self.verdict.startswith("faster: ")
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the machine was taken away in most rounds of the finals, by the trials' own readings."""
+        trials = json.loads(self.place.run("trials", "--json").stdout)
+        runs = [trial["measurement"] for trial in trials if trial["phase"] == "finals" and trial["config"]]
+        most_cpus = Host(usable_cores(), FOREIGN_SHARE, spare_cores()).most_foreign_cpus
+        busy = [run for run in runs if run["foreign_cpus"] > most_cpus]
+        return len(runs) - len(busy) < FEWEST_PAIRS
+
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
@@ -45,9 +74,14 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
 def test_a_study_proves_a_winner(studied: Studied) -> None:
     lines = studied.answer.stdout.splitlines()
     assert lines[0].startswith("tuning train.py on cpu (")
-    assert "faster: num_workers=1" in lines, studied.answer.stdout
     assert studied.answer.stderr == ""
     [profile] = json.loads((studied.folder / "best.json").read_bytes())["profiles"]
+    if not studied.proven:
+        assert studied.is_disturbed, studied.answer.stdout
+        assert (profile["verdict"], profile["config"]) == ("keep-baseline", {})
+        assert profile["candidate"]["config"] == {"num_workers": 1}
+        return
+    assert "faster: num_workers=1" in lines, studied.answer.stdout
     assert profile["verdict"] == "improved"
     assert profile["config"] == {"num_workers": 1}
     assert profile["speedup"]["low"] > 1.0
@@ -72,7 +106,7 @@ def test_the_same_command_again_derives_its_result_at_once(studied: Studied) -> 
     assert time.monotonic() - started < 15
     assert again.returncode == 0
     assert "resuming after 2 trials\nbest so far, not proven yet: num_workers=1, " in again.stdout
-    assert [line for line in again.stdout.splitlines() if line.startswith("faster: ")]
+    assert studied.verdict in again.stdout.splitlines()
     assert studied.place.run("trials", "--json").stdout == trials
     [after] = json.loads(best.read_bytes())["profiles"]
     of_this_writing = {"study": None, "checksum": None}
@@ -94,9 +128,10 @@ def test_run_applies_the_winner_and_the_training_is_the_users_own(studied: Studi
     arguments = ("train.py", "--", "--seconds", "0.2")
     answer = studied.place.run("run", "--config", f"{studied.folder.name}/best.json", *arguments)
     model = studied.place.folder / "model.pt"
-    assert answer.stdout == "workers=1 batch=4\n"
+    assert answer.stdout == f"workers={int(studied.proven)} batch=4\n"
     assert answer.returncode == 0
-    assert "its arguments were" in answer.stderr and "applying num_workers=1 (" in answer.stderr
+    assert "its arguments were" in answer.stderr
+    assert ("applying num_workers=1 (" in answer.stderr) == studied.proven
     assert model.is_file(), "a run is no trial: what it saves is kept where it says"
     model.unlink()
 
@@ -113,12 +148,13 @@ def test_the_tables_and_their_json(studied: Studied) -> None:
     assert list(dict.fromkeys(trial["phase"] for trial in trials)) == ["baseline", "search", "finals"]
     assert trials[0]["config"] == {} and trials[0]["gain"] == 1.0
     [tried] = [trial for trial in trials if trial["phase"] == "search"]
-    assert tried["config"] == {"num_workers": 1} and tried["gain"] > 1.5
+    assert tried["config"] == {"num_workers": 1} and tried["gain"] > (1.5 if studied.proven else 1.0)
     table = studied.place.run("trials").stdout.splitlines()
     assert len(table) >= 1 + len(trials)
     assert [int(line.split()[0]) for line in table[1 : 1 + len(trials)]] == list(range(len(trials)))
     [study] = json.loads(studied.place.run("studies", "--json").stdout)
-    assert (study["state"], study["verdict"], study["trials"]) == ("finished", "improved", len(trials))
+    verdict = "improved" if studied.proven else "keep-baseline"
+    assert (study["state"], study["verdict"], study["trials"]) == ("finished", verdict, len(trials))
     assert json.loads(studied.place.run("devices", "--json").stdout)[0]["device"]
 
 
