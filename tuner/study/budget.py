@@ -216,7 +216,7 @@ class StudyTime:
                 most_s = LARGEST_SHARE_FOUND * (self.budget.seconds or math.inf)
                 if rounds == FEWEST_ROUNDS or (proof_s <= most_s and self.fits(proof_s)):
                     break
-            if self.may_fit(proof_s):
+            if self.fits(proof_s):
                 return self.budget.reserved_s(proof_s, found=True)
         axes = self.space.axes if self.space is not None else ()
         proof_s = self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
@@ -225,8 +225,8 @@ class StudyTime:
     def rounds_to_tell(self) -> int:
         """The rounds of finals that tell the best gain so far well, by what trials said of the noise by turns.
 
-        As many as the plan has where too few of them say it, where no number of rounds would do, and where the gain is
-        small: then searching is worth more.
+        As many as the plan has where too few of them say it, and where the gain is small: then searching is worth more.
+        The most there may be where even those wouldn't do.
         """
         usual, window = self.plan.finals_rounds, window_s(self.plan, Phase.FINALS, by_turns=True)
         measured = [outcome.measurement for trial, outcome in self._runs() if trial.phase is Phase.SEARCH]
@@ -237,7 +237,7 @@ class StudyTime:
         gain = track.gain(best) if best is not None else None
         if not self.by_turns or len(known) < FEWEST_TOLD or (gain or 1.0) < LARGE:
             return usual
-        return rounds_to_tell(APART * statistics.median(known), usual, self.plan.most_rounds) or usual
+        return rounds_to_tell(APART * statistics.median(known), usual, self.plan.most_rounds) or self.plan.most_rounds
 
     def search_s(self) -> float | None:
         """Left for searching, beside what is kept for the proof; None without a budget."""

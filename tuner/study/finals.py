@@ -216,13 +216,15 @@ def _candidate_of(schedule: Schedule, winner: Winner) -> Trial:
 def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) -> Schedule | None:
     """The schedule with more rounds; None where it is decided, or where there is no time or look left.
 
-    What is looked at once has all rounds that there turns out to be time for, whatever they say: none is a look.
+    What is looked at once has all rounds that there turns out to be time for, whatever they say: none is a look. Then
+    it has ended: a longer budget, later, would make another look of one more round.
     """
     rounds = _more(schedule.rounds, study.plan.most_rounds)
     if schedule.looks == 1:
         longer = replace(schedule, rounds=schedule.rounds + 1)
         may_grow = not schedule.ended and longer.rounds <= _more(schedule.first, study.plan.most_rounds)
         if not may_grow or study.budget.seconds is None or not study.time.fits(_left_s(study, longer, longer.rounds)):
+            _save(study, replace(schedule, ended=True))
             return None
         _save(study, longer)
         return longer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -53,9 +54,17 @@ class TrialStore:
                 self._recover(record)
 
     def spent_s(self) -> float:
-        """Seconds that the finished trials took from start to end, repeats included, in all processes of the study."""
+        """Seconds in which trials that have finished ran, repeats included, in all processes of the study.
+
+        Those of a round of the finals run at once, or are stored as if they had: what several take counts once.
+        """
         records = self._repository.records(self._study_id)
-        return sum(r.finished - r.started for r in records if r.finished is not None and r.started is not None)
+        spans = sorted((r.started, r.finished) for r in records if r.finished is not None and r.started is not None)
+        spent_s, counted_until = 0.0, -math.inf
+        for started, finished in spans:
+            spent_s += max(0.0, finished - max(started, counted_until))
+            counted_until = max(counted_until, finished)
+        return spent_s
 
     def begin(self, new: NewTrial) -> Trial:
         """A new trial, running; its number is its place in the study."""

@@ -302,7 +302,7 @@ def with_gain(trial: Trial, gain: float) -> Outcome:
     return replace(trial.outcome, measurement=measured)
 
 
-@pytest.mark.parametrize(("half", "rounds"), [(0.01, 5), (0.12, 15), (1.0, 5)])
+@pytest.mark.parametrize(("half", "rounds"), [(0.01, 5), (0.12, 15), (1.0, 27)])
 def test_as_many_rounds_are_kept_time_for_as_the_noise_by_turns_asks_for(
     tmp_path: Path, half: float, rounds: int
 ) -> None:
@@ -359,3 +359,17 @@ def test_rounds_that_take_less_than_foreseen_are_followed_by_more_without_a_look
     result, events = study(tmp_path, quicker, budget_s=220.0, finalists=1, trials=9)
     (started,) = of(events, FinalsStarted)
     assert started.rounds == 6 and result.winner is not None and result.winner.runs == 9
+
+
+def test_a_longer_budget_makes_no_second_look_of_what_was_looked_at_once(tmp_path: Path) -> None:
+    """Each look has its share of the permitted error, which is spent: one more round would be one more chance."""
+
+    def noisy(config: Config) -> Outcome:
+        return worlds.measured((102.0 if "precision" in config else 100.0) * chance.uniform(0.9, 1.1))
+
+    chance = random.Random(3)
+    first, _ = study(tmp_path, noisy, budget_s=220.0, finalists=1, trials=9)
+    again, _ = study(tmp_path, noisy, budget_s=260.0, finalists=1, trials=9)
+    counts = [len([t for t in result.trials if t.phase is Phase.FINALS]) for result in (first, again)]
+    assert counts[0] == counts[1] > 0
+    assert again.winner is not None and first.winner is not None and again.winner.speedup == first.winner.speedup

@@ -76,3 +76,23 @@ def test_a_run_of_the_finals_waits_for_its_round(tmp_path: Path) -> None:
         assert claimed is not None and claimed.number == run.number
     finally:
         repository.close()
+
+
+def test_runs_of_a_round_that_ran_at_once_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of them, stored one after the other, after a trial of the search by itself."""
+    now = [1000.0]
+    monkeypatch.setattr("tuner.storage.database.time.time", lambda: now[0])
+    repository = Repository(f"sqlite:///{tmp_path / 'study.db'}")
+    plan = worlds.plan(tmp_path / "study")
+    store = TrialStore(plan, repository, repository.create_study("made-up", {}).id)
+    alone = store.begin(NewTrial(Phase.SEARCH, Config(workers=4)))
+    now[0] += 10.0
+    store.finish(alone, worlds.measured(100.0))
+    now[0] += 5.0  # the study's own, or a pause: no trial ran
+    configs = (BASELINE, Config(workers=2), Config(workers=4))
+    runs = [store.begin(NewTrial(Phase.FINALS, config, round=1)) for config in configs]
+    for run in runs:
+        now[0] += 7.0
+        store.finish(run, worlds.measured(100.0))
+    assert store.spent_s() == 10.0 + 3 * 7.0
+    repository.close()
