@@ -11,7 +11,7 @@ from support import worlds
 from search_spaces.torch import SPACE as TORCH
 from tuner.devices.cpu import cpu_device
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Outcome, Phase, Trial
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.search.chain import Chain
 from tuner.search.history import History, Sampler
 from tuner.search.structured import StructuredSampler
@@ -222,3 +222,30 @@ def test_a_stream_gets_no_more_workers_than_cores() -> None:
         knowledge = Knowledge(as_written={"num_workers": 0}, dataset_len=samples)
         (axis,) = resolve(TORCH, Known(cpu_device(), 2, knowledge=knowledge)).axes
         assert max(int(value) for value in axis.values) == most
+
+
+@pytest.mark.parametrize(("wait", "idle", "tried"), [(0.1, 0.1, True), (0.1, 0.02, False), (0.3, 0.3, True)])
+def test_workers_that_wait_are_seen_also_where_cores_are_busy_most_of_the_time(
+    wait: float, idle: float, *, tried: bool
+) -> None:
+    """What counts is whether cores are idle while the loop waits: as a share of all cores here."""
+    world = Storage(cpu_s=1e-5)
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
+    outcome = worlds.measured(100.0, wait)
+    assert outcome.measurement is not None
+    busy = replace(outcome.measurement, cpu_s_per_sample=2 * (1 - idle) / 100.0)
+    trials.append(Trial(1, Phase.SEARCH, Config(num_workers=2), "", replace(outcome, measurement=busy)))
+    history = History(world.space, worlds.OBJECTIVE, trials)
+    assert history.is_ruled_out(Config(num_workers=4)) is not tried
+
+
+@pytest.mark.parametrize("reason", ["host-oom", "worker-killed", "signal-kill"])
+def test_what_is_heavier_than_what_was_killed_each_time_is_not_tried(reason: str) -> None:
+    """A guard against full memory that isn't the kernel's kills, and says nothing."""
+    world = Storage(cpu_s=1e-5, written=1)
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
+    killed = Outcome(OutcomeKind.CRASHED, reason, "killed")
+    trials.append(Trial(1, Phase.SEARCH, Config(num_workers=2, prefetch_factor=4), "", killed))
+    history = History(world.space, worlds.OBJECTIVE, trials)
+    assert history.is_ruled_out(Config(num_workers=2, prefetch_factor=8))
+    assert not history.is_ruled_out(Config(num_workers=2))

@@ -7,6 +7,7 @@ never a proof's figure.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ TOO_FEW = "it had too few turns to tell"
 FEWEST_CALM = 2
 """Of a config's pairs, of which there are three: with so many the disturbed ones are left out. Of two the interval is
 wide, and shuts nothing out unless they are as one."""
+_OF_VALUES = re.compile(r"\bnan\b|\binf|finite|diverg|^AssertionError|^FloatingPointError", re.IGNORECASE)
+"""How scripts and libraries tell of numbers that aren't finite."""
 Pair = tuple[Turn, Turn]
 
 
@@ -58,8 +61,7 @@ def rotation_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> 
         if switch is not None:
             member = members[Config(switch.config)]
             (member.firsts if switch.warm_up else member.turns).append(turn)
-    culprit = _culprit(entries)
-    if culprit:
+    for culprit in _culprits(entries):
         members[culprit].left = members[culprit].left or ENDED
     written = _Written(
         [number for number, switch in switches.items() if not switch.config],
@@ -158,12 +160,19 @@ def _turns(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Itera
             yield Turn(number, amount, seconds, lost_share(samples, of[0][0] - of[0][1].seconds, of[-1][0]))
 
 
-def _culprit(entries: Sequence[Entry]) -> Config:
-    """The config in whose turn an error ended the script, or something its process; the script as written where there
-    is none: it may come to its own end, or to that of its time.
+def _culprits(entries: Sequence[Entry]) -> list[Config]:
+    """The config in whose turn an error ended the script, or something its process; none where it was nobody's doing:
+    the script may come to its own end, or to that of its time.
+
+    An error over numbers that aren't finite, before a block of the turn was measured, may have been the doing of the
+    one before: what the last step of a config does to the weights shows in the next turn only.
     """
     ends = [entry.record for entry in entries if isinstance(entry.record, (WindowEnd, ScriptException))]
     if any(isinstance(end, WindowEnd) for end in ends) and not any(isinstance(end, ScriptException) for end in ends):
-        return BASELINE
+        return []
     switches = [entry.record for entry in entries if isinstance(entry.record, SwitchedTo)]
-    return Config(switches[-1].config) if switches else BASELINE
+    last = switches[-1].turn if switches else 0
+    measured = any(isinstance(entry.record, Block) and entry.record.turn == last for entry in entries)
+    of_values = any(isinstance(end, ScriptException) and _OF_VALUES.search(f"{end.type}: {end.text}") for end in ends)
+    blamed = switches[-2:] if of_values and not measured else switches[-1:]
+    return [config for config in dict.fromkeys(Config(each.config) for each in blamed) if config]

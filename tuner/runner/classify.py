@@ -37,9 +37,10 @@ DETAIL_LENGTH = 300
 HOST_OOM, MACHINE_FULL = "host-oom", "machine-full"
 """Reasons of an outcome: the machine's memory was too small for it, or other processes took what it lacked."""
 WORKER_KILLED = "worker-killed"
-KILLED = frozenset({"signal-kill", WORKER_KILLED, EndedBy.GUARD_LOST.value})
+KILLED = frozenset({"signal-kill", WORKER_KILLED})
 """Reasons of an outcome: a SIGKILL that neither the kernel, for memory, nor the runner sent. No script sends itself
-one: run again, what it was running may well come through."""
+one: run again, what it was running may well come through. (A killed guard is a fault of the machine, and run again so.)
+"""
 WITHHELD_REASON = "withheld"
 """Of a run under plain Python that was kept from writing over a file of the user's."""
 MIN_BLOCKS = 3

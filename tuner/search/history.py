@@ -11,15 +11,17 @@ from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
-from tuner.search.rotation import Ranking, loses, ranking_of
+from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of
 from tuner.space.resolve import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
 WAITING = 0.06
 """A loop that waits less than this share of its time gains nothing worth having from its loader."""
-IDLE_SHARE = 0.3
-"""Where a loop waits for its data, and so large a share of the cores is left idle, its workers wait as well."""
+IDLE_SHARE = 0.5
+"""Where so large a share of the cores is left idle while a loop waits for its data, its workers wait as well."""
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
+KILLED = frozenset({"signal-kill", "worker-killed"})
+"""Such a trial was run twice: something kills it each time, as guards against full memory do beside the kernel's."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,11 @@ class History:
         self._by_config: dict[Config, Trial] = {t.config: t for t in self.trials}
         self.without_effect = self._without_effect()
         self._bad_values = self._values_that_fail_alone()
-        self._too_large = [t.config for t in self.trials if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY]
+        self._too_large = [
+            t.config for t in self.trials if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY | KILLED
+        ]
         self.ranking: Ranking = ranking_of(every_trial)
+        self._leaves_out = may_leave_out(every_trial, space.cores)
         self.axes: tuple[Axis, ...] = tuple(a for a in space.axes if a.knob.name not in self.without_effect)
 
     @property
@@ -93,8 +98,18 @@ class History:
             or any(self._is_at_least_as_heavy(canonical, failed) for failed in self._too_large)
             or self._is_forecast_to_be_too_large(canonical)
             or any(self._has_too_many(canonical, axis) for axis in self.axes if axis.knob.waits_at_times)
-            or loses(self.turned(canonical), self.ranking)
+            or self._lost(canonical)
         )
+
+    def is_outranked(self, config: Config, other: Config) -> bool:
+        """Whether a rotation ranks the config clearly below the other one, and may leave it out for that."""
+        return self._leaves_out and is_outranked(config, other, self.ranking)
+
+    def _lost(self, config: Config) -> bool:
+        start = self.find(Config())
+        measured = start.measurement if start is not None else None
+        wait = (measured.data_wait_share or 0.0) if measured is not None else 0.0
+        return self._leaves_out and loses(self.turned(config), self.ranking, wait)
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
         """The config's peak memory in bytes, None where too little is known."""
@@ -119,8 +134,10 @@ class History:
         return not fewer or 2 * max(fewer) < wanted or not fewer[max(fewer)]
 
     def _leaves_workers_waiting(self, measurement: Measurement) -> bool:
-        busy = measurement.cpu_s_per_sample * measurement.rate + measurement.foreign_cpus
-        return (measurement.data_wait_share or 0.0) >= WAITING and busy <= (1 - IDLE_SHARE) * self.space.cores
+        """Whether the loop waited, and cores were idle meanwhile: in the rest of its time it may keep all of them."""
+        wait, cores = measurement.data_wait_share or 0.0, self.space.cores
+        idle = cores - measurement.cpu_s_per_sample * measurement.rate - measurement.foreign_cpus
+        return wait >= WAITING and idle >= IDLE_SHARE * wait * cores
 
     def turned(self, config: Config) -> dict[str, Value]:
         """Knob → value of those that the config turns: not the pinned ones, nor those that follow from others."""

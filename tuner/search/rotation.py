@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.analysis.rotation import ENDED, TOO_FEW
-from tuner.model import Config, OutcomeKind, Phase, Rotated, Trial, Value, same_value
+from tuner.model import Config, Measurement, OutcomeKind, Phase, Rotated, Trial, Value, same_value
 from tuner.space.resolve import ResolvedSpace
 
 FEWEST = 3
@@ -28,6 +29,13 @@ LOSES = 0.97
 LOSES_IN_COMPANY = 0.75
 """A value whose ratio by itself is so sure to be below that isn't tried with others either. One that loses less may
 gain there: channels-last costs a third in float32 on some cards, and gains in bf16."""
+FEWEST_STEPS = 10
+"""Of a turn, where a ranking may leave configs out: with fewer it matters which ones a turn holds, and those of a loop
+may differ, as a GAN's do."""
+MOST_UNEVEN = 0.2
+"""How far stretches of the script as written may differ in rate there (standard deviation, relative to the mean)."""
+MOST_FOREIGN = 0.1
+"""Of the cores, that others may take there: beside strangers' work fewer threads look faster, and aren't."""
 NOT_WORSE = 0.95
 """A value whose ratio by itself is sure to be below that isn't combined with others."""
 
@@ -71,13 +79,44 @@ def next_rotation(space: ResolvedSpace, trials: Iterable[Trial]) -> tuple[Config
     return () if combined or len(combinations) < 2 else tuple(combinations)
 
 
-def loses(config: Mapping[str, Value], ranking: Ranking) -> bool:
-    """Whether a rotation showed that the config clearly loses, or a value of it by itself loses by far."""
-    whole = Config(config)
+def may_leave_out(trials: Iterable[Trial], cores: int) -> bool:
+    """Whether what a rotation ranked low may get no trial: its turns held many steps that are alike, and were calm.
+
+    Else it says what to try first, and nothing more.
+    """
+    measured = [(trial, trial.measurement) for trial in trials if trial.phase in (Phase.BASELINE, Phase.ROTATION)]
+    alike = [_has_even_stretches(one) for trial, one in measured if trial.phase is Phase.BASELINE and one is not None]
+    calm = [
+        one is not None and one.foreign_cpus <= MOST_FOREIGN * cores
+        for trial, one in measured if trial.phase is Phase.ROTATION
+    ]  # fmt: skip
+    return bool(alike and calm) and all(alike) and all(calm)
+
+
+def _has_even_stretches(as_written: Measurement) -> bool:
+    blocks = as_written.blocks
+    if len(blocks) < 2 or statistics.median(block.steps for block in blocks) < FEWEST_STEPS:
+        return False
+    counted = any(block.samples for block in blocks)
+    rates = [(block.samples if counted else block.steps) / block.seconds for block in blocks]
+    return statistics.stdev(rates) <= MOST_UNEVEN * statistics.fmean(rates)
+
+
+def loses(config: Mapping[str, Value], ranking: Ranking, wait: float = 0.0) -> bool:
+    """Whether a rotation showed that the config clearly loses, or a value of it by itself loses by far.
+
+    ``wait`` is the share of its time in which the script as written waits for its data: computing that takes longer
+    costs nothing as long as it lies within that. A value isn't judged by itself beside others that no rotation turned:
+    what costs in small batches may gain in large ones, and fewer threads leave cores to loader workers.
+    """
+    whole, hidden = Config(config), 1 - wait
     if whole in ranking:
-        return _is_below(ranking[whole], LOSES)
+        return _is_below(ranking[whole], LOSES * hidden)
+    turned = {knob for ranked in ranking for knob in ranked}
+    if not turned.issuperset(config):
+        return False
     parts = (Config({knob: value}) for knob, value in config.items())
-    return any(_is_below(ranking[part], LOSES_IN_COMPANY) for part in parts if part in ranking)
+    return any(_is_below(ranking[part], LOSES_IN_COMPANY * hidden) for part in parts if part in ranking)
 
 
 def is_outranked(config: Config, other: Config, ranking: Ranking) -> bool:

@@ -15,7 +15,7 @@ from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.model import BASELINE, Config, Trial, Value
 from tuner.search.history import WAITING, History, Proposal
-from tuner.search.rotation import is_outranked, worth_a_trial
+from tuner.search.rotation import worth_a_trial
 from tuner.space.resolve import Axis
 
 TRIED_FIRST = 3
@@ -56,16 +56,21 @@ class _Walk:
     def _ranked_first(self) -> Iterator[Proposal]:
         """What a rotation ranks highest, each in a trial of its own: the walk goes on from the best of them."""
         ranking = self._history.ranking
-        for config in worth_a_trial(ranking, WORTH_HAVING, TRIED_FIRST):
+        # What is known to fail by now takes no other's place, nor is another measured by it.
+        known = {config: each for config, each in ranking.items() if not self._fails(config)}
+        for config in worth_a_trial(known, WORTH_HAVING, TRIED_FIRST):
             trial = self._history.find(config)
             if trial is None:
-                if not self._history.is_ruled_out(config):
-                    place = list(ranking).index(config) + 1
-                    yield Proposal(config, f"number {place} of {len(ranking)} configs in one process")
+                place = list(ranking).index(config) + 1
+                yield Proposal(config, f"number {place} of {len(ranking)} configs in one process")
                 continue
             own, other = self._history.gain(trial), self._history.gain(self._incumbent)
             if own is not None and other is not None and own / other > WORTH_HAVING:
                 self._incumbent = trial
+
+    def _fails(self, config: Config) -> bool:
+        trial = self._history.find(config)
+        return self._history.is_ruled_out(config) if trial is None else self._history.gain(trial) is None
 
     def _turn(self, axis: Axis) -> int:
         """When an axis is tried; those of one turn in the space's order."""
@@ -111,8 +116,8 @@ class _Walk:
         config = self._with(axis, value)
         trial = self._history.find(config)
         if trial is None:
-            ranking = self._history.ranking
-            if self._history.is_ruled_out(config) or is_outranked(config, self._incumbent.config, ranking):
+            outranked = self._history.is_outranked(config, self._incumbent.config)
+            if outranked or self._history.is_ruled_out(config):
                 return
             yield Proposal(config, axis.knob.meaning)
             return

@@ -220,12 +220,20 @@ def test_a_script_that_comes_to_its_own_end_blames_nobody() -> None:
     assert recorded.found()[Config(THREADS)].fault == ENDED
 
 
-def test_one_that_ended_before_anything_was_measured_names_its_culprit() -> None:
+@pytest.mark.parametrize(
+    ("text", "blocks", "either"),
+    [("loss is NaN", 0, True), ("loss is NaN", 1, False), ("no kernel for it", 0, False), ("not finite", 0, True)],
+)
+def test_one_that_ended_before_anything_was_measured_names_its_culprit(text: str, blocks: int, *, either: bool) -> None:
+    """What the last step of the one before does to the weights shows in the first step of the next one."""
     recorded = Recorded()
+    recorded.turn(BOTH, warm_up=True)
     recorded.turn(BF16, warm_up=True)
-    recorded.turn(THREADS, warm_up=True, blocks=0)
+    recorded.turn(THREADS, warm_up=True, blocks=blocks)
+    recorded.emit(ScriptException("RuntimeError", text))
     found = recorded.found()
-    assert found[Config(BF16)] == Rotated(Config(BF16), None, 0, TOO_FEW)
+    assert found[Config(BOTH)] == Rotated(Config(BOTH), None, 0, TOO_FEW)
+    assert found[Config(BF16)].fault == (ENDED if either else TOO_FEW)
     assert found[Config(THREADS)].fault == ENDED
 
 

@@ -28,7 +28,8 @@ from tuner.report.trials import TrialsReport
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import TrialRequest
-from tuner.search.rotation import is_outranked, loses, next_rotation, ranking_of
+from tuner.search.history import History
+from tuner.search.rotation import FEWEST_STEPS, is_outranked, loses, next_rotation, ranking_of
 from tuner.search.structured import StructuredSampler
 from tuner.space.choose import Spaces
 from tuner.space.declare import Knob, Known, SearchSpace
@@ -66,8 +67,18 @@ def truth(config: Config) -> float:
 
 
 def outcome_of(config: Config, rate_of: RateOf = truth) -> Outcome:
-    outcome = worlds.measured(1000 * rate_of(config))
+    outcome = with_steps(worlds.measured(1000 * rate_of(config)), FEWEST_STEPS)
     return replace(outcome, knowledge=replace(outcome.knowledge, as_written=WRITTEN))
+
+
+def with_steps(outcome: Outcome, steps: int, unevenness: float = 0.0) -> Outcome:
+    """So many in each block, of which every other one has that share more, and the next one less."""
+    assert outcome.measurement is not None
+    blocks = tuple(
+        replace(block, steps=steps, samples=block.samples * (1 + (-1) ** number * unevenness))
+        for number, block in enumerate(outcome.measurement.blocks)
+    )
+    return replace(outcome, measurement=replace(outcome.measurement, blocks=blocks))
 
 
 def rotated(configs: Iterable[Config], *, broke: Config | None = None, rate_of: RateOf = truth) -> Outcome:
@@ -307,8 +318,46 @@ def test_only_what_clearly_loses_is_left_out(gain: float, lost: bool, in_company
     """A rotation's ratio may be off by more than its interval; and what loses by itself may gain with others."""
     said = Rotated(ONE, Ratio(gain, gain * 0.97, gain * 1.03), 9)
     ranking = ranking_of(finished(replace(worlds.measured(1.0), rotation=(said,))))
-    assert loses(ONE, ranking) == lost and loses({**BF16, **ONE}, ranking) == in_company
-    assert not loses(BF16, ranking)
+    assert loses(ONE, ranking) == lost
+    assert not loses(BF16, ranking) and not loses({**BF16, **ONE}, ranking), "nothing says how bf16 goes with it"
+    other = Rotated(BF16, Ratio(1.0, 0.97, 1.03), 9)
+    both = ranking_of(finished(replace(worlds.measured(1.0), rotation=(said, other))))
+    assert loses({**BF16, **ONE}, both) == in_company
+    assert not loses({**BF16, **ONE, "workers": 2}, both), "fewer threads leave a core to workers"
+
+
+@pytest.mark.parametrize(("wait", "lost"), [(0.0, True), (0.1, True), (0.4, False)])
+def test_computing_that_is_hidden_behind_the_wait_for_data_loses_nothing(wait: float, *, lost: bool) -> None:
+    said = Rotated(ONE, Ratio(0.6, 0.59, 0.61), 9)
+    assert loses(ONE, ranking_of(finished(replace(worlds.measured(1.0), rotation=(said,)))), wait) is lost
+
+
+@pytest.mark.parametrize(
+    ("steps", "unevenness", "foreign_cpus", "left_out"),
+    [(10, 0.0, 0.0, True), (9, 0.0, 0.0, False), (40, 0.3, 0.0, False), (10, 0.1, 0.0, True), (10, 0.0, 1.0, False)],
+)
+def test_a_ranking_leaves_out_only_where_many_steps_alike_were_counted_and_nobody_disturbed_it(
+    steps: int, unevenness: float, foreign_cpus: float, *, left_out: bool
+) -> None:
+    """A turn of few steps holds either the cheap or the dear ones of a loop: which of them is chance."""
+    as_written = with_steps(outcome_of(BASELINE), steps, unevenness)
+    rotation = rotated([ONE, BF16], rate_of=lambda config: 0.4 if config == ONE else 1.0)
+    assert rotation.measurement is not None
+    disturbed = replace(rotation, measurement=replace(rotation.measurement, foreign_cpus=foreign_cpus))
+    trials = [Trial(0, Phase.BASELINE, BASELINE, outcome=as_written), *finished(disturbed)]
+    history = History(space(), worlds.OBJECTIVE, trials)
+    assert history.is_ruled_out(ONE) is left_out and history.is_outranked(ONE, BF16) is left_out
+    assert not history.is_ruled_out(BF16)
+
+
+def test_what_is_ranked_first_and_fails_takes_no_others_place() -> None:
+    """A value that the script sets back, say, and each combination with it."""
+    gains = {ONE: 3.0, Config({**BF16, **ONE}): 5.0, BF16: 1.5, LAYOUT: 1.45}
+    rotation = rotated(gains, rate_of=lambda config: gains.get(config, 1.0))
+    trials = [Trial(0, Phase.BASELINE, BASELINE, outcome=outcome_of(BASELINE)), *finished(rotation)]
+    trials.append(Trial(2, Phase.SEARCH, ONE, outcome=worlds.infeasible("not-applied")))
+    proposal = StructuredSampler().propose(History(space(), worlds.OBJECTIVE, trials))
+    assert proposal is not None and proposal.config == BF16
 
 
 def test_a_config_that_was_ranked_itself_is_judged_by_that() -> None:
