@@ -74,7 +74,7 @@ class Rotation(TurnGiver):
         self._enough = enough
         if self._turns is None:
             self._begin()
-        elif self._warms_up and self._switcher is not None:
+        elif self._now[0] and self._switcher is not None:
             doubt = self._switcher.doubt(self._now[1])
             if doubt:
                 self._leave(self._now, f"did not take effect: {doubt}")

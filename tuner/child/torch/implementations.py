@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +21,9 @@ class Implementations:
         self._torch = torch
         self._optimizers = optimizers
         self._kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._known: dict[int, tuple[set[int], dict[str, Any]]] = {}
+        """An optimizer by its identity → its groups by theirs, and the flags with which it was made."""
+        self._chosen = ""
         self._counts: dict[int, Any] = {}
         """A state by its identity → its count of steps as it was: its device and type."""
 
@@ -32,10 +35,15 @@ class Implementations:
             for optimizer in self._optimizers()
             for owner in (*optimizer.param_groups, optimizer.defaults, vars(optimizer))
         ]
+        self._known = {
+            id(of): ({id(group) for group in of.param_groups}, {name: of.defaults.get(name, _ABSENT) for name in FLAGS})
+            for of in self._optimizers()
+        }
         self._counts = {id(state): state["step"] for of in self._optimizers() for _, state in self._counted(of)}
 
     def choose(self, chosen: str) -> None:
         """Has each optimizer that offers it update so."""
+        self._chosen = chosen
         for optimizer in self._optimizers():
             if chosen not in implementations(self._torch, optimizer):
                 continue
@@ -47,18 +55,32 @@ class Implementations:
 
     def restore(self) -> None:
         """What the script asked for."""
+        self._chosen = ""
         for owner, flags in self._kept:
-            for name, value in flags.items():
-                if value is _ABSENT:
-                    owner.pop(name, None)
-                else:
-                    owner[name] = value
+            _put(owner, flags)
+        self.reset_others()
         for optimizer in self._optimizers():
             self._count_as_asked(optimizer)
             for _, state in self._counted(optimizer):
                 before = self._counts.get(id(state))
                 if before is not None:
                     state["step"] = state["step"].to(device=before.device, dtype=before.dtype)
+
+    def are(self, chosen: str) -> bool:
+        """Whether all groups of all optimizers that offer it update so."""
+        offering = [of for of in self._optimizers() if chosen in implementations(self._torch, of)]
+        return all(group.get(chosen) is True for of in offering for group in of.param_groups)
+
+    def reset_others(self) -> None:
+        """Groups that came since, by ``load_state_dict`` or ``add_param_group``, may have been saved or made with what
+        a config asked for then: those get what their optimizer was made with, unless that is asked for now.
+        """
+        for optimizer in self._optimizers():
+            groups, flags = self._known.get(id(optimizer), (set(), {}))
+            for group in optimizer.param_groups if flags and not self._chosen else ():
+                ours = {group.get(name) for name in FLAGS} == {True, False}
+                if ours and id(group) not in groups:
+                    _put(group, flags)
 
     def _count_as_asked(self, optimizer: Any) -> None:
         """Counts steps where the update that is asked for does: a fused one on the device, others on the host.
@@ -79,3 +101,11 @@ class Implementations:
         for weight, state in optimizer.state.items():
             if isinstance(state, dict) and isinstance(state.get("step"), self._torch.Tensor):
                 yield weight, state
+
+
+def _put(owner: dict[str, Any], flags: Mapping[str, Any]) -> None:
+    for name, value in flags.items():
+        if value is _ABSENT:
+            owner.pop(name, None)
+        else:
+            owner[name] = value

@@ -36,7 +36,7 @@ class TorchSwitcher(Switcher):
         self._implementations = Implementations(self._torch, self._optimizers)
         self._weights: KeptWeights | None = None
         self._turn: Mapping[str, Callable[[Value], None]] = {
-            "threads": lambda value: self._torch.set_num_threads(int(value)),
+            "threads": lambda value: self._watches.set_threads(int(value)),
             "precision": self._set_precision,
             "channels_last": lambda value: self._set_layout(channels_last=True),
             "optimizer": lambda value: self._implementations.choose(str(value)),
@@ -87,6 +87,10 @@ class TorchSwitcher(Switcher):
             return f"can't be switched to: {', '.join(unknown)} can't be turned while it trains"
         if config.get("precision") == UNSWITCHED_PRECISION:
             return "can't be switched to: fp16 scales losses from the first step on"
+        benchmarks = bool(self._torch.backends.cudnn.benchmark) != self._watches.benchmark_at_import
+        for knob, is_set in (("threads", self._watches.threads_set), ("cudnn_benchmark", benchmarks)):
+            if knob in config and is_set:
+                return f"can't be switched to: the script sets {knob} itself, and would set it back"
         if config.get("channels_last") is False:
             return "can't be switched to: the script's own layout stays"
         chosen = config.get("optimizer")
@@ -113,7 +117,7 @@ class TorchSwitcher(Switcher):
         self._weights = KeptWeights(torch, self._models(), self._optimizers())
         self._weights.keep()
         self._restore = {
-            "threads": lambda: torch.set_num_threads(threads),
+            "threads": lambda: self._watches.set_threads(threads),
             "precision": restore_precision,
             "channels_last": lambda: self._set_layout(channels_last=False),
             "optimizer": self._implementations.restore,
@@ -124,6 +128,7 @@ class TorchSwitcher(Switcher):
         """As ``Switcher.to``. The calls after it are looked at for what it changed."""
         if config != self._on:
             self._modules.look_again()
+        self._implementations.reset_others()
         for knob in [knob for knob in self._on if config.get(knob) != self._on[knob]]:
             self._restore[knob]()
             del self._on[knob]
@@ -147,6 +152,8 @@ class TorchSwitcher(Switcher):
             return "convolutions were given batches in the script's own layout"
         if "threads" in config and self._torch.get_num_threads() != config["threads"]:
             return f"{self._torch.get_num_threads()} threads are set"
+        if "optimizer" in config and not self._implementations.are(str(config["optimizer"])):
+            return "an optimizer, or a group of its weights, was made or loaded meanwhile"
         return ""
 
     def _set_precision(self, value: Value) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
+from typing import Any
 
 from ..own_batches import OwnBatches, Spot
+from ..patches import patch
 from ..session import Session
 from ..watch import Watch
 from .batches import sizes_of
@@ -28,6 +30,10 @@ class TorchWatches:
         self.torch = torch
         self.own_batches = OwnBatches(session)
         self._sizes: dict[Spot, int] = {}
+        self.set_threads: Callable[[int], None] = torch.set_num_threads
+        self.threads_set = False
+        """Whether the script sets the number of threads itself."""
+        self.benchmark_at_import = bool(torch.backends.cudnn.benchmark)
         self.modules = ModuleWatch(session, torch, self._called)
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
@@ -37,6 +43,7 @@ class TorchWatches:
     def install(self) -> None:
         """Patches what the mode needs; nothing of the script's has run yet."""
         uses = self.session.uses
+        patch(self.torch, "set_num_threads", self._noting_threads)
         if uses(Watch.LOADER):
             self.loaders.install()
         if uses(Watch.MODULES):
@@ -46,6 +53,13 @@ class TorchWatches:
             self.resumes.install()
         if self.session.measuring and uses(Watch.PROCESSES):
             ProcessWatch(self.session, self.torch).install()
+
+    def _noting_threads(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_num_threads(*arguments: Any, **named: Any) -> Any:
+            self.threads_set = True
+            return original(*arguments, **named)
+
+        return set_num_threads
 
     def _batch_fetched(self, key: str, batch: object, count: int) -> None:
         self.gradients.batch_fetched(key, batch, count)

@@ -270,3 +270,49 @@ def test_scripts_in_which_nothing_can_be_switched_are_told(begin: Begin, monkeyp
     wrapped = nn.DataParallel(training.model)
     wrapped(torch.randn(4, 1, 6, 6)).sum().backward()
     assert "in parallel" in switcher.obstacle()
+
+
+def test_what_the_script_sets_itself_is_refused(begin: Begin) -> None:
+    """Its own trial would find it set back."""
+    trial = begin()
+    Training().steps(2)
+    assert trial.adapter.switcher().refusal({"threads": 1}) == ""
+    torch.set_num_threads(2)
+    assert "the script sets threads itself" in trial.adapter.switcher().refusal({"threads": 1})
+    torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
+    assert "cudnn_benchmark" in trial.adapter.switcher().refusal({"cudnn_benchmark": True})
+
+
+@pytest.mark.parametrize("then", [{}, {"precision": "bf16"}])
+def test_an_optimizer_that_is_loaded_meanwhile_is_the_scripts_own_then(begin: Begin, then: dict[str, Any]) -> None:
+    """What it saved while a config had its turn says what that config asks for."""
+    trial = begin()
+    training = Training()
+    training.steps(2)
+    switcher = trial.adapter.switcher()
+    switcher.begin()
+    switcher.to({"optimizer": "fused"})
+    training.steps(1)
+    saved = training.optimizer.state_dict()
+    training.optimizer.load_state_dict(saved)
+    assert switcher.doubt({"optimizer": "fused"}) == ""
+    switcher.to(then)
+    assert [group["fused"] for group in training.optimizer.param_groups] == [None]
+    training.optimizer.load_state_dict(saved)
+    assert [group["fused"] for group in training.optimizer.param_groups] == [True]
+    switcher.to(then)
+    assert [group["fused"] for group in training.optimizer.param_groups] == [None]
+    training.steps(1)
+
+
+def test_a_group_that_joins_in_meanwhile_is_told(begin: Begin) -> None:
+    trial = begin()
+    training = Training()
+    training.steps(2)
+    switcher = trial.adapter.switcher()
+    switcher.begin()
+    switcher.to({"optimizer": "fused"})
+    training.steps(1)
+    training.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))], "fused": None})
+    assert "was made or loaded meanwhile" in switcher.doubt({"optimizer": "fused"})
+    switcher.to({})
