@@ -40,7 +40,7 @@ class Held(ProcessRunner):
         """The rate beside a trial that is held, as a multiple of that without, one for each pair."""
         numbers, around = count(1), self._surroundings(request)
         with ExitStack() as resources:
-            trial = self._begin(request, resources, around, ())
+            trial = self._begin(request, resources, around, stop, ())
             trial.run(stop)
             for pair in range(pairs):
                 rates = {}
@@ -48,7 +48,7 @@ class Held(ProcessRunner):
                     with ExitStack() as of_other:
                         if beside:
                             other = self._begin(
-                                replace(request, folder=request.folder.with_name(f"{pair}")), of_other, around, ()
+                                replace(request, folder=request.folder.with_name(f"{pair}")), of_other, around, stop, ()
                             )
                             other.run(stop)
                             if not other.waits:

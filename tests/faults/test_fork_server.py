@@ -266,11 +266,11 @@ def test_runs_of_a_round_start_alike_where_a_server_is_killed_between_them(
 ) -> None:
     ready, begun = ForkServers.ready, list[TrialRequest]()
 
-    def killing(servers: ForkServers, trial: Launch) -> Fork | None:
+    def killing(servers: ForkServers, trial: Launch, stop: threading.Event | None = None) -> Fork | None:
         begun.append(trial.request)
         if len(begun) == 2:
             os.kill(servers.alive[1].pid, signal.SIGKILL)
-        return ready(servers, trial)
+        return ready(servers, trial, stop)
 
     monkeypatch.setattr(ForkServers, "ready", killing)
     requests = [asked(tmp_path / str(side), script, fresh=True) for side in range(2)]
@@ -279,8 +279,9 @@ def test_runs_of_a_round_start_alike_where_a_server_is_killed_between_them(
     assert begun == requests * 2 and not any(was_forked(request) for request in requests)
 
 
+@pytest.mark.parametrize("by_turns", [False, True])
 def test_a_study_that_is_stopped_while_servers_load_waits_for_none(
-    runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+    runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch, *, by_turns: bool
 ) -> None:
     (tmp_path / "site").mkdir()
     waits = "import os, time\nif 'AUTOTUNE_SERVER_FD' in os.environ: time.sleep(600)\n"
@@ -289,5 +290,8 @@ def test_a_study_that_is_stopped_while_servers_load_waits_for_none(
     stop, began = threading.Event(), time.monotonic()
     threading.Timer(1.0, stop.set).start()
     with pytest.raises(Interrupted):
-        runner.run_by_turns([asked(tmp_path / str(side), script, fresh=True) for side in range(2)], stop)
+        if by_turns:
+            runner.run_by_turns([asked(tmp_path / str(side), script, fresh=True) for side in range(2)], stop)
+        else:
+            runner.run(asked(tmp_path / "0", script, fresh=False), stop)
     assert time.monotonic() - began < 20.0

@@ -58,6 +58,12 @@ def _be_found(owner: Any, name: str, replacement: Any) -> None:
         replacement.__module__, replacement.__qualname__ = owner.__name__, name
 
 
+def replace_name(module: ModuleType, name: str, replacement: Callable[..., Any]) -> None:
+    """Has a module that took a function under that name hold what replaces it, which stays what it is called."""
+    _ledger.append((module, name, vars(module)[name]))
+    vars(module)[name] = replacement
+
+
 def count() -> int:
     """How many attributes are replaced."""
     return len(_ledger)

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from . import folders, renames
 from .files import Overlay, missing
-from .patches import patch, put
+from .patches import patch, put, replace_name
 from .places import of_descriptor
 from .whole_paths import whole_paths
 
@@ -67,10 +67,6 @@ def _patched_open(overlay: Overlay) -> Callable[..., object]:
     return builtins.open
 
 
-def _always(replacement: Callable[..., object]) -> Callable[[object], Callable[..., object]]:
-    return lambda original: replacement
-
-
 def _patch_what_was_taken(taken: Mapping[object, Callable[..., object]]) -> None:
     """Modules that were imported before may have taken a function under a name of their own, as ``bz2`` has ``open``.
 
@@ -82,7 +78,7 @@ def _patch_what_was_taken(taken: Mapping[object, Callable[..., object]]) -> None
             continue
         for attribute, value in list(vars(module).items()):
             if type(value) is BuiltinFunctionType and (replacement := taken.get(value)) is not None:
-                patch(module, attribute, _always(replacement))
+                replace_name(module, attribute, replacement)
 
 
 def _patched_of_os(overlay: Overlay, name: str, make: Make) -> Callable[..., object]:

@@ -6,6 +6,7 @@ Nothing of a server's is a trial's fault: what doesn't answer by its deadline is
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -128,11 +129,11 @@ class ForkServer:
             self.close()
             raise
 
-    def wait_until_ready(self, stop: threading.Event | None = None) -> None:
-        """Returns when its imports are done. Raises ``ServerRefusal`` where they can't be forked, ``Interrupted`` when
-        ``stop`` is set.
+    def wait_until_ready(self, stop: threading.Event | None = None, ends_by: float = math.inf) -> None:
+        """Returns when its imports are done. Raises ``ServerRefusal`` where they can't be forked, ``ServerFault`` where
+        they aren't done in time (``ends_by`` the monotonic clock, at the latest), ``Interrupted`` when ``stop`` is set.
         """
-        deadline = time.monotonic() + LOAD_PATIENCE_S
+        deadline = min(time.monotonic() + LOAD_PATIENCE_S, ends_by)
         try:
             while stop is not None and time.monotonic() < deadline and not _is_readable(self._connection.fileno(), 0.2):
                 if stop.is_set():

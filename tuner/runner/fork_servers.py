@@ -19,7 +19,7 @@ from tuner.child import wire
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.runner.fork_server import ForkedGuard, ForkServer, ServerFault, ServerRefusal, Start
-from tuner.runner.leading_imports import Import, leading_imports
+from tuner.runner.leading_imports import Import, imports_only_what_is_known, leading_imports
 from tuner.runner.request import TrialRequest
 
 SERVERS = 3
@@ -114,8 +114,11 @@ class ForkServers:
         self._each_its_own = False
         self._wanted = 0
 
-    def ready(self, trial: Launch) -> Fork | None:
-        """A server for this trial, started where there is none; None where the trial starts fresh."""
+    def ready(self, trial: Launch, stop: threading.Event | None = None) -> Fork | None:
+        """A server for this trial, started where there is none; None where the trial starts fresh.
+
+        One that isn't ready by the trial's own end is a fault. Raises ``Interrupted`` when ``stop`` is set.
+        """
         if self.why_not or not may_fork(trial.request):
             return None
         basis = _basis(trial)
@@ -126,7 +129,8 @@ class ForkServers:
             unused = [server for server in free if not server.trials] if self._each_its_own else []
             return Fork(self, unused[0]) if unused else None
         if len(self.alive) < SERVERS and all(server.trials >= WORTH_ANOTHER for server in free):
-            return Fork(self, self.alive[-1]) if self._load(basis, 1) else None
+            loaded = self._load(basis, 1, stop, trial.request.ends_by)
+            return Fork(self, self.alive[-1]) if loaded else None
         return Fork(self, min(free, key=lambda server: server.trials)) if free else None
 
     def load_for_each(self, trials: Sequence[Launch], stop: threading.Event) -> None:
@@ -150,7 +154,9 @@ class ForkServers:
         """Whether only some of the trials for which servers were loaded have started off them: others had failed."""
         return self._each_its_own and 0 < sum(server.trials for server in self.alive) < self._wanted
 
-    def _load(self, basis: _Basis, count: int, stop: threading.Event | None = None) -> bool:
+    def _load(
+        self, basis: _Basis, count: int, stop: threading.Event | None = None, ends_by: float = math.inf
+    ) -> bool:
         """Starts so many servers more, and waits until they are ready. Whether they are."""
         self._basis = basis
         with contextlib.ExitStack() as started:
@@ -161,7 +167,7 @@ class ForkServers:
                     started.callback(server.close)
                     servers.append(server)
                 for server in servers:
-                    server.wait_until_ready(stop)
+                    server.wait_until_ready(stop, ends_by)
             except (ServerFault, OSError) as error:
                 self._count(error)
                 return False
@@ -188,9 +194,10 @@ class ForkServers:
 
 
 def _imports_with_optimizers(known: Knowledge, source: str, folder: Path) -> bool:
-    """Whether the script makes optimizers of PyTorch's, and nothing of the user's could tell when that was imported.
+    """Whether the script makes optimizers of PyTorch's, and nothing that it runs could tell when that was imported.
 
-    ``folder``: the script's own, which the paths of its modules go by.
+    A package that nobody tried may set a variable that is read then, such as ``TORCH_COMPILE_DISABLE``. ``folder``: the
+    script's own, which the paths of its modules go by.
     """
     version = [int(part) for part in re.findall(r"\d+", known.framework_version)[:2]]
     if known.framework != "torch" or not known.optimizers or version < [2, 1]:
@@ -198,6 +205,9 @@ def _imports_with_optimizers(known: Knowledge, source: str, folder: Path) -> boo
     try:
         sources = [source, *((folder / path).read_text(encoding="utf-8") for path in known.module_hashes)]
     except (OSError, ValueError):
+        return False
+    own = {part for path in known.module_hashes for part in Path(path).with_suffix("").parts}
+    if not all(imports_only_what_is_known(text, own) for text in sources):
         return False
     return not any(word in text for text in sources for word in _MAY_CHANGE_IT)
 

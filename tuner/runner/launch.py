@@ -121,8 +121,11 @@ def launch(
     *,
     hidden: Sequence[str] | None = None,
     servers: ForkServers | None = None,
+    stop: threading.Event | None = None,
 ) -> Launched:
     """Starts the trial's process under a guard. Raises ``OSError`` when folder or program can't be used.
+
+    While what it is forked from is loaded, ``Interrupted`` when ``stop`` is set.
 
     ``used_device_bytes`` is what others hold of the device: the child must not count it as its own. ``hidden``: it
     takes turns with others, from its window on, which have created these paths; None where it takes none. ``servers``:
@@ -130,7 +133,7 @@ def launch(
     """
     make_private(request.folder)
     path = request.folder.absolute() / REQUEST
-    fork = servers.ready(_as_fresh(request, python, child)) if servers is not None else None
+    fork = servers.ready(_as_fresh(request, python, child), stop) if servers is not None else None
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         records, writer = _pipe(ours, theirs)
         os.set_blocking(records, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 Import = tuple[int, str, tuple[str, ...]]
 """The line, a module's full name, and the names that are taken from it: none where it is imported itself."""
@@ -49,7 +49,24 @@ def leading_imports(source: str) -> tuple[Import, ...]:
     return tuple(entry for entry in found if entry[1] != "__future__")
 
 
+def imports_only_what_is_known(source: str, own: Collection[str]) -> bool:
+    """Whether all that the source imports, anywhere, may be loaded before it, or is one of the user's ``own`` modules.
+
+    False where it is none of Python's.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return False
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return all(name.partition(".")[0] in own or _is_known(name) for name in names)
+
+
 def _may_be_loaded(name: str, taken: Iterable[str]) -> bool:
+    return _is_known(name) and "*" not in taken
+
+
+def _is_known(name: str) -> bool:
     package = name.partition(".")[0]
-    known = package in PRELOADABLE or (package in sys.stdlib_module_names and package not in _WITH_EFFECTS)
-    return known and "*" not in taken
+    return package in PRELOADABLE or (package in sys.stdlib_module_names and package not in _WITH_EFFECTS)

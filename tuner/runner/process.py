@@ -21,7 +21,7 @@ from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import all_without_secrets, secrets_of_environment
 from tuner.model import Device, Outcome, OutcomeKind
-from tuner.runner.classify import KILLED, one_line
+from tuner.runner.classify import KILLED, EndedBy, one_line
 from tuner.runner.created_files import made_so_far, move_created_files
 from tuner.runner.fork_servers import ForkServers
 from tuner.runner.launch import CHILD, launch, load_servers
@@ -81,7 +81,7 @@ class ProcessRunner(Runner):
         around = self._surroundings(request)
         try:
             with contextlib.ExitStack() as resources:
-                watch = self._begin(request, resources, around)
+                watch = self._begin(request, resources, around, stop)
                 watch.run(stop)
         except OSError as error:
             return _infrastructure(error, request.folder, time.monotonic() - started)
@@ -134,7 +134,7 @@ class ProcessRunner(Runner):
                 watches: list[TrialWatch] = []
                 for request in requests:
                     beside = [made for earlier in requests[: len(watches)] for made in made_so_far(earlier.folder)]
-                    watches.append(self._begin(request, begun, around, beside))
+                    watches.append(self._begin(request, begun, around, stop, beside))
                     watches[-1].run(stop)
                 if not self._servers.start_unlike:
                     resources.push(begun.pop_all())
@@ -152,7 +152,7 @@ class ProcessRunner(Runner):
                 return ByTurns((), "it doesn't come to its window, as it is written, in time to take turns")
             around = self._surroundings(request)
             with contextlib.ExitStack() as resources:
-                watch = self._begin(request, resources, around, made_so_far(standing.request.folder))
+                watch = self._begin(request, resources, around, stop, made_so_far(standing.request.folder))
                 watch.run(stop)
                 exchange = Exchange(watch, request, lambda: self._standing_for(written, stop, request), race)
                 beside = exchange.run(self._turns, stop)
@@ -177,7 +177,7 @@ class ProcessRunner(Runner):
             return standing
         self._end_standing()
         for _ in range(_STARTS):
-            if self._start_standing(written, stop, beside) not in KILLED:
+            if self._start_standing(written, stop, beside) not in {*KILLED, EndedBy.GUARD_LOST}:
                 break
         return self._standing
 
@@ -188,7 +188,7 @@ class ProcessRunner(Runner):
         around = self._surroundings(request)
         with contextlib.ExitStack() as resources:
             hidden = made_so_far(beside.folder) if beside is not None else ()
-            watch = self._begin(request, resources, around, hidden)
+            watch = self._begin(request, resources, around, stop, hidden)
             if beside is not None:
                 watch.ends_by = beside.ends_by
             watch.run(stop)
@@ -206,6 +206,7 @@ class ProcessRunner(Runner):
         request: TrialRequest,
         resources: contextlib.ExitStack,
         around: _Surroundings,
+        stop: threading.Event,
         hidden: Sequence[str] | None = None,
     ) -> TrialWatch:
         """Launches the trial; what ends it, and clears up after it, is left to ``resources``.
@@ -217,7 +218,7 @@ class ProcessRunner(Runner):
         resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
         reader = resources.enter_context(kind_of(request.device).reader(request.device))
         launched = launch(
-            request, self._python, self._child, around.device_bytes, hidden=hidden, servers=self._servers
+            request, self._python, self._child, around.device_bytes, hidden=hidden, servers=self._servers, stop=stop
         )  # fmt: skip
         after_the_guard = resources.enter_context(contextlib.ExitStack())
         resources.callback(launched.close)

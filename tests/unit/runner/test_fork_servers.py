@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,7 +34,7 @@ class MadeUpServer:
         self.pid, self.loaded_s, self.is_free = type(self).made, 3.0 / type(self).made, True
         self.trials = 0
 
-    def wait_until_ready(self, stop: threading.Event | None = None) -> None:
+    def wait_until_ready(self, stop: threading.Event | None = None, ends_by: float = math.inf) -> None:
         if "loaded" in self.faults and self.pid > 1:
             raise self.faults["loaded"]
         self.is_ready = True
@@ -235,7 +236,9 @@ def test_a_refusal_is_enough(
     [("import torch\n", "", {}, True), ("import torch\n", "import os\n", {}, True),
      ("import os, torch\nos.environ['A'] = '1'\n", "", {}, False), ("import torch\n", "environ", {}, False),
      ("import torch\n", "", {"optimizers": ()}, False), ("import torch\n", "", {"framework_version": "2.0.1"}, False),
-     ("import torch\n", "", {"framework_version": ""}, False), ("import torch\n", None, {}, False)],
+     ("import torch\n", "", {"framework_version": ""}, False), ("import torch\n", None, {}, False),
+     ("import torch\nimport data, models.nets\n", "", {}, True), ("import torch\nimport speedkit\n", "", {}, False),
+     ("import torch\n", "def later():\n    from speedkit import fast\n", {}, False)],
 )  # fmt: skip
 def test_what_optimizers_import_is_loaded_where_nobody_could_tell(
     request_: TrialRequest, source: str, module: str | None, known: dict[str, Any], *, early: bool
@@ -244,7 +247,9 @@ def test_what_optimizers_import_is_loaded_where_nobody_could_tell(
     Path(request_.script.path).write_text(source)
     if module is not None:
         (tmp_path / "data.py").write_text(module)
-    modules = {"data.py": "0" * 64}
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "nets.py").write_text("from . import layers\nimport numpy\n")
+    modules = {"data.py": "0" * 64, "models/nets.py": "0" * 64}
     facts: dict[str, Any] = {"optimizers": ("Adam",), "framework_version": "2.13.0+cpu", "module_hashes": modules}
     request = replace(request_, knowledge=replace(request_.knowledge, **{**facts, **known}))
     basis = fork_servers._basis(launch_of(request))

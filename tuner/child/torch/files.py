@@ -31,6 +31,8 @@ def divert_torch(overlay: Overlay, torch: ModuleType) -> None:
     if hasattr(torch, "package"):
         patch(torch.package.PackageExporter, "__init__", lambda original: saving(overlay, original, 1))
         patch(torch.package.PackageImporter, "__init__", lambda original: loading(overlay, original, 1))
+    profile = torch.autograd.profiler.profile
+    patch(profile, "export_chrome_trace", lambda original: _export_trace(overlay, original))
     for owner in (torch, torch.UntypedStorage):
         patch(owner, "from_file", lambda original: _mapped(overlay, original))
 
@@ -53,6 +55,14 @@ def loading(overlay: Overlay, original: Callable[..., Result], place: int) -> Ca
         return original(*args, **kwargs)
 
     return call
+
+
+def _export_trace(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def export_chrome_trace(*args: object, **kwargs: object) -> Result:
+        args, kwargs = with_path(original, 1, lambda path: overlay.saving(path, model=False), args, kwargs)
+        return original(*args, **kwargs)
+
+    return export_chrome_trace
 
 
 def _mapped(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
