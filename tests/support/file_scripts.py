@@ -26,6 +26,10 @@ LIBRARIES = """
         print(torch.from_file("shared.bin", False, 4, dtype=torch.uint8), open("shared.bin", "rb").read())
         torch.UntypedStorage.from_file("shared.bin", shared=True, nbytes=4)[3] = 9
         print(open("shared.bin", "rb").read(), list(torch.UntypedStorage.from_file("shared.bin", nbytes=4)))
+        with torch.profiler.profile() as traced:
+            torch.ones(value)
+        traced.export_chrome_trace("trace.json")
+        print(os.path.getsize("trace.json") > 0)
         # safetensors
         for module, tensor in ((safetensors.torch, torch.full((2,), value)), (safetensors.numpy, np.full(2, value))):
             module.save_file({"x": tensor}, "x.safetensors")

@@ -167,6 +167,7 @@ WORLD = """
         "logging": [logging.root.level, len(logging.root.handlers), sorted(logging.root.manager.loggerDict)],
         "recent": time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) > 0 and time.process_time() < 30,
         "patched": patched_places(),
+        "called": [f"{f.__module__}.{f.__qualname__}" for f in (os.replace, os.remove, os.listdir, os.stat, open)],
     }
     chance = {
         "random": __import__("random").random(), "numpy": np.random.rand(),
