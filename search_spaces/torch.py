@@ -21,7 +21,7 @@ def _threads(known: Known) -> Sequence[Value]:
 
 
 def _precisions(known: Known) -> Sequence[Value]:
-    return [p for p in ("fp32", "tf32", "bf16", "fp16") if p in known.knowledge.precisions]
+    return [p for p in ("fp32", "tf32", "bf16-math", "bf16", "fp16") if p in known.knowledge.precisions]
 
 
 def _optimizers(known: Known) -> Sequence[Value]:

@@ -61,6 +61,19 @@ def test_each_knob_works_alone(begin: Begin, capfd: pytest.CaptureFixture[str], 
     assert said.startswith(f"autotune: after 20 steps in effect: {knob}") and "NOT" not in said
 
 
+@pytest.mark.parametrize("obeys", [True, False])
+def test_products_in_bf16_are_in_effect_where_the_processor_takes_them_so(
+    begin: Begin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, obeys: bool
+) -> None:
+    """A profile may come from another processor: oneDNN takes the setting on any, and does nothing with it on some."""
+    monkeypatch.setattr("tuner.child.devices.products.rounds_to_bf16", lambda torch: obeys)
+    begin({"precision": "bf16-math"}, mode="apply", as_written={"batch_size": 8})
+    _trained(workers=0)
+    said = capfd.readouterr().err
+    assert ("NOT in effect: precision" not in said) is obeys
+    assert ("in full, although PyTorch lets it round them" in said) is not obeys
+
+
 @pytest.mark.slow
 def test_fp16_alone_trains_to_the_end(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     """A profile of nothing else ended in the first step, with an assertion of the scaler's."""

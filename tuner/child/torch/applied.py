@@ -11,7 +11,7 @@ from ..patches import patch
 from ..trajectory import KNOBS
 from .checkpoints import NEITHER
 from .loader import LOADER_KNOBS, Loader
-from .modules import NOT_COMPILED, ROUNDINGS
+from .modules import EXACT, NOT_COMPILED, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
 from .types import Optimizer, Result
 from .watches import TorchWatches
@@ -168,7 +168,11 @@ class AppliedKnobs:
     def _precision(self) -> Effect:
         wanted = self.knobs.wanted("precision")
         if wanted in ROUNDINGS:
-            return self._setting("precision", ROUNDINGS[self.watches.session.device.torch_rounding(self.torch).matmul])
+            device = self.watches.session.device
+            rounds = device.torch_rounding(self.torch).matmul
+            if rounds and not device.torch_seen_rounding(self.torch):
+                return Effect(0, NOT_ROUNDED)
+            return self._setting("precision", device.torch_rounded if rounds else EXACT)
         return self._roots(lambda has_conv2d: True, "no module with parameters was called in training")
 
     def _channels_last(self) -> Effect:

@@ -6,7 +6,7 @@ from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
 from .loader import LOADER_KNOBS, Loader
-from .modules import CUDA_GRAPHS, NOT_COMPILED, ROUNDINGS
+from .modules import CUDA_GRAPHS, EXACT, NOT_COMPILED, NOT_ROUNDED, ROUNDINGS
 from .parts import KNOB as ACCUMULATION
 from .watches import FRAMEWORK, TorchWatches
 
@@ -166,8 +166,9 @@ class Observation:
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
             left_out["cudnn_benchmark"] = "the script asks for deterministic algorithms"
-        if self.session.device.torch_rounding(torch).matmul and "tf32" in self.session.facts.precisions:
-            written["precision"] = "tf32"
+        rounded = self.session.device.torch_rounded
+        if self.session.device.torch_rounding(torch).matmul and rounded in self.session.facts.precisions:
+            written["precision"] = rounded
 
     def _written_steps(self) -> None:
         facts, steps = self.session.facts, self.steps
@@ -261,17 +262,22 @@ class Observation:
             reason = f"{seen or 'no linear or convolutional layer'} was seen"
             knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason, seen))
         elif requested in ROUNDINGS and seen == "float32":
-            knobs.compare("precision", self._rounding())
+            self._rounding_evidence(str(requested))
         elif seen == wanted:
             knobs.report("precision", Finding(Evidence.VERIFIED, "", seen))
         else:
             knobs.compare("precision", seen, why=f"the first layer gave {seen}")
 
-    def _rounding(self) -> str:
+    def _rounding_evidence(self, requested: str) -> None:
         """How products of float32 are taken, in the words of the knob; of convolutions only where there are any."""
-        rounding = self.session.device.torch_rounding(self.torch)
+        device = self.session.device
+        rounding, rounded = device.torch_rounding(self.torch), device.torch_rounded
         kinds = {rounding.matmul, rounding.convolution} if self.modules.has_conv2d else {rounding.matmul}
-        return "fp32 and tf32" if len(kinds) > 1 else ROUNDINGS[kinds.pop()]
+        observed = f"{EXACT} and {rounded}" if len(kinds) > 1 else (EXACT, rounded)[kinds.pop()]
+        if observed == requested == rounded and not device.torch_seen_rounding(self.torch):
+            self.session.knobs.compare("precision", EXACT, why=NOT_ROUNDED)
+        else:
+            self.session.knobs.compare("precision", observed)
 
     def _compile_evidence(self, reached: bool) -> None:
         counts, sites = compiler.counts(), self.modules.compiled_roots

@@ -19,8 +19,10 @@ from .parts import PartsWatch, in_backward
 from .types import Handle, Layer, Module, Result, Tensor
 
 NOT_COMPILED = ("off", False)
-ROUNDINGS = ("fp32", "tf32")
-"""Values of the knob "precision" for products of float32: as they are, and rounded."""
+EXACT = "fp32"
+NOT_ROUNDED = "the processor takes products of float32 in full, although PyTorch lets it round them"
+ROUNDINGS = (EXACT, "tf32", "bf16-math")
+"""Values of the knob "precision" for products of float32: as they are, and rounded in the ways that devices have."""
 CUDA_GRAPHS = "reduce-overhead"
 """The mode of torch.compile that replays CUDA graphs."""
 CallListener = Callable[[Module, Iterable[object]], None]

@@ -152,7 +152,7 @@ class TorchSwitcher(Switcher):
     def _set_precision(self, value: Value) -> None:
         self._modules.precision = value
         if value not in DTYPES:
-            self._session.device.torch_set_rounding(self._torch, value == "tf32")
+            self._session.device.torch_set_rounding(self._torch, value == self._session.device.torch_rounded)
 
     def _set_layout(self, *, channels_last: bool) -> None:
         self._modules.channels_last = channels_last or None
