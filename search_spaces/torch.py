@@ -28,6 +28,10 @@ def _optimizers(known: Known) -> Sequence[Value]:
     return [name for name in ("foreach", "fused") if name in known.knowledge.optimizer_choices]
 
 
+def _attentions(known: Known) -> Sequence[Value]:
+    return [name for name in ("flash", "efficient", "cudnn", "math") if name in known.knowledge.attention_choices]
+
+
 def _compile_modes(known: Known) -> Sequence[Value]:
     modes = ["default"]
     if known.device.kind == "cuda":
@@ -72,6 +76,11 @@ SPACE = SearchSpace(
             "optimizer", _optimizers, "implementation of the optimizer's update",
             tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
             tier_reason="The same update by other kernels, which round otherwise, so it is screened.",
+        ),
+        Knob(
+            "attention", _attentions, "kernel of scaled_dot_product_attention",
+            tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
+            tier_reason="Its sums are rounded otherwise, and dropout draws other numbers, so it is screened.",
         ),
         batches.BATCH_SIZE,
         Knob(

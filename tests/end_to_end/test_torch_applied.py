@@ -22,6 +22,7 @@ ALONE: list[Any] = [
     ("num_workers", 1), ("prefetch_factor", 4), ("persistent_workers", True), ("threads", 1), ("channels_last", True),
     ("cudnn_benchmark", True), ("batch_size", 16), ("grad_accumulation", 2), ("lr_scale", 0.5),
     ("precision", "bf16"), ("precision", "fp16"), ("optimizer", "foreach"), ("optimizer", "fused"),
+    ("attention", "math"),
     pytest.param(
         "compile", "default", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
     ),

@@ -65,7 +65,8 @@ class Knowledge:
     ``training_loaders``: keys of the loaders that feed the training. ``loss_reduction``: "mean", "sum", "count" or
     "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer. ``counted_steps``: the
     batches of an epoch and of a validation, where the script gives its trainer a number of them.
-    ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
+    ``precisions``, ``optimizer_choices``, ``attention_choices``: values that the device, the optimizers and PyTorch's
+    attention offer.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data. ``unseen_samples``: those, in the ``unit``, that
@@ -105,6 +106,7 @@ class Knowledge:
     cardinality: int | None = None
     optimizers: tuple[str, ...] = ()
     optimizer_choices: tuple[str, ...] = ()
+    attention_choices: tuple[str, ...] = ()
     backwards: int = 0
     optimizer_steps: int = 0
     retraces: int = 0

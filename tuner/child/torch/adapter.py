@@ -9,7 +9,7 @@ from types import ModuleType
 from ..adapter import Adapter, Library
 from ..session import Session
 from ..watch import Watch
-from . import applied, compiler, trackers, trainers
+from . import applied, attention, compiler, trackers, trainers
 from .evidence import Observation
 from .files import divert_torch
 from .modules import ROUNDINGS
@@ -70,6 +70,8 @@ class TorchAdapter(Adapter):
             torch.set_num_threads(int(config["threads"]))
         if session.knobs.wants("cudnn_benchmark"):
             torch.backends.cudnn.benchmark = bool(config["cudnn_benchmark"])
+        if session.knobs.wants(attention.KNOB):
+            self.watches.modules.attention.choose(str(config[attention.KNOB]))
         if session.knobs.wants("precision") and config["precision"] in ROUNDINGS:
             session.device.torch_set_rounding(torch, config["precision"] == session.device.torch_rounded)
 

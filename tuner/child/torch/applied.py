@@ -146,6 +146,7 @@ class AppliedKnobs:
             "compile": self._compile,
             "channels_last": self._channels_last,
             "optimizer": self._optimizer,
+            "attention": self._attention,
             "grad_accumulation": self._accumulation,
             "lr_scale": self._rate,
             "threads": lambda: self._setting("threads", self.torch.get_num_threads()),
@@ -179,6 +180,10 @@ class AppliedKnobs:
         if not self.knobs.wanted("channels_last"):
             return Effect(1)
         return self._roots(lambda has_conv2d: has_conv2d, "no module with convolutions was called in training")
+
+    def _attention(self) -> Effect:
+        chosen = self.watches.modules.attention.is_set_to(str(self.knobs.wanted("attention")))
+        return Effect(int(chosen), "" if chosen else "the script set it otherwise")
 
     def _roots(self, counts: Callable[[bool], bool], otherwise: str) -> Effect:
         roots = [root for root in self.watches.modules.roots.values() if root.trains and root.calls]

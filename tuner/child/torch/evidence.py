@@ -162,6 +162,7 @@ class Observation:
                 left_out["compile"] = "the script calls torch.compile itself"
             if not modules.has_conv2d:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
+        modules.attention.written(compiled=modules.script_compiled)
         written["threads"] = torch.get_num_threads()
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
@@ -247,6 +248,7 @@ class Observation:
                 knobs.report("channels_last", Finding(Evidence.UNVERIFIABLE, reason))
             else:
                 knobs.compare("channels_last", modules.observed_layout)
+        modules.attention.report()
         if knobs.requested.get("compile") in NOT_COMPILED:
             knobs.compare("compile", knobs.requested["compile"] if not compiler.counts().graphs else "on")
         elif "compile" in knobs.requested:

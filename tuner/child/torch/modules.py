@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -13,6 +13,7 @@ from typing import Any
 from ..patches import patch
 from ..records import Phase
 from ..session import Session
+from .attention import AttentionWatch
 from .calls import OutermostCalls
 from .outputs import with_tensors
 from .parts import PartsWatch, in_backward
@@ -60,6 +61,7 @@ class ModuleWatch:
         self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.torch_type
         self.parts = PartsWatch(session, torch, self._rounds)
+        self.attention = AttentionWatch(session, torch)
         self.roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
@@ -257,8 +259,10 @@ class ModuleWatch:
                 module.to(memory_format=torch.channels_last)
         return root
 
-    def _observing(self, module: Module) -> AbstractContextManager[None]:
-        return _Observation(self, module)
+    @contextmanager
+    def _observing(self, module: Module) -> Iterator[None]:
+        with _Observation(self, module), self.attention.looking(compiled=self.script_compiled):
+            yield
 
     @property
     def observed_layout(self) -> bool | None:
@@ -271,6 +275,7 @@ class ModuleWatch:
     def look_again(self) -> None:
         """Has each model's next call in the window looked at, as if none had been."""
         self.observed_dtype, self.layouts = "", {True: 0, False: 0}
+        self.attention.look_again()
         for root in self.roots.values():
             root.seen_in_window = False
 
