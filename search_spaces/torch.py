@@ -36,7 +36,7 @@ def _compile_modes(known: Known) -> Sequence[Value]:
     modes = ["default"]
     if known.device.kind == "cuda":
         modes += ["reduce-overhead", "max-autotune-no-cudagraphs"]
-    return modes
+    return [*modes, *(name for name in ("regional", "dynamic") if name in known.knowledge.compile_choices)]
 
 
 def _has_workers(config: Mapping[str, Value]) -> bool:

@@ -66,7 +66,7 @@ class Knowledge:
     "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer. ``counted_steps``: the
     batches of an epoch and of a validation, where the script gives its trainer a number of them.
     ``precisions``, ``optimizer_choices``, ``attention_choices``: values that the device, the optimizers and PyTorch's
-    attention offer.
+    attention offer. ``compile_choices``: what may be compiled besides all of a model, by its blocks and its shapes.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data. ``unseen_samples``: those, in the ``unit``, that
@@ -107,6 +107,7 @@ class Knowledge:
     optimizers: tuple[str, ...] = ()
     optimizer_choices: tuple[str, ...] = ()
     attention_choices: tuple[str, ...] = ()
+    compile_choices: tuple[str, ...] = ()
     backwards: int = 0
     optimizer_steps: int = 0
     retraces: int = 0

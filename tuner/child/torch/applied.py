@@ -10,8 +10,9 @@ from ..applied import AppliedRun, Effect
 from ..patches import patch
 from ..trajectory import KNOBS
 from .checkpoints import NEITHER
+from .compiling import NOT_COMPILED
 from .loader import LOADER_KNOBS, Loader
-from .modules import EXACT, NOT_COMPILED, NOT_ROUNDED, ROUNDINGS
+from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
 from .types import Optimizer, Result
 from .watches import TorchWatches

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
+from .compiling import CUDA_GRAPHS, DYNAMIC, NOT_COMPILED
 from .loader import LOADER_KNOBS, Loader
-from .modules import CUDA_GRAPHS, EXACT, NOT_COMPILED, NOT_ROUNDED, ROUNDINGS
+from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .parts import KNOB as ACCUMULATION
 from .watches import FRAMEWORK, TorchWatches
 
@@ -158,6 +159,7 @@ class Observation:
                 left_out["precision"] = "the script uses autocast or a GradScaler itself"
             elif modules.parameter_dtypes - {"float32"}:
                 left_out["precision"] = f"the parameters are {', '.join(sorted(modules.parameter_dtypes))}"
+            self.session.facts.compile_choices = modules.compile_choices
             if modules.script_compiled:
                 left_out["compile"] = "the script calls torch.compile itself"
             if not modules.has_conv2d:
@@ -290,10 +292,23 @@ class Observation:
             given_up = ", and some code given up after too many compilations" if counts.given_up else ""
             reason = f"{counts.graphs} graphs, {counts.breaks} breaks{given_up}"
             finding = Finding(Evidence.VERIFIED, reason, counts.graphs, sites)
+            if self.session.knobs.requested["compile"] == DYNAMIC:
+                finding = self._dynamic_finding(finding)
         else:
             reason = UNREACHED if counts.graphs else compiler.why_not_compiled()
             finding = Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
         self.session.knobs.report("compile", finding)
+
+    def _dynamic_finding(self, compiled: Finding) -> Finding:
+        """Whether other shapes took what was compiled for the first ones, where others came."""
+        told = [shapes.recompiled() for shapes in self.modules.shapes]
+        if True in told:
+            reason = f"each further shape was compiled for by itself: {compiled.reason}"
+            return Finding(Evidence.CONTRADICTED, reason, compiled.observed, compiled.sites)
+        if False in told:
+            return compiled
+        reason = f"no two shapes came after it was compiled: {compiled.reason}"
+        return Finding(Evidence.UNVERIFIABLE, reason, compiled.observed, compiled.sites)
 
     def _asks_for_cuda_graphs(self) -> bool:
         return bool(self.session.knobs.requested["compile"] == CUDA_GRAPHS)
