@@ -53,6 +53,12 @@ def _steps_in_call(known: Known) -> Sequence[Value]:
     return [1, *evenly[-1:], *(n for n in (4, 16, 64) if n in evenly)] if counted else [1, 4, 16, 64]
 
 
+def _rewrites_float32(config: Mapping[str, Value]) -> bool:
+    """XLA compiles the step as it was traced; a policy of another format leaves nothing to rewrite."""
+    as_traced = config.get("jit_compile") is not True and _runs_graphs(config)
+    return as_traced and config.get("precision", "fp32") == "fp32"
+
+
 def _runs_graphs(config: Mapping[str, Value]) -> bool:
     return not config.get("run_eagerly", False)
 
@@ -123,6 +129,11 @@ SPACE = SearchSpace(
         Knob(
             "precision", _precisions, "dtype policy of the layers", tier=2, value_type=str,
             tier_reason="Layers compute in another format, so it is screened.",
+        ),
+        Knob(
+            "grappler_mixed_precision", lambda known: [True, False], "TensorFlow rewrites products of a graph to bf16",
+            tier=2, devices=CPU, needs=_rewrites_float32, value_type=bool,
+            tier_reason="Products are rounded to another format, so it is screened.",
         ),
         batches.BATCH_SIZE,
         batches.GRAD_ACCUMULATION,

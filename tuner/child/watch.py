@@ -31,7 +31,7 @@ KNOBS_OF: Mapping[Watch, tuple[str, ...]] = {
     Watch.KERAS: (
         "precision", "run_eagerly", "steps_per_execution", "workers", "grad_accumulation", "lr_scale", "jit_compile",
     ),
-    Watch.TENSORFLOW: ("strategy", "jit_compile"),
+    Watch.TENSORFLOW: ("strategy", "jit_compile", "grappler_mixed_precision"),
     Watch.TF_DATA: (
         "batch_size", "parallel_calls", "vectorized_map", "prefetch", "cache", "deterministic", "private_threads",
     ),

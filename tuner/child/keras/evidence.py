@@ -236,6 +236,9 @@ class Observation:
     # evidence
 
     def _knobs(self) -> None:
+        if self.watches.mixed_precision is not None:
+            self.watches.mixed_precision.report()
+            self.watches.mixed_precision.written(self.watches.backend, self._products())
         config, call, strategies = self.session.request.config, self.call, self.watches.strategies
         for knob, kind in (("threads", "intra"), ("inter_op_threads", "inter")):
             if knob in config:
