@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches
+from search_spaces import batches, memory
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
@@ -126,6 +126,7 @@ SPACE = SearchSpace(
             ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same operations, of which others run at once; what depends on another one waits for it.",
         ),
+        memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "dtype policy of the layers", tier=2, value_type=str,
             tier_reason="Layers compute in another format, so it is screened.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches
+from search_spaces import batches, memory
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
@@ -62,6 +62,7 @@ SPACE = SearchSpace(
             ordered=True, devices=frozenset({"cpu"}), switchable=True, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
+        memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "number format of matrix products",
             tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,

@@ -50,7 +50,8 @@ def _trained(workers: int) -> list[float]:
 def test_each_knob_that_a_cpu_has_is_among_them() -> None:
     on_cpu = {knob.name for knob in load_space("torch").knobs if knob.devices is None or "cpu" in knob.devices}
     tried = {getattr(case, "values", case)[0] for case in ALONE}
-    assert on_cpu - tried == set()
+    at_the_start = {"allocator"}  # test_preloaded_allocators has processes that begin with it
+    assert on_cpu - tried == at_the_start
 
 
 @pytest.mark.parametrize(("knob", "value"), ALONE)

@@ -84,8 +84,9 @@ class Knowledge:
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
-    ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
-    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards), ``silences``.
+    ``free_host_bytes`` (what the memory limit leaves), ``allocators`` (those installed), ``beside`` (knob → the
+    arguments without which it means nothing), ``device_clean`` (whether the device was free of the trial's memory
+    afterwards), ``silences``.
     """
 
     as_written: Mapping[str, Value] = field(default_factory=dict)
@@ -139,6 +140,7 @@ class Knowledge:
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
+    allocators: tuple[str, ...] = ()
     beside: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     device_clean: bool = True
     watches: tuple[Watch, ...] = ()

@@ -15,7 +15,7 @@ from tuner.space.resolve import Axis, ResolvedSpace, only_one, resolve, selected
 from tuner.study.context import StudyContext
 from tuner.study.identity import check_space, space_document
 
-NEWER = frozenset({"attention", "grappler_mixed_precision"})
+NEWER = frozenset({"allocator", "attention", "grappler_mixed_precision"})
 """Knobs that spaces of ours have got since the first studies. Those of others are part of what makes a study."""
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from .. import allocator
 from ..applied import AppliedRun, Effect
 from ..patches import patch
 from ..trajectory import KNOBS
@@ -151,13 +152,14 @@ class AppliedKnobs:
             "grad_accumulation": self._accumulation,
             "lr_scale": self._rate,
             "threads": lambda: self._setting("threads", self.torch.get_num_threads()),
+            "allocator": lambda: self._setting("allocator", allocator.in_use(), allocator.NOT_LOADED),
             "cudnn_benchmark": lambda: self._setting("cudnn_benchmark", self.torch.backends.cudnn.benchmark),
         }
         return {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
 
-    def _setting(self, knob: str, observed: object) -> Effect:
+    def _setting(self, knob: str, observed: object, why: str = "") -> Effect:
         wanted = self.knobs.wanted(knob)
-        return Effect(1) if observed == wanted else Effect(0, f"the script set {observed}")
+        return Effect(1) if observed == wanted else Effect(0, why or f"the script set {observed}")
 
     def _loader(self, knob: str) -> Effect:
         loaders = list(self.loaders)

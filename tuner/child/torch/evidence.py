@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import allocator
 from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
@@ -165,7 +166,7 @@ class Observation:
             if not modules.has_conv2d:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
         modules.attention.written(compiled=modules.script_compiled)
-        written["threads"] = torch.get_num_threads()
+        written.update(threads=torch.get_num_threads(), allocator=allocator.in_use() or None)
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
             left_out["cudnn_benchmark"] = "the script asks for deterministic algorithms"
@@ -209,6 +210,7 @@ class Observation:
         self.steps.trajectory.report()
         if "threads" in knobs.requested:
             knobs.compare("threads", torch.get_num_threads())
+        allocator.report(knobs)
         if "cudnn_benchmark" in knobs.requested:
             knobs.compare("cudnn_benchmark", bool(torch.backends.cudnn.benchmark))
 
