@@ -11,7 +11,7 @@ from ..applied import AppliedRun, Effect
 from ..patches import patch
 from ..trajectory import KNOBS
 from .checkpoints import NEITHER
-from .compiling import NOT_COMPILED
+from .compiling import NOT_COMPILED, REGIONAL
 from .loader import LOADER_KNOBS, Loader
 from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
@@ -195,7 +195,9 @@ class AppliedKnobs:
     def _compile(self) -> Effect:
         if self.knobs.wanted("compile") in NOT_COMPILED:
             return Effect(1)
-        return Effect(self.watches.modules.compiled_roots, "no module with parameters was called twice in training")
+        repeats = "that repeats blocks " if self.knobs.wanted("compile") == REGIONAL else ""
+        otherwise = f"no module with parameters {repeats}was called twice in training"
+        return Effect(self.watches.modules.compiled_roots, otherwise)
 
     def _optimizer(self) -> Effect:
         chosen = str(self.knobs.wanted("optimizer"))

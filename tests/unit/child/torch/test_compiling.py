@@ -138,6 +138,12 @@ def test_it_is_in_effect_under_autotune_run(
     assert len(backend) == graphs + (mode == "regional"), "blocks take further shapes as PyTorch compiles by itself"
 
 
+def test_an_applied_run_says_that_there_are_no_blocks(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
+    begin({"compile": "regional"}, mode="apply", as_written={"batch_size": 8})
+    _train(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), [8] * 24)
+    assert "NOT in effect: compile (no module with parameters that repeats blocks was" in capfd.readouterr().err
+
+
 def test_layers_of_pytorchs_own_are_compiled(begin: Begin, backend: list[Any]) -> None:
     """``Module.compile`` leaves them alone without a word."""
 
