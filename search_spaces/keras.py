@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches
+from search_spaces import batches, memory
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
@@ -51,6 +51,12 @@ def _steps_in_call(known: Known) -> Sequence[Value]:
     counted = known.knowledge.counted_steps
     evenly = [n for n in range(2, 65) if all(steps % n == 0 for steps in counted)]
     return [1, *evenly[-1:], *(n for n in (4, 16, 64) if n in evenly)] if counted else [1, 4, 16, 64]
+
+
+def _rewrites_float32(config: Mapping[str, Value]) -> bool:
+    """XLA compiles the step as it was traced; a policy of another format leaves nothing to rewrite."""
+    as_traced = config.get("jit_compile") is not True and _runs_graphs(config)
+    return as_traced and config.get("precision", "fp32") == "fp32"
 
 
 def _runs_graphs(config: Mapping[str, Value]) -> bool:
@@ -120,9 +126,15 @@ SPACE = SearchSpace(
             ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same operations, of which others run at once; what depends on another one waits for it.",
         ),
+        memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "dtype policy of the layers", tier=2, value_type=str,
             tier_reason="Layers compute in another format, so it is screened.",
+        ),
+        Knob(
+            "grappler_mixed_precision", lambda known: [True, False], "TensorFlow rewrites products of a graph to bf16",
+            tier=2, devices=CPU, needs=_rewrites_float32, value_type=bool,
+            tier_reason="Products are rounded to another format, so it is screened.",
         ),
         batches.BATCH_SIZE,
         batches.GRAD_ACCUMULATION,

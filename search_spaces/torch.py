@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches
+from search_spaces import batches, memory
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
@@ -21,18 +21,22 @@ def _threads(known: Known) -> Sequence[Value]:
 
 
 def _precisions(known: Known) -> Sequence[Value]:
-    return [p for p in ("fp32", "tf32", "bf16", "fp16") if p in known.knowledge.precisions]
+    return [p for p in ("fp32", "tf32", "bf16-math", "bf16", "fp16") if p in known.knowledge.precisions]
 
 
 def _optimizers(known: Known) -> Sequence[Value]:
     return [name for name in ("foreach", "fused") if name in known.knowledge.optimizer_choices]
 
 
+def _attentions(known: Known) -> Sequence[Value]:
+    return [name for name in ("flash", "efficient", "cudnn", "math") if name in known.knowledge.attention_choices]
+
+
 def _compile_modes(known: Known) -> Sequence[Value]:
     modes = ["default"]
     if known.device.kind == "cuda":
         modes += ["reduce-overhead", "max-autotune-no-cudagraphs"]
-    return modes
+    return [*modes, *(name for name in ("regional", "dynamic") if name in known.knowledge.compile_choices)]
 
 
 def _has_workers(config: Mapping[str, Value]) -> bool:
@@ -58,6 +62,7 @@ SPACE = SearchSpace(
             ordered=True, devices=frozenset({"cpu"}), switchable=True, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
+        memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "number format of matrix products",
             tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
@@ -72,6 +77,11 @@ SPACE = SearchSpace(
             "optimizer", _optimizers, "implementation of the optimizer's update",
             tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
             tier_reason="The same update by other kernels, which round otherwise, so it is screened.",
+        ),
+        Knob(
+            "attention", _attentions, "kernel of scaled_dot_product_attention",
+            tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
+            tier_reason="Its sums are rounded otherwise, and dropout draws other numbers, so it is screened.",
         ),
         batches.BATCH_SIZE,
         Knob(

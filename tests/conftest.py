@@ -18,8 +18,12 @@ def torch_settings_kept() -> Iterator[None]:
     """PyTorch's own settings are those of the whole process: the next test has them as they were."""
     import torch
 
+    from tuner.child.devices import settings
+
     threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    put_back_rounding = settings.kept(torch)
     yield
+    put_back_rounding()
     torch.set_num_threads(threads)
     torch.backends.cudnn.benchmark = benchmark
 

@@ -49,7 +49,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "turns precision rounds",
         "clock devices rotation",
         "sources knobs facts metrics reported user_modules started",
-        "applied",
+        "applied allocator",
         "session",
         "arguments files own_batches trajectory movement",
         "renames whole_paths folders carried mapped",

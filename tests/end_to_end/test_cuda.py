@@ -72,6 +72,42 @@ def test_every_knob_takes_effect(trained: Callable[..., Any], knob: str, value: 
     assert ran.evidence(knob) == "verified"
 
 
+ATTENDS = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.given, self.head = torch.nn.Linear(64, 192), torch.nn.Linear(64, 1)
+        def forward(self, x):
+            q, k, v = self.given(x).view(*x.shape[:2], 3, 2, 32).permute(2, 0, 3, 1, 4)
+            attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.head(attended.transpose(1, 2).reshape(x.shape)).mean(1)
+
+    model = Model().cuda().bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(512, 128, 64, dtype=torch.bfloat16), torch.ones(512, 1, dtype=torch.bfloat16))
+    for epoch in range(10**6):
+        for x, y in DataLoader(data, batch_size=32):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+"""
+
+
+def test_each_attention_that_is_offered_runs(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    script = write_script(ATTENDS)
+    facts = run_child(script, device="cuda:0").facts
+    assert facts["as_written"]["attention"] in facts["attention_choices"]
+    assert {"flash", "efficient", "math"} <= set(facts["attention_choices"])
+    for choice in facts["attention_choices"]:
+        ran = run_child(script, {"attention": choice}, device="cuda:0")
+        assert ran.evidence("attention") == "verified", ran.of("knob")
+
+
 def test_the_cap_is_the_allocators_own(trained: Callable[..., Any]) -> None:
     hungry = TRAIN.replace("WIDTH = 512", "WIDTH = 2**18")  # half a GiB of weights, and as much again thrice
     ran = trained({"precision": "fp32"}, hungry, max_device_bytes=256 * 2**20)

@@ -72,7 +72,7 @@ def inapplicable(reason: str, set_by: SetBy, *, sites: int = 1) -> Finding:
 
 
 _FORMAT_WORDS = {
-    "float32": ("fp32", "tf32", "float32", "float", "single", "32", "no"),
+    "float32": ("fp32", "tf32", "bf16-math", "float32", "float", "single", "32", "no"),
     "bfloat16": ("bf16", "bfloat16"),
     "float16": ("fp16", "float16", "half", "16"),
 }

@@ -33,6 +33,8 @@ class ScriptFacts:
     cardinality: int | None = None
     optimizers: list[str] = field(default_factory=list)
     optimizer_choices: list[str] = field(default_factory=list)
+    attention_choices: list[str] = field(default_factory=list)
+    compile_choices: list[str] = field(default_factory=list)
     backwards: int = 0
     optimizer_steps: int = 0
     retraces: int = 0

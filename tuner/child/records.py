@@ -65,7 +65,8 @@ class Knowledge:
     ``training_loaders``: keys of the loaders that feed the training. ``loss_reduction``: "mean", "sum", "count" or
     "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer. ``counted_steps``: the
     batches of an epoch and of a validation, where the script gives its trainer a number of them.
-    ``precisions``, ``optimizer_choices``: values that the device and the optimizers offer.
+    ``precisions``, ``optimizer_choices``, ``attention_choices``: values that the device, the optimizers and PyTorch's
+    attention offer. ``compile_choices``: what may be compiled besides all of a model, by its blocks and its shapes.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data. ``unseen_samples``: those, in the ``unit``, that
@@ -83,8 +84,9 @@ class Knowledge:
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
-    ``free_host_bytes`` (what the memory limit leaves), ``beside`` (knob → the arguments without which it means
-    nothing), ``device_clean`` (whether the device was free of the trial's memory afterwards), ``silences``.
+    ``free_host_bytes`` (what the memory limit leaves), ``allocators`` (those installed), ``beside`` (knob → the
+    arguments without which it means nothing), ``device_clean`` (whether the device was free of the trial's memory
+    afterwards), ``silences``.
     """
 
     as_written: Mapping[str, Value] = field(default_factory=dict)
@@ -105,6 +107,8 @@ class Knowledge:
     cardinality: int | None = None
     optimizers: tuple[str, ...] = ()
     optimizer_choices: tuple[str, ...] = ()
+    attention_choices: tuple[str, ...] = ()
+    compile_choices: tuple[str, ...] = ()
     backwards: int = 0
     optimizer_steps: int = 0
     retraces: int = 0
@@ -136,6 +140,7 @@ class Knowledge:
     placeholders: tuple[str, ...] = ()
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
+    allocators: tuple[str, ...] = ()
     beside: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     device_clean: bool = True
     watches: tuple[Watch, ...] = ()

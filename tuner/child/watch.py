@@ -26,12 +26,12 @@ class Watch(StrEnum):
 
 KNOBS_OF: Mapping[Watch, tuple[str, ...]] = {
     Watch.LOADER: ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers"),
-    Watch.MODULES: ("precision", "compile", "channels_last", "grad_accumulation"),
+    Watch.MODULES: ("precision", "compile", "channels_last", "attention", "grad_accumulation"),
     Watch.OPTIMIZER: ("grad_accumulation", "optimizer", "lr_scale"),
     Watch.KERAS: (
         "precision", "run_eagerly", "steps_per_execution", "workers", "grad_accumulation", "lr_scale", "jit_compile",
     ),
-    Watch.TENSORFLOW: ("strategy", "jit_compile"),
+    Watch.TENSORFLOW: ("strategy", "jit_compile", "grappler_mixed_precision"),
     Watch.TF_DATA: (
         "batch_size", "parallel_calls", "vectorized_map", "prefetch", "cache", "deterministic", "private_threads",
     ),

@@ -28,6 +28,8 @@ WORTH_ANOTHER = 4
 """So many trials of each server, and another one is started beside them: that takes as long as a fresh start."""
 FAULTS = 2
 """After so many, no server is used any more."""
+AT_THE_START = frozenset({"threads", "allocator"})
+"""Knobs that a process has to begin with."""
 _OF_THE_WIRE = (wire.REQUEST_ENV, wire.RECORDS_ENV, wire.TURNS_ENV)
 _OF_THE_TRIAL = ("MLFLOW_TRACKING_URI",)
 """Other variables that differ from trial to trial, and that nothing reads which a server imports."""
@@ -53,14 +55,15 @@ class Launch:
 def may_fork(request: TrialRequest) -> bool:
     """Whether the trial may start from a fork server: from one for itself alone where it is to be ``fresh``.
 
-    Not before the baseline has shown what trains; nor with threads, which libraries read at their import; nor where a
+    Not before the baseline has shown what trains; nor with threads, which libraries read at their import, or an
+    allocator, which a process has from its beginning; nor where a
     driver is met that nobody has tried it with; nor modules, whose packages run code of the user's own first. A screen
     may: none of what a server imports draws a number that a seed decides.
     """
     return (
         not request.plain
         and request.knowledge.framework in FRAMEWORKS
-        and "threads" not in request.config and kind_of(request.device).is_host
+        and not AT_THE_START & set(request.config) and kind_of(request.device).is_host
         and bool(request.script.path) and not request.script.module
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from typing import IO, NoReturn
 
 from tuner.child import wire
 from tuner.child.records import ChildRequest, Mode
+from tuner.devices import allocators
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import masked
@@ -296,12 +297,13 @@ def plain_environment(request: TrialRequest) -> dict[str, str]:
 
 
 def device_environment(device: Device, config: Config, *, alone: bool = True, shown: bool = True) -> dict[str, str]:
-    """What shows a process its device, and the threads that the config sets. See ``DeviceKind.environment``.
+    """What shows a process its device (``DeviceKind.environment``), and the threads and the allocator of the config.
 
     Unless it is ``shown`` this device, the process sees whichever the user's environment shows.
     """
     threads = {"OMP_NUM_THREADS": str(config["threads"])} if "threads" in config else {}
-    return {**(kind_of(device).environment(device, alone=alone) if shown else {}), **threads}
+    allocator = allocators.environment(config["allocator"], os.environ) if "allocator" in config else {}
+    return {**(kind_of(device).environment(device, alone=alone) if shown else {}), **threads, **allocator}
 
 
 def _compile_cache(folder: Path | None) -> dict[str, str]:

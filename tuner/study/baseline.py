@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tuner.devices.allocators import installed
 from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
 from tuner.knowledge import with_arguments
@@ -57,6 +58,7 @@ def measure_baseline(study: StudyContext) -> None:
     knowledge = replace(
         baseline.outcome.knowledge, effective_batch=study.plan.effective_batch,
         free_host_bytes=_free_host_bytes(study.plan, baseline.outcome.measurement),
+        allocators=tuple(installed()),
     )  # fmt: skip
     study.knowledge = with_arguments(knowledge, bound_knobs(study.placeholders))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tuner.events import SpaceResolved
@@ -14,6 +14,9 @@ from tuner.space.declare import Known, SearchSpace
 from tuner.space.resolve import Axis, ResolvedSpace, only_one, resolve, selected_names
 from tuner.study.context import StudyContext
 from tuner.study.identity import check_space, space_document
+
+NEWER = frozenset({"allocator", "attention", "grappler_mixed_precision"})
+"""Knobs that spaces of ours have got since the first studies. Those of others are part of what makes a study."""
 
 
 def resolve_space(study: StudyContext) -> None:
@@ -61,9 +64,18 @@ def widen_space(study: StudyContext) -> None:
 def _resolved(study: StudyContext, space: SearchSpace) -> ResolvedSpace:
     plan = study.plan
     known = Known(plan.device, plan.cores, knowledge=study.knowledge)
+    space = without_newer(space, study.record.space.get("knobs", ()))
     resolved = resolve(space, known, selection=plan.selection, pinned=plan.pinned)
     begun_with = study.record.space.get("values", {})
     return as_begun(resolved, begun_with) if begun_with else resolved
+
+
+def without_newer(space: SearchSpace, begun_with: Collection[str]) -> SearchSpace:
+    """The space without the knobs of ours that the version didn't know which began the study (``name:tier``)."""
+    known = {entry.partition(":")[0] for entry in begun_with}
+    if not known:
+        return space
+    return replace(space, knobs=tuple(each for each in space.knobs if each.name in known or each.name not in NEWER))
 
 
 def as_begun(space: ResolvedSpace, begun_with: Mapping[str, Sequence[Value]]) -> ResolvedSpace:

@@ -8,7 +8,9 @@ from tuner.child.facts import ScriptFacts
 from tuner.child.records import Facts
 
 GIVEN = {"suggested", "steps", "samples"}
-ADDED_BY_THE_STUDY = {"placeholders", "effective_batch", "free_host_bytes", "beside", "device_clean", "silences"}
+ADDED_BY_THE_STUDY = {
+    "placeholders", "effective_batch", "free_host_bytes", "allocators", "beside", "device_clean", "silences",
+}  # fmt: skip
 
 
 def test_what_can_be_known_of_a_script_is_gathered_by_the_child_or_added_by_the_study() -> None:

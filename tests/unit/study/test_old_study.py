@@ -15,6 +15,7 @@ import pytest
 from support import old_study
 
 from search_spaces.keras import SPACE as KERAS
+from search_spaces.torch import SPACE as TORCH
 from tuner.cli import main
 from tuner.devices.cpu import cpu_device
 from tuner.errors import StudyMismatchError
@@ -31,7 +32,7 @@ from tuner.storage.studies import read_study
 from tuner.study.identity import check_space, space_document
 from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
-from tuner.study.search_space import as_begun
+from tuner.study.search_space import NEWER, as_begun, without_newer
 
 
 @pytest.fixture
@@ -179,3 +180,16 @@ def test_one_on_one_core_that_had_no_more_workers_to_try_goes_on() -> None:
     check_space(stored, goes_on, "folder")
     assert space_document(goes_on) == stored
     assert as_begun(present, space_document(present)["values"]) == present
+
+
+def test_a_knob_that_came_later_is_no_other_space_and_a_users_own_is() -> None:
+    known = Known(cpu_device(), 2, knowledge=Knowledge(as_written={"threads": 2, "mine": 1}))
+    earlier = replace(TORCH, knobs=tuple(knob for knob in TORCH.knobs if knob.name not in NEWER))
+    assert len(earlier.knobs) < len(TORCH.knobs)
+    stored = space_document(resolve(earlier, known))
+    check_space(stored, resolve(without_newer(TORCH, stored["knobs"]), known), "folder")
+    assert without_newer(TORCH, ()) == TORCH, "a study that begins has them all"
+    assert without_newer(TORCH, space_document(resolve(TORCH, known))["knobs"]) == TORCH
+    own = replace(TORCH, knobs=(*TORCH.knobs, replace(TORCH.knobs[0], name="mine")))
+    with pytest.raises(StudyMismatchError, match="mine"):
+        check_space(stored, resolve(without_newer(own, stored["knobs"]), known), "folder")

@@ -23,7 +23,8 @@ class Device:
     """``label``: as the parent names it, ``cuda:0``. ``torch_type``: PyTorch's word for the kind, as autocast takes it.
 
     ``torch_optimizer_default``: the implementation of an optimizer's update that PyTorch takes there by itself; ""
-    where that is the plain loop. ``tensorflow_place``: where TensorFlow puts what is to run on it.
+    where that is the plain loop. ``torch_rounded``: the value of the knob "precision" for products of float32 that are
+    rounded on the way. ``tensorflow_place``: where TensorFlow puts what is to run on it.
     ``asynchronous``: whether it works behind the script's back, which runs ahead of it until it is waited for.
     ``xla_runs_in_threads``: whether what XLA has compiled for it runs in threads of this process, so that their time
     shows that it ran.
@@ -32,6 +33,7 @@ class Device:
     kind: ClassVar[str]
     torch_type: ClassVar[str]
     torch_optimizer_default: ClassVar[str] = ""
+    torch_rounded: ClassVar[str] = "tf32"
     tensorflow_place: ClassVar[str] = "/CPU:0"
     asynchronous: ClassVar[bool] = False
     xla_runs_in_threads: ClassVar[bool] = False
@@ -64,7 +66,7 @@ class Device:
         return ["fp32", "bf16"]
 
     def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
-        """Whether products of float32 may be rounded to tf32 on the way, where the device can."""
+        """Whether products of float32 may be rounded on the way (``torch_rounded``), where the device can."""
 
     def torch_kept_rounding(self, torch: ModuleType) -> Callable[[], None]:
         """What sets PyTorch's rounding of float32 as it is now, whatever was set meanwhile."""
@@ -73,6 +75,10 @@ class Device:
     def torch_rounding(self, torch: ModuleType) -> Rounding:
         """Which products of float32 are rounded on the way, as PyTorch is set now. Never raises for its settings."""
         return Rounding(matmul=False, convolution=False)
+
+    def torch_seen_rounding(self, torch: ModuleType) -> bool:
+        """Whether products are rounded where PyTorch is set to; a device that always obeys isn't asked."""
+        return True
 
     # TensorFlow
 

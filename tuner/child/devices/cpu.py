@@ -5,9 +5,12 @@ fp16 isn't offered: it is emulated there, and a convolution was seen to take 60 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
-from . import settings
+from . import products, settings
 from .base import Device, Rounding
 
 
@@ -16,10 +19,37 @@ class CpuDevice(Device):
 
     kind = "cpu"
     torch_type = "cpu"
+    torch_rounded = "bf16-math"
     xla_runs_in_threads = True
 
+    def torch_precisions(self, torch: ModuleType) -> list[str]:
+        """With products of float32 in bf16 only where oneDNN is seen to take them so, once it is allowed to."""
+        offered = False
+        # A build without oneDNN has no such settings, and the script's own may bar ours.
+        with suppress(AttributeError, RuntimeError):
+            put_back = self.torch_kept_rounding(torch)
+            try:
+                self.torch_set_rounding(torch, True)
+                offered = products.rounds_to_bf16(torch)
+            finally:
+                put_back()
+        return ["fp32", *([self.torch_rounded] if offered else []), "bf16"]
+
+    def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
+        """Of matrix products in the older words, which every version has and other settings of PyTorch's follow."""
+        torch.set_float32_matmul_precision("medium" if rounds else "highest")
+        convolutions: Any = getattr(torch.backends.mkldnn, "conv", None)
+        if getattr(convolutions, "fp32_precision", None) is not None:
+            convolutions.fp32_precision = "bf16" if rounds else "ieee"
+
+    def torch_kept_rounding(self, torch: ModuleType) -> Callable[[], None]:
+        return settings.kept(torch)
+
+    def torch_seen_rounding(self, torch: ModuleType) -> bool:
+        return products.rounds_to_bf16(torch)
+
     def torch_rounding(self, torch: ModuleType) -> Rounding:
-        """oneDNN rounds where it was asked to and the processor can; whether this one can isn't asked."""
+        """oneDNN may round; whether this processor does, ``torch_seen_rounding`` tells."""
         onednn = torch.backends.mkldnn
         return Rounding(
             matmul=settings.rounds(

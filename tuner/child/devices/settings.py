@@ -29,6 +29,7 @@ def kept(torch: ModuleType) -> Callable[[], None]:
     owners: list[Any] = [
         backends, backends.cuda.matmul, backends.cudnn, getattr(backends.cudnn, "conv", None),
         getattr(backends.cudnn, "rnn", None), getattr(backends.mkldnn, "matmul", None),
+        getattr(backends.mkldnn, "conv", None),
     ]  # fmt: skip
     newer = [(each, each.fp32_precision) for each in owners if getattr(each, "fp32_precision", None) is not None]
     try:

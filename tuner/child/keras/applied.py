@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from .. import allocator
 from ..applied import Effect
 from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import KNOBS as DATA_KNOBS
@@ -42,6 +43,8 @@ class AppliedKnobs:
             "threads": partial(self._threads, "threads", "intra"),
             "inter_op_threads": partial(self._threads, "inter_op_threads", "inter"),
             "memory_growth": lambda: Effect(1),
+            "allocator": self._allocator,
+            "grappler_mixed_precision": self._mixed_precision,
         }
         return {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
 
@@ -106,6 +109,14 @@ class AppliedKnobs:
         observed = strategies.in_use(fits.call.model if fits is not None and fits.call is not None else None)
         wanted = self.knobs.wanted("strategy")
         return Effect(1) if observed == wanted else Effect(0, f"the training runs on {observed}")
+
+    def _allocator(self) -> Effect:
+        return Effect(int(allocator.in_use() == self.knobs.wanted("allocator")), allocator.NOT_LOADED)
+
+    def _mixed_precision(self) -> Effect:
+        mixed = self.watches.mixed_precision
+        is_on = mixed is not None and mixed.is_on
+        return Effect(int(is_on == self.knobs.wanted("grappler_mixed_precision")), "the script set it otherwise")
 
     def _threads(self, knob: str, kind: str) -> Effect:
         if self.watches.tf is None:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 
+from .. import allocator
 from ..evidence import Finding, SetBy, compare, number_format
 from ..records import Evidence
 from ..session import Session
@@ -64,6 +65,7 @@ class Observation:
         facts.unit = "samples" if session.clock.total_samples else "steps"
         facts.precisions = [p for p in session.device.tensorflow_precisions() if p != "fp16" or self._scales_its_loss()]
         facts.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
+        facts.as_written["allocator"] = allocator.in_use() or None
         self._policy()
         self._strategy()
         if watches.keras is not None:
@@ -236,6 +238,10 @@ class Observation:
     # evidence
 
     def _knobs(self) -> None:
+        allocator.report(self.session.knobs)
+        if self.watches.mixed_precision is not None:
+            self.watches.mixed_precision.report()
+            self.watches.mixed_precision.written(self.watches.backend, self._products())
         config, call, strategies = self.session.request.config, self.call, self.watches.strategies
         for knob, kind in (("threads", "intra"), ("inter_op_threads", "inter")):
             if knob in config:

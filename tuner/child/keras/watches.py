@@ -9,6 +9,7 @@ from ..session import Session
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.generated import GeneratedSources
 from ..tensorflow.loops import LoopWatch
+from ..tensorflow.mixed_precision import MixedPrecisionWatch
 from ..tensorflow.strategies import StrategyWatch
 from ..watch import Watch
 from .fit import FitWatch
@@ -27,6 +28,7 @@ class Watches:
         self.strategies: StrategyWatch | None = None
         self.datasets: DatasetWatch | None = None
         self.loops: LoopWatch | None = None
+        self.mixed_precision: MixedPrecisionWatch | None = None
         self.policy = PolicyWatch(session)
         self.trajectory = TrajectoryWatch(session)
         self.optimizers: OptimizerWatch | None = None
@@ -49,6 +51,9 @@ class Watches:
             self.strategies.install()
             self.loops = LoopWatch(self.session, tf, self.datasets)
             self.loops.install()
+            self.mixed_precision = MixedPrecisionWatch(self.session, tf)
+            self.mixed_precision.configure()
+            self.loops.gradient_begins = self.mixed_precision.gradient_begins
         self._join()
 
     def watch_keras(self, keras: ModuleType) -> None:

@@ -12,7 +12,7 @@ from .types import ConcreteFunction, Graph, NodeDef
 
 OUR_SCOPE = "autotune_counters"
 """Name scope of the operations and variables that are added to the script's graphs."""
-_PRODUCTS = frozenset(
+PRODUCTS = frozenset(
     [
         "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv", "Conv2D", "Conv3D",
         "Conv2DBackpropInput", "Conv2DBackpropFilter", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2",
@@ -59,7 +59,7 @@ def products(tf: ModuleType, graph: Traced) -> Counter[str]:
     """How many products (matrix, convolution, einsum) are computed in each dtype."""
     counted: Counter[str] = Counter()
     for node, _ in nodes_of(graph):
-        if node.op in _PRODUCTS:
+        if node.op in PRODUCTS:
             counted[tf.as_dtype(node.attr["T"].type).name] += 1
     return counted
 

@@ -66,6 +66,8 @@ class LoopWatch:
         self.own_batches = OwnBatches(session)
         self._sizes: dict[Spot, int] = {}
         self._passing: object = None
+        self.gradient_begins: Callable[[], None] = lambda: None
+        """Called before each gradient is taken, or traced."""
 
     def install(self) -> None:
         """Patches TensorFlow. Nothing here touches a device: the script may still configure them."""
@@ -133,6 +135,7 @@ class LoopWatch:
         original = original if self.session.measuring else self._noting(original)
 
         def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
+            self.gradient_begins()
             result = original(tape, target, sources, *args, **kwargs)
             if not self.session.here or not self._trains(sources):
                 return result

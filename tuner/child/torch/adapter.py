@@ -9,9 +9,10 @@ from types import ModuleType
 from ..adapter import Adapter, Library
 from ..session import Session
 from ..watch import Watch
-from . import applied, compiler, trackers, trainers
+from . import applied, attention, compiler, trackers, trainers
 from .evidence import Observation
 from .files import divert_torch
+from .modules import ROUNDINGS
 from .seeds import seed
 from .switch import TorchSwitcher
 from .watches import FRAMEWORK, TorchWatches
@@ -69,8 +70,10 @@ class TorchAdapter(Adapter):
             torch.set_num_threads(int(config["threads"]))
         if session.knobs.wants("cudnn_benchmark"):
             torch.backends.cudnn.benchmark = bool(config["cudnn_benchmark"])
-        if session.knobs.wants("precision") and config["precision"] in ("tf32", "fp32"):
-            session.device.torch_set_rounding(torch, config["precision"] == "tf32")
+        if session.knobs.wants(attention.KNOB):
+            self.watches.modules.attention.choose(str(config[attention.KNOB]))
+        if session.knobs.wants("precision") and config["precision"] in ROUNDINGS:
+            session.device.torch_set_rounding(torch, config["precision"] == session.device.torch_rounded)
 
     # the clock
 

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from .. import allocator
 from ..applied import AppliedRun, Effect
 from ..patches import patch
 from ..trajectory import KNOBS
 from .checkpoints import NEITHER
+from .compiling import NOT_COMPILED, REGIONAL
 from .loader import LOADER_KNOBS, Loader
-from .modules import NOT_COMPILED, ROUNDINGS
+from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
 from .types import Optimizer, Result
 from .watches import TorchWatches
@@ -146,16 +148,18 @@ class AppliedKnobs:
             "compile": self._compile,
             "channels_last": self._channels_last,
             "optimizer": self._optimizer,
+            "attention": self._attention,
             "grad_accumulation": self._accumulation,
             "lr_scale": self._rate,
             "threads": lambda: self._setting("threads", self.torch.get_num_threads()),
+            "allocator": lambda: self._setting("allocator", allocator.in_use(), allocator.NOT_LOADED),
             "cudnn_benchmark": lambda: self._setting("cudnn_benchmark", self.torch.backends.cudnn.benchmark),
         }
         return {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
 
-    def _setting(self, knob: str, observed: object) -> Effect:
+    def _setting(self, knob: str, observed: object, why: str = "") -> Effect:
         wanted = self.knobs.wanted(knob)
-        return Effect(1) if observed == wanted else Effect(0, f"the script set {observed}")
+        return Effect(1) if observed == wanted else Effect(0, why or f"the script set {observed}")
 
     def _loader(self, knob: str) -> Effect:
         loaders = list(self.loaders)
@@ -168,13 +172,21 @@ class AppliedKnobs:
     def _precision(self) -> Effect:
         wanted = self.knobs.wanted("precision")
         if wanted in ROUNDINGS:
-            return self._setting("precision", ROUNDINGS[self.watches.session.device.torch_rounding(self.torch).matmul])
+            device = self.watches.session.device
+            rounds = device.torch_rounding(self.torch).matmul
+            if rounds and not device.torch_seen_rounding(self.torch):
+                return Effect(0, NOT_ROUNDED)
+            return self._setting("precision", device.torch_rounded if rounds else EXACT)
         return self._roots(lambda has_conv2d: True, "no module with parameters was called in training")
 
     def _channels_last(self) -> Effect:
         if not self.knobs.wanted("channels_last"):
             return Effect(1)
         return self._roots(lambda has_conv2d: has_conv2d, "no module with convolutions was called in training")
+
+    def _attention(self) -> Effect:
+        chosen = self.watches.modules.attention.is_set_to(str(self.knobs.wanted("attention")))
+        return Effect(int(chosen), "" if chosen else "the script set it otherwise")
 
     def _roots(self, counts: Callable[[bool], bool], otherwise: str) -> Effect:
         roots = [root for root in self.watches.modules.roots.values() if root.trains and root.calls]
@@ -183,7 +195,9 @@ class AppliedKnobs:
     def _compile(self) -> Effect:
         if self.knobs.wanted("compile") in NOT_COMPILED:
             return Effect(1)
-        return Effect(self.watches.modules.compiled_roots, "no module with parameters was called twice in training")
+        repeats = "that repeats blocks " if self.knobs.wanted("compile") == REGIONAL else ""
+        otherwise = f"no module with parameters {repeats}was called twice in training"
+        return Effect(self.watches.modules.compiled_roots, otherwise)
 
     def _optimizer(self) -> Effect:
         chosen = str(self.knobs.wanted("optimizer"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from .. import allocator
 from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
+from .compiling import CUDA_GRAPHS, DYNAMIC, NOT_COMPILED
 from .loader import LOADER_KNOBS, Loader
-from .modules import CUDA_GRAPHS, NOT_COMPILED, ROUNDINGS
+from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .parts import KNOB as ACCUMULATION
 from .watches import FRAMEWORK, TorchWatches
 
@@ -158,16 +160,19 @@ class Observation:
                 left_out["precision"] = "the script uses autocast or a GradScaler itself"
             elif modules.parameter_dtypes - {"float32"}:
                 left_out["precision"] = f"the parameters are {', '.join(sorted(modules.parameter_dtypes))}"
+            self.session.facts.compile_choices = modules.compile_choices
             if modules.script_compiled:
                 left_out["compile"] = "the script calls torch.compile itself"
             if not modules.has_conv2d:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
-        written["threads"] = torch.get_num_threads()
+        modules.attention.written(compiled=modules.script_compiled)
+        written.update(threads=torch.get_num_threads(), allocator=allocator.in_use() or None)
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
             left_out["cudnn_benchmark"] = "the script asks for deterministic algorithms"
-        if self.session.device.torch_rounding(torch).matmul and "tf32" in self.session.facts.precisions:
-            written["precision"] = "tf32"
+        rounded = self.session.device.torch_rounded
+        if self.session.device.torch_rounding(torch).matmul and rounded in self.session.facts.precisions:
+            written["precision"] = rounded
 
     def _written_steps(self) -> None:
         facts, steps = self.session.facts, self.steps
@@ -205,6 +210,7 @@ class Observation:
         self.steps.trajectory.report()
         if "threads" in knobs.requested:
             knobs.compare("threads", torch.get_num_threads())
+        allocator.report(knobs)
         if "cudnn_benchmark" in knobs.requested:
             knobs.compare("cudnn_benchmark", bool(torch.backends.cudnn.benchmark))
 
@@ -246,6 +252,7 @@ class Observation:
                 knobs.report("channels_last", Finding(Evidence.UNVERIFIABLE, reason))
             else:
                 knobs.compare("channels_last", modules.observed_layout)
+        modules.attention.report()
         if knobs.requested.get("compile") in NOT_COMPILED:
             knobs.compare("compile", knobs.requested["compile"] if not compiler.counts().graphs else "on")
         elif "compile" in knobs.requested:
@@ -261,17 +268,22 @@ class Observation:
             reason = f"{seen or 'no linear or convolutional layer'} was seen"
             knobs.report("precision", Finding(Evidence.UNVERIFIABLE, reason, seen))
         elif requested in ROUNDINGS and seen == "float32":
-            knobs.compare("precision", self._rounding())
+            self._rounding_evidence(str(requested))
         elif seen == wanted:
             knobs.report("precision", Finding(Evidence.VERIFIED, "", seen))
         else:
             knobs.compare("precision", seen, why=f"the first layer gave {seen}")
 
-    def _rounding(self) -> str:
+    def _rounding_evidence(self, requested: str) -> None:
         """How products of float32 are taken, in the words of the knob; of convolutions only where there are any."""
-        rounding = self.session.device.torch_rounding(self.torch)
+        device = self.session.device
+        rounding, rounded = device.torch_rounding(self.torch), device.torch_rounded
         kinds = {rounding.matmul, rounding.convolution} if self.modules.has_conv2d else {rounding.matmul}
-        return "fp32 and tf32" if len(kinds) > 1 else ROUNDINGS[kinds.pop()]
+        observed = f"{EXACT} and {rounded}" if len(kinds) > 1 else (EXACT, rounded)[kinds.pop()]
+        if observed == requested == rounded and not device.torch_seen_rounding(self.torch):
+            self.session.knobs.compare("precision", EXACT, why=NOT_ROUNDED)
+        else:
+            self.session.knobs.compare("precision", observed)
 
     def _compile_evidence(self, reached: bool) -> None:
         counts, sites = compiler.counts(), self.modules.compiled_roots
@@ -282,10 +294,23 @@ class Observation:
             given_up = ", and some code given up after too many compilations" if counts.given_up else ""
             reason = f"{counts.graphs} graphs, {counts.breaks} breaks{given_up}"
             finding = Finding(Evidence.VERIFIED, reason, counts.graphs, sites)
+            if self.session.knobs.requested["compile"] == DYNAMIC:
+                finding = self._dynamic_finding(finding)
         else:
             reason = UNREACHED if counts.graphs else compiler.why_not_compiled()
             finding = Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
         self.session.knobs.report("compile", finding)
+
+    def _dynamic_finding(self, compiled: Finding) -> Finding:
+        """Whether other shapes took what was compiled for the first ones, where others came."""
+        told = [shapes.recompiled() for shapes in self.modules.shapes]
+        if True in told:
+            reason = f"each further shape was compiled for by itself: {compiled.reason}"
+            return Finding(Evidence.CONTRADICTED, reason, compiled.observed, compiled.sites)
+        if False in told:
+            return compiled
+        reason = f"no two shapes came after it was compiled: {compiled.reason}"
+        return Finding(Evidence.UNVERIFIABLE, reason, compiled.observed, compiled.sites)
 
     def _asks_for_cuda_graphs(self) -> bool:
         return bool(self.session.knobs.requested["compile"] == CUDA_GRAPHS)

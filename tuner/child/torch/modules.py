@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -13,16 +13,26 @@ from typing import Any
 from ..patches import patch
 from ..records import Phase
 from ..session import Session
+from .attention import AttentionWatch
 from .calls import OutermostCalls
+from .compiling import (
+    CUDA_GRAPHS,
+    DYNAMIC,
+    NOT_COMPILED,
+    REGIONAL,
+    Shapes,
+    compiled_model,
+    repeated_blocks,
+    with_compiled_blocks,
+)
 from .outputs import with_tensors
 from .parts import PartsWatch, in_backward
 from .types import Handle, Layer, Module, Result, Tensor
 
-NOT_COMPILED = ("off", False)
-ROUNDINGS = ("fp32", "tf32")
-"""Values of the knob "precision" for products of float32: as they are, and rounded."""
-CUDA_GRAPHS = "reduce-overhead"
-"""The mode of torch.compile that replays CUDA graphs."""
+EXACT = "fp32"
+NOT_ROUNDED = "the processor takes products of float32 in full, although PyTorch lets it round them"
+ROUNDINGS = (EXACT, "tf32", "bf16-math")
+"""Values of the knob "precision" for products of float32: as they are, and rounded in the ways that devices have."""
 CallListener = Callable[[Module, Iterable[object]], None]
 """Receives a module that is called to train, and what it is given."""
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
@@ -37,6 +47,7 @@ class _Root:
     calls: int = 0
     compiled: Callable[..., Any] | None = None
     seen_in_window: bool = False
+    shapes: Shapes = field(default_factory=Shapes)
 
 
 class ModuleWatch:
@@ -58,6 +69,7 @@ class ModuleWatch:
         self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.torch_type
         self.parts = PartsWatch(session, torch, self._rounds)
+        self.attention = AttentionWatch(session, torch)
         self.roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
@@ -71,6 +83,9 @@ class ModuleWatch:
         self.weights_channels_last = False
         self.has_batch_norm = False
         self.compiled_roots = 0
+        self.repeats_blocks = False
+        self.shapes: list[Shapes] = []
+        """Of each model that trains; they outlive it."""
 
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
@@ -164,9 +179,13 @@ class ModuleWatch:
         # The first call is eager, so that hooks on single layers can see what really happens in them.
         if self.compile_mode and root.calls >= 1 and self.parts.decided(module):
             root.compiled = root.compiled or self._compiled(module)
+        if self.session.measuring:
+            root.shapes.given(self.torch, (*args, *kwargs.values()), compiled=root.compiled is not None)
         with self._observing(module) if self._is_worth_a_look(root) else nullcontext():
             result = self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
         root.calls += 1
+        if root.compiled is not None:
+            root.shapes.compiled_call_ended()
         return result
 
     def _is_worth_a_look(self, root: _Root) -> bool:
@@ -228,14 +247,12 @@ class ModuleWatch:
         return value
 
     def _compiled(self, module: Module) -> Callable[..., Any]:
-        from torch._dynamo.external_utils import wrap_inline
-
+        if self.compile_mode == REGIONAL:
+            compiled, blocks = with_compiled_blocks(self.torch, module)
+            self.compiled_roots += blocks
+            return compiled
         self.compiled_roots += 1
-        mode = None if self.compile_mode == "default" else self.compile_mode
-        # ``module.compile()`` silently does nothing for classes of torch.nn itself; a frame of its own is compiled.
-        compiled: Callable[..., Any] = self.torch.compile(wrap_inline(_call_of), mode=mode)
-        refer = weakref.ref(module)  # what is kept for a module must not hold it
-        return lambda *args, **kwargs: compiled(refer(), *args, **kwargs)
+        return compiled_model(self.torch, module, self.compile_mode)
 
     def _meet(self, module: Module) -> _Root:
         torch = self.torch
@@ -249,14 +266,18 @@ class ModuleWatch:
             self.parameter_devices |= {p.device.type for p in parameters if p.requires_grad}
             self.has_conv2d |= bool(convolutions)
             self.has_batch_norm |= any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules())
+            self.shapes.append(root.shapes)
+            self.repeats_blocks |= bool(repeated_blocks(torch, module))
             self.script_autocast |= torch.is_autocast_enabled(self.device_type)
             self.weights_channels_last |= any(_layout(torch, c.weight) for c in convolutions)
             if self.channels_last and convolutions:
                 module.to(memory_format=torch.channels_last)
         return root
 
-    def _observing(self, module: Module) -> AbstractContextManager[None]:
-        return _Observation(self, module)
+    @contextmanager
+    def _observing(self, module: Module) -> Iterator[None]:
+        with _Observation(self, module), self.attention.looking(compiled=self.script_compiled):
+            yield
 
     @property
     def observed_layout(self) -> bool | None:
@@ -266,9 +287,16 @@ class ModuleWatch:
         """
         return self.layouts[True] >= self.layouts[False] if any(self.layouts.values()) else None
 
+    @property
+    def compile_choices(self) -> list[str]:
+        """What else may be compiled than all of a model for the first shapes that it is given."""
+        vary = any(shapes.vary for shapes in self.shapes)
+        return [*([REGIONAL] * self.repeats_blocks), *([DYNAMIC] * vary)]
+
     def look_again(self) -> None:
         """Has each model's next call in the window looked at, as if none had been."""
         self.observed_dtype, self.layouts = "", {True: 0, False: 0}
+        self.attention.look_again()
         for root in self.roots.values():
             root.seen_in_window = False
 
@@ -277,10 +305,6 @@ class ModuleWatch:
         self.parts.backward_ran()
         self.covered_backwards += self.calls_since_backward > 0
         self.calls_since_backward = 0
-
-
-def _call_of(module: Module, *args: object, **kwargs: object) -> object:
-    return module._call_impl(*args, **kwargs)
 
 
 class _Observation(AbstractContextManager[None]):

@@ -41,6 +41,7 @@ class TorchSwitcher(Switcher):
             "channels_last": lambda value: self._set_layout(channels_last=True),
             "optimizer": lambda value: self._implementations.choose(str(value)),
             "cudnn_benchmark": self._set_benchmark,
+            "attention": lambda value: self._modules.attention.choose(str(value)),
         }
 
     # what can be switched
@@ -107,6 +108,7 @@ class TorchSwitcher(Switcher):
         torch, device, modules = self._torch, self._session.device, self._modules
         threads, benchmark = torch.get_num_threads(), bool(torch.backends.cudnn.benchmark)
         precision, round_as_before = modules.precision, device.torch_kept_rounding(torch)
+        written = modules.attention.settings()
 
         def restore_precision() -> None:
             modules.precision = precision
@@ -122,6 +124,7 @@ class TorchSwitcher(Switcher):
             "channels_last": lambda: self._set_layout(channels_last=False),
             "optimizer": self._implementations.restore,
             "cudnn_benchmark": lambda: self._set_benchmark(benchmark),
+            "attention": lambda: modules.attention.restore(written),
         }
 
     def to(self, config: Mapping[str, Value]) -> None:
@@ -150,6 +153,9 @@ class TorchSwitcher(Switcher):
             return f"the first layer gave {seen}"
         if config.get("channels_last") and modules.observed_layout is False:
             return "convolutions were given batches in the script's own layout"
+        attention = modules.attention.observed
+        if "attention" in config and attention and attention != config["attention"]:
+            return f"{attention} ran as attention"
         if "threads" in config and self._torch.get_num_threads() != config["threads"]:
             return f"{self._torch.get_num_threads()} threads are set"
         if "optimizer" in config and not self._implementations.are(str(config["optimizer"])):
@@ -159,7 +165,7 @@ class TorchSwitcher(Switcher):
     def _set_precision(self, value: Value) -> None:
         self._modules.precision = value
         if value not in DTYPES:
-            self._session.device.torch_set_rounding(self._torch, value == "tf32")
+            self._session.device.torch_set_rounding(self._torch, value == self._session.device.torch_rounded)
 
     def _set_layout(self, *, channels_last: bool) -> None:
         self._modules.channels_last = channels_last or None

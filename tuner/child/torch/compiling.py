@@ -1,0 +1,136 @@
+"""What is compiled of a model: all of it, or its repeated blocks, which are compiled once for all of one kind.
+
+And whether shapes vary, of which a compiler may be told ahead: it compiles the first ones for good otherwise, and a
+second time for all the others once it has met them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from . import compiler
+from .types import Module
+
+NOT_COMPILED = ("off", False)
+CUDA_GRAPHS = "reduce-overhead"
+"""The mode of torch.compile that replays CUDA graphs."""
+REGIONAL = "regional"
+"""The blocks that a model repeats are compiled, each kind once: less to compile, and less that is fused."""
+DYNAMIC = "dynamic"
+"""All of a model, for whatever shapes there are."""
+SHAPES_VARY = 3
+"""A loader's last batch may be shorter: with so many shapes more than that varies."""
+MOST_SHAPES = 64
+Shape = tuple[tuple[int, ...], ...]
+"""Of the tensors of one call."""
+
+
+@dataclass
+class Shapes:
+    """The shapes that a model is given in training; those ``compiled`` for, and the graphs that the first one took."""
+
+    seen: set[Shape] = field(default_factory=set)
+    compiled: set[Shape] = field(default_factory=set)
+    graphs_at_first: int | None = None
+
+    def given(self, torch: ModuleType, values: Iterable[object], *, compiled: bool) -> None:
+        """A call with these arguments begins."""
+        if len(self.seen) < MOST_SHAPES:
+            shape = tuple(tuple(value.shape) for value in values if isinstance(value, torch.Tensor))
+            self.seen.add(shape)
+            if compiled:
+                self.compiled.add(shape)
+
+    def compiled_call_ended(self) -> None:
+        """A call of what was compiled ended."""
+        if self.graphs_at_first is None:
+            self.graphs_at_first = compiler.counts().graphs
+
+    @property
+    def vary(self) -> bool:
+        """Whether more than a last batch differs."""
+        return len(self.seen) >= SHAPES_VARY
+
+    def recompiled(self) -> bool | None:
+        """Whether each further shape was compiled for by itself; None where there was no further one."""
+        further = len(self.compiled) - 1
+        if self.graphs_at_first is None or further < 1:
+            return None
+        return compiler.counts().graphs - self.graphs_at_first >= further
+
+
+def repeated_blocks(torch: ModuleType, model: Module) -> list[Module]:
+    """The modules of one class, with modules in them and parameters to train, that a list of the model's holds several
+    of; the outermost such ones, in the order in which the model holds them.
+    """
+    lists = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
+    blocks: list[Module] = []
+    within: set[int] = set()
+    for holder in model.modules():
+        if id(holder) in within or not isinstance(holder, lists):
+            continue
+        of_class: dict[type, list[Module]] = defaultdict(list)
+        for child in holder.children():
+            if not isinstance(child, lists) and _is_block(child):
+                of_class[type(child)].append(child)
+        for alike in of_class.values():
+            if len(alike) > 1:
+                blocks += alike
+                within |= {id(part) for block in alike for part in block.modules()}
+    return blocks
+
+
+def _is_block(module: Any) -> bool:
+    return next(module.children(), None) is not None and any(each.requires_grad for each in module.parameters())
+
+
+def compiled_model(torch: ModuleType, model: Module, mode: object) -> Callable[..., Any]:
+    """What to call in the place of the model."""
+    if mode == DYNAMIC:
+        return _compiled(_framed(torch, dynamic=True), model)
+    return _compiled(_framed(torch, mode=None if mode == "default" else mode), model)
+
+
+def with_compiled_blocks(torch: ModuleType, model: Module) -> tuple[Callable[..., Any], int]:
+    """What to call in the place of the model, whose blocks are compiled from now on in training; how many they are.
+
+    They are put where ``Module.compile`` puts what it compiles: PyTorch leaves that out of copies and checkpoints.
+    """
+    blocks: list[Any] = list(repeated_blocks(torch, model))
+    run = _framed(torch, mode=None)
+    for block in blocks:
+        block._compiled_call_impl = _in_training(torch, _compiled(run, block), block)
+    return _compiled(_call_of, model), len(blocks)
+
+
+def _in_training(torch: ModuleType, compiled: Callable[..., Any], block: Module) -> Callable[..., Any]:
+    """What is called without gradients, as to validate, runs as written; so does what is part of another graph."""
+    plain = _compiled(_call_of, block)
+
+    def run(*args: object, **kwargs: object) -> Any:
+        chosen = compiled if torch.is_grad_enabled() and not torch.compiler.is_compiling() else plain
+        return chosen(*args, **kwargs)
+
+    return run
+
+
+def _framed(torch: ModuleType, **how: object) -> Callable[..., Any]:
+    """``module.compile()`` silently does nothing for classes of torch.nn itself; a frame of its own is compiled."""
+    from torch._dynamo.external_utils import wrap_inline
+
+    run: Callable[..., Any] = torch.compile(wrap_inline(_call_of), **how)
+    return run
+
+
+def _compiled(run: Callable[..., Any], module: Module) -> Callable[..., Any]:
+    refer = weakref.ref(module)  # what is kept for a module must not hold it
+    return lambda *args, **kwargs: run(refer(), *args, **kwargs)
+
+
+def _call_of(module: Module, *args: object, **kwargs: object) -> object:
+    return module._call_impl(*args, **kwargs)
