@@ -3,7 +3,7 @@
 Each reading of a trial is a sample of that config's turns; another trial of it would have had others. They are drawn
 with replacement from those that were recorded (the bootstrap; Efron, Annals of Statistics 7, 1979), by pairs, so that
 what the machine did for both sides of a pair stays with both. What differs from process to process isn't in one trial,
-and so is in none of these.
+and so is in none of these: a search can be judged by them, and the finals of a study can't.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from support.grids import made_up_grid
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.errors import GridError
-from tuner.model import BASELINE, Config, OutcomeKind, Phase, Side, Verdict
+from tuner.model import BASELINE, Config, OutcomeKind, Phase, Side
 from tuner.runner.grid_replay import GridReplay
 from tuner.runner.replay import ReplayRunner
 from tuner.search.chain import Chain
@@ -142,8 +142,8 @@ def test_our_own_search_runs_on_it(grid: Grid) -> None:
     assert replay.true_gain(best.config) > 0.9 * replay.best[1]
 
 
-def test_a_whole_study_runs_on_it(grid: Grid, tmp_path: Path) -> None:
-    """Its baseline, its search and its finals, on nothing but the file."""
+def test_the_search_of_a_whole_study_runs_on_it(grid: Grid, tmp_path: Path) -> None:
+    """On nothing but the file. Its finals prove nothing: they compare fresh processes, and there is one of each."""
     replay = GridReplay(grid, 6)
     plan = worlds.plan(
         tmp_path, spaces=Spaces((search_space_of(grid),)), trials=15, cores=grid.header.cores,
@@ -153,5 +153,5 @@ def test_a_whole_study_runs_on_it(grid: Grid, tmp_path: Path) -> None:
         plan, ReplayRunner(replay.outcome), Chain(StructuredSampler(), TpeSampler(6)), lambda event: None,
         threading.Event(),
     )  # fmt: skip
-    assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
-    assert replay.true_gain(result.winner.config) > 1.5
+    assert result.winner is None and result.best is not None
+    assert replay.true_gain(result.best.config) > 0.9 * replay.best[1]
