@@ -40,6 +40,8 @@ from tuner.study.search_space import resolve_space
 
 WHY = "recorded"
 LONGEST_DETAIL = 160
+_MACHINE = frozenset({"platform", "kernel"})
+"""What of a study's software is the machine's own: a grid is made to be given away."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ def _header(study: StudyContext, recording: Recording, count: int, *, complete: 
         script=plan.script.module or (path.name if path.is_absolute() else str(path)),
         script_sha256=plan.script.sha256, arguments=masked(plan.script.argv), device_kind=plan.device.kind,
         device_name=plan.device.name, memory_bytes=plan.device.memory_bytes, cores=plan.cores,
-        software=dict(plan.software), space=space.space.name, framework=study.knowledge.framework,
+        software={name: version for name, version in plan.software.items() if name not in _MACHINE},
+        space=space.space.name, framework=study.knowledge.framework,
         effective_batch=plan.effective_batch, knobs=knobs_of(space), as_written=dict(study.knowledge.as_written),
         pinned=dict(space.pinned), configs=count, complete=complete, seed=plan.seed, window_s=recording.window_s,
         warmup_s=recording.warmup_s, turn_s=plan.window.block_s, trial_timeout_s=plan.limits.trial_timeout_s,

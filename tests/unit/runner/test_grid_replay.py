@@ -21,7 +21,7 @@ from tuner.search.history import History
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.space.choose import Spaces
-from tuner.storage.grid import Grid
+from tuner.storage.grid import Grid, read_grid
 from tuner.storage.grid_space import search_space_of
 from tuner.study.run import run_study
 
@@ -155,3 +155,14 @@ def test_the_search_of_a_whole_study_runs_on_it(grid: Grid, tmp_path: Path) -> N
     )  # fmt: skip
     assert result.winner is None and result.best is not None
     assert replay.true_gain(result.best.config) > 0.9 * replay.best[1]
+
+
+def test_the_recorded_grid_of_the_tests_is_read_and_served() -> None:
+    """From a real machine, busy with other work at that time: its figures show what a file looks like, nothing else."""
+    path = Path(__file__).parents[2] / "assets" / "grid-small.jsonl.gz"
+    replay = GridReplay(read_grid(path), 0)
+    assert len(replay.grid.configs) == 18
+    assert {row.reason for row in replay.grid.rows if not row.complete} == {"deadline"}
+    for config in replay.grid.configs:
+        assert replay.space.canonical(config) == config and replay.space.allows(config)
+        replay.outcome(config)
