@@ -95,22 +95,29 @@ benchmark-proof: $(VENV)/.tests
 GRIDS ?= digits photos storage overhead mixed keras_digits keras_photos compiled
 RECORD = $(BIN)/autotune record --device cpu --effective-batch free
 GRID_FOLDER = tests/benchmarks/grids
+# Each spans 300 configs at least; the memory limits make the largest batches, or the most workers, infeasible.
 grid_digits = studies/digits/train.py --knobs num_workers,threads,precision,channels_last,optimizer,batch_size \
-	--values num_workers=0,1,2 --values batch_size=16,64,256,1024,4096 --max-memory 900MiB
-grid_photos = studies/photos/train.py --knobs num_workers,prefetch_factor,persistent_workers,threads,precision,batch_size \
-	--values num_workers=0,1,2,4 --values prefetch_factor=2,8 --values batch_size=32,128,512 --max-memory 900MiB
-grid_storage = $(GRID_FOLDER)/storage_bound.py --knobs num_workers,prefetch_factor,persistent_workers,threads,precision,batch_size \
-	--values num_workers=0,2,8,32 --values prefetch_factor=2,8 --values batch_size=32,128,512 --max-memory 1GiB
+	--values num_workers=0,1,2 --values batch_size=16,64,256,512,1024 --max-memory 560MiB
+grid_photos = studies/photos/train.py \
+	--knobs num_workers,prefetch_factor,persistent_workers,threads,precision,batch_size --values num_workers=0,1,2,4 \
+	--values prefetch_factor=2,4,8 --values batch_size=32,128,512,1024 --max-memory 750MiB
+grid_storage = $(GRID_FOLDER)/storage_bound.py \
+	--knobs num_workers,prefetch_factor,persistent_workers,threads,precision,batch_size --values num_workers=0,2,8,16,32 \
+	--values prefetch_factor=2,4,8 --values batch_size=32,128,512,1024 --max-memory 800MiB
 grid_overhead = $(GRID_FOLDER)/overhead_bound.py --knobs num_workers,prefetch_factor,threads,precision,optimizer,batch_size \
-	--values num_workers=0,1,2 --values prefetch_factor=2,8 --values batch_size=32,128,512,2048,16384 --max-memory 600MiB
+	--values num_workers=0,1,2 --values prefetch_factor=2,8 --values batch_size=32,128,512,2048,8192,16384 \
+	--max-memory 600MiB
 grid_mixed = $(GRID_FOLDER)/mixed_loop.py --knobs num_workers,prefetch_factor,threads,precision,channels_last,batch_size \
-	--values num_workers=0,1,2,4 --values prefetch_factor=2,8 --values batch_size=32,128,512,2048 --max-memory 900MiB
-grid_keras_digits = studies/keras_digits/train.py --knobs run_eagerly,threads,inter_op_threads,precision,batch_size,steps_per_execution,jit_compile \
-	--values batch_size=64,256,1024 --values steps_per_execution=1,4,16 --max-memory 1500MiB
-grid_keras_photos = studies/keras_photos/train.py --knobs parallel_calls,vectorized_map,cache,prefetch,private_threads,threads,batch_size \
-	--values prefetch=auto,1 --values private_threads=0,2 --values batch_size=32,512 --max-memory 1500MiB
-grid_compiled = $(GRID_FOLDER)/mixed_loop.py --knobs num_workers,prefetch_factor,precision,compile,threads,optimizer,batch_size \
-	--values num_workers=0,1,2,4 --values prefetch_factor=2,8 --values optimizer=foreach --values batch_size=32,128 --max-memory 1500MiB
+	--values num_workers=0,1,2,4 --values prefetch_factor=2,4,8 --values batch_size=32,128,512,2048 --max-memory 720MiB
+grid_compiled = $(GRID_FOLDER)/mixed_loop.py \
+	--knobs num_workers,prefetch_factor,precision,compile,threads,optimizer,batch_size --values num_workers=0,1,2,4 \
+	--values prefetch_factor=2,4,8 --values optimizer=foreach --values batch_size=32,2048 --max-memory 1200MiB
+grid_keras_digits = studies/keras_digits/train.py \
+	--knobs threads,inter_op_threads,precision,batch_size,steps_per_execution,jit_compile \
+	--values batch_size=64,128,256,512,1024 --values steps_per_execution=1,4,16,64 --max-memory 900MiB
+grid_keras_photos = studies/keras_photos/train.py \
+	--knobs parallel_calls,cache,prefetch,private_threads,threads,batch_size \
+	--values prefetch=auto,1 --values private_threads=0,2 --values batch_size=32,64,128,256,512 --max-memory 1300MiB
 grids: $(VENV)/.tests $(GRIDS:%=grid-%)
 
 grid-%: $(VENV)/.tests
