@@ -93,6 +93,7 @@ benchmark-proof: $(VENV)/.tests
 # Every config of eight scripts, each into a file of tests/benchmarks/grids: hours, in which nothing else may run. One of them:
 # make grids GRIDS=digits. Ended at any moment, the same command goes on.
 GRIDS ?= digits photos storage overhead mixed keras_digits keras_photos compiled
+RECORD_ARGS ?=
 RECORD = $(BIN)/autotune record --device cpu --effective-batch free
 GRID_FOLDER = tests/benchmarks/grids
 # Each spans 300 configs at least; the memory limits make the largest batches, or the most workers, infeasible.
@@ -121,7 +122,7 @@ grid_keras_photos = studies/keras_photos/train.py \
 grids: $(VENV)/.tests $(GRIDS:%=grid-%)
 
 grid-%: $(VENV)/.tests
-	$(RECORD) $(grid_$*) --out $(GRID_FOLDER)/$*.jsonl.gz --study autotune-grid-$*
+	$(RECORD) $(grid_$*) --out $(GRID_FOLDER)/$*.jsonl.gz --study autotune-grid-$* $(RECORD_ARGS)
 
 # Samplers on all of them: tests/benchmarks/grids/results.md and results.svg.
 SEEDS ?= 30

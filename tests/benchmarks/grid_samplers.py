@@ -189,6 +189,8 @@ class Smac(_Indexed):
             else:
                 configspace.add(spaces.CategoricalHyperparameter(name, choices, default_value=written))
         self._spaces, self._configspace, self._runhistory = spaces, configspace, smac.runhistory
+        self._exhausted: type[Exception] = smac.main.exceptions.ConfigurationSpaceExhaustedException
+        self._is_through = False
         self._worst = 1.0
         self._asked: dict[tuple[tuple[str, int], ...], Any] = {}
         self._folder = tempfile.TemporaryDirectory()
@@ -201,9 +203,15 @@ class Smac(_Indexed):
             initial_design=facade.get_initial_design(scenario, n_configs=min(10, 2 * len(space.axes))),
         )  # fmt: skip
 
-    def ask(self) -> Mapping[str, int]:
-        """The next one of its queue."""
-        info = self._facade.ask()
+    def ask(self) -> Mapping[str, int] | None:
+        """The next one of its queue; None once it has been through its space."""
+        if self._is_through:
+            return None
+        try:
+            info = self._facade.ask()
+        except self._exhausted:
+            self._is_through = True
+            return None
         indices = {name: int(value) for name, value in dict(info.config).items()}
         self._asked[tuple(sorted(indices.items()))] = info
         return indices
@@ -319,6 +327,7 @@ def _smac() -> tuple[Any, Any]:
     """SMAC3 and its spaces. Raises ``ImportError`` where they aren't installed."""
     import ConfigSpace
     import smac
+    import smac.main.exceptions
     import smac.runhistory
 
     return smac, ConfigSpace
