@@ -29,7 +29,7 @@ KERAS ?= keras==3.8.*
 # Hundreds of processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env study test test-all test-keras check-cuda benchmark-proof golden lint types clean
+.PHONY: env study test test-all test-keras check-cuda benchmark-proof grids benchmark golden lint types clean
 
 env: $(VENV)/.installed
 
@@ -89,6 +89,46 @@ test-keras: $(VENV)/.tests
 benchmark-proof: $(VENV)/.tests
 	$(BIN)/python tests/benchmarks/proof.py
 	$(BIN)/python tests/benchmarks/proof.py --in-sequence
+
+# Every config of eight scripts, each into a file of tests/benchmarks/grids: hours, in which nothing else may run. One of them:
+# make grids GRIDS=digits. Ended at any moment, the same command goes on.
+GRIDS ?= digits photos storage overhead mixed keras_digits keras_photos compiled
+RECORD_ARGS ?=
+RECORD = $(BIN)/autotune record --device cpu --effective-batch free
+GRID_FOLDER = tests/benchmarks/grids
+# Each spans 300 configs at least; the memory limits make the largest batches, or the most workers, infeasible.
+grid_digits = studies/digits/train.py --knobs num_workers,threads,precision,channels_last,optimizer,batch_size \
+	--values num_workers=0,1,2 --values batch_size=16,64,256,512,1024 --max-memory 560MiB
+grid_photos = studies/photos/train.py \
+	--knobs num_workers,prefetch_factor,persistent_workers,threads,precision,batch_size --values num_workers=0,1,2,4 \
+	--values prefetch_factor=2,4,8 --values batch_size=32,128,512,1024 --max-memory 750MiB
+grid_storage = $(GRID_FOLDER)/storage_bound.py \
+	--knobs num_workers,prefetch_factor,persistent_workers,threads,precision,batch_size --values num_workers=0,2,8,16,32 \
+	--values prefetch_factor=2,4,8 --values batch_size=32,128,512,1024 --max-memory 800MiB
+grid_overhead = $(GRID_FOLDER)/overhead_bound.py --knobs num_workers,prefetch_factor,threads,precision,optimizer,batch_size \
+	--values num_workers=0,1,2 --values prefetch_factor=2,8 --values batch_size=32,128,512,2048,8192,16384 \
+	--max-memory 600MiB
+grid_mixed = $(GRID_FOLDER)/mixed_loop.py --knobs num_workers,prefetch_factor,threads,precision,channels_last,batch_size \
+	--values num_workers=0,1,2,4 --values prefetch_factor=2,4,8 --values batch_size=32,128,512,2048 --max-memory 720MiB
+grid_compiled = $(GRID_FOLDER)/mixed_loop.py \
+	--knobs num_workers,prefetch_factor,precision,compile,threads,optimizer,batch_size --values num_workers=0,1,2,4 \
+	--values prefetch_factor=2,4,8 --values optimizer=foreach --values batch_size=32,2048 --max-memory 1200MiB
+grid_keras_digits = studies/keras_digits/train.py \
+	--knobs threads,inter_op_threads,precision,batch_size,steps_per_execution,jit_compile \
+	--values batch_size=64,128,256,512,1024 --values steps_per_execution=1,4,16,64 --max-memory 900MiB
+grid_keras_photos = studies/keras_photos/train.py \
+	--knobs parallel_calls,cache,prefetch,private_threads,threads,batch_size \
+	--values prefetch=auto,1 --values private_threads=0,2 --values batch_size=32,64,128,256,512 --max-memory 1300MiB
+grids: $(VENV)/.tests $(GRIDS:%=grid-%)
+
+grid-%: $(VENV)/.tests
+	$(RECORD) $(grid_$*) --out $(GRID_FOLDER)/$*.jsonl.gz --study autotune-grid-$* $(RECORD_ARGS)
+
+# Samplers on all of them: tests/benchmarks/grids/results.md and results.svg.
+SEEDS ?= 30
+benchmark: $(VENV)/.tests
+	$(INSTALL) $(TORCH) -e '.[benchmark]'
+	$(BIN)/python tests/benchmarks/samplers_on_grids.py --seeds $(SEEDS) --out $(GRID_FOLDER)
 
 # AUTOTUNE_GOLDEN=write make golden  writes the golden files anew
 golden: $(VENV)/.tests

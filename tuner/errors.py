@@ -72,6 +72,12 @@ class ProfileError(UsageError):
     slug = "profile"
 
 
+class GridError(UsageError):
+    """A recorded grid that can't be read, or that is asked for what it doesn't hold."""
+
+    slug = "grid"
+
+
 class UntrustedError(UsageError):
     """A file that others may have written would choose what is run or loaded, and nobody has vouched for it."""
 

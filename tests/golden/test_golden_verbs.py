@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,11 +18,11 @@ from support import worlds
 from support.golden_files import check
 
 from tuner.child.records import ProbeSide
-from tuner.cli import main, probe
+from tuner.cli import main, probe, record
 from tuner.cli.study import write_files
 from tuner.export import EXPORTERS
 from tuner.knowledge import Knowledge
-from tuner.model import Config, Evidence, KnobReport, Measurement, Outcome
+from tuner.model import Config, Evidence, KnobReport, Measurement, Outcome, Value
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
 from tuner.study.run import run_study
@@ -162,3 +163,23 @@ def _evidence(knob: str) -> Evidence:
 
 def _trimmed(text: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def test_the_recording(here: Path, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "space.py").write_text(textwrap.dedent(SPACE))
+    (here / "train.py").write_text("")
+    rates = {0: 100.0, 1: 130.0, 2: 180.0}
+
+    def outcome_of(config: Config) -> Outcome:
+        if config.get("batch_size") == 64 and config.get("num_workers") == 2:
+            return worlds.infeasible("host-oom")
+        outcome = worlds.measured(rates[int(config.get("num_workers", 0))], 0.3)
+        as_written: dict[str, Value] = {"num_workers": 0, "batch_size": 32, "compile": "off"}
+        return replace(outcome, knowledge=Knowledge(as_written=as_written, framework="none", effective_batch="free"))
+
+    monkeypatch.setattr(record, "ProcessRunner", lambda: ReplayRunner(outcome_of))
+    text = said(
+        "record", "train.py", "--out", "grid.jsonl.gz", "--space", "space.py", "--trust", "--device", "cpu",
+        "--no-probe", "--knobs", "-compile", "--configs", "4",
+    )  # fmt: skip
+    check("record.txt", re.sub(r"\d+ (B|KiB), recorded", "N B, recorded", text))

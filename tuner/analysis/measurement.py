@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
@@ -12,7 +12,7 @@ from tuner.analysis.resources import CpuUse, ResourceSample, card_use, cpu_use, 
 from tuner.analysis.rotation import of_the_script_as_written
 from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
-from tuner.analysis.turns import Turn, gain_interval, pairs_of_turns
+from tuner.analysis.turns import Turn, gain_interval, neighbouring_pairs, pairs_of_turns
 from tuner.child import records as child
 from tuner.child import shape
 from tuner.child.counts import ScalerCounts
@@ -102,6 +102,44 @@ def measurement_of(
     )
 
 
+@dataclass(frozen=True)
+class Slices:
+    """A window as it was read: ``pairs`` of neighbouring turns, the trial's own and that of the script as written,
+    disturbed ones included; ``blocks`` are what the trial had without any, each as a turn.
+
+    Amounts are what either loop can keep up: the gain by the calm ones of the pairs is that of the measurement.
+    ``warmup_s`` are the seconds of training before the window.
+    """
+
+    pairs: tuple[tuple[Turn, Turn], ...]
+    blocks: tuple[Turn, ...]
+    warmup_s: float
+
+
+def slices_of(
+    entries: Sequence[Entry], samples: Sequence[ResourceSample], beside: Beside = NOTHING_BESIDE
+) -> Slices | None:
+    """The slices of a trial of one config; None where ``measurement_of`` gives None."""
+    with_validation = _with_validation(entries, beside.entries) if beside.entries else None
+    chosen, _ = _chosen_blocks(entries, with_validation)
+    if len(chosen) < MIN_BLOCKS or measurement_of(entries, samples, beside) is None:
+        return None
+    knowledge = knowledge_of(entry.record for entry in entries)
+    counted = _is_counted([block for _, block in chosen], knowledge)
+    window = _sustained([block for _, block in chosen], knowledge, counted=counted)
+    turns = _turns(chosen, window, samples)
+    pairs, slower = _pairs(turns, beside, with_validation, counted=counted, pair_up=neighbouring_pairs)
+    rates = zip(window.rates, (block.seconds for _, block in chosen), strict=True)
+    blocks = [Turn(0, rate * seconds * window.slower, seconds) for rate, seconds in rates]
+    warmup_s = sum(b.seconds for b in _blocks_of(entry.record for entry in entries) if b.phase == "warmup")
+    scaled = [(_times(own, window.slower), _times(other, slower)) for own, other in pairs]
+    return Slices(tuple(scaled), () if scaled else tuple(blocks), warmup_s)
+
+
+def _times(turn: Turn, factor: float) -> Turn:
+    return turn._replace(amount=turn.amount * factor)
+
+
 def _turns(
     blocks: Sequence[TimedBlock], window: _Sustained, samples: Sequence[ResourceSample]
 ) -> list[Turn]:
@@ -117,7 +155,12 @@ def _turns(
 
 
 def _pairs(
-    turns: Sequence[Turn], beside: Beside, with_validation: bool | None, *, counted: bool
+    turns: Sequence[Turn],
+    beside: Beside,
+    with_validation: bool | None,
+    *,
+    counted: bool,
+    pair_up: Callable[[Sequence[Turn], Sequence[Turn]], list[tuple[Turn, Turn]]] = pairs_of_turns,
 ) -> tuple[list[tuple[Turn, Turn]], float]:
     """The pairs of turns that count, and what the rate of the script as written is multiplied by (``slower``).
 
@@ -131,7 +174,7 @@ def _pairs(
     if not in_window or not blocks or not turns or counted != _is_counted(blocks, knowledge):
         return [], 1.0
     window = _sustained(blocks, knowledge, counted=counted)
-    return pairs_of_turns(turns, _turns(timed, window, beside.samples)), window.slower
+    return pair_up(turns, _turns(timed, window, beside.samples)), window.slower
 
 
 def _reference(own: _Sustained, pairs: Sequence[tuple[Turn, Turn]], slower: float) -> Reference | None:

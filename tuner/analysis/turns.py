@@ -37,15 +37,22 @@ class Turn(NamedTuple):
 def pairs_of_turns(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple[Turn, Turn]]:
     """Each pair of neighbouring turns, one of either side, in their order.
 
-    Turns of one side that follow each other count as one: steps, and so turns, may be longer in one than in the other;
-    and so do pairs of which a side counted nothing, with the next one. Pairs that were disturbed are left out where
+    Pairs of which a side counted nothing count together with the next one. Pairs that were disturbed are left out where
     enough others remain: that bursts of others' load fall into single turns is what makes these worth more than one
     long window.
+    """
+    return calm_pairs(neighbouring_pairs(own, other))
+
+
+def neighbouring_pairs(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple[Turn, Turn]]:
+    """As ``pairs_of_turns``, with those that were disturbed, or counted nothing.
+
+    Turns of one side that follow each other count as one: steps, and so turns, may be longer in one than in the other.
     """
     sides = sorted([(turn, True) for turn in own] + [(turn, False) for turn in other], key=lambda of: of[0].number)
     groups = [(is_own, together([turn for turn, _ in of])) for is_own, of in groupby(sides, key=lambda each: each[1])]
     both = (dict(pair) for pair in zip(groups[::2], groups[1::2], strict=False))
-    return calm_pairs([(pair[True], pair[False]) for pair in both])
+    return [(pair[True], pair[False]) for pair in both]
 
 
 def calm_pairs(pairs: Sequence[tuple[Turn, Turn]], fewest: int = FEWEST_CALM) -> list[tuple[Turn, Turn]]:

@@ -20,6 +20,7 @@ VERBS = {
     "study": "tuner.cli.study",
     "run": "tuner.cli.run",
     "probe": "tuner.cli.probe",
+    "record": "tuner.cli.record",
     "trials": "tuner.cli.trials",
     "studies": "tuner.cli.studies",
     "devices": "tuner.cli.devices",

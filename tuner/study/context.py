@@ -42,7 +42,8 @@ class StudyContext:
 
     ``resumed``: whether an earlier process has measured the baseline. The fields with defaults are filled in by the
     phases: what the baseline shows of the script, the search space, what holds the script up, how candidates learned,
-    and the candidates that are fit for the finals, best first.
+    and the candidates that are fit for the finals, best first. ``races``: whether a search trial may end early that is
+    sure to stay behind the best one.
     """
 
     plan: StudyPlan
@@ -61,6 +62,7 @@ class StudyContext:
     bottleneck: Bottleneck | None = None
     screened: tuple[Screened, ...] = ()
     fit: tuple[Trial, ...] = field(default=())
+    races: bool = True
     sources: Sources = field(init=False)
     _noted_warm: bool = False
 
@@ -139,11 +141,12 @@ class StudyContext:
         turns = trial.phase in (Phase.SEARCH, Phase.ANCHOR) and self._may_be_alive([BASELINE, trial.config])
         configs = self._configs_by_turns(trial)
         shorter = turns or (trial.phase is Phase.BASELINE and not self.executor.obstacle)
-        window = window_of(trial, self.plan, self.best, self.track.slowest_share(), by_turns=shorter)
+        best = self.best if self.races else None
+        window = window_of(trial, self.plan, best, self.track.slowest_share(), by_turns=shorter)
         if configs:
             window = rotation_window(self.plan, baseline_of(self.trials), len(configs))
         rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
-        race = Race(self.track.gain(self.best) if rates else None) if turns else None
+        race = Race(self.track.gain(best) if rates else None) if turns else None
         return self._kept(
             [trial],
             lambda: [

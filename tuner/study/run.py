@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
@@ -50,6 +51,20 @@ def run_study(
     ``DeviceBusyError`` and ``StorageError`` where another process is at it, ``UserScriptError`` and ``UntunableError``
     where the baseline shows that nothing can be tuned, and what ``TrialExecutor.execute`` raises.
     """
+    with opened(plan, runner, listener, stop, clock=clock) as study:
+        return _run_phases(study, sampler)
+
+
+@contextmanager
+def opened(
+    plan: StudyPlan,
+    runner: Runner,
+    listener: Listener,
+    stop: threading.Event,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[StudyContext]:
+    """The study in the plan's folder, new or resumed, with its locks held. Raises as ``run_study`` before a trial."""
     with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
         repository = Repository(plan.url)
         try:
@@ -72,7 +87,7 @@ def run_study(
             )  # fmt: skip
             if not is_own(plan.folder / COMPILE_CACHE):
                 study.note("the folder's compile cache was made elsewhere or by others: compiled anew, it isn't run")
-            return _run_phases(study, sampler)
+            yield study
         finally:
             runner.close()
             repository.close()

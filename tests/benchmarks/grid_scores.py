@@ -1,0 +1,122 @@
+"""Plays a sampler on a recorded grid, and scores what it would have recommended by what is true of that."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from grid_samplers import Player
+
+from tuner.analysis.memory_forecast import MemoryLimits
+from tuner.model import BASELINE, Phase, Trial
+from tuner.objective import RATE
+from tuner.runner.grid_replay import GridReplay
+from tuner.search.history import History
+from tuner.space.resolve import ResolvedSpace
+from tuner.storage.grid import Grid
+
+TRIALS = (5, 10, 20, 40)
+SHARES = (0.05, 0.1, 0.2)
+"""Of the seconds that the whole grid took to record."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is known after a trial: the seconds spent by then, the probe's and the script as written's among them; the
+    true gain of what is recommended, as a share of the best true gain of the grid; whether the trial failed.
+    """
+
+    seconds: float
+    fraction: float
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Played:
+    """A sampler's way through a grid. ``start`` is what is recommended before the first trial, the script as written;
+    ``total_s`` the seconds that the whole grid took.
+    """
+
+    start: float
+    total_s: float
+    steps: tuple[Step, ...]
+
+    def after(self, trials: int) -> float:
+        """The fraction after so many trials; of one that ended before, its last."""
+        return self.steps[min(trials, len(self.steps)) - 1].fraction if self.steps and trials else self.start
+
+    def within(self, share: float) -> float:
+        """The fraction after the last trial that ended within that share of the grid's seconds."""
+        done = [step for step in self.steps if step.seconds <= share * self.total_s]
+        return done[-1].fraction if done else self.start
+
+    def failures(self, trials: int) -> int:
+        """How many of the first trials failed."""
+        return sum(step.failed for step in self.steps[:trials])
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of a sampler on one grid or on several: over seeds, the mean and the tenth percentile at each of ``TRIALS`` and
+    ``SHARES``; the failed trials among the first 40, and how many of those it ran.
+    """
+
+    after: tuple[tuple[float, float], ...]
+    within: tuple[tuple[float, float], ...]
+    failures: float
+    trials: float
+
+
+def play(
+    grid: Grid,
+    make: Callable[[ResolvedSpace, int], Player],
+    seed: int,
+    *,
+    most: int = TRIALS[-1],
+    share: float = SHARES[-1],
+) -> Played:
+    """Runs the sampler until both the ``most`` trials and that ``share`` of the seconds are spent, or it is through."""
+    replay = GridReplay(grid, seed)
+    header = grid.header
+    limits = MemoryLimits(header.max_device_bytes, header.max_host_bytes)
+    player = make(replay.space, seed)
+    known = replay.trials()
+    trials = known if player.probes else known[:1]
+    seconds = sum(trial.outcome.seconds for trial in trials if trial.outcome is not None)
+    best, total_s = replay.best[1], replay.total_s
+    steps: list[Step] = []
+    history = History(replay.space, RATE, trials, limits)
+    while len(steps) < most or seconds < share * total_s:
+        config = player.propose(history)
+        if config is None:
+            break
+        outcome = replay.outcome(config)
+        trials = [*trials, Trial(len(trials), Phase.SEARCH, config, "", outcome)]
+        seconds += outcome.seconds
+        history = History(replay.space, RATE, trials, limits)
+        recommended = player.recommend(history)
+        steps.append(Step(seconds, replay.true_gain(recommended) / best, not outcome.complete))
+    return Played(replay.true_gain(BASELINE) / best, total_s, tuple(steps))
+
+
+def score(played: Sequence[Played]) -> Score:
+    """The figures of one or more ways through grids."""
+    most = TRIALS[-1]
+    return Score(
+        tuple(_figures([each.after(trials) for each in played]) for trials in TRIALS),
+        tuple(_figures([each.within(share) for each in played]) for share in SHARES),
+        statistics.fmean(each.failures(most) for each in played),
+        statistics.fmean(min(most, len(each.steps)) for each in played),
+    )
+
+
+def _figures(fractions: Sequence[float]) -> tuple[float, float]:
+    return statistics.fmean(fractions), tenth(fractions)
+
+
+def tenth(values: Sequence[float]) -> float:
+    """The tenth percentile: a tenth of the values, rounded up, is no larger."""
+    return sorted(values)[math.ceil(len(values) / 10) - 1]
+

@@ -1,0 +1,146 @@
+"""Compares samplers on recorded grids: how good a config they would have recommended, by when. `make benchmark`.
+
+    python tests/benchmarks/samplers_on_grids.py [GRID...] --seeds 30 [--samplers A,B] [--out DIR]
+
+Without GRID all of tests/benchmarks/grids/. A game is one sampler on one grid with one seed: the noise of its trials is
+drawn from the recorded turns, and what it recommends is scored by its true gain. README.md there says how, and has
+what came of it. Grids of ``DEVELOPMENT`` may be looked at while a sampler is made; the others are what is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from grid_samplers import PLAYERS, missing
+from grid_scores import Played, play
+from grid_tables import Games, document, picture, pooled, table
+
+from tuner.errors import GridError
+from tuner.storage.grid import Grid, read_grid
+
+FOLDER = Path(__file__).parent / "grids"
+SUFFIX = ".jsonl.gz"
+DEVELOPMENT = frozenset({"digits", "storage", "mixed", "keras_photos"})
+"""Half of those that `make grids` records: of each kind one or the other."""
+FEWEST_CONFIGS = 300
+"""A grid with fewer is too small to be reported."""
+
+Game = tuple[str, str, int]
+"""A sampler, a grid's file, a seed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plays all games and writes results.md and results.svg."""
+    options = _options(arguments)
+    names = options.samplers.split(",") if options.samplers else list(PLAYERS)
+    unknown = [name for name in names if name not in PLAYERS]
+    if unknown:
+        print(f"there is no sampler {unknown[0]!r}; there are: {', '.join(PLAYERS)}", file=sys.stderr)
+        return 2
+    paths = [Path(path) for path in options.grids] or sorted(FOLDER.glob(f"*{SUFFIX}"))
+    if not paths:
+        print(f"there is no grid in {FOLDER}: make grids records them", file=sys.stderr)
+        return 2
+    try:
+        grids = {_name(path): read_grid(path) for path in paths}
+    except GridError as error:
+        print(f"{error.message}; {error.hint}", file=sys.stderr)
+        return error.exit_code
+    left_out = {name: missing(name) for name in names if missing(name)}
+    names = [name for name in names if name not in left_out]
+    notes = [f"{name} is left out: {why}." for name, why in left_out.items()]
+    small = [name for name, grid in grids.items() if len(grid.configs) < FEWEST_CONFIGS or not grid.header.complete]
+    if small:
+        notes.append(f"**Not to be reported**: {', '.join(small)} has fewer than {FEWEST_CONFIGS} configs, or not all.")
+    began = time.monotonic()
+    played = _all_games([(name, str(path), seed) for name in names for path in paths for seed in range(options.seeds)],
+                        options.jobs)  # fmt: skip
+    reported, others = _halves(played, names, paths)
+    games = reported or others
+    print("\n".join(notes))
+    print(table(pooled(games)))
+    print(f"{len(played)} games in {time.monotonic() - began:.0f} s")
+    if options.out:
+        out = Path(options.out)
+        command = " ".join(["python tests/benchmarks/samplers_on_grids.py", f"--seeds {options.seeds}"])
+        described = {name: describe(grid) for name, grid in grids.items()}
+        text = document(reported, others, seeds=options.seeds, command=command, grids=described, notes=notes,
+                        day=time.strftime("%Y-%m-%d", time.gmtime()))  # fmt: skip
+        (out / "results.md").write_text(text, encoding="utf-8")
+        (out / "results.svg").write_text(picture(games), encoding="utf-8")
+    return 0
+
+
+def describe(grid: Grid) -> str:
+    """What a grid is of, on one line."""
+    header = grid.header
+    failed = sum(not row.complete for row in grid.configs.values())
+    knobs = ", ".join(f"{knob.name} {len(knob.values)}" for knob in header.knobs)
+    return (
+        f"{header.script} ({header.framework}, {header.bottleneck or 'not probed'}) on {header.cores} cores of"
+        f" {header.device_name}, {header.recorded}; {len(grid.configs) - 1} configs ({knobs}), {failed} of which failed"
+    )
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("grids", nargs="*")
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--samplers", default="")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", default="", help="a folder for results.md and results.svg")
+    return parser.parse_args(arguments)
+
+
+def _all_games(games: list[Game], jobs: int) -> dict[Game, Played]:
+    # Each of the processes has a core; a Gaussian process would take all of them.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if jobs < 2:
+        return dict(map(_played, games))
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        return dict(pool.imap_unordered(_played, games))
+
+
+def _played(game: Game) -> tuple[Game, Played]:
+    name, path, seed = game
+    return game, play(_grid(path), PLAYERS[name], seed)
+
+
+@cache
+def _grid(path: str) -> Grid:
+    return read_grid(Path(path))
+
+
+def _halves(played: dict[Game, Played], names: Sequence[str], paths: Sequence[Path]) -> tuple[Games, Games]:
+    """What is reported, and what is to develop on; of samplers in the order in which they were named."""
+
+    def of(chosen: Sequence[Path]) -> Games:
+        if not chosen:
+            return {}
+        return {
+            name: {
+                _name(path): [each for game, each in sorted(played.items()) if game[:2] == (name, str(path))]
+                for path in chosen
+            }
+            for name in names
+        }  # fmt: skip
+
+    return (
+        of([path for path in paths if _name(path) not in DEVELOPMENT]),
+        of([path for path in paths if _name(path) in DEVELOPMENT]),
+    )
+
+
+def _name(path: Path) -> str:
+    return path.name.removesuffix(SUFFIX)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,157 @@
+"""The benchmark of samplers: each of them plays by the rules, and the scores say what is true of what it recommends."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import grid_samplers
+import pytest
+import samplers_on_grids
+from grid_samplers import PLAYERS, BatchDoubling, DeepSpeedOrder, Ours, Player, Random, missing
+from grid_scores import Played, Step, play, score, tenth
+from support import worlds
+from support.grids import made_up_grid
+
+from tuner.model import BASELINE, Config, Phase, Trial
+from tuner.objective import RATE
+from tuner.runner.grid_replay import GridReplay
+from tuner.search.history import History
+from tuner.space.resolve import ResolvedSpace
+from tuner.storage.grid import Grid, write_grid
+
+PRESENT = [name for name in PLAYERS if not missing(name)]
+FEW = 6
+"""A Gaussian process takes a second for each."""
+
+
+@pytest.fixture(scope="module")
+def grid() -> Grid:
+    return made_up_grid(worlds.World(fits=128), space=worlds.resolved("workers", "precision", "batch_size"))
+
+
+def ran(grid: Grid, make: Callable[[ResolvedSpace, int], Player], seed: int, most: int) -> tuple[list[Trial], Config]:
+    """The trials of a game after the script as written, and what is recommended then."""
+    replay = GridReplay(grid, seed)
+    player, trials = make(replay.space, seed), replay.trials()[:1]
+    while len(trials) <= most:
+        config = player.propose(History(replay.space, RATE, trials))
+        if config is None:
+            break
+        assert replay.space.canonical(config) == config and replay.space.allows(config)
+        trials.append(Trial(len(trials), Phase.SEARCH, config, "", replay.outcome(config)))
+    return trials[1:], player.recommend(History(replay.space, RATE, trials))
+
+
+@pytest.mark.parametrize("name", PRESENT)
+def test_a_sampler_proposes_what_is_new_and_in_the_grid_and_goes_by_its_seed(grid: Grid, name: str) -> None:
+    trials, recommended = ran(grid, PLAYERS[name], 3, FEW)
+    configs = [trial.config for trial in trials]
+    assert configs and BASELINE not in configs and len(set(configs)) == len(configs)
+    assert recommended in {BASELINE, *configs}
+    assert [trial.config for trial in ran(grid, PLAYERS[name], 3, FEW)[0]] == configs
+
+
+@pytest.mark.parametrize("name", ["random", "QMC", "Optuna TPE"])
+def test_a_sampler_that_goes_on_comes_through_the_whole_grid(grid: Grid, name: str) -> None:
+    trials, _ = ran(grid, PLAYERS[name], 1, 1000)
+    assert len(trials) == len(grid.configs) - 1
+
+
+def test_what_was_fastest_is_recommended_and_nothing_that_is_slower_than_as_written(grid: Grid) -> None:
+    trials, recommended = ran(grid, Random, 2, 30)
+    best = max(trials, key=lambda trial: trial.measurement.rate if trial.measurement is not None else 0.0)
+    assert recommended == best.config
+    slow = made_up_grid(worlds.World(feed=1e9), space=worlds.resolved("batch_size"))
+    only_smaller = Trial(1, Phase.SEARCH, Config(batch_size=32), "", GridReplay(slow, 0).outcome(Config(batch_size=32)))
+    replay = GridReplay(slow, 0)
+    history = History(replay.space, RATE, [*replay.trials()[:1], only_smaller])
+    assert Random(replay.space, 0).recommend(history) == BASELINE
+
+
+def test_batch_doubling_takes_the_largest_that_fits_whatever_its_rate(grid: Grid) -> None:
+    trials, recommended = ran(grid, BatchDoubling, 0, 40)
+    assert [trial.config for trial in trials] == [Config(batch_size=128), Config(batch_size=256)]
+    assert recommended == Config(batch_size=128)
+    none = made_up_grid(worlds.World(), space=worlds.resolved("workers"))
+    assert ran(none, BatchDoubling, 0, 40) == ([], BASELINE)
+
+
+def test_deepspeeds_order_is_the_batch_and_then_the_grid_beside_it() -> None:
+    """Larger batches gain 19% each where nothing waits, as far as they fit."""
+    world = worlds.World(feed=1e9, fits=256)
+    grid = made_up_grid(world, noise=0.001, space=worlds.resolved("workers", "precision", "batch_size"))
+    configs = [trial.config for trial in ran(grid, DeepSpeedOrder, 0, 40)[0]]
+    assert configs[:3] == [Config(batch_size=128), Config(batch_size=256), Config(batch_size=512)]
+    assert len(configs) > 3 and all(config["batch_size"] == 256 for config in configs[3:])
+
+
+def test_a_game_is_scored_by_what_is_true_and_by_recorded_seconds(grid: Grid) -> None:
+    played = play(grid, Random, 5, most=12, share=0.1)
+    replay = GridReplay(grid)
+    trials, _ = ran(grid, Random, 5, len(played.steps))
+    best = replay.best[1]
+    assert played.start == pytest.approx(1 / best) and played.after(0) == played.start
+    assert all(step.fraction in {replay.true_gain(config) / best for config in replay.grid.configs}
+               for step in played.steps)  # fmt: skip
+    seconds = 10.0
+    for step, trial in zip(played.steps, trials, strict=True):
+        seconds += replay.seconds(trial.config)
+        assert step.seconds == pytest.approx(seconds)
+        assert step.failed == (replay.true_gain(trial.config) == 0.0)
+    assert played.failures(40) == sum(replay.true_gain(trial.config) == 0.0 for trial in trials) > 0
+    assert len(played.steps) >= 12 and played.steps[-1].seconds >= 0.1 * replay.total_s
+
+
+def test_what_a_probe_took_is_charged_to_who_asked_for_it(grid: Grid) -> None:
+    (ours,), (others,) = play(grid, Ours, 0, most=1, share=0).steps, play(grid, Random, 0, most=1, share=0).steps
+    assert ours.seconds - 10.0 in (9.0, 14.0) and others.seconds - 10.0 in (5.0, 10.0), "four seconds of a probe"
+
+
+def test_the_figures_of_a_score() -> None:
+    steps = tuple(Step(10.0 * place, place / 40, place == 2) for place in range(1, 41))
+    ways = [Played(0.5, 2000.0, steps)] * 9 + [Played(0.5, 2000.0, ())]
+    found = score(ways)
+    assert found.after[0] == pytest.approx((0.9 * 5 / 40 + 0.05, 5 / 40))
+    assert found.within[0][0] == pytest.approx(0.9 * 10 / 40 + 0.05), "ten trials in 5% of 2000 s"
+    assert (found.failures, found.trials) == (0.9, 36.0)
+    assert ways[0].within(0.001) == 0.5
+    assert tenth(list(range(30))) == 2 and tenth([3.0]) == 3.0
+
+
+def test_the_command_writes_a_table_and_a_picture(
+    grid: Grid, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("digits", "compiled"):
+        write_grid(tmp_path / f"{name}.jsonl.gz", grid)
+    files = [str(path) for path in sorted(tmp_path.glob("*.gz"))]
+    options = ["--seeds", "2", "--jobs", "1", "--samplers", "random,batch doubling", "--out", str(tmp_path)]
+    assert samplers_on_grids.main([*files, *options]) == 0
+    text = (tmp_path / "results.md").read_text()
+    assert "**Not to be reported**: compiled, digits" in text
+    reported, others = text.split("## To develop on")
+    assert "**compiled**" in reported and "**digits**" in others and "**digits**" not in reported
+    rows = [line for line in reported.splitlines() if line.startswith(("| random", "| batch doubling"))]
+    assert len(rows) == 2 and all(row.count("|") == 11 for row in rows) and "(" in rows[0]
+    lines = ET.parse(tmp_path / "results.svg").getroot().findall("{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 2 * 2 * 2
+    assert "8 games" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert samplers_on_grids.main(["--samplers", "best of all"]) == 2
+    assert "there is no sampler 'best of all'" in capsys.readouterr().err
+    assert samplers_on_grids.main([str(tmp_path / "gone.jsonl.gz")]) == 2
+    assert "can't read" in capsys.readouterr().err
+    monkeypatch.setattr(samplers_on_grids, "FOLDER", tmp_path)
+    assert samplers_on_grids.main([]) == 2
+    assert "make grids" in capsys.readouterr().err
+
+    def absent() -> None:
+        raise ImportError("No module named 'smac'")
+
+    monkeypatch.setattr(grid_samplers, "_smac", absent)
+    assert ".[benchmark]" in missing("SMAC3") and not missing("random")

@@ -1,0 +1,204 @@
+"""Serves a recorded grid: what its trials came to, with their noise drawn anew, in the seconds that they took.
+
+Each reading of a trial is a sample of that config's turns; another trial of it would have had others. They are drawn
+with replacement from those that were recorded (the bootstrap; Efron, Annals of Statistics 7, 1979), by pairs, so that
+what the machine did for both sides of a pair stays with both. What differs from process to process isn't in one trial,
+and so is in none of these: a search can be judged by them, and the finals of a study can't.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from tuner.analysis.stats import rate_interval
+from tuner.analysis.turns import Turn, calm_pairs, gain_interval, together
+from tuner.errors import GridError
+from tuner.formatting import config_text
+from tuner.knowledge import Knowledge
+from tuner.model import (
+    BASELINE,
+    Block,
+    Config,
+    KnobReport,
+    Measurement,
+    Outcome,
+    Phase,
+    Ratio,
+    Reference,
+    Side,
+    Trial,
+    Value,
+)
+from tuner.space.resolve import ResolvedSpace
+from tuner.storage.grid import Grid, GridReading, GridRow
+from tuner.storage.grid_space import space_of
+
+Drawn = TypeVar("Drawn", Turn, tuple[Turn, Turn])
+_MOST_LOG = 700.0
+"""Above that a ratio is no number any more."""
+
+
+class GridReplay:
+    """The outcomes of one study on a grid.
+
+    With the same ``seed`` the same configs, served in any order, come to the same; a config that is served again to
+    something else, as a second trial of it would. Without a seed every reading is as it was recorded.
+    """
+
+    def __init__(self, grid: Grid, seed: int | None = None) -> None:
+        self.grid = grid
+        self.space: ResolvedSpace = space_of(grid)
+        self._rows = grid.configs
+        self._seed = seed
+        self._served: dict[Config, int] = {}
+        self._true = {config: _true_gain(row, grid.baseline) for config, row in self._rows.items()}
+
+    def outcome(self, config: Config) -> Outcome:
+        """What a trial of the config comes to. Raises ``GridError`` for one that wasn't recorded."""
+        row = self._row(config)
+        self._served[config] = self._served.get(config, 0) + 1
+        return self._outcome(row, f"{sorted(config.items())}:{self._served[config]}")
+
+    def trials(self) -> list[Trial]:
+        """What a study knows before its search: the script as written, and what a probe ran of it."""
+        trials = [Trial(0, Phase.BASELINE, BASELINE, "", self._outcome(self.grid.baseline, "baseline"))]
+        for row in self.grid.sides:
+            outcome = self._outcome(row, f"side:{row.side}")
+            trials.append(Trial(len(trials), Phase.PROBE, Config(row.config), "", outcome, side=row.side))
+        return trials
+
+    def seconds(self, config: Config) -> float:
+        """What the config's trial took. Raises as ``outcome``."""
+        return self._row(config).seconds
+
+    def true_gain(self, config: Config) -> float:
+        """The config's ratio to the script as written by all that was recorded of it; 0 where it can't work.
+
+        Raises as ``outcome``.
+        """
+        self._row(config)
+        return self._true[config]
+
+    @property
+    def best(self) -> tuple[Config, float]:
+        """The config with the highest true gain."""
+        config = max(self._true, key=lambda config: self._true[config])
+        return config, self._true[config]
+
+    @property
+    def total_s(self) -> float:
+        """What all trials of configs took together; the probe's aren't among them."""
+        return sum(row.seconds for row in self._rows.values())
+
+    def _row(self, config: Config) -> GridRow:
+        row = self._rows.get(config)
+        if row is None:
+            where = f" in {self.grid.place}" if self.grid.place else ""
+            raise GridError(
+                f"the grid{where} has no config {config_text(config)}",
+                hint="it serves what was recorded: canonical configs of its own space (tuner/storage/README.md)",
+            )
+        return row
+
+    def _outcome(self, row: GridRow, what: str) -> Outcome:
+        header = self.grid.header
+        chance = random.Random(f"{self._seed}:{what}") if self._seed is not None else None
+        reading, baseline = row.reading, self.grid.baseline.reading
+        assert baseline is not None, "a grid without it isn't read"
+        knowledge = Knowledge(
+            as_written=dict(header.as_written), framework=header.framework, unit=baseline.unit,
+            effective_batch=header.effective_batch,
+        )  # fmt: skip
+        measurement = None
+        if reading is not None:
+            measurement = _measurement(reading, row.config, baseline, chance, side=row.side)
+        return Outcome(
+            row.kind, row.reason, row.detail, measurement=measurement, knowledge=knowledge, seconds=row.seconds
+        )
+
+
+def _measurement(
+    reading: GridReading,
+    config: Mapping[str, Value],
+    baseline: GridReading,
+    chance: random.Random | None,
+    *,
+    side: Side | None,
+) -> Measurement:
+    pairs, blocks = _pairs(reading), [Turn(0, amount, seconds) for amount, seconds in reading.blocks]
+    recorded = together([own for own, _ in pairs] or blocks)
+    pairs, blocks = _drawn(pairs, chance), _drawn(blocks, chance)
+    turns = [own for own, _ in pairs] or blocks
+    interval = rate_interval([turn.amount for turn in turns], [turn.seconds for turn in turns])
+    # Without turns the machine's drift is in the rate: it is held against the script as written of that time.
+    drift = 1.0
+    if not pairs and side is None and reading.reference_rate:
+        drift = _rate(_turns(baseline)) / reading.reference_rate
+    rate, low, high = (figure * drift for figure in (interval.estimate, interval.low, interval.high))
+    steps = reading.steps_per_s * recorded.seconds / len(turns)
+    wait = reading.wait_share or 0.0
+    return Measurement(
+        rate=rate, low=low, high=high, steps_per_s=reading.steps_per_s * rate * recorded.seconds / recorded.amount,
+        unit=reading.unit,
+        blocks=tuple(Block(t.amount * drift, max(1, round(steps)), t.seconds, wait * t.seconds) for t in turns),
+        data_wait_share=reading.wait_share, peak_host_bytes=reading.host_bytes, peak_device_bytes=reading.device_bytes,
+        first_step_s=reading.first_step_s, compile_s=reading.compile_s, losses=(), steady=reading.steady,
+        cpu_s_per_sample=reading.cpu_s_per_sample, foreign_cpus=reading.foreign_cpus,
+        knobs=_reports(reading, config), compile_cache=reading.compile_cache, turns=len(pairs),
+        reference=_reference(pairs, rate),
+    )  # fmt: skip
+
+
+def _reports(reading: GridReading, config: Mapping[str, Value]) -> tuple[KnobReport, ...]:
+    return tuple(
+        KnobReport(each.knob, config.get(each.knob, ""), each.seen, each.changed, each.evidence)
+        for each in reading.knobs
+    )
+
+
+def _reference(pairs: Sequence[tuple[Turn, Turn]], rate: float) -> Reference | None:
+    found = gain_interval(pairs)
+    if found is None:
+        return None
+    low, ratio, high = (math.exp(min(end, _MOST_LOG)) for end in (found.low, found.estimate, found.high))
+    return Reference(rate / ratio, Ratio(ratio, low, high), len(pairs))
+
+
+def _pairs(reading: GridReading) -> list[tuple[Turn, Turn]]:
+    """The pairs that count."""
+    pairs = [
+        (Turn(2 * place, own, own_s, own_lost), Turn(2 * place + 1, other, other_s, other_lost))
+        for place, (own, own_s, own_lost, other, other_s, other_lost) in enumerate(reading.pairs)
+    ]
+    return calm_pairs(pairs)
+
+
+def _turns(reading: GridReading) -> list[Turn]:
+    return [own for own, _ in _pairs(reading)] or [Turn(0, amount, seconds) for amount, seconds in reading.blocks]
+
+
+def _drawn(recorded: Sequence[Drawn], chance: random.Random | None) -> list[Drawn]:
+    """So many as were recorded, each any of them."""
+    if chance is None or not recorded:
+        return list(recorded)
+    return chance.choices(recorded, k=len(recorded))
+
+
+def _rate(turns: Sequence[Turn]) -> float:
+    whole = together(turns)
+    return whole.amount / whole.seconds
+
+
+def _true_gain(row: GridRow, baseline: GridRow) -> float:
+    if not row.complete or row.reading is None or baseline.reading is None:
+        return 0.0
+    if not row.config:
+        return 1.0
+    pairs = _pairs(row.reading)
+    if pairs:
+        own, other = together([own for own, _ in pairs]), together([other for _, other in pairs])
+        return own.amount / own.seconds / (other.amount / other.seconds)
+    return _rate(_turns(row.reading)) / (row.reading.reference_rate or _rate(_turns(baseline.reading)))
