@@ -20,7 +20,7 @@ from tuner.search.feasibility import UNLIKELY, Feasibility
 from tuner.search.gain_model import GainModel, expected_excess
 from tuner.search.history import History, Proposal
 from tuner.search.seconds import TrialSeconds
-from tuner.search.tried import Indices
+from tuner.search.tried import Floats, Indices
 
 SHORTLIST = 48
 """So many of the candidates that promise most are looked at closely."""
@@ -68,7 +68,7 @@ class _Search:
         """
         indices = candidates(self._history, self._chance)
         mean, deviation = self._model.predict(indices)
-        most = ceilings(indices, self._history.tried, self._history.space.axes)
+        most = self._most(indices)
         promise = np.minimum(mean + DARING * deviation, most)
         last = (most <= self._best) | (self._likely.of(indices) < UNLIKELY)
         order = np.lexsort((-promise, last))
@@ -86,7 +86,7 @@ class _Search:
         """The one of these that isn't ruled out and whose gain is worth most per second."""
         configs, rows = list(shortlist), np.array(list(shortlist.values()), dtype=np.int64)
         likely = self._likely.of(rows)
-        room = np.maximum(ceilings(rows, self._history.tried, self._history.space.axes) - self._best, 0.0)
+        room = np.maximum(self._most(rows) - self._best, 0.0)
         drawn = np.maximum(self._model.draw(rows, self._draws, self._chance) - self._best, 0.0)
         excess = np.minimum(drawn, room).mean(axis=0)
         mean, deviation = self._model.predict(rows)
@@ -98,6 +98,12 @@ class _Search:
             return None
         why = _reason(self._history, configs[place], float(mean[place]) - self._best, float(deviation[place]))
         return Proposal(configs[place], why, math.exp(float(expected[open_to_it])))
+
+    def _most(self, indices: Indices) -> Floats:
+        """The logarithm of the most that each could gain; waits bound rates only."""
+        if not self._history.objective.is_rate:
+            return np.full(len(indices), np.inf)
+        return ceilings(indices, self._history.tried, self._history.space.axes)
 
     def _first_allowed(self, configs: Sequence[Config], order: Indices) -> int | None:
         return next((int(place) for place in order if not self._history.is_ruled_out(configs[place])), None)

@@ -62,6 +62,9 @@ class GainModel:
         self._tables = [_tables(axis) for axis in axes]
         self._factors = [tuple(_factor(table) for table in (main, alike, alike**2)) for main, alike in self._tables]
         self._tried = tried
+        # With pinned knobs the rest as written gains something, too: effects are beyond that.
+        as_written = (tried.indices == np.array([axis.as_written for axis in axes])).all(axis=1)
+        self._origin = float(tried.gains[as_written].mean()) if as_written.any() else 0.0
         self._features = self._features_of(tried.indices)
         self._choice, self._inverse, self._weights = self._fitted()
 
@@ -71,7 +74,7 @@ class GainModel:
         cross = self._covariance(features, self._features, self._choice)
         prior = self._variance(features)
         known = np.einsum("ij,ij->i", cross @ self._inverse, cross)
-        return cross @ self._weights, np.sqrt(np.maximum(prior - known, 1e-12))
+        return self._origin + cross @ self._weights, np.sqrt(np.maximum(prior - known, 1e-12))
 
     def draw(self, configs: Indices, count: int, chance: np.random.Generator) -> Floats:
         """So many joint draws (rows) of the logarithms of the configs' gains (columns)."""
@@ -81,7 +84,7 @@ class GainModel:
         values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
         normal = chance.standard_normal((count, len(configs)))
         drawn = (normal * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-        return np.asarray(cross @ self._weights + drawn, dtype=np.float64)
+        return np.asarray(self._origin + cross @ self._weights + drawn, dtype=np.float64)
 
     def _features_of(self, configs: Indices) -> _Features:
         parts = [
@@ -105,7 +108,7 @@ class GainModel:
 
     def _fitted(self) -> tuple[_Choice, Floats, Floats]:
         """The choice under which the trials are most likely, the inverse of their covariance, and their weights."""
-        gains, noise = self._tried.gains, self._tried.noise**2
+        gains, noise = self._tried.gains - self._origin, self._tried.noise**2
         first = self._features.first(CHOSEN_BY)
         best: tuple[float, _Choice] | None = None
         for size, pairs in itertools.product(SIZES, PAIRS):

@@ -116,7 +116,8 @@ class _Walk:
 
     def _is_starved(self) -> bool:
         """Whether the loop does little but wait for data that could be turned: no compute knob would show a gain."""
-        return self._wait >= STARVED and any(axis.knob.loader for axis in self._history.axes)
+        is_rate = self._history.objective.is_rate
+        return is_rate and self._wait >= STARVED and any(axis.knob.loader for axis in self._history.axes)
 
     def _is_overhead_bound(self) -> bool:
         return self._history.bottleneck is not None and self._history.bottleneck.bound is Bound.OVERHEAD

@@ -66,6 +66,19 @@ def test_pairs_count_once_data_support_them() -> None:
     assert before < 0.4 and after > 0.5
 
 
+def test_effects_are_beyond_what_pinned_knobs_gain() -> None:
+    space = worlds.resolved(precision="bf16")
+    rates = {Config(precision="bf16"): 200.0, Config(precision="bf16", layout=True): 230.0}
+    trials = [Trial(n, Phase.SEARCH, config, "", worlds.measured(rates[config])) for n, config in enumerate(rates, 1)]
+    baseline = Trial(0, Phase.BASELINE, Config(), "", worlds.measured(100.0))
+    model = GainModel(space.axes, History(space, worlds.OBJECTIVE, [baseline, *trials]).tried)
+    configs = [list(space.indices_of(config).values()) for config in (*rates, Config(precision="bf16", workers=4))]
+    mean, _ = model.predict(np.array(configs, dtype=np.int64))
+    assert mean[0] == mean[2] == np.float64(math.log(2.0))
+    assert abs(mean[1] - math.log(2.3)) < 0.02
+    assert np.allclose(model.draw(np.array(configs), 500, np.random.default_rng(0))[:, 0], math.log(2.0))
+
+
 def test_draws_are_those_of_the_prediction() -> None:
     model = GainModel(SPACE.axes, history_of([planted(Config(precision="bf16"))]).tried)
     configs = rows(Config(precision="bf16"), Config(compile="max"), Config(compile="max", workers=1))

@@ -9,6 +9,7 @@ from support import worlds
 
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Rotated, Side, Trial
+from tuner.objective import Objective
 from tuner.search.history import History
 from tuner.search.structured import MOST_VISITS, StructuredSampler
 
@@ -66,6 +67,20 @@ def test_no_compute_knob_gets_a_trial_while_the_loop_waits_for_its_loader() -> N
     trials = walked(lambda config: worlds.measured(100.0 + len(config), 0.95))
     assert configs(trials)
     assert all({*config} <= {"workers", "prefetch"} for config in configs(trials))
+
+
+def test_what_is_bought_may_be_no_rate_and_then_no_wait_hides_what_computing_brings() -> None:
+    objective = Objective("memory", "bytes", False, lambda measurement: 1e9 / measurement.rate)
+    history = History(
+        worlds.resolved("workers", "precision"), objective,
+        [
+            Trial(0, Phase.BASELINE, BASELINE, "", worlds.measured(100.0, 0.95)),
+            *(Trial(n, Phase.SEARCH, Config(workers=w), "", worlds.measured(90.0, 0.95)) for n, w in ((1, 1), (2, 2))),
+        ],
+    )  # fmt: skip
+    assert not objective.is_rate
+    proposal = StructuredSampler().propose(history)
+    assert proposal is not None and "precision" in proposal.config
 
 
 def test_where_the_data_cannot_be_turned_compute_knobs_are_tried_all_the_same() -> None:
