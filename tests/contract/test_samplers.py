@@ -12,6 +12,7 @@ from search_spaces.torch import SPACE as TORCH
 from tuner.devices.cpu import cpu_device
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.history import History, Sampler
 from tuner.search.structured import StructuredSampler
@@ -22,7 +23,8 @@ from tuner.space.resolve import ResolvedSpace, resolve
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "structured": StructuredSampler,
     "tpe": lambda: TpeSampler(seed=1),
-    "chain": lambda: Chain(StructuredSampler(), TpeSampler(seed=1)),
+    "additive": lambda: AdditiveSampler(seed=1),
+    "chain": lambda: Chain(StructuredSampler(), AdditiveSampler(seed=1), TpeSampler(seed=1)),
 }
 
 

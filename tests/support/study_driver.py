@@ -26,6 +26,7 @@ from tuner.model import Config, Outcome, Script, Trial
 from tuner.runner.process import ProcessRunner
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Limits, Runner
+from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
@@ -76,7 +77,7 @@ def main() -> None:
                 notes.write(f"{event.text}\n")
 
     try:
-        sampler = Chain(StructuredSampler(), TpeSampler(0))
+        sampler = Chain(StructuredSampler(), AdditiveSampler(0), TpeSampler(0))
         result = run_study(plan, runner, sampler, tell, threading.Event())
     except AutotuneError as error:
         print(f"{error.slug}: {error.message} | {error.hint}")

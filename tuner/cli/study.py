@@ -23,6 +23,7 @@ from tuner.progress import view_for
 from tuner.report.summary import summary
 from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
+from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
@@ -97,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_targets(plan.folder, EXPORTERS)
     stop = threading.Event()
     with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
-        result = run_study(plan, ProcessRunner(), Chain(StructuredSampler(), TpeSampler(plan.seed)), view, stop)
+        sampler = Chain(StructuredSampler(), AdditiveSampler(plan.seed), TpeSampler(plan.seed))
+        result = run_study(plan, ProcessRunner(), sampler, view, stop)
     files = write_files(result, EXPORTERS)
     print(summary(result, files, files.get(PROFILE.name, "")), end="")
     if result.interrupted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
@@ -12,11 +13,12 @@ from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
 from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of
+from tuner.search.tried import Tried, tried
+from tuner.search.twins import Twins
+from tuner.search.waiting import WAITING
 from tuner.space.resolve import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
-WAITING = 0.06
-"""A loop that waits less than this share of its time gains nothing worth having from its loader."""
 IDLE_SHARE = 0.5
 """Where so large a share of the cores is left idle while a loop waits for its data, its workers wait as well."""
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
@@ -26,10 +28,15 @@ KILLED = frozenset({"signal-kill", "worker-killed"})
 
 @dataclass(frozen=True)
 class Proposal:
-    """A config to try, in its canonical form. ``why`` says in a few words what it is tried for, for people."""
+    """A config to try, in its canonical form. ``why`` says in a line what it is tried for, for people.
+
+    ``expected``: the gain over the best config so far that its trial is expected to bring (1.02 for 2%; never below 1),
+    None from a sampler that forecasts none.
+    """
 
     config: Config
     why: str
+    expected: float | None = None
 
 
 class Sampler(Protocol):
@@ -63,6 +70,7 @@ class History:
         self._track = BaselineTrack(every_trial, objective)
         finished = [t for t in every_trial if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
         self.trials: Sequence[Trial] = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
+        self._indices: dict[int, tuple[int, ...] | None] = {}
         self._by_config: dict[Config, Trial] = {t.config: t for t in self.trials}
         self.without_effect = self._without_effect()
         self._bad_values = self._values_that_fail_alone()
@@ -73,7 +81,17 @@ class History:
         self._leaves_out = may_leave_out(every_trial, space.cores)
         self.axes: tuple[Axis, ...] = tuple(a for a in space.axes if a.knob.name not in self.without_effect)
 
-    @property
+    @cached_property
+    def tried(self) -> Tried:
+        """The trials that have a gain, as arrays."""
+        return tried(self.space, self.trials, self.indices_of, self.gain, self.bottleneck)
+
+    @cached_property
+    def twins(self) -> Twins:
+        """Which configs tell no more than tried ones."""
+        return Twins(self.space, self.tried, self.ranking)
+
+    @cached_property
     def best(self) -> Trial | None:
         """The trial with the highest gain so far, None where none has any."""
         return self._track.best_of(self.trials)
@@ -81,6 +99,15 @@ class History:
     def gain(self, trial: Trial) -> float | None:
         """The trial's ratio to the baseline at that time, above 1 for better; None where it has no score."""
         return self._track.gain(trial)
+
+    def indices_of(self, trial: Trial) -> tuple[int, ...] | None:
+        """The trial's place on each axis of the space, in their order; None off the axes."""
+        if trial.number not in self._indices:
+            try:
+                self._indices[trial.number] = tuple(self.space.indices_of(trial.config).values())
+            except ValueError:
+                self._indices[trial.number] = None
+        return self._indices[trial.number]
 
     def find(self, config: Mapping[str, Value]) -> Trial | None:
         """The trial that ran this config or one that means the same, None where there is none."""

@@ -1,31 +1,41 @@
 """One knob at a time, on top of the best so far: what a person with a stopwatch would try first.
 
-On a synthetic model of this problem such a start had a third to a sixth of TPE's regret at 20 trials. Loader knobs
-are skipped while the loop doesn't wait for its loader, or a probe showed that its wait costs nothing, and not where it
-showed that data take time from computing; compute knobs are judged by the rate without that wait. Where steps cost more
-than their samples, larger batches come first and smaller ones never; compilers stay late all the same, since each later
-trial pays for them again.
+On a synthetic model of this problem such a start had a third to a sixth of TPE's regret at 20 trials. What holds the
+loop up comes first, and is looked at again whenever that moves: loader knobs while the loop waits for its data, compute
+knobs while it computes. Loader knobs are left out while the wait is short, or a probe showed that it costs nothing;
+compute knobs are judged by the rate without the wait, and get no trial while hardly anything but the wait shows. Where
+steps cost more than their samples, larger batches come first and smaller ones never; compilers stay late all the same,
+since each later trial pays for them again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
+from tuner.formatting import config_text
 from tuner.model import BASELINE, Config, Trial, Value
-from tuner.search.history import WAITING, History, Proposal
+from tuner.search.history import History, Proposal
 from tuner.search.rotation import worth_a_trial
+from tuner.search.waiting import STARVED, WAITING, costly_wait, sees_wait, whole_wait
 from tuner.space.resolve import Axis
 
 TRIED_FIRST = 3
 """So many configs of a rotation get trials before the walk begins."""
 CLIMB_ON = 0.98
 """An ordered knob is followed while it doesn't lose more than noise."""
+MOVED_UP = 0.1
+"""A loop that waits by so much more of its time than when a loader knob was left has its loader looked at again."""
+MOVED_DOWN = 0.3
+"""One that waits by so much less than when a compute knob was tried shows what that knob brings, and did not then."""
+MOST_VISITS = 4
+"""Of one knob: noise may move the bottleneck to and fro for ever."""
 
 
 class StructuredSampler:
-    """Walks through the knobs in the space's order, late ones last, each from the incumbent's value."""
+    """Walks through the knobs in the bottleneck's order, late ones last, each from the incumbent's value."""
 
     def propose(self, history: History) -> Proposal | None:
         """The first step of the walk that has no trial yet."""
@@ -41,30 +51,37 @@ class _Walk:
     def __init__(self, history: History, start: Trial) -> None:
         self._history = history
         self._incumbent = start
+        self._left_at: dict[str, float] = {}
+        """Knob → the wait by which it is told whether the bottleneck has moved since its last visit."""
+        self._visits: Counter[str] = Counter()
 
     def steps(self) -> Iterator[Proposal]:
         """The configs to try; whoever takes one must come back with its trial in a new history."""
         yield from self._ranked_first()
-        axes = self._history.axes
-        for axis in sorted(axes, key=self._turn):
-            if axis.knob.loader and not (self._data_cost_time() or self._has_turned_loader()):
-                continue
-            if axis.knob.needs is not None and not axis.knob.needs(self._complete()):
-                continue
-            yield from self._climb(axis) if axis.knob.ordered else self._try_all(axis)
+        while (axis := self._next_axis()) is not None:
+            before, why = self._wait, self._reason(axis)
+            yield from self._climb(axis, why) if axis.knob.ordered else self._try_all(axis, why)
+            # A loader is left at the wait that it couldn't relieve; what computing gained was judged at the one before.
+            self._left_at[axis.knob.name] = self._wait if axis.knob.loader else before
+            self._visits[axis.knob.name] += 1
 
     def _ranked_first(self) -> Iterator[Proposal]:
-        """What a rotation ranks highest, each in a trial of its own: the walk goes on from the best of them."""
-        ranking = self._history.ranking
+        """What a rotation ranks highest, each in a trial of its own: the walk goes on from the best of them.
+
+        One that is as fast as a tried one by the same rotation tells nothing new.
+        """
+        history, tried = self._history, list[Config]()
         # What is known to fail by now takes no other's place, nor is another measured by it.
-        known = {config: each for config, each in ranking.items() if not self._fails(config)}
+        known = {config: each for config, each in history.ranking.items() if not self._fails(config)}
         for config in worth_a_trial(known, WORTH_HAVING, TRIED_FIRST):
-            trial = self._history.find(config)
+            trial = history.find(config)
             if trial is None:
-                place = list(ranking).index(config) + 1
-                yield Proposal(config, f"number {place} of {len(ranking)} configs in one process")
+                if not any(history.twins.are_twins(config, t) for t in tried):
+                    place = list(history.ranking).index(config) + 1
+                    yield Proposal(config, f"number {place} of {len(history.ranking)} configs in one process")
                 continue
-            own, other = self._history.gain(trial), self._history.gain(self._incumbent)
+            tried.append(config)
+            own, other = history.gain(trial), history.gain(self._incumbent)
             if own is not None and other is not None and own / other > WORTH_HAVING:
                 self._incumbent = trial
 
@@ -72,23 +89,73 @@ class _Walk:
         trial = self._history.find(config)
         return self._history.is_ruled_out(config) if trial is None else self._history.gain(trial) is None
 
+    def _next_axis(self) -> Axis | None:
+        """The axis to turn next: what the bottleneck asks for first; of one turn in the space's order."""
+        due = [axis for axis in self._history.axes if self._is_due(axis)]
+        return min(due, key=self._turn, default=None)
+
     def _turn(self, axis: Axis) -> int:
-        """When an axis is tried; those of one turn in the space's order."""
         if self._is_overhead_bound() and axis.knob.name == BATCH and axis.as_written < len(axis.values) - 1:
             return 0
-        return 2 if axis.knob.late else 1
+        if axis.knob.late:
+            return 4
+        if not axis.knob.loader:
+            return 2
+        if not self._knows_wait():
+            return 2
+        return 1 if max(self._wait, self._saved_share()) >= INPUT_SHARE else 3
+
+    def _is_due(self, axis: Axis) -> bool:
+        """Whether turning the knob could show anything now, and hasn't shown it before."""
+        if axis.knob.needs is not None and not axis.knob.needs(self._complete()):
+            return False
+        left_at = self._left_at.get(axis.knob.name)
+        if axis.knob.loader:
+            if left_at is None:
+                return self._data_cost_time() or self._has_turned_loader()
+            moved = self._wait >= max(WAITING, left_at + MOVED_UP)
+        else:
+            if self._is_starved() and not axis.knob.own:
+                return False
+            moved = left_at is None or self._wait <= left_at - MOVED_DOWN
+        return moved and self._visits[axis.knob.name] < MOST_VISITS
+
+    def _is_starved(self) -> bool:
+        """Whether the loop does little but wait for data that could be turned: no compute knob would show a gain."""
+        is_rate = self._history.objective.is_rate
+        return is_rate and self._wait >= STARVED and any(axis.knob.loader for axis in self._history.axes)
 
     def _is_overhead_bound(self) -> bool:
         return self._history.bottleneck is not None and self._history.bottleneck.bound is Bound.OVERHEAD
 
-    def _try_all(self, axis: Axis) -> Iterator[Proposal]:
+    def _reason(self, axis: Axis) -> str:
+        """What the knob is, and the diagnostic that led to it."""
+        meaning, wait = axis.knob.meaning, self._wait
+        bottleneck = self._history.bottleneck
+        if self._turn(axis) == 0 and bottleneck is not None and bottleneck.overhead_share is not None:
+            return f"{meaning}: {bottleneck.overhead_share:.0%} of a step doesn't grow with its batch"
+        if not self._knows_wait():
+            return meaning
+        if axis.knob.loader:
+            again = ", more than when this was tried" if axis.knob.name in self._left_at else ""
+            if wait >= WAITING:
+                return f"{meaning}: the loop waits {wait:.0%} of its time for data{again}"
+            if self._saved_share() >= INPUT_SHARE and not self._has_turned_loader():
+                return f"{meaning}: one kept batch would save {self._saved_share():.0%} of the time"
+            return f"{meaning}: goes with {config_text(self._turned_loader())}"
+        if wait >= WAITING:
+            return f"{meaning}: judged without the {wait:.0%} of the time that the loop waits for data"
+        again = ", and waited when this was tried" if axis.knob.name in self._left_at else ""
+        return f"{meaning}: the loop computes {1 - wait:.0%} of its time{again}"
+
+    def _try_all(self, axis: Axis, why: str) -> Iterator[Proposal]:
         for place, value in enumerate(axis.values):
             # A value is taken back by a trial only where a rotation hasn't ranked the config without it.
             if place == axis.as_written and self._with(axis, value) in self._history.ranking:
                 continue
-            yield from self._attempt(axis, value)
+            yield from self._attempt(axis, value, why)
 
-    def _climb(self, axis: Axis) -> Iterator[Proposal]:
+    def _climb(self, axis: Axis, why: str) -> Iterator[Proposal]:
         """Up from the incumbent's value while that doesn't lose; down where up brought nothing."""
         start = axis.values.index(self._complete()[axis.knob.name])
         before = self._incumbent
@@ -97,7 +164,7 @@ class _Walk:
             reference = self._incumbent
             losses = 0
             for value in values:
-                yield from self._attempt(axis, value)
+                yield from self._attempt(axis, value, why)
                 trial = self._history.find(self._with(axis, value))
                 if trial is None:
                     break
@@ -111,15 +178,16 @@ class _Walk:
             if self._incumbent is not before:
                 return
 
-    def _attempt(self, axis: Axis, value: Value) -> Iterator[Proposal]:
+    def _attempt(self, axis: Axis, value: Value, why: str) -> Iterator[Proposal]:
         """One value of a knob on top of the incumbent, which it replaces where it is better."""
         config = self._with(axis, value)
-        trial = self._history.find(config)
+        history = self._history
+        trial = history.find(config)
         if trial is None:
-            outranked = self._history.is_outranked(config, self._incumbent.config)
-            if outranked or self._history.is_ruled_out(config):
+            if history.is_ruled_out(config) or history.is_outranked(config, self._incumbent.config):
                 return
-            yield Proposal(config, axis.knob.meaning)
+            if not history.twins.are_twins(config, self._incumbent.config):
+                yield Proposal(config, why)
             return
         if self._gain(axis, trial, self._incumbent) > WORTH_HAVING:
             self._incumbent = trial
@@ -135,37 +203,34 @@ class _Walk:
             return 0.0
         whole = own / other
         by_whole = axis.knob.loader or axis.knob.own or not self._history.objective.maximize
-        if by_whole or _wait(reference) < WAITING or not _sees_wait(trial):
+        if by_whole or whole_wait(reference) < WAITING or not sees_wait(trial):
             return whole
         # What computing gains is hidden behind the wait for now; it must not cost anything in return.
-        return whole * (1 - _wait(reference)) / (1 - _wait(trial)) if whole > CLIMB_ON else whole
+        return whole * (1 - whole_wait(reference)) / (1 - whole_wait(trial)) if whole > CLIMB_ON else whole
 
     def _complete(self) -> dict[str, Value]:
         return self._history.space.complete(self._incumbent.config)
 
-    def _data_cost_time(self) -> bool:
-        """Whether a loader could bring anything: the loop waits for its data, or a kept batch was faster by far.
+    @property
+    def _wait(self) -> float:
+        """Of the incumbent, as far as it costs anything."""
+        return costly_wait(self._incumbent, self._history.bottleneck)
 
-        What the script as written waits at no cost, while its device computes on, doesn't count.
-        """
+    def _knows_wait(self) -> bool:
         bottleneck = self._history.bottleneck
-        if bottleneck is not None and bottleneck.saved_share >= INPUT_SHARE:
-            return True
-        if not _sees_wait(self._incumbent) and (bottleneck is None or bottleneck.compute is None):
-            return True  # nothing tells
-        hidden = bottleneck.wait_share if bottleneck is not None and bottleneck.hides_its_wait else None
-        return _wait(self._incumbent) - (hidden or 0.0) >= WAITING
+        return sees_wait(self._incumbent) or (bottleneck is not None and bottleneck.compute is not None)
+
+    def _saved_share(self) -> float:
+        return self._history.bottleneck.saved_share if self._history.bottleneck is not None else 0.0
+
+    def _data_cost_time(self) -> bool:
+        """Whether a loader could bring anything: the loop waits for its data, or a kept batch was faster by far."""
+        return not self._knows_wait() or self._saved_share() >= INPUT_SHARE or self._wait >= WAITING
 
     def _has_turned_loader(self) -> bool:
+        return bool(self._turned_loader())
+
+    def _turned_loader(self) -> Config:
         loader = {axis.knob.name for axis in self._history.axes if axis.knob.loader}
-        return not loader.isdisjoint(self._history.turned(self._incumbent.config))
-
-
-def _wait(trial: Trial) -> float:
-    measurement = trial.outcome.measurement if trial.outcome is not None else None
-    return min(0.99, measurement.data_wait_share or 0.0) if measurement is not None else 0.0
-
-
-def _sees_wait(trial: Trial) -> bool:
-    measurement = trial.outcome.measurement if trial.outcome is not None else None
-    return measurement is not None and measurement.data_wait_share is not None
+        turned = self._history.turned(self._incumbent.config)
+        return Config({name: value for name, value in turned.items() if name in loader})

@@ -31,6 +31,8 @@ LARGEST_SHARE_FOUND = 0.7
 """Of the budget is kept for more than the fewest rounds of the finals at most."""
 FEWEST_ROUNDS = 3
 """Finals of fewer rounds prove nothing."""
+ADDED_ROUNDS = 1.5
+"""Undecided finals are given so many times the rounds that they were planned with."""
 HOPE = 0.75
 """With that share left of what a proof is foreseen to take it is tried by turns: nothing else would use the time, what
 is foreseen is rather too long, and the last round may end with fewer turns."""
@@ -238,6 +240,21 @@ class StudyTime:
         if not self.by_turns or len(known) < FEWEST_TOLD or (gain or 1.0) < LARGE:
             return usual
         return rounds_to_tell(APART * statistics.median(known), usual, self.plan.most_rounds) or self.plan.most_rounds
+
+    def proof_is_worth_more(self, expected: float) -> bool:
+        """Whether the seconds of a trial that is expected to gain so much more are better kept for the proof.
+
+        That is so where the finals may need them, with the rounds that are added while they are undecided, and bring
+        the gain that was found at a higher rate than the search another one. A gain that isn't proven is none.
+        """
+        track = BaselineTrack(self.trials, self.plan.objective)
+        best = track.best_of(searched(self.trials))
+        gain = track.gain(best)
+        if self.left_s is None or best is None or gain is None or gain <= 1.0:
+            return False
+        proof_s = self.proof_s(best.config, rounds=max(self.rounds_to_tell(), FEWEST_ROUNDS))
+        is_scarce = self.left_s - self.trial_s() < ADDED_ROUNDS * proof_s
+        return is_scarce and math.log(expected) / self.trial_s() < math.log(gain) / proof_s
 
     def search_s(self) -> float | None:
         """Left for searching, beside what is kept for the proof; None without a budget."""

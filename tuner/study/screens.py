@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened, is_settled, judge, metrics_in, untold
@@ -13,6 +13,8 @@ from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
 from tuner.formatting import config_text
 from tuner.model import BASELINE, Config, Phase, Trial
+from tuner.search.history import History
+from tuner.search.twins import tells_no_more
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
 from tuner.study.budget import FEWEST_ROUNDS
@@ -26,27 +28,53 @@ CANDIDATES = 3
 def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     """Screens the best trials, and sets ``study.screened`` and ``study.fit``. Returns the candidates, best first.
 
-    The screens go on until as many candidates are fit as the finals take; those that need none are fit without. Raises
-    as ``StudyContext.execute``. A candidate for which there was no time, with the fewest rounds of the finals that have
-    to follow, has no screen; neither have those after one that showed screens to tell nothing of this script.
+    The screens go on until as many candidates are fit as the finals take; those that need none are fit without, and a
+    near-twin of a better one that is fit is passed over. Raises as ``StudyContext.execute``. A candidate for which
+    there was no time, with the fewest rounds of the finals that have to follow, has no screen; neither have those after
+    one that showed screens to tell nothing of this script.
     """
     plan = study.plan
     stored = study.repository.finals(study.record.id)
     going_on = tuple(stored["candidates"]) if stored and stored["after"] == len(study.searched) else ()
     candidates = choose_candidates(study.trials, plan.objective, len(study.trials), going_on=going_on)
-    study.screened = tuple(_screens(study, candidates))
+    told = _told_by_better(study, going_on)
+    study.screened = tuple(_screens(study, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
-    study.fit = tuple(t for t in candidates if not study.time.needs_screen(t.config) or t.config in passed)
+    fit: list[Trial] = []
+    for trial in candidates:
+        is_fit = not study.time.needs_screen(trial.config) or trial.config in passed
+        if is_fit and not told(trial, [one.config for one in fit]):
+            fit.append(trial)
+    study.fit = tuple(fit)
     return candidates
 
 
-def _screens(study: StudyContext, candidates: Sequence[Trial]) -> list[Screened]:
+def _told_by_better(study: StudyContext, going_on: tuple[int, ...]) -> Callable[[Trial, Sequence[Config]], bool]:
+    """Whether a candidate is a near-twin of one of these better ones, which is proven in its place.
+
+    Those that finals have begun with stay in them: versions before this one let near-twins in.
+    """
+    assert study.space is not None
+    twins = History(study.space, study.plan.objective, study.trials).twins
+    tiers = {knob.name: knob.tier for knob in study.space.space.knobs}
+
+    def told(trial: Trial, better: Sequence[Config]) -> bool:
+        return trial.number not in going_on and tells_no_more(trial.config, better, twins, tiers)
+
+    return told
+
+
+def _screens(
+    study: StudyContext, candidates: Sequence[Trial], told: Callable[[Trial, Sequence[Config]], bool]
+) -> list[Screened]:
     screened: list[Screened] = []
     fit: list[Config] = []
     unscreened = False
     for trial in candidates:
         if len(fit) >= study.plan.finalists:
             break
+        if told(trial, fit):
+            continue
         if not study.time.needs_screen(trial.config):
             fit.append(trial.config)
             continue

@@ -18,6 +18,9 @@ from tuner.study.search_space import widen_space
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
 
+CALM = 3
+"""So many trials in a row must have brought no gain before the search ends since none is expected."""
+
 
 def search(study: StudyContext, sampler: Sampler) -> str:
     """Runs trials until a bound is reached, and says which. Raises as ``StudyContext.execute``.
@@ -45,6 +48,9 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         proposal = sampler.propose(history)
         if proposal is None:
             return "every config worth a trial has been tried"
+        enough = _is_enough(study, proposal)
+        if enough:
+            return enough
         if after_a_pause or _since_baseline(study) >= plan.anchor_every:
             after_a_pause = False
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
@@ -100,6 +106,21 @@ def _is_over(study: StudyContext, space: ResolvedSpace) -> str:
         return f"the last {MANY_FAILURES} configs failed"
     if plan.patience is not None and _since_gain(study) >= plan.patience:
         return f"{plan.patience} trials in a row brought no gain"
+    return ""
+
+
+def _is_enough(study: StudyContext, proposal: Proposal) -> str:
+    """Why the search ends for the proof though a config is left, by what it is expected to gain; or "".
+
+    Only a sampler that forecasts gains ends it, and so never the walk.
+    """
+    expected = proposal.expected
+    if expected is None:
+        return ""
+    if expected < WORTH_HAVING and _since_gain(study) >= CALM:
+        return f"no config left is expected to be {WORTH_HAVING - 1:.0%} faster than the best ({expected:.3f}x at most)"
+    if study.time.proof_is_worth_more(expected):
+        return f"the time left is worth more for the proof than for another {expected:.3f}x"
     return ""
 
 

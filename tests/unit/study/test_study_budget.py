@@ -160,7 +160,8 @@ def test_candidates_are_dropped_before_the_finals_are_given_up(tmp_path: Path) -
 
     def slower(config: Config) -> Outcome:
         turns.append(config)
-        rate = 100.0 * (2.0 if "precision" in config else 1.0) * (1.0 + 0.1 * (len(config) > 0))
+        precision = {"bf16": 2.0, "fp16": 1.8}.get(str(config.get("precision")), 1.0)
+        rate = 100.0 * precision * (1.0 + 0.1 * len(config))
         return outcome_in(10.0 if len(turns) <= 4 else 25.0, worlds.measured(rate))
 
     result, events = study(tmp_path, slower, trials=4, finalists=3, budget_s=300.0, selection=("precision", "compile"))

@@ -1,0 +1,166 @@
+"""The model sampler: what it proposes, in which order, at what price, and what it expects of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import worlds
+from support.loops import Loop
+from support.plays import play
+
+from tuner.model import BASELINE, Config, Outcome, Phase, Trial
+from tuner.search.additive import AdditiveSampler
+from tuner.search.candidates import ENUMERATED, candidates
+from tuner.search.ceilings import LEEWAY, ceilings
+from tuner.search.chain import Chain
+from tuner.search.feasibility import UNLIKELY, Feasibility
+from tuner.search.history import History, Proposal
+from tuner.search.seconds import TrialSeconds
+from tuner.search.structured import StructuredSampler
+from tuner.search.tpe import TpeSampler
+from tuner.search.tried import Indices
+from tuner.space.resolve import ResolvedSpace
+
+SPACE = worlds.resolved()
+BF16, W4 = Config(precision="bf16"), Config(workers=4)
+
+
+def history_of(outcomes: Mapping[Config, Outcome], space: ResolvedSpace = SPACE) -> History:
+    phases = {BASELINE: Phase.BASELINE}
+    return History(
+        space, worlds.OBJECTIVE,
+        [
+            Trial(number, phases.get(config, Phase.SEARCH), config, "", outcome)
+            for number, (config, outcome) in enumerate(outcomes.items())
+        ],
+    )  # fmt: skip
+
+
+def rows(configs: Iterable[Mapping[str, object]], space: ResolvedSpace = SPACE) -> Indices:
+    return np.array([list(space.indices_of(Config(config)).values()) for config in configs], dtype=np.int64)  # type: ignore[arg-type]
+
+
+def proposed(history: History, seed: int = 0) -> Proposal:
+    proposal = AdditiveSampler(seed).propose(history)
+    assert proposal is not None
+    return proposal
+
+
+def test_what_gained_alone_is_tried_together_and_says_so() -> None:
+    space = worlds.resolved("precision", "layout", "compile")
+    alone = {BASELINE: 100.0, BF16: 150.0, Config(layout=True): 130.0, Config(compile="max"): 80.0,
+             Config(compile="default"): 80.0, Config(precision="fp16"): 90.0}  # fmt: skip
+    history = history_of({config: worlds.measured(rate) for config, rate in alone.items()}, space)
+    proposal = proposed(history)
+    assert proposal.config == {"precision": "bf16", "layout": True}
+    assert proposal.why.startswith("layout=true on top of trial 1: expected 1.")
+    assert proposal.why.endswith("by what each gained elsewhere")
+    assert proposal.expected is not None and 1.05 < proposal.expected < 1.4
+
+
+def test_nothing_is_expected_once_everything_near_the_best_was_tried() -> None:
+    loop = Loop(3)
+    found = play(Chain(StructuredSampler(), AdditiveSampler(3)), loop, 40)
+    forecasts = [expected for expected in found.expected if expected is not None]
+    assert all(expected >= 1.0 for expected in forecasts)
+    assert max(forecasts[:3]) > 1.01 and max(forecasts[-3:]) < 1.01
+
+
+def test_the_same_history_and_seed_make_the_same_proposal() -> None:
+    history = history_of({BASELINE: worlds.measured(100.0), BF16: worlds.measured(150.0)})
+    again = history_of({BASELINE: worlds.measured(100.0), BF16: worlds.measured(150.0)})
+    assert proposed(history, 1) == proposed(again, 1)
+    assert len({proposed(history, seed).config for seed in range(8)}) > 1
+
+
+def test_a_config_that_cannot_show_a_gain_beside_the_wait_comes_last() -> None:
+    """The loop waits for 95% of its time with four workers: computing faster gains 5% of nothing."""
+    space = worlds.resolved("workers", "precision")
+    history = history_of({BASELINE: worlds.measured(100.0, 0.99), W4: worlds.measured(300.0, 0.995)}, space)
+    order = []
+    while (proposal := AdditiveSampler(0).propose(history)) is not None:
+        order.append(proposal.config)
+        before = {trial.config: trial.outcome for trial in history.trials if trial.outcome is not None}
+        history = history_of({**before, proposal.config: worlds.measured(299.0, 0.995)}, space)
+    assert len(order) == 13, "all of them come in the end"
+    assert not any("precision" in config and "workers" not in config for config in order[:3])
+
+
+def test_a_ceiling_is_what_the_wait_of_a_trial_beside_it_leaves() -> None:
+    outcomes = {BASELINE: worlds.measured(100.0, 0.5), BF16: worlds.measured(120.0, 0.8)}
+    history = history_of(outcomes)
+    found = ceilings(
+        rows([W4, {"layout": True}, {"workers": 4, "precision": "bf16"}, {"workers": 4, "layout": True}]),
+        history.tried, SPACE.axes,
+    )  # fmt: skip
+    assert found[0] == pytest.approx(math.log(2.0) + LEEWAY), "a loader can save all of the wait"
+    assert found[1] == pytest.approx(math.log(1.2 / 0.8) + LEEWAY), "what computes can't but wait as long"
+    assert found[2] == pytest.approx(math.log(1.2 / 0.2) + LEEWAY)
+    assert found[3] == math.inf, "no trial is so close"
+
+
+def test_a_value_that_failed_in_company_is_unlikely_to_work_and_one_that_worked_is_not() -> None:
+    failed = Config(precision="fp16", layout=True)
+    history = history_of({
+        BASELINE: worlds.measured(100.0), Config(layout=True): worlds.measured(110.0), failed: worlds.infeasible("nan"),
+    })  # fmt: skip
+    likely = Feasibility(history).of(rows([{"precision": "fp16"}, {"layout": True}, {"precision": "bf16"}]))
+    assert likely[0] < UNLIKELY < 0.6 < likely[1] < likely[2] == 1.0
+
+
+def test_memory_that_ran_out_is_blamed_on_the_batch_and_on_all_larger_ones() -> None:
+    failed = Config(precision="bf16", batch_size=256)
+    history = history_of({BASELINE: worlds.measured(100.0), failed: worlds.infeasible("device-oom")})
+    sizes = [{"batch_size": size} for size in (128, 256, 512)]
+    likely = Feasibility(history).of(rows([*sizes, {"precision": "bf16"}]))
+    assert likely[0] == likely[3] == 1.0 and likely[1] == likely[2] < 0.6
+    assert likely[1] > UNLIKELY, "something else may take less, and deserves a trial"
+
+
+def test_a_trial_that_compiles_costs_what_such_trials_took() -> None:
+    slow = replace(worlds.measured(100.0), seconds=70.0)
+    history = history_of({BASELINE: worlds.measured(100.0), BF16: worlds.measured(100.0), Config(compile="max"): slow})
+    seconds = TrialSeconds(history).of(rows([W4, {"compile": "max", "workers": 4}, {"compile": "default"}]))
+    assert list(seconds) == [10.0, 70.0, 20.0]
+
+
+def test_a_small_space_is_looked_at_as_a_whole_and_a_large_one_around_its_best() -> None:
+    history = history_of({BASELINE: worlds.measured(100.0), BF16: worlds.measured(150.0)})
+    found = candidates(history, np.random.default_rng(0))
+    assert len(found) == SPACE.size <= ENUMERATED
+    loop = Loop(0)
+    large = History(loop.space, loop.objective, [Trial(0, Phase.BASELINE, BASELINE, "", loop.outcome(BASELINE))])
+    assert loop.space.size > ENUMERATED
+    found = candidates(large, np.random.default_rng(0))
+    steps = (found != np.array([axis.as_written for axis in loop.space.axes])).sum(axis=1)
+    assert (steps == 1).sum() == sum(len(axis.values) - 1 for axis in loop.space.axes), "every neighbour"
+    assert len(found) < ENUMERATED and len(np.unique(found, axis=0)) == len(found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_the_model_few_trials_fail_and_none_is_run_twice(seed: int) -> None:
+    loop = Loop(seed)
+    ours = play(Chain(StructuredSampler(), AdditiveSampler(seed), TpeSampler(seed)), loop, 40)
+    theirs = play(TpeSampler(seed), Loop(seed), 40)
+    assert ours.repeated == 0
+    assert ours.infeasible <= max(5, theirs.infeasible)
+    assert ours.share(loop, 40) > 0.85
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("count", [60, 120, 200])
+def test_a_proposal_takes_50_ms_at_most(count: int) -> None:
+    """In the first 200 trials, where nothing else takes the core."""
+    loop = Loop(1)
+    trials = play(Chain(StructuredSampler(), AdditiveSampler(1)), loop, count).trials
+    took = []
+    for _ in range(7):
+        began = time.perf_counter()
+        AdditiveSampler(1).propose(History(loop.space, loop.objective, trials))
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.05

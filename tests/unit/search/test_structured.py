@@ -1,0 +1,161 @@
+"""The walk goes where the bottleneck is, and back when it has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from support import worlds
+
+from tuner.knowledge import Knowledge
+from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Rotated, Side, Trial
+from tuner.objective import Objective
+from tuner.search.history import History
+from tuner.search.structured import MOST_VISITS, StructuredSampler
+
+OutcomeOf = Callable[[Config], Outcome]
+
+
+def walked(outcome_of: OutcomeOf, *selection: str, before: tuple[Trial, ...] = ()) -> list[Trial]:
+    """The trials of a whole walk, the baseline first."""
+    space = worlds.resolved(*selection)
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", outcome_of(BASELINE)), *before]
+    while (proposal := StructuredSampler().propose(History(space, worlds.OBJECTIVE, trials))) is not None:
+        number = len(trials)
+        trials.append(Trial(number, Phase.SEARCH, proposal.config, proposal.why, outcome_of(proposal.config)))
+    return trials
+
+
+def configs(trials: list[Trial]) -> list[Config]:
+    return [trial.config for trial in trials if trial.phase is Phase.SEARCH]
+
+
+class Hidden(worlds.World):
+    """A loader of two workers that fp32 computing hides, and bf16 shows: it computes six times as fast."""
+
+    def truth(self, config: Config) -> tuple[float, float]:
+        compute = {"fp32": 100.0, "bf16": 600.0, "fp16": 50.0}[str(self.value(config, "precision"))]
+        feed = 130.0 * min(4, max(1, int(self.value(config, "workers")) or 2))
+        return min(feed, compute), max(0.0, 1 - feed / compute)
+
+
+def test_a_loader_that_computing_hid_is_looked_at_once_the_loop_waits() -> None:
+    """At the very next trial: nothing else could show what it brings."""
+    tried = configs(walked(Hidden().outcome, "workers", "precision", "layout", "compile"))
+    bf16 = tried.index(Config(precision="bf16"))
+    assert not any("workers" in config for config in tried[:bf16]), "before, it cost nothing"
+    first = next(place for place, config in enumerate(tried) if "workers" in config)
+    others = [config for config in tried[bf16 + 1 : first] if "precision" not in config]
+    assert not others, "the knob at hand is finished, and no other comes between"
+    assert Config(precision="bf16", workers=4) in tried
+
+
+def test_a_loader_is_looked_at_again_when_computing_outruns_it() -> None:
+    """Two workers are enough for fp32; bf16 waits for them, and four are tried, of which nobody knew before."""
+    world = worlds.World(feed=300.0, compute=500.0)
+    trials = walked(world.outcome, "workers", "precision", "compile")
+    tried = configs(trials)
+    again = [trial for trial in trials if "more than when this was tried" in trial.why]
+    assert again and all("workers" in trial.config for trial in again)
+    best = History(worlds.resolved(), worlds.OBJECTIVE, trials).best
+    assert best is not None and best.config["workers"] == 4 and best.config["precision"] == "bf16"
+    assert tried.index(again[0].config) > tried.index(Config(workers=2, precision="bf16"))
+
+
+def test_no_compute_knob_gets_a_trial_while_the_loop_waits_for_its_loader() -> None:
+    """However many workers there are, it waits for 95% of its time: what is left is for others to try."""
+    trials = walked(lambda config: worlds.measured(100.0 + len(config), 0.95))
+    assert configs(trials)
+    assert all({*config} <= {"workers", "prefetch"} for config in configs(trials))
+
+
+def test_what_is_bought_may_be_no_rate_and_then_no_wait_hides_what_computing_brings() -> None:
+    objective = Objective("memory", "bytes", False, lambda measurement: 1e9 / measurement.rate)
+    history = History(
+        worlds.resolved("workers", "precision"), objective,
+        [
+            Trial(0, Phase.BASELINE, BASELINE, "", worlds.measured(100.0, 0.95)),
+            *(Trial(n, Phase.SEARCH, Config(workers=w), "", worlds.measured(90.0, 0.95)) for n, w in ((1, 1), (2, 2))),
+        ],
+    )  # fmt: skip
+    assert not objective.is_rate
+    proposal = StructuredSampler().propose(history)
+    assert proposal is not None and "precision" in proposal.config
+
+
+def test_where_the_data_cannot_be_turned_compute_knobs_are_tried_all_the_same() -> None:
+    trials = walked(lambda config: worlds.measured(100.0, 0.95), "precision", "compile")
+    assert Config(precision="bf16") in configs(trials)
+
+
+def test_compute_knobs_are_tried_as_soon_as_the_loader_keeps_up() -> None:
+    world = worlds.World(feed=30.0, compute=1000.0)  # waits 97%, and 88% with four workers
+    tried = configs(walked(world.outcome, "workers", "precision"))
+    first = next(place for place, config in enumerate(tried) if "precision" in config)
+    assert all("workers" in config for config in tried[: first + 1]) and tried[first]["workers"] == 4
+
+
+def test_compute_knobs_that_were_tried_beside_a_long_wait_are_tried_again_without_it() -> None:
+    """bf16 costs a tenth while the loop waits; with larger batches it waits no more, and bf16 gains."""
+
+    def outcome(config: Config) -> Outcome:
+        bf16 = config.get("precision") == "bf16"
+        if int(config.get("batch_size", 64)) > 64:
+            return worlds.measured(1000.0 * (1.3 if bf16 else 1.0), 0.0)
+        return worlds.measured(200.0 * (0.9 if bf16 else 1.0), 0.7)
+
+    trials = walked(outcome, "workers", "precision", "batch_size")
+    assert Config(precision="bf16") in configs(trials)
+    again = [trial.config for trial in trials if trial.why.endswith("and waited when this was tried")]
+    assert Config(precision="bf16", batch_size=128) in again
+
+
+def test_a_bottleneck_that_noise_moves_to_and_fro_ends_the_walk_all_the_same() -> None:
+    seen: list[Config] = []
+
+    def outcome(config: Config) -> Outcome:
+        seen.append(config)
+        return worlds.measured(100.0 * 1.02 ** len(seen), 0.8 if len(seen) % 2 else 0.02)
+
+    trials = walked(outcome)
+    assert len(trials) < MOST_VISITS * 20
+    assert len({*configs(trials)}) == len(configs(trials))
+
+
+def test_every_step_says_what_led_to_it() -> None:
+    for trial in walked(worlds.World(feed=300.0, compute=500.0).outcome)[1:]:
+        assert trial.why and "\n" not in trial.why
+        assert any(word in trial.why for word in ("the loop waits", "the loop computes", "judged without", "goes with"))
+
+
+def test_overhead_is_named_where_it_leads_to_larger_batches() -> None:
+    overhead = []
+    for number, (side, steps_per_s) in enumerate(((Side.COMPUTE, 10.0), (Side.HALF, 10.5)), 1):
+        outcome = worlds.measured(100.0)
+        assert outcome.measurement is not None
+        outcome = replace(outcome, measurement=replace(outcome.measurement, steps_per_s=steps_per_s))
+        overhead.append(Trial(number, Phase.PROBE, BASELINE, "", outcome, side=side))
+    trials = walked(lambda config: worlds.measured(100.0), before=tuple(overhead))
+    first = next(trial for trial in trials if trial.phase is Phase.SEARCH)
+    assert first.why == "batch: 90% of a step doesn't grow with its batch"
+
+
+def test_what_no_wait_is_seen_of_says_what_the_knob_is() -> None:
+    def blind(config: Config) -> Outcome:
+        outcome = worlds.measured(100.0)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, data_wait_share=None))
+
+    trials = walked(blind, "workers", "precision")
+    assert [trial.why for trial in trials[1:3]] == ["loader workers"] * 2
+
+
+def test_of_configs_that_a_rotation_finds_equal_one_gets_a_trial() -> None:
+    bf16, both, slower = Config(precision="bf16"), Config(precision="bf16", layout=True), Config(layout=True)
+    gains = {bf16: 1.7, both: 1.69, slower: 1.5}
+    rotated = tuple(Rotated(config, Ratio(gain, gain / 1.2, gain * 1.2), 5) for config, gain in gains.items())
+    rotation = Trial(1, Phase.ROTATION, BASELINE, "", replace(worlds.measured(100.0), rotation=rotated))
+    world = worlds.World(feed=1e9)
+    trials = walked(lambda config: replace(world.outcome(config), knowledge=Knowledge()), before=(rotation,))
+    assert configs(trials)[:2] == [bf16, slower]
+    assert both not in configs(trials)

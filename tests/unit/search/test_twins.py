@@ -1,0 +1,77 @@
+"""Near-twins are recognised by trials that differ in nothing else, and by the same rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from support import worlds
+
+from tuner.model import Config, Phase, Ratio, Rotated, Trial
+from tuner.search.history import History
+from tuner.search.twins import tells_no_more
+
+SPACE = worlds.resolved()
+TIERS = {"precision": 2, "workers": 1, "prefetch": 1, "compile": 1}
+
+
+def history_of(
+    rates: Mapping[Config, float], waits: Mapping[Config, float] | None = None, rough: float = 1.0
+) -> History:
+    trials = []
+    for number, (config, rate) in enumerate(rates.items()):
+        outcome = worlds.measured(rate, (waits or {}).get(config, 0.0))
+        assert outcome.measurement is not None
+        low, high = outcome.measurement.low / rough, outcome.measurement.high * rough
+        outcome = replace(outcome, measurement=replace(outcome.measurement, low=low, high=high))
+        trials.append(Trial(number, Phase.SEARCH if config else Phase.BASELINE, config, "", outcome))
+    return History(SPACE, worlds.OBJECTIVE, trials)
+
+
+W2, W2_FAR, BF16 = Config(workers=2), Config(workers=2, prefetch=4), Config(precision="bf16")
+BOTH, BOTH_FAR = Config(workers=2, precision="bf16"), Config(workers=2, precision="bf16", prefetch=4)
+RATES = {Config(): 100.0, W2: 150.0, W2_FAR: 151.0, BOTH: 220.0}
+
+
+def test_what_makes_no_difference_once_makes_none_in_other_company() -> None:
+    twins = history_of(RATES).twins
+    assert twins.are_twins(W2_FAR, W2) and twins.are_twins(BOTH_FAR, BOTH)
+    assert not twins.are_twins(BOTH, W2) and not twins.are_twins(Config(), W2)
+    assert not twins.are_twins(Config(workers=4), W2), "nobody has seen that"
+
+
+def test_what_makes_a_difference_anywhere_is_no_twin() -> None:
+    twins = history_of({**RATES, BOTH_FAR: 260.0}).twins
+    assert not twins.are_twins(W2_FAR, W2) and not twins.are_twins(BOTH_FAR, BOTH)
+
+
+def test_what_a_loop_that_computes_shows_says_nothing_of_one_that_waits() -> None:
+    twins = history_of(RATES, {BOTH: 0.5}).twins
+    assert twins.are_twins(W2_FAR, W2) and not twins.are_twins(BOTH_FAR, BOTH)
+
+
+def test_rough_trials_that_look_alike_are_no_evidence() -> None:
+    assert not history_of(RATES, rough=1.15).twins.are_twins(BOTH_FAR, BOTH)
+
+
+def test_a_rotation_tells_twins() -> None:
+    bf16, compiled, slow = (Config(precision="bf16"), Config(precision="bf16", layout=True), Config(layout=True))
+    rotated = tuple(
+        Rotated(config, Ratio(gain, gain / 1.05, gain * 1.05), 5)
+        for config, gain in ((bf16, 1.7), (compiled, 1.71), (slow, 1.05))
+    )
+    trials = [
+        Trial(0, Phase.BASELINE, Config(), "", worlds.measured(100.0)),
+        Trial(1, Phase.ROTATION, Config(), "", replace(worlds.measured(100.0), rotation=rotated)),
+    ]
+    twins = History(SPACE, worlds.OBJECTIVE, trials).twins
+    assert twins.are_twins(compiled, bf16) and not twins.are_twins(slow, bf16)
+
+
+def test_a_candidate_gives_way_to_a_better_twin_that_changes_no_more_than_it_does() -> None:
+    rates = {Config(): 100.0, W2: 150.0, BOTH: 151.0, Config(workers=4): 150.5}
+    twins = history_of(rates).twins
+    assert tells_no_more(Config(workers=4), [W2], twins, TIERS)
+    assert tells_no_more(BOTH, [W2], twins, TIERS), "the numerics are changed for nothing"
+    assert not tells_no_more(W2, [BOTH], twins, TIERS), "which may fail a screen that W2 needs not"
+    assert not tells_no_more(W2, [Config()], twins, TIERS)

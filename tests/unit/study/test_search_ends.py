@@ -1,0 +1,99 @@
+"""The search ends for the proof once nothing is expected of it, or once the proof is worth more."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import worlds
+
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.model import BASELINE, Config, Phase, Trial
+from tuner.result import StudyResult
+from tuner.runner.replay import ReplayRunner
+from tuner.search.additive import AdditiveSampler
+from tuner.search.chain import Chain
+from tuner.search.history import History, Proposal, Sampler
+from tuner.search.structured import StructuredSampler
+from tuner.study.budget import Budget, StudyTime
+from tuner.study.run import run_study
+from tuner.study.search import CALM
+
+UNSCREENED = AccuracyLimits(max_loss_increase=None)
+
+
+def study(folder: Path, sampler: Sampler, **changes: object) -> StudyResult:
+    runner = ReplayRunner(worlds.World(noise=0.005).outcome)
+    plan = worlds.plan(folder, **{"trials": 80, "patience": None, "accuracy": UNSCREENED, **changes})
+    return run_study(plan, runner, sampler, lambda event: None, threading.Event())
+
+
+def searched(result: StudyResult) -> list[Config]:
+    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
+
+
+def test_a_search_of_which_nothing_is_expected_ends_for_the_proof(tmp_path: Path) -> None:
+    result = study(tmp_path, Chain(StructuredSampler(), AdditiveSampler(0)))
+    assert result.why.startswith("no config left is expected to be 1% faster than the best (1.00")
+    assert result.why.endswith("x at most)")
+    assert len(searched(result)) < 70
+    assert any(trial.phase is Phase.FINALS for trial in result.trials)
+    assert result.best is not None
+    assert worlds.World().truth(result.best.config)[0] > 0.98 * 1600, "bf16 and four workers, which feed no more"
+
+
+def test_the_walk_is_never_cut_short(tmp_path: Path) -> None:
+    walk = searched(study(tmp_path / "walk", StructuredSampler()))
+    both = searched(study(tmp_path / "both", Chain(StructuredSampler(), AdditiveSampler(0))))
+    assert both[: len(walk)] == walk and len(both) >= len(walk)
+
+
+def test_it_ends_in_the_same_place_when_the_study_is_given_again(tmp_path: Path) -> None:
+    first = study(tmp_path, Chain(StructuredSampler(), AdditiveSampler(0)))
+    again = study(tmp_path, Chain(StructuredSampler(), AdditiveSampler(0)))
+    assert again.why == first.why and searched(again) == searched(first)
+
+
+class Expecting:
+    """Proposes numbers of workers, and expects so much of each."""
+
+    def __init__(self, expected: float | None) -> None:
+        self._expected = expected
+
+    def propose(self, history: History) -> Proposal | None:
+        """The first one that wasn't tried."""
+        sizes = (Config(workers=w, batch_size=b) for w in (4, 8, 2, 1) for b in (256, 128, 32))
+        config = next((config for config in sizes if history.find(config) is None), None)
+        return Proposal(config, "made up", self._expected) if config is not None else None
+
+
+@pytest.mark.parametrize(("expected", "ends"), [(1.002, True), (1.02, False), (None, False)])
+def test_only_a_forecast_below_what_is_worth_having_ends_it(
+    tmp_path: Path, expected: float | None, ends: bool
+) -> None:
+    result = study(tmp_path, Expecting(expected))
+    assert result.why.startswith("no config left is expected") is ends
+    assert len(searched(result)) > CALM and (len(searched(result)) < 12) is ends
+
+
+def time_left(seconds: float) -> StudyTime:
+    """Of a study that has found a gain of a half, by trials of ten seconds."""
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", worlds.measured(100.0))]
+    trials += [Trial(1, Phase.SEARCH, Config(workers=2), "", worlds.measured(150.0))]
+    plan = worlds.plan(Path("nowhere"), accuracy=UNSCREENED, finals_rounds=5)
+    return StudyTime(plan, Budget(None, 1000.0, 0.0), 1000.0 - seconds, trials, worlds.resolved())
+
+
+def test_scarce_time_goes_to_what_brings_more_a_second() -> None:
+    """Five rounds of two runs of ten seconds prove a gain of a half: 0.4% a second, and half as many may be added."""
+    assert time_left(140.0).proof_is_worth_more(1.03)
+    assert not time_left(140.0).proof_is_worth_more(1.06), "0.6% a second"
+    assert not time_left(170.0).proof_is_worth_more(1.001), "there is time for both"
+
+
+def test_where_nothing_is_found_there_is_nothing_to_prove() -> None:
+    time = time_left(140.0)
+    assert not replace(time, trials=time.trials[:1]).proof_is_worth_more(1.001)
+    assert not replace(time, budget=replace(time.budget, seconds=None)).proof_is_worth_more(1.001)

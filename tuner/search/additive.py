@@ -1,0 +1,145 @@
+"""Proposes what a log-additive model of the gains so far expects most of, for the seconds that a trial takes.
+
+Between the walk, which turns one knob at a time, and TPE, which needs more trials than most studies have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tuner.formatting import value_text
+from tuner.model import Config, Phase, same_value
+from tuner.search.candidates import candidates
+from tuner.search.ceilings import ceilings
+from tuner.search.feasibility import UNLIKELY, Feasibility
+from tuner.search.gain_model import GainModel, expected_excess
+from tuner.search.history import History, Proposal
+from tuner.search.seconds import TrialSeconds
+from tuner.search.tried import Floats, Indices
+
+SHORTLIST = 48
+"""So many of the candidates that promise most are looked at closely."""
+DRAWS = 16
+"""Of the posterior, over which a candidate's excess is averaged: one would be Thompson sampling, many expected
+improvement."""
+DARING = 1.0
+"""Candidates are shortlisted by the mean and so many standard deviations."""
+MOST_NAMED = 3
+"""Of the knobs that a proposal changes."""
+
+
+class AdditiveSampler:
+    """Fits its model anew for every proposal. ``seed`` and the trials decide what is proposed."""
+
+    def __init__(self, seed: int, draws: int = DRAWS) -> None:
+        self._seed = seed
+        self._draws = draws
+
+    def propose(self, history: History) -> Proposal | None:
+        """The candidate with the largest expected gain per second, and what that gain is; None where none is left."""
+        if not history.space.axes or not len(history.tried):
+            return None
+        search = _Search(history, np.random.default_rng(_seed(self._seed, len(history.trials))), self._draws)
+        return search.proposal()
+
+
+class _Search:
+    """The search for one proposal."""
+
+    def __init__(self, history: History, chance: np.random.Generator, draws: int) -> None:
+        self._history = history
+        self._chance = chance
+        self._draws = draws
+        self._model = GainModel(history.space.axes, history.tried)
+        self._best = float(self._model.predict(history.tried.indices)[0].max())
+        self._likely = Feasibility(history)
+        self._seconds = TrialSeconds(history)
+
+    def proposal(self) -> Proposal | None:
+        """By shortlists, the most promising one first, until one holds a config that isn't ruled out.
+
+        What can't show a gain beside what holds the loop up, what hardly works, and near-twins of the best trial, come
+        last.
+        """
+        indices = candidates(self._history, self._chance)
+        mean, deviation = self._model.predict(indices)
+        most = self._most(indices)
+        promise = np.minimum(mean + DARING * deviation, most)
+        last = (most <= self._best) | (self._likely.of(indices) < UNLIKELY)
+        order = np.lexsort((-promise, last))
+        untried = self._untried(indices[order])
+        twins: dict[Config, list[int]] = {}
+        while shortlist := dict(itertools.islice(untried, SHORTLIST)):
+            other = {config: row for config, row in shortlist.items() if not self._is_twin(config)}
+            twins |= {config: row for config, row in shortlist.items() if config not in other}
+            found = self._pick(other) if other else None
+            if found is not None:
+                return found
+        return self._pick(twins) if twins else None
+
+    def _pick(self, shortlist: Mapping[Config, Sequence[int]]) -> Proposal | None:
+        """The one of these that isn't ruled out and whose gain is worth most per second."""
+        configs, rows = list(shortlist), np.array(list(shortlist.values()), dtype=np.int64)
+        likely = self._likely.of(rows)
+        room = np.maximum(self._most(rows) - self._best, 0.0)
+        drawn = np.maximum(self._model.draw(rows, self._draws, self._chance) - self._best, 0.0)
+        excess = np.minimum(drawn, room).mean(axis=0)
+        mean, deviation = self._model.predict(rows)
+        expected = np.minimum(expected_excess(mean, deviation, self._best), room) * likely
+        worth = (excess if excess.max() > 0.0 else expected) * likely / self._seconds.of(rows)
+        open_to_it = self._first_allowed(configs, np.argsort(-expected, kind="stable"))
+        place = self._first_allowed(configs, np.argsort(-worth, kind="stable"))
+        if place is None or open_to_it is None:
+            return None
+        why = _reason(self._history, configs[place], float(mean[place]) - self._best, float(deviation[place]))
+        return Proposal(configs[place], why, math.exp(float(expected[open_to_it])))
+
+    def _most(self, indices: Indices) -> Floats:
+        """The logarithm of the most that each could gain; waits bound rates only."""
+        if not self._history.objective.is_rate:
+            return np.full(len(indices), np.inf)
+        return ceilings(indices, self._history.tried, self._history.space.axes)
+
+    def _first_allowed(self, configs: Sequence[Config], order: Indices) -> int | None:
+        return next((int(place) for place in order if not self._history.is_ruled_out(configs[place])), None)
+
+    def _untried(self, indices: Indices) -> Iterator[tuple[Config, list[int]]]:
+        """The canonical configs of these rows that have no trial, each once, with their own rows."""
+        space = self._history.space
+        names = [axis.knob.name for axis in space.axes]
+        seen: set[Config] = set()
+        for row in indices.tolist():
+            config = space.config_of(dict(zip(names, row, strict=True)))
+            if config not in seen and self._history.find(config) is None:
+                seen.add(config)
+                yield config, list(space.indices_of(config).values())
+
+    def _is_twin(self, config: Config) -> bool:
+        incumbent = self._history.best
+        return incumbent is not None and self._history.twins.are_twins(config, incumbent.config)
+
+
+def _reason(history: History, config: Config, ratio: float, deviation: float) -> str:
+    """One line: what is changed of the best trial's config, and what the model expects of that."""
+    best = history.best
+    assert best is not None
+    before, after = history.space.complete(best.config), history.space.complete(config)
+    names = (axis.knob.name for axis in history.space.axes)
+    changed = [name for name in names if not same_value(before[name], after[name])]
+    named = [f"{name}={value_text(after[name])}" for name in changed[:MOST_NAMED]]
+    if len(changed) > MOST_NAMED:
+        named.append(f"{len(changed) - MOST_NAMED} more")
+    low, high = (math.exp(ratio + sign * deviation) for sign in (-1, 1))
+    words = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]
+    of_best = "the script as written" if best.phase is Phase.BASELINE else f"trial {best.number}"
+    return f"{words} on top of {of_best}: expected {low:.2f}x to {high:.2f}x by what each gained elsewhere"
+
+
+def _seed(base: int, trials: int) -> int:
+    """A sampler re-created with the same seed would repeat its start."""
+    return int.from_bytes(hashlib.sha256(f"additive:{base}:{trials}".encode()).digest()[:8], "big")

@@ -1,0 +1,54 @@
+"""How likely a config works, by which values the trials that failed had. What surely fails is ruled out elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tuner.search.history import OUT_OF_MEMORY, History
+from tuner.search.tried import Floats, Indices
+
+WORKS = 1.0
+"""A value that no trial had counts like one that worked so often, and never failed."""
+BLAMED, BLAMED_FOR_MEMORY = 3.0, 1.0
+"""A failure counts like so many trials that worked; less of something else may mend one of memory."""
+UNLIKELY = 0.35
+"""A config that works with a smaller probability is left until nothing else is."""
+
+
+class Feasibility:
+    """Blames a failed trial on the values that it turned, most on those that worked nowhere else.
+
+    What ran out of memory is blamed on knobs of which more takes more, where it turned one up, and on what is beyond.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._axes = history.space.axes
+        self._worked = [np.zeros(len(axis.values)) for axis in self._axes]
+        self._failed = [np.zeros(len(axis.values)) for axis in self._axes]
+        for row in history.tried.indices:
+            for place, index in enumerate(row):
+                self._worked[place][index] += 1
+        measured = {trial.number for trial in history.tried.trials}
+        for trial in history.trials:
+            indices = history.indices_of(trial)
+            if trial.number not in measured and indices is not None:
+                reason = trial.outcome.reason if trial.outcome is not None else ""
+                self._blame(indices, of_memory=reason in OUT_OF_MEMORY)
+
+    def of(self, configs: Indices) -> Floats:
+        """The probability that each row of indices works."""
+        likely = np.ones(len(configs))
+        for place, (worked, failed) in enumerate(zip(self._worked, self._failed, strict=True)):
+            likely *= ((worked + WORKS) / (worked + WORKS + failed))[configs[:, place]]
+        return likely
+
+    def _blame(self, row: Sequence[int], *, of_memory: bool) -> None:
+        turned = [place for place, axis in enumerate(self._axes) if row[place] != axis.as_written]
+        heavy = [p for p in turned if self._axes[p].knob.heavier and row[p] > self._axes[p].as_written]
+        blamed = heavy if of_memory and heavy else turned
+        blames = [1 / (self._worked[place][row[place]] + 0.5) for place in blamed]
+        for place, blame in zip(blamed, blames, strict=True):
+            beyond = slice(row[place], None) if of_memory and place in heavy else row[place]
+            self._failed[place][beyond] += (BLAMED_FOR_MEMORY if of_memory else BLAMED) * blame / sum(blames)

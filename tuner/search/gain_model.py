@@ -1,0 +1,153 @@
+"""A log-additive model of gains: Bayesian linear regression on knobs' values and on pairs of them. NumPy only.
+
+The logarithm of a config's gain is a sum over its knobs, with the script as written at exactly 0, and a smaller sum
+over pairs of knobs. A value of a knob that isn't ordered has an effect of its own; along an ordered knob each step has
+one, so that neighbours act alike. All effects are normal around 0. How large they are, how much pairs bring, and how
+much trials scatter beyond their own intervals, is what makes the trials most likely of a few choices: pairs count for
+nothing until data support them. Computed in its dual form, whose size is the number of trials (Rasmussen & Williams,
+Gaussian Processes for Machine Learning, 2006, algorithm 2.1).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.search.tried import Floats, Indices, Tried
+from tuner.space.resolve import Axis
+
+VALUE_EFFECT, STEP_EFFECT = 0.25, 0.15
+"""The standard deviations of the effect of a value, and of one step along an ordered knob, before any is known."""
+SIZES = (0.5, 1.0, 2.0)
+"""Times which they may be."""
+PAIRS = (0.0, 0.06, 0.15)
+"""The standard deviation of what two values bring together beyond what they bring one by one may be one of these."""
+SCATTERS = (0.005, 0.03, 0.08)
+"""That of a trial beyond its own interval may be one of these."""
+
+CHOSEN_BY = 80
+"""So many trials, the first ones, decide between these: more take long and say no more."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    size: float
+    pairs: float
+    scatter: float
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Per config, whose inner products are the sums over knobs of the main effects' covariance, of how alike two
+    configs' turned values are, and of the square of that.
+    """
+
+    main: Floats
+    alike: Floats
+    squared: Floats
+
+    def first(self, count: int) -> _Features:
+        """Those of the first configs."""
+        return _Features(self.main[:count], self.alike[:count], self.squared[:count])
+
+
+class GainModel:
+    """Fitted to the trials, of which there is one at least. Configs are rows of indices into ``axes``."""
+
+    def __init__(self, axes: Sequence[Axis], tried: Tried) -> None:
+        self._tables = [_tables(axis) for axis in axes]
+        self._factors = [tuple(_factor(table) for table in (main, alike, alike**2)) for main, alike in self._tables]
+        self._tried = tried
+        # With pinned knobs the rest as written gains something, too: effects are beyond that.
+        as_written = (tried.indices == np.array([axis.as_written for axis in axes])).all(axis=1)
+        self._origin = float(tried.gains[as_written].mean()) if as_written.any() else 0.0
+        self._features = self._features_of(tried.indices)
+        self._choice, self._inverse, self._weights = self._fitted()
+
+    def predict(self, configs: Indices) -> tuple[Floats, Floats]:
+        """The mean and the standard deviation of the logarithm of each config's gain."""
+        features = self._features_of(configs)
+        cross = self._covariance(features, self._features, self._choice)
+        prior = self._variance(features)
+        known = np.einsum("ij,ij->i", cross @ self._inverse, cross)
+        return self._origin + cross @ self._weights, np.sqrt(np.maximum(prior - known, 1e-12))
+
+    def draw(self, configs: Indices, count: int, chance: np.random.Generator) -> Floats:
+        """So many joint draws (rows) of the logarithms of the configs' gains (columns)."""
+        features = self._features_of(configs)
+        cross = self._covariance(features, self._features, self._choice)
+        covariance = self._covariance(features, features, self._choice) - cross @ self._inverse @ cross.T
+        values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+        normal = chance.standard_normal((count, len(configs)))
+        drawn = (normal * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+        return np.asarray(self._origin + cross @ self._weights + drawn, dtype=np.float64)
+
+    def _features_of(self, configs: Indices) -> _Features:
+        parts = [
+            np.concatenate([factors[kind][configs[:, place]] for place, factors in enumerate(self._factors)], axis=1)
+            for kind in range(3)
+        ]
+        return _Features(*parts)
+
+    def _covariance(self, one: _Features, other: _Features, choice: _Choice) -> Floats:
+        main = np.asarray(one.main @ other.main.T, dtype=np.float64)
+        if not choice.pairs:
+            return np.asarray(choice.size**2 * main, dtype=np.float64)
+        alike: Floats = one.alike @ other.alike.T
+        pairs = (alike**2 - one.squared @ other.squared.T) / 2
+        return np.asarray(choice.size**2 * main + choice.pairs**2 * pairs, dtype=np.float64)
+
+    def _variance(self, features: _Features) -> Floats:
+        parts = (features.main, features.alike, features.squared)
+        main, alike, squared = (np.square(part).sum(axis=1) for part in parts)
+        return np.asarray(self._choice.size**2 * main + self._choice.pairs**2 * (alike**2 - squared) / 2)
+
+    def _fitted(self) -> tuple[_Choice, Floats, Floats]:
+        """The choice under which the trials are most likely, the inverse of their covariance, and their weights."""
+        gains, noise = self._tried.gains - self._origin, self._tried.noise**2
+        first = self._features.first(CHOSEN_BY)
+        best: tuple[float, _Choice] | None = None
+        for size, pairs in itertools.product(SIZES, PAIRS):
+            exact = self._covariance(first, first, _Choice(size, pairs, 0.0))
+            for scatter in SCATTERS:
+                root = np.linalg.cholesky(exact + np.diag(noise[:CHOSEN_BY] + scatter**2))
+                white = np.linalg.solve(root, gains[:CHOSEN_BY])
+                likelihood = -0.5 * float(white @ white) - float(np.log(np.diag(root)).sum())
+                if best is None or likelihood > best[0] + 1e-9:
+                    best = likelihood, _Choice(size, pairs, scatter)
+        assert best is not None
+        choice = best[1]
+        exact = self._covariance(self._features, self._features, choice)
+        inverse = np.asarray(np.linalg.inv(exact + np.diag(noise + choice.scatter**2)), dtype=np.float64)
+        return choice, inverse, inverse @ gains
+
+
+def _tables(axis: Axis) -> tuple[Floats, Floats]:
+    """For each two values of the axis, by index: the covariance of their main effects, and how alike they act, in
+    [0, 1]. Both are 0 for the script's own value, which has no effect.
+    """
+    places = np.arange(len(axis.values)) - axis.as_written
+    if not axis.knob.ordered:
+        same = np.eye(len(places)) * (places != 0)
+        return VALUE_EFFECT**2 * same, same
+    one, other = places[:, None], places[None, :]
+    steps = np.where(one * other > 0, np.minimum(np.abs(one), np.abs(other)), 0).astype(np.float64)
+    longest = np.where(one > 0, places.max(), -places.min()).astype(np.float64)
+    return STEP_EFFECT**2 * steps, steps / np.maximum(longest, 1.0)
+
+
+def _factor(table: Floats) -> Floats:
+    """Rows whose inner products are the table's entries."""
+    values, vectors = np.linalg.eigh(table)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+def expected_excess(mean: Floats, deviation: Floats, over: float) -> Floats:
+    """How far a normal variable is expected to be above ``over``, where it is; 0 elsewhere counted in."""
+    standard = (mean - over) / deviation
+    below = np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in standard])
+    return np.asarray((mean - over) * below + deviation * np.exp(-(standard**2) / 2) / math.sqrt(2 * math.pi))

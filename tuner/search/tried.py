@@ -1,0 +1,72 @@
+"""The trials that gave a figure, as arrays: what models and comparisons of many configs are computed from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.analysis.bottleneck import Bottleneck
+from tuner.model import Measurement, Trial
+from tuner.search.waiting import costly_wait, sees_wait
+from tuner.space.resolve import ResolvedSpace
+
+LEAST_NOISE = 0.01
+"""No gain's logarithm has a smaller standard deviation, whatever its trial's own interval says: processes differ."""
+UNKNOWN_NOISE = 0.05
+"""That of a trial without an interval."""
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One row a trial: ``indices`` into the space's axes, in their order; the logarithm of its gain, and that one's
+    standard deviation; the share of the time that its loop waits for data, NaN where nothing shows it.
+    """
+
+    trials: tuple[Trial, ...]
+    indices: Indices
+    gains: Floats
+    noise: Floats
+    waits: Floats
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+
+def tried(
+    space: ResolvedSpace,
+    trials: Iterable[Trial],
+    indices_of: Callable[[Trial], Sequence[int] | None],
+    gain_of: Callable[[Trial], float | None],
+    bottleneck: Bottleneck | None,
+) -> Tried:
+    """The table of those trials that have a gain and lie on the axes; others say nothing here."""
+    rows: list[tuple[Trial, Sequence[int], float]] = []
+    for trial in trials:
+        own, indices = gain_of(trial), indices_of(trial)
+        if own is not None and indices is not None:
+            rows.append((trial, indices, math.log(own)))
+    return Tried(
+        tuple(trial for trial, _, _ in rows),
+        np.array([indices for _, indices, _ in rows], dtype=np.int64).reshape(len(rows), len(space.axes)),
+        np.array([own for _, _, own in rows], dtype=np.float64),
+        np.array([noise_of(trial.measurement) for trial, _, _ in rows], dtype=np.float64),
+        np.array([costly_wait(t, bottleneck) if sees_wait(t) else math.nan for t, _, _ in rows], dtype=np.float64),
+    )
+
+
+def noise_of(measurement: Measurement | None) -> float:
+    """The standard deviation of the logarithm of a trial's gain, by its own interval."""
+    if measurement is None:
+        return UNKNOWN_NOISE
+    interval = measurement.reference.gain if measurement.reference is not None else measurement
+    low, high = interval.low, interval.high
+    if not 0 < low <= high < math.inf:
+        return UNKNOWN_NOISE
+    return max(LEAST_NOISE, math.log(high / low) / (2 * 1.96))

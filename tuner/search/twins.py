@@ -1,0 +1,81 @@
+"""Near-twins: configs that differ only in what was seen to make no difference. Pure.
+
+One of two such configs says all that both could: the other one isn't tried, screened or proven before anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from tuner.analysis.bottleneck import INPUT_SHARE
+from tuner.analysis.tiers import tier_of
+from tuner.model import Config, Value
+from tuner.search.rotation import Ranking
+from tuner.search.tried import Tried
+from tuner.space.resolve import ResolvedSpace
+
+ALIKE = 0.02
+"""Logarithms of gains that differ by no more are alike."""
+TOO_ROUGH = 0.06
+"""Two gains whose difference is less certain than this standard deviation say nothing of what makes none."""
+_Change = tuple[str, frozenset[int], bool]
+
+
+class Twins:
+    """What the trials say of which values act alike.
+
+    A change of one knob's value makes no difference where two trials that differ in nothing else are alike, and none
+    that waits for its data as they do, or computes as they do, says otherwise.
+    """
+
+    def __init__(self, space: ResolvedSpace, tried: Tried, ranking: Ranking) -> None:
+        self._space = space
+        self._ranking = ranking
+        self._names = [axis.knob.name for axis in space.axes]
+        waits = tried.waits >= INPUT_SHARE
+        self._waits = {trial.config: bool(wait) for trial, wait in zip(tried.trials, waits, strict=True)}
+        self._idle = self._without_difference(tried)
+
+    def are_twins(self, config: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
+        """Whether a config tells nothing that the other one, which was tried, hasn't told."""
+        one, two = self._space.canonical(config), self._space.canonical(other)
+        if one == two:
+            return True
+        if one in self._ranking and two in self._ranking:
+            gains = self._ranking[one].gain, self._ranking[two].gain
+            return gains[0] is not None and gains[1] is not None and _are_alike(gains[0].ratio, gains[1].ratio)
+        try:
+            ours, theirs = self._space.indices_of(one), self._space.indices_of(two)
+        except ValueError:
+            return False
+        waits = self._waits.get(two, self._waits.get(one))
+        changes = [(name, frozenset({ours[name], theirs[name]})) for name in self._names if ours[name] != theirs[name]]
+        return waits is not None and all((*change, waits) in self._idle for change in changes)
+
+    def _without_difference(self, tried: Tried) -> frozenset[_Change]:
+        """Knob, the places of two of its values, and whether the loop waits: changes that were seen to do nothing."""
+        seen: dict[_Change, list[bool]] = defaultdict(list)
+        differ = tried.indices[:, None, :] != tried.indices[None, :, :]
+        for one, two in np.argwhere(np.triu(differ.sum(axis=2) == 1)):
+            place = int(np.argmax(differ[one, two]))
+            waits = [self._waits[tried.trials[each].config] for each in (one, two)]
+            alike = bool(abs(tried.gains[one] - tried.gains[two]) <= ALIKE)
+            rough = math.hypot(tried.noise[one], tried.noise[two]) > TOO_ROUGH
+            if waits[0] == waits[1] and not (alike and rough):
+                values = frozenset({int(tried.indices[one, place]), int(tried.indices[two, place])})
+                seen[self._names[place], values, waits[0]].append(alike)
+        return frozenset(change for change, alike in seen.items() if all(alike))
+
+
+def tells_no_more(config: Config, better: Iterable[Config], twins: Twins, tiers: Mapping[str, int]) -> bool:
+    """Whether a config is a near-twin of one of the better ones that changes no more than it does: see ``tier_of``."""
+    own = tier_of(config, tiers)
+    return any(tier_of(one, tiers) <= own and twins.are_twins(config, one) for one in better)
+
+
+def _are_alike(one: float, other: float) -> bool:
+    return one > 0 and other > 0 and abs(math.log(one / other)) <= ALIKE

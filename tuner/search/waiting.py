@@ -1,0 +1,35 @@
+"""How far a trial's loop waits for its data, and what another config could gain there at most. Pure."""
+
+from __future__ import annotations
+
+from tuner.analysis.bottleneck import Bottleneck
+from tuner.model import Measurement, Trial
+
+WAITING = 0.06
+"""A loop that waits less than this share of its time gains nothing worth having from its loader."""
+STARVED = 0.9
+"""A loop that waits so large a share of its time for its data shows nothing of what computing gains."""
+_MOST = 0.99
+"""No wait is taken to be longer: a rate is divided by what is left."""
+
+
+def sees_wait(trial: Trial) -> bool:
+    """Whether anything showed when the trial's loop waits."""
+    measurement = _measured(trial)
+    return measurement is not None and measurement.data_wait_share is not None
+
+
+def whole_wait(trial: Trial) -> float:
+    """The share of its time in [0, 0.99] that the trial's loop waits for its data; 0 where nothing shows it."""
+    measurement = _measured(trial)
+    return min(_MOST, measurement.data_wait_share or 0.0) if measurement is not None else 0.0
+
+
+def costly_wait(trial: Trial, bottleneck: Bottleneck | None) -> float:
+    """``whole_wait`` without what the script as written waits at no cost, while its device computes on."""
+    hidden = bottleneck.wait_share if bottleneck is not None and bottleneck.hides_its_wait else None
+    return max(0.0, whole_wait(trial) - (hidden or 0.0))
+
+
+def _measured(trial: Trial) -> Measurement | None:
+    return trial.outcome.measurement if trial.outcome is not None else None
