@@ -11,7 +11,7 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck, Bound
 from tuner.analysis.checks import Check, CheckKind
 from tuner.analysis.gain import BaselineTrack
-from tuner.analysis.tiers import best_of_tiers
+from tuner.analysis.tiers import Tiers, best_of_tiers
 from tuner.events import (
     Event,
     FinalsStarted,
@@ -150,8 +150,8 @@ RESULT = StudyResult(
 
 
 BESTS = best_of_tiers(
-    (*TRIALS, complete(13, Phase.SEARCH, {"batch_size": 128}, 1900.0)), BaselineTrack(TRIALS, RATE), TIERS, WINNER,
-    SCREENED,
+    (*TRIALS, complete(13, Phase.SEARCH, {"batch_size": 128}, 1900.0)), BaselineTrack(TRIALS, RATE), Tiers(TIERS),
+    (WINNER,), SCREENED,
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.learning import time_to_loss
-from tuner.analysis.tiers import tier_of
+from tuner.analysis.tiers import Tiers
 from tuner.child.option_names import is_option_of
 from tuner.documents import knob_document, measurement_document, plain, text
 from tuner.errors import ProfileError
@@ -80,7 +80,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     study, winner = result.study, result.winner
     proven = winner if winner is not None and result.improved else None
     config = proven.config if proven is not None else BASELINE
-    tier = tier_of(config, result.tiers)
+    tier = Tiers(result.tiers, result.knowledge).of(config)
     told = {
         "accuracy": _accuracy(result, config, tier),
         "screens": [{"config": dict(screen.config), **_screen(screen, winner)} for screen in result.screened],

@@ -11,6 +11,7 @@ from typing import Any
 
 from tuner.devices.present import kind_of
 from tuner.errors import ObjectiveError, StudyMismatchError
+from tuner.knowledge import BOTH, KEEP
 from tuner.masking import masked
 from tuner.objective import Objective, amortised
 from tuner.space.registry import OBJECTIVES, is_file, load_objective, names
@@ -58,7 +59,7 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
         f"{name}: {_shown(stored, name)} → {_shown(present, name)}"
         for name in dict.fromkeys([*stored, *present])
         if name not in UNCOMPARED
-        and _as_stored(stored.get(name)) != _as_stored(present.get(name))
+        and _as_compared(name, stored.get(name)) != _as_compared(name, present.get(name))
     ]
     if differences:
         raise StudyMismatchError(
@@ -122,6 +123,13 @@ def space_hash(space: ResolvedSpace) -> str:
     """Changes whenever an axis does: Optuna can't change the choices of a study that exists."""
     axes = [[axis.knob.name, axis.knob.ordered, list(axis.values)] for axis in space.axes]
     return hashlib.sha256(_as_stored([axes, space.pinned]).encode()).hexdigest()[:12]
+
+
+def _as_compared(name: str, value: Any) -> str:
+    """A study that keeps the effective batch, as earlier ones did, holds what one needs that tries larger ones, too:
+    these are added when it goes on, or left alone.
+    """
+    return _as_stored(KEEP if name == "effective_batch" and value == BOTH else value)
 
 
 def _as_stored(value: Any) -> str:
