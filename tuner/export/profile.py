@@ -6,20 +6,20 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from tuner.analysis.accuracy import Screened
-from tuner.analysis.learning import time_to_loss
 from tuner.analysis.tiers import Tiers
 from tuner.child.option_names import is_option_of
-from tuner.documents import knob_document, measurement_document, plain, text
+from tuner.documents import knob_document, measurement_document, plain, screen_document, text, tier_document
 from tuner.errors import ProfileError
-from tuner.knowledge import Knowledge, as_document
+from tuner.export import tier3
+from tuner.export.tier3 import Tier3
+from tuner.knowledge import FREE, Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
 from tuner.masking import all_without_secrets, masked
-from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict, Winner
+from tuner.model import BASELINE, Config, Device, Measurement, Script, Verdict
 from tuner.result import StudyResult
 
 SCHEMA = 1
@@ -27,6 +27,7 @@ CHECKSUM = "checksum"
 _DEEPEST = 100
 """A study that met a deeper file at its end would lose its result over it."""
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+_NO_BOUNDS = frozenset({"trial_timeout_s", "effective_batch"})
 FINALS, SINGLE_TRIAL = "finals", "single trial"
 """What a measurement is based on."""
 
@@ -36,7 +37,7 @@ class Profile:
     """One device's entry of a best.json, read back.
 
     ``cores`` are those of the host that the proof might use, ``edited`` whether the entry isn't as a study wrote it;
-    None where the profile is of an earlier version.
+    None where the profile is of an earlier version. ``tier3``: the larger effective batch beside the config.
     """
 
     device: Device
@@ -48,6 +49,7 @@ class Profile:
     speedup: float | None
     cores: int | None = None
     edited: bool | None = None
+    tier3: Tier3 | None = None
 
 
 class ProfileExporter:
@@ -80,10 +82,13 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     study, winner = result.study, result.winner
     proven = winner if winner is not None and result.improved else None
     config = proven.config if proven is not None else BASELINE
+    larger = result.larger.winner if result.larger is not None else None
+    winners = [one for one in (winner, larger) if one is not None]
     tier = Tiers(result.tiers, result.knowledge).of(config)
     told = {
         "accuracy": _accuracy(result, config, tier),
-        "screens": [{"config": dict(screen.config), **_screen(screen, winner)} for screen in result.screened],
+        "screens": [{"config": dict(screen.config), **screen_document(screen, winners)} for screen in result.screened],
+        "tier3": tier3.document_of(result),
         "knobs": [knob_document(report) for report in proven.winner.knobs] if proven is not None else [],
     }
     return {
@@ -96,7 +101,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "baseline": _baseline(result),
         "winner": _measured(proven.winner, FINALS) if proven is not None else None,
         "candidate": _candidate(result),
-        "tiers": [_best_of_tier(best) for best in result.bests],
+        "tiers": [tier_document(best) for best in result.bests],
         # Trials that an earlier version ran may tell secrets where they say why.
         **all_without_secrets(told, study.script.argv),
         "limits": plain(asdict(study.limits)),
@@ -138,8 +143,12 @@ def still_proven(existing: bytes, result: StudyResult, profile: Mapping[str, Any
     and no screen of its config failed in this study, and it had no finals: those decide. It is as it was written.
     """
     for other in _documents(existing, place):
-        if _same_device(other, profile) and other.get("verdict") == str(Verdict.IMPROVED):
-            against = profile["runs"] > 0 or result.speaks_against(Config(_part(other, "config")))
+        proven = [Config(_part(other, "config"))] if other.get("verdict") == str(Verdict.IMPROVED) else []
+        larger = tier3.proven_in(other.get("tier3"))
+        proven += [larger] if larger is not None else []
+        if _same_device(other, profile) and proven:
+            had_finals = profile["runs"] > 0 or (profile["tier3"] or {}).get("runs", 0) > 0
+            against = had_finals or any(result.speaks_against(config) for config in proven)
             return not against and _is_sound(other) and _circumstances(other) == _circumstances(profile)
     return False
 
@@ -151,7 +160,9 @@ def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
         "script": [script.get(name) for name in ("path", "module", "sha256", "argv")],
         "modules": _part(profile, "knowledge").get("module_hashes", {}),
         "software": profile.get("environment"),
-        "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name != "trial_timeout_s"},
+        "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name not in _NO_BOUNDS},
+        # Where larger batches are tried beside, what keeps the effective one is proven alike.
+        "free": limits.get("effective_batch") == FREE,
     }
 
 
@@ -190,6 +201,15 @@ def choose(profiles: list[Profile], device: Device, cores: int, place: str) -> P
         f"{place} has no profile for {device.label} ({device.name}); it has: {there}",
         hint=f"tune it here: autotune study SCRIPT --device {device.label}",
     )
+
+
+def of_tier_3(profile: Profile, place: str) -> Profile:
+    """The profile with the larger effective batch in place of its config, and how much sooner that reaches a loss.
+
+    Raises ``ProfileError`` where none is proven.
+    """
+    larger = tier3.proven(profile.tier3, profile.device.label, place)
+    return replace(profile, config=larger.config, verdict=Verdict.IMPROVED, speedup=larger.sooner)
 
 
 class ProvenPart(StrEnum):
@@ -263,30 +283,8 @@ def _accuracy(result: StudyResult, config: Config, tier: int) -> dict[str, Any]:
     """What is known of how the config learns. Knobs of tier 1 change nothing that it could learn from."""
     for screen in result.screened:
         if config and screen.config == config:
-            return {"tier": tier, **_screen(screen, result.winner)}
+            return {"tier": tier, **screen_document(screen, [result.winner] if result.winner is not None else [])}
     return {"tier": tier, "verdict": "not-needed" if tier == 1 else "not-screened"}
-
-
-def _screen(screen: Screened, winner: Winner | None) -> dict[str, Any]:
-    """What a screen showed; how much sooner a loss is reached where the finals say how fast the config is."""
-    efficiency = screen.efficiency
-    speedup = winner.speedup if winner is not None and winner.config == screen.config else None
-    sooner = time_to_loss(speedup, efficiency) if speedup is not None and efficiency is not None else None
-    checks = [{**asdict(check), "kind": str(check.kind), "verdict": str(check.verdict)} for check in screen.checks]
-    return {
-        "verdict": str(screen.verdict), "seeds": screen.seeds, "samples": screen.samples, "unit": screen.unit,
-        "sample_efficiency": plain(asdict(efficiency)) if efficiency is not None else None,
-        "time_to_loss": plain(asdict(sooner)) if sooner is not None else None,
-        "reason": screen.reason, "would_decide": screen.would_decide, "checks": plain(checks),
-    }  # fmt: skip
-
-
-def _best_of_tier(best: TierBest) -> dict[str, Any]:
-    return {
-        "tier": best.tier, "config": dict(best.config), "single_trial_gain": best.gain,
-        "speedup": plain(asdict(best.speedup)) if best.speedup is not None else None, "proven": best.proven,
-        "accuracy": best.learned,
-    }  # fmt: skip
 
 
 def _baseline(result: StudyResult) -> dict[str, Any] | None:
@@ -387,6 +385,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         speedup=float(speedup["ratio"]) if speedup else None,
         cores=cores,
         edited=_is_edited(document),
+        tier3=tier3.read(document.get("tier3")),
     )
 
 

@@ -68,7 +68,7 @@ class ResolvedSpace:
         """The config without what equals the script's own values and without what means nothing beside the rest."""
         complete = self._without_moot(self.complete(config))
         written = self._written
-        candidates = [*self.space.derive(complete, self.knowledge), *self.searched]
+        candidates = [*self.searched, *self.space.derive(complete, self.knowledge)]
         result: dict[str, Value] = dict(self.pinned)
         for name in candidates:
             if name not in result and not (name in written and same_value(complete[name], written[name])):

@@ -43,5 +43,13 @@ def result_of(
             trial.phase is Phase.SEARCH and trial.outcome is not None and bool(contamination(trial.outcome, host))
             for trial in study.trials
         ),
-        larger=larger, no_larger=space.no_larger if space is not None else "",
+        larger=larger, no_larger=_why_no_larger(study) if larger is None else "",
     )  # fmt: skip
+
+
+def _why_no_larger(study: StudyContext) -> str:
+    """Why nothing is known of larger effective batches, for people; "" where the user didn't ask for any."""
+    space = study.space
+    if space is None or space.larger is None:
+        return space.no_larger if space is not None else ""
+    return "none was faster than the script as written" if study.larger else "the search ended before it tried one"

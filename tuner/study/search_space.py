@@ -95,6 +95,7 @@ def _take(study: StudyContext, space: ResolvedSpace) -> None:
     study.space, values = space, _with_larger(space)
     study.tell(
         SpaceResolved(
-            values, {name: space.knowledge.as_written[name] for name in values}, dict(space.left_out), space.pinned, space.size,
+            values, {name: space.knowledge.as_written[name] for name in values}, dict(space.left_out), space.pinned,
+            space.size,
         )
     )  # fmt: skip
