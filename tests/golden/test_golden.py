@@ -47,7 +47,7 @@ SUMMARIES: dict[str, StudyResult] = {
     "larger": made_up.WITH_LARGER,
     "larger_alone": replace(made_up.WITH_LARGER, winner=made_up.KEEP),
     "larger_unproven": replace(
-        made_up.WITH_LARGER, winner=made_up.KEEP, screened=(),
+        made_up.WITH_LARGER, winner=made_up.KEEP, screened=(), bests=(),
         larger=LargerBatch(made_up.LARGER_CONFIG, 2.9, why="no time left to compare how it learns, and to prove it"),
     ),
     "larger_not_tried": replace(

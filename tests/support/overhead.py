@@ -14,7 +14,7 @@ from search_spaces.torch import SPACE
 from support import worlds
 from tuner.events import Event
 from tuner.knowledge import Knowledge, samples_per_step
-from tuner.model import Config, LossSeries, Measurement, Outcome, Value
+from tuner.model import Config, LossSeries, Outcome, Value
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import TrialRequest
@@ -97,6 +97,11 @@ class Runner(ReplayRunner):
         super().__init__(self._outcome)
         self.world = world
         self.stop_at = stop_at
+        self.now = 1000.0
+
+    def clock(self) -> float:
+        """Seconds: each run takes as long as its outcome says."""
+        return self.now
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         outcome = super().run(request, stop)
@@ -107,7 +112,9 @@ class Runner(ReplayRunner):
     def _outcome(self, config: Config) -> Outcome:
         request = self.requests[-1]
         chance = random.Random(f"{dict(config)}:{request.seed}:{request.folder.name}")
-        return self.world.outcome(config, chance, request.window.until_samples)
+        outcome = self.world.outcome(config, chance, request.window.until_samples)
+        self.now += outcome.seconds
+        return outcome
 
 
 @dataclass
@@ -117,6 +124,7 @@ class Studied:
     result: StudyResult
     events: list[Event]
     requests: list[TrialRequest]
+    seconds: float
 
     @property
     def steps(self) -> list[int]:
@@ -135,11 +143,6 @@ def studied(folder: Path, world: Overhead, *, stop_at: int | None = None, **chan
     """A study, by the samplers that the verb uses but the last one."""
     runner, events = Runner(world, stop_at), list[Event]()
     sampler = Chain(LargerBatchSampler(early=True), StructuredSampler(), LargerBatchSampler())
-    result = run_study(plan(folder, **changes), runner, sampler, events.append, threading.Event())
-    return Studied(result, events, runner.requests)
-
-
-def measurement_of(outcome: Outcome) -> Measurement:
-    """The measurement of an outcome that has one."""
-    assert outcome.measurement is not None
-    return outcome.measurement
+    began, wanted = runner.now, plan(folder, **changes)
+    result = run_study(wanted, runner, sampler, events.append, threading.Event(), clock=runner.clock)
+    return Studied(result, events, runner.requests, runner.now - began)

@@ -8,7 +8,7 @@ incumbent of the search, nor is it told as the best so far.
 from __future__ import annotations
 
 from tuner.analysis.bottleneck import Bound
-from tuner.model import BASELINE, Config, Trial, Value
+from tuner.model import BASELINE, Config, Phase, Trial, Value
 from tuner.search.history import History, Proposal
 
 GROWS = 1.05
@@ -17,12 +17,16 @@ BETTER_BASE = 1.03
 """Larger batches are tried again on top of a config that is so much faster than the one that they were tried on."""
 
 
+UNTOLD_AFTER = 4
+"""Where no probe told what holds the loop up, larger batches have their turn after so many other trials."""
+
+
 class LargerBatchSampler:
     """Climbs through the space's larger batches, on top of the best config so far.
 
     ``early``: asked before the walk through the other knobs, which it lets go first unless steps cost more than their
-    samples; then it climbs once, on top of what was best before its first trial. Otherwise it is asked after the walk,
-    and begins with the batch that was best on another config.
+    samples, or nobody knows; it climbs once, on top of what was best before its first trial. Otherwise it is asked
+    after the walk, and begins with the batch that was best on another config.
     """
 
     def __init__(self, *, early: bool = False) -> None:
@@ -34,12 +38,18 @@ class LargerBatchSampler:
             return None
         if not self._early:
             return _late(history)
-        bottleneck = history.bottleneck
-        if bottleneck is None or bottleneck.bound is not Bound.OVERHEAD:
+        if not _is_early(history):
             return None
         first = min((trial.number for trial in history.larger), default=None)
         base = history.best if first is None else history.best_before(first)
         return _climb(history, base.config if base is not None else BASELINE, _values(history))
+
+
+def _is_early(history: History) -> bool:
+    """Whether larger batches are likely to bring most; without a probe nobody knows that before one was tried."""
+    if history.bottleneck is None:
+        return sum(trial.phase is Phase.SEARCH for trial in history.trials) >= UNTOLD_AFTER
+    return history.bottleneck.bound is Bound.OVERHEAD
 
 
 def _late(history: History) -> Proposal | None:

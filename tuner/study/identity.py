@@ -13,6 +13,7 @@ from tuner.devices.present import kind_of
 from tuner.errors import ObjectiveError, StudyMismatchError
 from tuner.knowledge import BOTH, KEEP
 from tuner.masking import masked
+from tuner.model import Trial, Value
 from tuner.objective import Objective, amortised
 from tuner.space.registry import OBJECTIVES, is_file, load_objective, names
 from tuner.space.resolve import ResolvedSpace
@@ -147,7 +148,20 @@ def space_document(space: ResolvedSpace) -> dict[str, Any]:
         "as_written": {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
         "left_out": {knob: left.reason for knob, left in space.left_out.items()},
         "pinned": dict(space.pinned),
+        **({"larger": {space.larger.knob.name: larger_values(space)}} if space.larger is not None else {}),
     }
+
+
+def larger_values(space: ResolvedSpace) -> list[Value]:
+    """The batches that make the effective one larger; not those that the search has anyway."""
+    axis = space.larger
+    return [value for value in axis.values if space.is_larger({axis.knob.name: value})] if axis is not None else []
+
+
+def keeping_batch_by(document: Mapping[str, Any], trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that keep the effective batch, by what a study's record says of its space."""
+    larger = document.get("larger", {})
+    return [t for t in trials if not any(t.config.get(knob) in values for knob, values in larger.items())]
 
 
 def check_space(stored: Mapping[str, Any], present: ResolvedSpace, folder: str) -> None:

@@ -178,7 +178,7 @@ def _found(study: StudyContext, trial: Trial, judged: Winner | None, winner: Win
     if judged is None:
         return _single(study, trial, "it has no figure in the finals", screen_of(study, trial))
     _, efficiency, sooner = _figures(study, trial, judged)
-    why = judged.label
+    why = judged.label.removeprefix("no proof: ")
     if judged.verdict is Verdict.IMPROVED and sooner is not None and winner is not None:
         improved = winner.verdict is Verdict.IMPROVED
         if improved and winner.speedup.ratio >= sooner.ratio:

@@ -16,8 +16,9 @@ from tuner.analysis.accuracy import (
     untold,
 )
 from tuner.analysis.checks import Pair
-from tuner.analysis.comparison import choose_candidates
+from tuner.analysis.comparison import CONFIDENCE, choose_candidates, opening_share
 from tuner.analysis.learning import Descent, descent_of
+from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
 from tuner.formatting import config_text
@@ -167,9 +168,22 @@ def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened:
             pairs.append(_pair(study, candidate, seed, samples))
             if is_settled(candidate.config, pairs):
                 return _judged(study, candidate, pairs, samples)
-        if _judged(study, candidate, pairs, samples).verdict is not Noninferiority.INCONCLUSIVE:
+        told = _judged(study, candidate, pairs, samples).verdict is not Noninferiority.INCONCLUSIVE
+        if told and _is_sharp(study, candidate, pairs):
             break
     return _judged(study, candidate, pairs, samples)
+
+
+def _is_sharp(study: StudyContext, candidate: Trial, pairs: Sequence[Pair]) -> bool:
+    """Whether a larger effective batch is known well enough for what finals of a second opening hold it to.
+
+    Of the others only the verdict counts, and of what fails nothing more has to be known.
+    """
+    if study.space is None or not study.space.is_larger(candidate.config):
+        return True
+    found = sample_efficiency(pairs, (1 - CONFIDENCE) * opening_share(2))
+    gain = study.track.gain(candidate) or 1.0
+    return found is None or found.low * gain > 1.0 or found.ratio * gain <= 1.0
 
 
 def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int) -> bool:
