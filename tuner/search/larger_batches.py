@@ -17,7 +17,7 @@ BETTER_BASE = 1.03
 """Larger batches are tried again on top of a config that is so much faster than the one that they were tried on."""
 
 
-UNTOLD_AFTER = 4
+UNTOLD_AFTER = 2
 """Where no probe told what holds the loop up, larger batches have their turn after so many other trials."""
 
 

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.comparison import CONFIDENCE, Schedule, choose_candidates, decide, opening_share
+from tuner.analysis.comparison import (
+    CONFIDENCE,
+    Schedule,
+    choose_candidates,
+    decide,
+    failed_in,
+    opening_share,
+)
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency, noise_of
 from tuner.analysis.learning import time_to_loss
@@ -47,9 +54,14 @@ def set_aside(study: StudyContext) -> None:
 def prove_larger(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
     """The best of the larger batches, proven as far as the time left allows; None where none was measured.
 
-    ``winner`` is what the finals say of those that keep the effective batch. Raises as ``StudyContext.execute``.
+    What earlier finals of the study proved stands, unless one was proven that is sooner still. ``winner`` is what the
+    finals say of those that keep the effective batch. Raises as ``StudyContext.execute``.
     """
     study.set_aside_s = 0.0
+    return _standing(study, _judged_now(study, winner), winner)
+
+
+def _judged_now(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
     candidates = _candidates(study)
     if not candidates:
         return None
@@ -74,15 +86,29 @@ def prove_larger(study: StudyContext, winner: Winner | None) -> LargerBatch | No
 def larger_so_far(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
     """The best of the larger batches by what the record holds: nothing is run."""
     candidates = _candidates(study)
+    ended = "the study ended before its finals finished"
+    return _standing(study, _single(study, candidates[0], ended) if candidates else None, winner)
+
+
+def _standing(study: StudyContext, now: LargerBatch | None, winner: Winner | None) -> LargerBatch | None:
+    """The one that reaches a loss soonest of all that finals have proven, by the lower end; else ``now``."""
+    if study.space is None or study.space.larger is None:
+        return now
+    failed = failed_in(study.trials, study.plan.objective)
+    proven = {now.config: now} if now is not None and now.proven else {}
     for schedule in reversed(all_finals(study, Contest.LARGER)):
+        trial = schedule.candidates[0]
         through = not runs_left(study, schedule) and was_judged(study, schedule)
-        if through and schedule.candidates[0] in candidates:
-            found = _found(study, schedule.candidates[0], _verdict(study, schedule), winner)
-            screened = screen_of(study, schedule.candidates[0])
-            if screened is not None:
-                study.screened = (*study.screened, screened)
-            return found
-    return _single(study, candidates[0], "the study ended before its finals finished") if candidates else None
+        judged_now = now is not None and now.winner is not None and now.config == trial.config
+        if through and not judged_now and trial.config not in {*failed, *proven}:
+            earlier = _found(study, trial, _verdict(study, schedule), winner)
+            if earlier.proven:
+                proven[trial.config] = earlier
+    best = max(proven.values(), key=lambda one: one.sooner.low if one.sooner is not None else 0.0, default=now)
+    if best is not None and all(one.config != best.config for one in study.screened):
+        screened = next((screen_of(study, t) for t in study.larger if t.config == best.config), None)
+        study.screened = (*study.screened, screened) if screened is not None else study.screened
+    return best
 
 
 def _candidates(study: StudyContext) -> list[Trial]:

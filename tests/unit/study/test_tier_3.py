@@ -191,6 +191,19 @@ def test_one_that_was_stopped_anywhere_goes_on_to_the_same_result(tmp_path: Path
     assert larger_of(resumed).config == larger_of(whole).config and larger_of(resumed).proven
 
 
+def test_what_was_proven_of_a_larger_batch_stands(tmp_path: Path) -> None:
+    """Also where the same command, with more to search, is stopped; and one that is sooner still takes its place."""
+    first = studied(tmp_path, Overhead(), trials=5)
+    assert larger_of(first).proven and larger_of(first).config["batch_size"] == 128
+    stopped = studied(tmp_path, Overhead(), trials=8, stop_at=2)
+    assert stopped.result.interrupted and larger_of(stopped).proven
+    assert larger_of(stopped).sooner == larger_of(first).sooner
+    assert any(one.config == larger_of(first).config for one in stopped.result.screened)
+    whole = studied(tmp_path, Overhead(), trials=8)
+    assert larger_of(whole).proven and larger_of(whole).config["batch_size"] == 256
+    assert openings(tmp_path)["larger"] == 2
+
+
 def test_a_study_that_kept_the_batch_goes_on_with_larger_ones(tmp_path: Path) -> None:
     """As earlier versions did, by the same command."""
     kept = studied(tmp_path, BOTH_WAYS, effective_batch="keep")
