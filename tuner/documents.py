@@ -114,3 +114,12 @@ def tier_document(best: TierBest) -> dict[str, Any]:
         "speedup": plain(asdict(best.speedup)) if best.speedup is not None else None, "proven": best.proven,
         "accuracy": best.learned,
     }  # fmt: skip
+
+
+def depth(document: Any) -> int:
+    """How many lists and objects lie within each other, at most."""
+    depth, level = 0, [document]
+    while level := [one for one in level if isinstance(one, (dict, list))]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.analysis.tiers import Tiers
 from tuner.child.option_names import is_option_of
-from tuner.documents import knob_document, measurement_document, plain, screen_document, text, tier_document
+from tuner.documents import depth, knob_document, measurement_document, plain, screen_document, text, tier_document
 from tuner.errors import ProfileError
 from tuner.export import tier3
 from tuner.export.tier3 import Tier3
@@ -65,15 +65,16 @@ class ProfileExporter:
     def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
         """The file with this device's profile in place of its earlier one; None where nothing was measured.
 
-        A proof that the file holds already stays where ``still_proven`` says so.
+        A proof that the file holds already stays where ``with_standing`` says so.
         Raises ``ProfileError`` where ``existing`` is no best.json.
         """
         if result.best is None:
             return None
         place = f"{result.study.folder}/{self.file_name}"
         profile = profile_of(result)
-        if existing is not None and still_proven(existing, result, profile, place):
-            return existing
+        if existing is not None:
+            standing = with_standing(existing, result, profile, place)
+            return existing if standing is None else merged(existing, standing, place)
         return merged(existing, profile, place)
 
 
@@ -136,21 +137,27 @@ def checksum(profile: Mapping[str, Any], whole: Callable[[str], float] = float) 
     return hashlib.sha256(json.dumps(written, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def still_proven(existing: bytes, result: StudyResult, profile: Mapping[str, Any], place: str) -> bool:
-    """Whether the file holds a proof for this very device that the study, whose ``profile`` this is, leaves standing.
+def with_standing(
+    existing: bytes, result: StudyResult, profile: dict[str, Any], place: str
+) -> dict[str, Any] | None:
+    """The study's ``profile`` with the proofs for this very device that the file holds and that it leaves standing, of
+    the config or of ``tier3``; None where both are the file's own.
 
-    It was given for the same script, modules, arguments and software, within the same limits but that of time; no run
-    and no screen of its config failed in this study, and it had no finals: those decide. It is as it was written.
+    They were given for the same script, modules, arguments and software, within the same limits but that of time; no
+    run and no screen of their configs failed in this study, and it had no finals of its own for them: those decide.
+    The entry is as it was written.
     """
     for other in _documents(existing, place):
-        proven = [Config(_part(other, "config"))] if other.get("verdict") == str(Verdict.IMPROVED) else []
-        larger = tier3.proven_in(other.get("tier3"))
-        proven += [larger] if larger is not None else []
-        if _same_device(other, profile) and proven:
-            had_finals = profile["runs"] > 0 or (profile["tier3"] or {}).get("runs", 0) > 0
-            against = had_finals or any(result.speaks_against(config) for config in proven)
-            return not against and _is_sound(other) and _circumstances(other) == _circumstances(profile)
-    return False
+        if not _same_device(other, profile) or not _is_sound(other) or _circumstances(other) != _circumstances(profile):
+            continue
+        proven, larger = other.get("verdict") == str(Verdict.IMPROVED), tier3.proven_in(other.get("tier3"))
+        own = proven and not profile["runs"] and not result.speaks_against(Config(_part(other, "config")))
+        beside = larger is not None and not _part(profile, "tier3").get("runs") and not result.speaks_against(larger)
+        if own and (beside or larger is profile["tier3"] is None):
+            return None
+        taken = {**(other if own else profile), "tier3": (other if beside else profile)["tier3"]}
+        return {name: entry for name, entry in taken.items() if name != CHECKSUM}
+    return profile
 
 
 def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,7 +315,7 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
         schema, profiles = document["schema"], document["profiles"]
         if not isinstance(profiles, list) or not all(isinstance(p, dict) for p in profiles):
             raise ValueError("profiles is not a list of objects")
-        if _depth(profiles) > _DEEPEST:
+        if depth(profiles) > _DEEPEST:
             raise ValueError(f"nested deeper than {_DEEPEST}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProfileError(
@@ -320,15 +327,6 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
             hint="upgrade autotune, or run the study again",
         )
     return profiles
-
-
-def _depth(document: Any) -> int:
-    """How many lists and objects lie within each other, at most."""
-    depth, level = 0, [document]
-    while level := [one for one in level if isinstance(one, (dict, list))]:
-        depth += 1
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-    return depth
 
 
 def _same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
