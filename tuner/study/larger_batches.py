@@ -36,6 +36,7 @@ MOST_SCREENED = 3
 """So many larger batches are screened, each chosen by what those before it showed."""
 NO_SOONER = "reaches a loss no sooner than what keeps the effective batch"
 TOO_LITTLE = "it learns too little from each sample for its speed"
+GOES_ON = "the same command with a larger --budget goes on"
 UNSCREENED = "how it learns isn't compared (--max-loss-increase off)"
 
 
@@ -78,7 +79,7 @@ def _judged_now(study: StudyContext, winner: Winner | None) -> LargerBatch | Non
         return _unfit(study, promising, told)
     schedule = schedule_of(study, Contest.LARGER, fit[:1])
     if schedule is None:
-        return _single(study, fit[0], "no time left for its finals", told.get(fit[0].number))
+        return _single(study, fit[0], f"no time left for its finals ({GOES_ON})", told.get(fit[0].number))
     judged = hold(study, schedule, _verdict)
     return _found(study, schedule.candidates[0], judged, winner)
 
@@ -177,7 +178,7 @@ def _unfit(study: StudyContext, candidates: Sequence[Trial], told: dict[int, Scr
     """The fastest of those that no finals follow for, and why."""
     screened = {trial.number: trial for trial in candidates if trial.number in told}
     if not screened:
-        return _single(study, candidates[0], "no time left to compare how it learns, and to prove it")
+        return _single(study, candidates[0], f"no time left to compare how it learns, and to prove it ({GOES_ON})")
 
     def hopes(number: int) -> tuple[bool, float]:
         return told[number].verdict is not Noninferiority.FAIL, _expected(study, screened[number], told[number])
