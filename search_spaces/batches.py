@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tuner.knowledge import Knowledge
+from tuner.knowledge import BOTH, FREE, Knowledge, count_of, samples_per_step
 from tuner.model import Value
 from tuner.space import Knob, Known
 
 MOST_WORKERS = 64
 """Processes or threads that make batches, where there are fewer cores: each takes memory, and batches in a queue."""
+LARGER = (2, 4, 8, 16)
+"""So many times the effective batch are tried beside it."""
 
 
 def keeps(knowledge: Knowledge) -> bool:
-    """Whether samples per optimizer step are to stay as the script wrote them."""
-    return knowledge.effective_batch == "keep"
+    """Whether the configs of the search keep the samples per optimizer step as the script wrote them."""
+    return knowledge.effective_batch != FREE
 
 
 def count(config: Mapping[str, Value], knob: str, otherwise: int) -> int:
     """A knob's whole number; a script may write anything, such as ``auto``."""
-    value = config.get(knob)
-    return value if type(value) is int else otherwise
-
-
-def effective(config: Mapping[str, Value]) -> int:
-    """Samples per optimizer step."""
-    return count(config, "batch_size", 1) * count(config, "grad_accumulation", 1)
+    return count_of(config, knob, otherwise)
 
 
 def allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
-    """The effective batch is kept also where the batch sizes are the user's own."""
-    return not keeps(knowledge) or effective(complete) == effective(knowledge.as_written)
+    """The effective batch is kept also where the batch sizes are the user's own; larger ones are a contest apart."""
+    return not keeps(knowledge) or samples_per_step(complete) == samples_per_step(knowledge.as_written)
 
 
 def beyond(cores: int) -> Sequence[int]:
@@ -44,11 +41,40 @@ def batch_sizes(known: Known) -> Sequence[Value]:
     """Parts of the effective batch where that is kept, else up to 16 times what the script wrote."""
     as_written = known.knowledge.as_written
     if keeps(known.knowledge):
-        whole = effective(as_written)
+        whole = samples_per_step(as_written)
         return [whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0]
     written = count(as_written, "batch_size", 1)
     largest = known.knowledge.dataset_len or written * 16
     return [b for b in (written * f // 4 for f in (1, 2, 8, 16, 32, 64)) if 1 <= b <= largest]
+
+
+def larger_batch_sizes(known: Known) -> Sequence[Value]:
+    """Multiples of the effective batch, as far as an epoch reaches.
+
+    The script's own accumulation stays where it can't be turned. Elsewhere a larger batch is computed whole: parts of
+    it would give back what it gains.
+    """
+    knowledge = known.knowledge
+    whole = _largest_kept(knowledge)
+    largest = knowledge.dataset_len or whole * max(LARGER)
+    steps = samples_per_step(knowledge.as_written) // whole
+    return [whole * factor for factor in LARGER if whole * factor * steps <= largest]
+
+
+def larger_refuses(known: Known) -> str:
+    """Why no larger effective batch can be tried, or ""."""
+    knowledge = known.knowledge
+    if knowledge.loss_reduction == "sum":
+        return "the loss is a sum over the batch: a larger one would change the size of its steps"
+    if knowledge.unit == "steps":
+        return "steps are counted, and not their samples: batches of other sizes can't be compared"
+    return _counted(knowledge)
+
+
+def _largest_kept(knowledge: Knowledge) -> int:
+    """The batch that makes the effective one by itself, where the accumulation can be turned; else the script's own."""
+    turned = "grad_accumulation" in knowledge.as_written and "grad_accumulation" not in knowledge.left_out
+    return samples_per_step(knowledge.as_written) if turned else count(knowledge.as_written, "batch_size", 1)
 
 
 def batch_refuses(known: Known) -> str:
@@ -86,15 +112,21 @@ def _uncounted(knowledge: Knowledge) -> str:
 def derive(complete: Mapping[str, Value], knowledge: Knowledge) -> Mapping[str, Value]:
     """With the effective batch kept, as many micro-batches make a step as the batch size asks for.
 
-    Where it is free, the learning rate follows it: linearly for SGD (Goyal et al. 2017), by the square root for
-    optimizers that divide by the gradients' size (Malladi et al. 2022). ``--set lr_scale=1`` leaves it alone.
+    Where it is larger, or free, the learning rate follows it: linearly for SGD (Goyal et al. 2017), by the square root
+    for optimizers that divide by the gradients' size (Malladi et al. 2022). ``--set lr_scale=1`` leaves it alone.
     """
+    written = knowledge.as_written
     if not keeps(knowledge):
-        return _derived_rate(effective(complete) / effective(knowledge.as_written), knowledge)
+        return _derived_rate(samples_per_step(complete) / samples_per_step(written), knowledge)
     batch_size = complete.get("batch_size")
-    if not batch_size or batch_size == knowledge.as_written.get("batch_size"):
+    if not batch_size or batch_size == written.get("batch_size"):
         return {}
-    return {"grad_accumulation": max(1, effective(knowledge.as_written) // count(complete, "batch_size", 1))}
+    size = count(complete, "batch_size", 1)
+    if knowledge.effective_batch == BOTH and size > _largest_kept(knowledge):
+        parts = samples_per_step(written) // _largest_kept(knowledge)
+        whole = {"grad_accumulation": parts} if parts != count(written, "grad_accumulation", 1) else {}
+        return {**whole, **_derived_rate(size * parts / samples_per_step(written), knowledge)}
+    return {"grad_accumulation": max(1, samples_per_step(written) // size)}
 
 
 def _derived_rate(ratio: float, knowledge: Knowledge) -> Mapping[str, Value]:
@@ -106,7 +138,8 @@ def _derived_rate(ratio: float, knowledge: Knowledge) -> Mapping[str, Value]:
 
 
 def rate_refuses(known: Known) -> str:
-    return "follows the effective batch, which is kept" if keeps(known.knowledge) else "follows the effective batch"
+    kept = known.knowledge.effective_batch not in (BOTH, FREE)
+    return "follows the effective batch, which is kept" if kept else "follows the effective batch"
 
 
 def accumulations(known: Known) -> Sequence[Value]:
@@ -118,6 +151,8 @@ BATCH_SIZE = Knob(
     tier=3, ordered=True, heavier=True, refuses=batch_refuses, value_type=int, least=1,
     tier_reason="A step may average over other samples, so it is screened for what it learns from as many of them.",
 )  # fmt: skip
+LARGER_BATCH = replace(BATCH_SIZE, choices=larger_batch_sizes, refuses=larger_refuses)
+"""The same knob, as far as it makes the effective batch larger."""
 GRAD_ACCUMULATION = Knob(
     "grad_accumulation", accumulations, "micro-batches in one optimizer step",
     tier=3, ordered=True, refuses=accumulation_refuses, value_type=int, least=1,

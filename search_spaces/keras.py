@@ -71,6 +71,7 @@ SPACE = SearchSpace(
     framework="keras",
     allowed=batches.allowed,
     derive=batches.derive,
+    larger=batches.LARGER_BATCH,
     knobs=(
         Knob(
             "run_eagerly", lambda known: [False], "Python runs every operation of a step",

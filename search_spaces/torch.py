@@ -51,6 +51,7 @@ SPACE = SearchSpace(
     framework="torch",
     allowed=batches.allowed,
     derive=batches.derive,
+    larger=batches.LARGER_BATCH,
     knobs=(
         Knob(
             "num_workers", _workers, "DataLoader worker processes",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from tuner.model import KnobReport, Measurement
+from tuner.analysis.accuracy import Screened
+from tuner.analysis.learning import time_to_loss
+from tuner.model import KnobReport, Measurement, TierBest, Winner
 
 _RAW = frozenset({"blocks", "losses", "gradient", "weights", "first_metrics", "notes"})
 """Readings and what else lies in the trial's own folder; every other field of a measurement is shown."""
@@ -89,3 +91,35 @@ def measurement_document(measurement: Measurement) -> dict[str, Any]:
 def knob_document(report: KnobReport) -> dict[str, Any]:
     """What was observed of one knob."""
     return {**plain(asdict(report)), "evidence": str(report.evidence)}
+
+
+def screen_document(screen: Screened, winners: Iterable[Winner]) -> dict[str, Any]:
+    """What a screen showed; how much sooner a loss is reached where finals say how fast the config is."""
+    efficiency = screen.efficiency
+    speedup = next((winner.speedup for winner in winners if winner.config == screen.config), None)
+    sooner = time_to_loss(speedup, efficiency) if speedup is not None and efficiency is not None else None
+    checks = [{**asdict(check), "kind": str(check.kind), "verdict": str(check.verdict)} for check in screen.checks]
+    return {
+        "verdict": str(screen.verdict), "seeds": screen.seeds, "samples": screen.samples, "unit": screen.unit,
+        "sample_efficiency": plain(asdict(efficiency)) if efficiency is not None else None,
+        "time_to_loss": plain(asdict(sooner)) if sooner is not None else None,
+        "reason": screen.reason, "would_decide": screen.would_decide, "checks": plain(checks),
+    }  # fmt: skip
+
+
+def tier_document(best: TierBest) -> dict[str, Any]:
+    """The best config of a tier."""
+    return {
+        "tier": best.tier, "config": dict(best.config), "single_trial_gain": best.gain,
+        "speedup": plain(asdict(best.speedup)) if best.speedup is not None else None, "proven": best.proven,
+        "accuracy": best.learned,
+    }  # fmt: skip
+
+
+def depth(document: Any) -> int:
+    """How many lists and objects lie within each other, at most."""
+    depth, level = 0, [document]
+    while level := [one for one in level if isinstance(one, (dict, list))]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth

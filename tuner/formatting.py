@@ -157,6 +157,12 @@ def budget_text(seconds: float, finals_share: float) -> str:
 def screened_text(screened: Screened) -> str:
     """What a screen showed, with its figures."""
     said = {"pass": "learns as well", "fail": "learns worse", "inconclusive": "not shown to learn as well"}
+    if screened.by_time:
+        enough = "enough from each sample for its speed"
+        said = {
+            "pass": f"learns {enough}", "fail": f"doesn't learn {enough}",
+            "inconclusive": f"not shown to learn {enough}",
+        }  # fmt: skip
     quiet = (CheckKind.WEIGHTS, Noninferiority.PASS)  # that weights move is no news
     parts = [_check_text(check) for check in screened.checks if (check.kind, check.verdict) != quiet]
     amount = f"{number_text(screened.samples)} {screened.unit}"

@@ -52,6 +52,29 @@ _OF_THE_PARSER = frozenset({"options", "option_flags", "arguments"})
 """What the script's argparse tells of its own options in each run, also where a run has nothing else to tell."""
 
 
+KEEP, FREE, BOTH = "keep", "free", "both"
+"""Whether samples per optimizer step stay as written, may change, or both are explored, each as a contest."""
+BATCH_KNOBS = ("batch_size", "grad_accumulation")
+"""Those that say how large the parts are that a step computes its samples in, and how many."""
+
+
+def count_of(values: Mapping[str, Value], knob: str, otherwise: int = 1) -> int:
+    """A knob's whole number; a script may write anything, such as ``auto``."""
+    value = values.get(knob)
+    return value if type(value) is int else otherwise
+
+
+def samples_per_step(values: Mapping[str, Value]) -> int:
+    """The effective batch of a complete config: samples per optimizer step."""
+    return math.prod(count_of(values, knob) for knob in BATCH_KNOBS)
+
+
+def changes_batch(config: Mapping[str, Value], knowledge: Knowledge) -> bool:
+    """Whether a config trains each optimizer step on more or fewer samples than the script as written."""
+    written = knowledge.as_written
+    return samples_per_step({**written, **config}) != samples_per_step(written)
+
+
 def first_knowledge(bound: Bound) -> Knowledge:
     """What is known before the baseline has run: the bound knobs, and the values that the arguments give them."""
     given = {knob: value for knob, value in bound.items() if value is not None}

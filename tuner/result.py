@@ -20,6 +20,7 @@ from tuner.model import (
     Measurement,
     OutcomeKind,
     Phase,
+    Ratio,
     Script,
     Shift,
     TierBest,
@@ -34,7 +35,7 @@ from tuner.model import (
 class StudyLimits:
     """The bounds that every config of the study had to respect; None where there is none.
 
-    ``effective_batch`` is ``keep`` or ``free``. The accuracy limits are relative: 0.01 is one percent.
+    ``effective_batch`` is ``keep``, ``free`` or ``both``. The accuracy limits are relative: 0.01 is one percent.
     ``screen_samples`` is what each run of a screen trains on, None where the study chooses; ``metric_patterns`` are the
     regular expressions of metrics that are read from what the script prints.
     """
@@ -67,6 +68,29 @@ class StudyFacts:
     cores: int | None = None
 
 
+@dataclass(frozen=True)
+class LargerBatch:
+    """The best config that makes the effective batch larger (tier 3), held against the script as written.
+
+    ``gain`` is of its single trial. ``winner`` is what finals say of its speed, None without any; its verdict is on the
+    time to a loss. ``efficiency`` is the share of the samples as from which it learns, ``sooner`` how many times sooner
+    it reaches a loss: speed times efficiency. Both have intervals as wide as those of several contests have to be, and
+    are None where that isn't known. ``why`` says for people why it isn't proven, "" where it is.
+    """
+
+    config: Config
+    gain: float
+    winner: Winner | None = None
+    efficiency: Ratio | None = None
+    sooner: Ratio | None = None
+    why: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether it is shown to reach a loss sooner than the script as written."""
+        return self.winner is not None and self.winner.verdict is Verdict.IMPROVED
+
+
 MOST_DISTURBED = 1 / 3
 """Of a search whose trials were disturbed more often nothing is concluded but what the finals prove."""
 
@@ -82,7 +106,9 @@ class StudyResult:
     searched; ``tiers`` what each knob may change: 1 nothing but speed, 2 the numerics, 3 the optimisation.
     ``bests`` are the best configs of each tier. ``knowledge`` is what applying a config needs in the child.
     ``broke_it`` are the watches that broke the script, and were left out; ``fault`` is the file that tells of it.
-    ``disturbed`` of the search trials with a figure were disturbed by others.
+    ``disturbed`` of the search trials with a figure were disturbed by others. ``winner``, ``best`` and ``best_gain``
+    keep the effective batch, unless that was free; ``larger`` is the best config that makes it larger, None where none
+    was measured, and ``no_larger`` says why none was tried, "" where that wasn't asked for.
     """
 
     study: StudyFacts
@@ -104,6 +130,8 @@ class StudyResult:
     broke_it: tuple[str, ...] = ()
     fault: str = ""
     disturbed: int = 0
+    larger: LargerBatch | None = None
+    no_larger: str = ""
 
     @property
     def cannot_tell(self) -> str:

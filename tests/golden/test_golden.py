@@ -26,7 +26,7 @@ from tuner.progress.plain import PlainView
 from tuner.progress.state import State, row_of, started_text
 from tuner.report.summary import summary
 from tuner.report.trials import TrialsReport
-from tuner.result import StudyResult
+from tuner.result import LargerBatch, StudyResult
 
 BEST = f"{made_up.FOLDER}/best.json"
 SUMMARIES: dict[str, StudyResult] = {
@@ -43,6 +43,15 @@ SUMMARIES: dict[str, StudyResult] = {
     "broken_by_us": replace(
         made_up.RESULT, winner=made_up.KEEP, broke_it=("loader",), fault=f"{made_up.FOLDER}/fault.txt",
         left_out={**made_up.RESULT.left_out, "num_workers": LeftOut("the watch loader is off")},
+    ),
+    "larger": made_up.WITH_LARGER,
+    "larger_alone": replace(made_up.WITH_LARGER, winner=made_up.KEEP),
+    "larger_unproven": replace(
+        made_up.WITH_LARGER, winner=made_up.KEEP, screened=(), bests=(),
+        larger=LargerBatch(made_up.LARGER_CONFIG, 2.9, why="no time left to compare how it learns, and to prove it"),
+    ),
+    "larger_not_tried": replace(
+        made_up.RESULT, no_larger="steps are counted, and not their samples: batches of other sizes can't be compared"
     ),
     "drifted": replace(made_up.RESULT, winner=made_up.KEEP, shifts=(made_up.SHIFT,)),
     "nothing_faster": replace(
@@ -189,6 +198,7 @@ PROFILES: dict[str, StudyResult] = {
     "screened": replace(made_up.RESULT, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.RESULT, winner=made_up.KEEP),
     "unproven": replace(made_up.RESULT, winner=None),
+    "larger": made_up.WITH_LARGER,
 }
 
 

@@ -11,7 +11,7 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck, Bound
 from tuner.analysis.checks import Check, CheckKind
 from tuner.analysis.gain import BaselineTrack
-from tuner.analysis.tiers import best_of_tiers
+from tuner.analysis.tiers import Tiers, best_of_tiers
 from tuner.events import (
     Event,
     FinalsStarted,
@@ -50,7 +50,7 @@ from tuner.model import (
     Winner,
 )
 from tuner.objective import RATE
-from tuner.result import StudyFacts, StudyLimits, StudyResult
+from tuner.result import LargerBatch, StudyFacts, StudyLimits, StudyResult
 
 MIB = 1024**2
 DEVICE = Device("cpu", 0, "Imaginary CPU", "Imaginary CPU", 16 * 1024 * MIB)
@@ -149,9 +149,38 @@ RESULT = StudyResult(
 )  # fmt: skip
 
 
+LARGER_CONFIG = Config(num_workers=2, batch_size=128, lr_scale=4.0)
+LARGER_TRIAL = complete(13, Phase.SEARCH, LARGER_CONFIG, 3500.0, "a larger effective batch (tier 3), on top of trial 1")
+LARGER = LargerBatch(
+    LARGER_CONFIG, 2.9,
+    Winner(Verdict.IMPROVED, LARGER_CONFIG, Ratio(2.8123, 2.61, 3.03), measured(1203.6), measured(3390.0), 5),
+    Ratio(0.81, 0.74, 0.89), Ratio(2.278, 2.02, 2.57),
+)  # fmt: skip
+LARGER_SCREENED = Screened(
+    LARGER_CONFIG, PASS,
+    (Check(CheckKind.EFFICIENCY, "sample efficiency", 1.0, 0.81, 0.19, 0.12, 0.25, 0.655, PASS),),
+    3, 12800, efficiency=Ratio(0.81, 0.76, 0.86), by_time=True,
+)  # fmt: skip
+_BOTH = replace(
+    RESULT, trials=(*TRIALS, LARGER_TRIAL), screened=(SCREENED[0], LARGER_SCREENED), larger=LARGER,
+    knowledge=Knowledge(
+        framework="torch",
+        as_written={"num_workers": 0, "precision": "fp32", "batch_size": 32, "grad_accumulation": 1, "lr_scale": 1.0},
+    ),
+)  # fmt: skip
+WITH_LARGER = replace(
+    _BOTH,
+    bests=best_of_tiers(
+        _BOTH.trials, BaselineTrack(TRIALS, RATE), Tiers(TIERS, _BOTH.knowledge), (WINNER, LARGER.winner or WINNER),
+        _BOTH.screened,
+    ),
+)  # fmt: skip
+"""The same study with a larger effective batch beside its winner."""
+
+
 BESTS = best_of_tiers(
-    (*TRIALS, complete(13, Phase.SEARCH, {"batch_size": 128}, 1900.0)), BaselineTrack(TRIALS, RATE), TIERS, WINNER,
-    SCREENED,
+    (*TRIALS, complete(13, Phase.SEARCH, {"batch_size": 128}, 1900.0)), BaselineTrack(TRIALS, RATE), Tiers(TIERS),
+    (WINNER,), SCREENED,
 )
 
 

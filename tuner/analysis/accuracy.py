@@ -95,7 +95,8 @@ class Screened:
     Each run trained on ``samples`` of ``unit``: samples, or steps where the script's samples can't be counted. No seeds
     are those of a screen that the script as written alone showed to be of no use. ``would_decide`` says for people what
     else would tell, where the verdict is inconclusive. ``efficiency`` is the share of the samples as from which the
-    config learns, with its 95% interval; None where that can't be read.
+    config learns, with its 95% interval; None where that can't be read. ``by_time``: it was held to reaching a loss
+    sooner, by the speed of its trial, and not to learning as well from each sample.
     """
 
     config: Config
@@ -107,6 +108,7 @@ class Screened:
     unit: str = "samples"
     would_decide: str = ""
     efficiency: Ratio | None = None
+    by_time: bool = False
 
 
 def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples: int) -> Screened:

@@ -14,6 +14,7 @@ from tuner.analysis.learning import (
     Curve,
     Descent,
     curves_of,
+    descent_of,
     has_come_down,
     has_gone_up,
     objectives_of,
@@ -62,6 +63,20 @@ def loss_checks(
     if margin is None and least_efficiency is not None and not checks:
         checks.append(unknown(CheckKind.EFFICIENCY, str(CheckKind.EFFICIENCY), 1 - least_efficiency))
     return checks, min(ratios, key=lambda ratio: ratio.ratio, default=None)
+
+
+def sample_efficiency(pairs: Sequence[Pair], error: float) -> Ratio | None:
+    """The least share of the samples as from which any loss is learned, with an interval that is wrong that often.
+
+    None where not every loss as written came down, with each seed.
+    """
+    if not pairs or descent_of([pair.baseline for pair in pairs]) is not Descent.DOWN:
+        return None
+    sites = [site for sites in objectives_of(pairs[0].baseline).values() for site in sites]
+    both = [known for site in sites if len(known := _both(pairs, site)) == len(pairs)]
+    told = [known for known in both if all(has_come_down([before]) for before, _ in known)]
+    ratios = [_efficiency_interval(sample_efficiencies(known), error) for known in told]
+    return min(ratios, key=lambda ratio: ratio.ratio, default=None)
 
 
 def _unseen_efficiency(pairs: Sequence[Pair], name: str, site: str, least: float) -> list[Check]:
@@ -141,10 +156,10 @@ def _efficiency_check(efficiencies: Sequence[float], name: str, least: float) ->
     return Check(CheckKind.EFFICIENCY, name, 1.0, typical, 1 - typical, 1 - best, 1 - worst, 1 - least, verdict)
 
 
-def _efficiency_interval(efficiencies: Sequence[float]) -> Ratio:
-    """The geometric mean, and an interval that holds at 95% over both looks at a screen (Pocock)."""
+def _efficiency_interval(efficiencies: Sequence[float], error: float = 0.05) -> Ratio:
+    """The geometric mean, and an interval that is wrong no oftener than that over both looks at a screen (Pocock)."""
     as_written = [1.0] * len(efficiencies)
-    interval = stats.mean_ratio_interval(as_written, efficiencies, 1 - stats.pocock_level(0.05, 2))
+    interval = stats.mean_ratio_interval(as_written, efficiencies, 1 - stats.pocock_level(error, 2))
     return Ratio(interval.estimate, interval.low, interval.high)
 
 

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.gain import BaselineTrack
+from tuner.knowledge import BATCH_KNOBS, Knowledge, changes_batch
 from tuner.model import Config, Phase, TierBest, Trial, Verdict, Winner
 
+_SUMS = 2
+_OPTIMISATION = 3
 
-def tier_of(config: Config, tiers: Mapping[str, int]) -> int:
-    """The highest tier of the config's knobs; ``tiers`` is knob → tier, and one that it lacks is of tier 1."""
-    return max((tiers.get(knob, 1) for knob in config), default=1)
+
+@dataclass(frozen=True)
+class Tiers:
+    """``of_knobs`` is knob → tier, and one that it lacks is of tier 1; ``knowledge`` says what the script wrote."""
+
+    of_knobs: Mapping[str, int] = field(default_factory=dict)
+    knowledge: Knowledge = field(default_factory=Knowledge)
+
+    def of(self, config: Config) -> int:
+        """3 where it changes the effective batch, else the highest of its knobs.
+
+        Parts of the same batch change the order of sums: their two knobs count as the numerics then.
+        """
+        return max((self.of_knob(knob, config) for knob in config), default=1)
+
+    def of_knob(self, knob: str, config: Config) -> int:
+        """What the knob may change in that config."""
+        if knob in BATCH_KNOBS:
+            return _OPTIMISATION if changes_batch(config, self.knowledge) else _SUMS
+        return self.of_knobs.get(knob, 1)
 
 
 def learned(config: Config, tier: int, screened: Iterable[Screened]) -> str:
@@ -25,28 +46,29 @@ def learned(config: Config, tier: int, screened: Iterable[Screened]) -> str:
 def best_of_tiers(
     trials: Sequence[Trial],
     track: BaselineTrack,
-    tiers: Mapping[str, int],
-    winner: Winner | None,
+    tiers: Tiers,
+    winners: Sequence[Winner],
     screened: Sequence[Screened],
 ) -> tuple[TierBest, ...]:
     """The best of each tier that has any, by tier: what the finals proved, else the fastest single trial with a gain.
 
-    ``track`` is that of the same trials, ``screened`` what the screens showed.
+    ``track`` is that of the same trials, ``winners`` what finals judged, ``screened`` what the screens showed.
     """
-    proven = winner.config if winner is not None and winner.verdict is Verdict.IMPROVED else None
+    proven = {winner.config for winner in winners if winner.verdict is Verdict.IMPROVED}
+    speedups = {winner.config: winner.speedup for winner in winners}
     best: dict[int, tuple[bool, float, Trial]] = {}
     for trial in trials:
         gain = track.gain(trial) if trial.phase is Phase.SEARCH else None
         if gain is None or gain <= 1.0 or not trial.config:
             continue
-        own = (trial.config == proven, gain, trial)
-        tier = tier_of(trial.config, tiers)
+        own = (trial.config in proven, gain, trial)
+        tier = tiers.of(trial.config)
         if tier not in best or own[:2] > best[tier][:2]:
             best[tier] = own
     return tuple(
         TierBest(
             tier=tier, config=trial.config, gain=gain, proven=is_proven, learned=learned(trial.config, tier, screened),
-            speedup=winner.speedup if winner is not None and trial.config == winner.config else None,
+            speedup=speedups.get(trial.config),
         )
         for tier, (is_proven, gain, trial) in sorted(best.items())
     )  # fmt: skip

@@ -83,7 +83,7 @@ class Knowledge:
     ``row_places``: where the samples of batches lie that the loop makes by itself, the likeliest place first.
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
-    The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` ("keep" or "free"),
+    The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` (keep, free, both),
     ``free_host_bytes`` (what the memory limit leaves), ``allocators`` (those installed), ``beside`` (knob → the
     arguments without which it means nothing), ``device_clean`` (whether the device was free of the trial's memory
     afterwards), ``silences``.

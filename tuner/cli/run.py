@@ -34,6 +34,8 @@ _NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
 """What a rate hardly depends on: not worth a warning in every production log."""
 
 
+_OPTIMISATION = 3
+_TIERS = {"2": 2, "3": _OPTIMISATION}
 TAKES_SCRIPT_ARGUMENTS = True
 
 
@@ -54,14 +56,20 @@ def add_parser(verbs: Subparsers) -> None:
         "--strict", action="store_true",
         help="refuse to run if the script or the software has changed; end, with status 7, if a knob takes no effect",
     )  # fmt: skip
+    parser.add_argument(
+        "--tier", default="2", metavar="2|3",
+        help="3: the larger effective batch that was proven to reach a loss sooner, which changes the optimisation"
+        " (default 2: the fastest config that keeps the effective batch)",
+    )  # fmt: skip
     declare_trust(parser, "let the file choose the script and its arguments without asking")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
-    place = _file(arguments.config)
+    place, tier = _file(arguments.config), _tier(arguments.tier)
     device, cores = _device(arguments.device), usable_cores()
     profile = profiles.choose(profiles.read(_content(Path(place)), place), device, cores, place)
+    profile = profiles.of_tier_3(profile, place) if tier == _OPTIMISATION else profile
     script = _script(arguments, profile, place)
     knowledge = knowledge_of(profile, script, place)
     known, spaces = Known(device, cores, knowledge=profile.knowledge), load_spaces(AUTO)
@@ -84,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") == "0":
         lines = [f"{change}: the config may no longer be the best" for change in changes]
         lines += _remarks(profile, knowledge, device, shown=shown)
-        for line in [*lines, f"{_says(profile)} on {device_text(device)}"]:
+        for line in [*lines, f"{_says(profile, tier)} on {device_text(device)}"]:
             print(f"autotune: {_printable(line)}", file=sys.stderr)
     rendered = replace(script, argv=render(script.argv, knowledge.given(profile.config)))
     exec_applied(
@@ -211,7 +219,20 @@ def _change_text(change: profiles.Change) -> str:
     return f"{change.name} was {change.before}, now {change.now}"
 
 
-def _says(profile: profiles.Profile) -> str:
+def _tier(text: str) -> int:
+    """Raises ``UsageError`` for any other."""
+    if text not in _TIERS:
+        raise UsageError(
+            f"--tier {text}: expected {' or '.join(_TIERS)}",
+            hint="2 keeps the effective batch, as without the option; 3 is the larger one beside it",
+        )
+    return _TIERS[text]
+
+
+def _says(profile: profiles.Profile, tier: int) -> str:
+    if tier == _OPTIMISATION:
+        sooner = f", a loss {gain_text(profile.speedup)} as fast when it was proven" if profile.speedup else ""
+        return f"applying {config_text(profile.config)} (tier 3, a larger effective batch{sooner})"
     if profile.verdict is Verdict.KEEP_BASELINE or not profile.config:
         return "running the script as written: nothing was proven faster"
     return f"applying {config_text(profile.config)} ({gain_text(profile.speedup or 1.0)} when it was proven)"

@@ -16,7 +16,7 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.child.watch import Watch
 from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
-from tuner.knowledge import typed_value
+from tuner.knowledge import BOTH, FREE, KEEP, typed_value
 from tuner.model import Config, Value
 from tuner.space.registry import AUTO, is_file
 
@@ -24,7 +24,7 @@ FILE = "study.toml"
 DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
-    "effective_batch": "keep", "max_loss_increase": 0.01, "min_sample_efficiency": 0.9, "max_metric_drop": {},
+    "effective_batch": BOTH, "max_loss_increase": 0.01, "min_sample_efficiency": 0.9, "max_metric_drop": {},
     "max_metric_rise": {}, "metric": {}, "screen_samples": None, "planned_samples": None, "probe": True,
     "without": frozenset(),
 }  # fmt: skip
@@ -202,9 +202,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _keep_or_free(value: Any) -> str:
-    if value not in ("keep", "free"):
-        raise ValueError(f"expected keep or free, not {value!r}")
+def _effective_batch(value: Any) -> str:
+    if value not in (BOTH, KEEP, FREE):
+        raise ValueError(f"expected {BOTH}, {KEEP} or {FREE}, not {value!r}")
     return str(value)
 
 
@@ -311,7 +311,7 @@ _BOUNDS = frozenset({"max_metric_drop", "max_metric_rise"})
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "script": _text, "module": _text, "args": _arguments, "device": _text, "trials": _whole(1), "budget": _seconds,
     "trial_timeout": _seconds, "study": _text, "knobs": _names, "set": _values, "max_memory": _amount, "space": _text,
-    "objective": _text, "seed": _whole(0), "effective_batch": _keep_or_free,
+    "objective": _text, "seed": _whole(0), "effective_batch": _effective_batch,
     "max_loss_increase": _fraction_or_off, "min_sample_efficiency": _efficiency_or_off, "max_metric_drop": _fractions,
     "max_metric_rise": _fractions,
     "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1), "probe": _yes_or_no,

@@ -25,9 +25,12 @@ from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
 from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
+from tuner.search.history import Sampler
+from tuner.search.larger_batches import LargerBatchSampler
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.atomic import write_durably
+from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
 
 TAKES_SCRIPT_ARGUMENTS = True
@@ -49,8 +52,10 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument("--objective", metavar="NAME|FILE", help="what to optimize (default throughput)")
     parser.add_argument("--seed", metavar="S", help="random seed of the search (default 0)")
     parser.add_argument(
-        "--effective-batch", metavar="keep|free", help="samples per optimizer step: keep (default), or free to change"
-    )
+        "--effective-batch", metavar="both|keep|free",
+        help="samples per optimizer step: both (default) keeps them, and tries larger ones beside (tier 3); keep tries"
+        " no others; free searches all alike",
+    )  # fmt: skip
     parser.add_argument(
         "--max-loss-increase", metavar="SHARE",
         help="how much of the way that the training loss comes down may be lost (default 1%%), or off to compare none",
@@ -98,13 +103,20 @@ def run(arguments: argparse.Namespace) -> int:
     check_targets(plan.folder, EXPORTERS)
     stop = threading.Event()
     with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
-        sampler = Chain(StructuredSampler(), AdditiveSampler(plan.seed), TpeSampler(plan.seed))
-        result = run_study(plan, ProcessRunner(), sampler, view, stop)
+        result = run_study(plan, ProcessRunner(), sampler_of(plan), view, stop)
     files = write_files(result, EXPORTERS)
     print(summary(result, files, files.get(PROFILE.name, "")), end="")
     if result.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.INTERNAL if result.broke_it else ExitCode.OK
+
+
+def sampler_of(plan: StudyPlan) -> Sampler:
+    """What proposes the configs of a study: larger batches early where steps cost more than their samples."""
+    return Chain(
+        LargerBatchSampler(early=True), StructuredSampler(), LargerBatchSampler(), AdditiveSampler(plan.seed),
+        TpeSampler(plan.seed),
+    )
 
 
 def check_targets(folder: Path, exporters: Iterable[Exporter]) -> None:

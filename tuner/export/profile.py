@@ -6,20 +6,20 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from tuner.analysis.accuracy import Screened
-from tuner.analysis.learning import time_to_loss
-from tuner.analysis.tiers import tier_of
+from tuner.analysis.tiers import Tiers
 from tuner.child.option_names import is_option_of
-from tuner.documents import knob_document, measurement_document, plain, text
+from tuner.documents import depth, knob_document, measurement_document, plain, screen_document, text, tier_document
 from tuner.errors import ProfileError
-from tuner.knowledge import Knowledge, as_document
+from tuner.export import tier3
+from tuner.export.tier3 import Tier3
+from tuner.knowledge import FREE, Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
 from tuner.masking import all_without_secrets, masked
-from tuner.model import BASELINE, Config, Device, Measurement, Script, TierBest, Verdict, Winner
+from tuner.model import BASELINE, Config, Device, Measurement, Script, Verdict
 from tuner.result import StudyResult
 
 SCHEMA = 1
@@ -27,6 +27,7 @@ CHECKSUM = "checksum"
 _DEEPEST = 100
 """A study that met a deeper file at its end would lose its result over it."""
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+_NO_BOUNDS = frozenset({"trial_timeout_s", "effective_batch"})
 FINALS, SINGLE_TRIAL = "finals", "single trial"
 """What a measurement is based on."""
 
@@ -36,7 +37,7 @@ class Profile:
     """One device's entry of a best.json, read back.
 
     ``cores`` are those of the host that the proof might use, ``edited`` whether the entry isn't as a study wrote it;
-    None where the profile is of an earlier version.
+    None where the profile is of an earlier version. ``tier3``: the larger effective batch beside the config.
     """
 
     device: Device
@@ -48,6 +49,7 @@ class Profile:
     speedup: float | None
     cores: int | None = None
     edited: bool | None = None
+    tier3: Tier3 | None = None
 
 
 class ProfileExporter:
@@ -63,15 +65,16 @@ class ProfileExporter:
     def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
         """The file with this device's profile in place of its earlier one; None where nothing was measured.
 
-        A proof that the file holds already stays where ``still_proven`` says so.
+        A proof that the file holds already stays where ``with_standing`` says so.
         Raises ``ProfileError`` where ``existing`` is no best.json.
         """
         if result.best is None:
             return None
         place = f"{result.study.folder}/{self.file_name}"
         profile = profile_of(result)
-        if existing is not None and still_proven(existing, result, profile, place):
-            return existing
+        if existing is not None:
+            standing = with_standing(existing, result, profile, place)
+            return existing if standing is None else merged(existing, standing, place)
         return merged(existing, profile, place)
 
 
@@ -80,10 +83,13 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     study, winner = result.study, result.winner
     proven = winner if winner is not None and result.improved else None
     config = proven.config if proven is not None else BASELINE
-    tier = tier_of(config, result.tiers)
+    larger = result.larger.winner if result.larger is not None else None
+    winners = [one for one in (winner, larger) if one is not None]
+    tier = Tiers(result.tiers, result.knowledge).of(config)
     told = {
         "accuracy": _accuracy(result, config, tier),
-        "screens": [{"config": dict(screen.config), **_screen(screen, winner)} for screen in result.screened],
+        "screens": [{"config": dict(screen.config), **screen_document(screen, winners)} for screen in result.screened],
+        "tier3": tier3.document_of(result),
         "knobs": [knob_document(report) for report in proven.winner.knobs] if proven is not None else [],
     }
     return {
@@ -96,7 +102,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "baseline": _baseline(result),
         "winner": _measured(proven.winner, FINALS) if proven is not None else None,
         "candidate": _candidate(result),
-        "tiers": [_best_of_tier(best) for best in result.bests],
+        "tiers": [tier_document(best) for best in result.bests],
         # Trials that an earlier version ran may tell secrets where they say why.
         **all_without_secrets(told, study.script.argv),
         "limits": plain(asdict(study.limits)),
@@ -131,17 +137,27 @@ def checksum(profile: Mapping[str, Any], whole: Callable[[str], float] = float) 
     return hashlib.sha256(json.dumps(written, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def still_proven(existing: bytes, result: StudyResult, profile: Mapping[str, Any], place: str) -> bool:
-    """Whether the file holds a proof for this very device that the study, whose ``profile`` this is, leaves standing.
+def with_standing(
+    existing: bytes, result: StudyResult, profile: dict[str, Any], place: str
+) -> dict[str, Any] | None:
+    """The study's ``profile`` with the proofs for this very device that the file holds and that it leaves standing, of
+    the config or of ``tier3``; None where both are the file's own.
 
-    It was given for the same script, modules, arguments and software, within the same limits but that of time; no run
-    and no screen of its config failed in this study, and it had no finals: those decide. It is as it was written.
+    They were given for the same script, modules, arguments and software, within the same limits but that of time; no
+    run and no screen of their configs failed in this study, and it had no finals of its own for them: those decide.
+    The entry is as it was written.
     """
     for other in _documents(existing, place):
-        if _same_device(other, profile) and other.get("verdict") == str(Verdict.IMPROVED):
-            against = profile["runs"] > 0 or result.speaks_against(Config(_part(other, "config")))
-            return not against and _is_sound(other) and _circumstances(other) == _circumstances(profile)
-    return False
+        if not _same_device(other, profile) or not _is_sound(other) or _circumstances(other) != _circumstances(profile):
+            continue
+        proven, larger = other.get("verdict") == str(Verdict.IMPROVED), tier3.proven_in(other.get("tier3"))
+        own = proven and not profile["runs"] and not result.speaks_against(Config(_part(other, "config")))
+        beside = larger is not None and not _part(profile, "tier3").get("runs") and not result.speaks_against(larger)
+        if own and (beside or larger is profile["tier3"] is None):
+            return None
+        taken = {**(other if own else profile), "tier3": (other if beside else profile)["tier3"]}
+        return {name: entry for name, entry in taken.items() if name != CHECKSUM}
+    return profile
 
 
 def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +167,9 @@ def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
         "script": [script.get(name) for name in ("path", "module", "sha256", "argv")],
         "modules": _part(profile, "knowledge").get("module_hashes", {}),
         "software": profile.get("environment"),
-        "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name != "trial_timeout_s"},
+        "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name not in _NO_BOUNDS},
+        # Where larger batches are tried beside, what keeps the effective one is proven alike.
+        "free": limits.get("effective_batch") == FREE,
     }
 
 
@@ -190,6 +208,15 @@ def choose(profiles: list[Profile], device: Device, cores: int, place: str) -> P
         f"{place} has no profile for {device.label} ({device.name}); it has: {there}",
         hint=f"tune it here: autotune study SCRIPT --device {device.label}",
     )
+
+
+def of_tier_3(profile: Profile, place: str) -> Profile:
+    """The profile with the larger effective batch in place of its config, and how much sooner that reaches a loss.
+
+    Raises ``ProfileError`` where none is proven.
+    """
+    larger = tier3.proven(profile.tier3, profile.device.label, place)
+    return replace(profile, config=larger.config, verdict=Verdict.IMPROVED, speedup=larger.sooner)
 
 
 class ProvenPart(StrEnum):
@@ -263,30 +290,8 @@ def _accuracy(result: StudyResult, config: Config, tier: int) -> dict[str, Any]:
     """What is known of how the config learns. Knobs of tier 1 change nothing that it could learn from."""
     for screen in result.screened:
         if config and screen.config == config:
-            return {"tier": tier, **_screen(screen, result.winner)}
+            return {"tier": tier, **screen_document(screen, [result.winner] if result.winner is not None else [])}
     return {"tier": tier, "verdict": "not-needed" if tier == 1 else "not-screened"}
-
-
-def _screen(screen: Screened, winner: Winner | None) -> dict[str, Any]:
-    """What a screen showed; how much sooner a loss is reached where the finals say how fast the config is."""
-    efficiency = screen.efficiency
-    speedup = winner.speedup if winner is not None and winner.config == screen.config else None
-    sooner = time_to_loss(speedup, efficiency) if speedup is not None and efficiency is not None else None
-    checks = [{**asdict(check), "kind": str(check.kind), "verdict": str(check.verdict)} for check in screen.checks]
-    return {
-        "verdict": str(screen.verdict), "seeds": screen.seeds, "samples": screen.samples, "unit": screen.unit,
-        "sample_efficiency": plain(asdict(efficiency)) if efficiency is not None else None,
-        "time_to_loss": plain(asdict(sooner)) if sooner is not None else None,
-        "reason": screen.reason, "would_decide": screen.would_decide, "checks": plain(checks),
-    }  # fmt: skip
-
-
-def _best_of_tier(best: TierBest) -> dict[str, Any]:
-    return {
-        "tier": best.tier, "config": dict(best.config), "single_trial_gain": best.gain,
-        "speedup": plain(asdict(best.speedup)) if best.speedup is not None else None, "proven": best.proven,
-        "accuracy": best.learned,
-    }  # fmt: skip
 
 
 def _baseline(result: StudyResult) -> dict[str, Any] | None:
@@ -310,7 +315,7 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
         schema, profiles = document["schema"], document["profiles"]
         if not isinstance(profiles, list) or not all(isinstance(p, dict) for p in profiles):
             raise ValueError("profiles is not a list of objects")
-        if _depth(profiles) > _DEEPEST:
+        if depth(profiles) > _DEEPEST:
             raise ValueError(f"nested deeper than {_DEEPEST}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProfileError(
@@ -322,15 +327,6 @@ def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
             hint="upgrade autotune, or run the study again",
         )
     return profiles
-
-
-def _depth(document: Any) -> int:
-    """How many lists and objects lie within each other, at most."""
-    depth, level = 0, [document]
-    while level := [one for one in level if isinstance(one, (dict, list))]:
-        depth += 1
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-    return depth
 
 
 def _same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -387,6 +383,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         speedup=float(speedup["ratio"]) if speedup else None,
         cores=cores,
         edited=_is_edited(document),
+        tier3=tier3.read(document.get("tier3")),
     )
 
 

@@ -92,7 +92,7 @@ class State:
             case Screening():
                 self.screens.append(event)
             case FinalsStarted():
-                self.finals = event
+                self.finals, self.pairs = event, {}
             case PairFinished():
                 self.pairs[event.config] = event
             case StudyFinished():

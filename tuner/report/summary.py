@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.learning import LATER, time_to_loss
 from tuner.analysis.stats import Noninferiority
+from tuner.analysis.tiers import Tiers
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -30,6 +31,7 @@ from tuner.model import (
     Measurement,
     OutcomeKind,
     Phase,
+    Ratio,
     Script,
     TierBest,
     Trial,
@@ -37,8 +39,9 @@ from tuner.model import (
     Winner,
     baseline_of,
 )  # fmt: skip
-from tuner.result import StudyResult
+from tuner.result import LargerBatch, StudyResult
 
+KEEP = "keep your config"
 _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
 _TIER_NAMES = {1: "speed only", 2: "numerics", 3: "optimisation"}
@@ -56,18 +59,21 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     """
     winner = result.winner
     parts = [_verdict(result)]
+    if result.larger is not None and result.larger.proven:
+        parts[0][0] = parts[0][0].replace(KEEP, f"{KEEP}, or take larger batches (tier 3)", 1)
     if result.bottleneck is not None:
         parts[0].append(f"as written it is {bottleneck_text(result.bottleneck)}")
     if result.validation_share is not None:
         validation = share_text(result.validation_share)
         parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
+    parts.append(_larger_batches(result.larger, result.no_larger))
     parts += [_fault(result), _remarks(remarks_of(result.trials))]
     if winner is not None:
         parts.append(_comparison(winner, "winner" if result.improved else "candidate"))
     if winner is not None and result.improved:
         parts.append(_evidence(winner))
-        parts.append(_cautions(winner, result.tiers, result.screened))
-    parts.append(_best_of_tiers(result.bests))
+        parts.append(_cautions(winner, Tiers(result.tiers, result.knowledge), result.screened))
+    parts.append(_best_of_tiers(result.bests, result.larger))
     parts += [_accuracy(result.screened), [shift_text(shift) for shift in result.shifts]]
     parts += [_left_out(result.left_out), _failures(result.trials), _cut_short(result.trials)]
     parts.append(_next(result, files, profile))
@@ -86,7 +92,7 @@ def _verdict(result: StudyResult) -> list[str]:
         return [f"faster: {config_text(winner.config)}", _proof(winner), *_sooner(winner, result.screened), ended]
     faster = "what is faster reaches a loss later" if winner.label == LATER else "nothing tried was proven faster"
     untold = result.cannot_tell if winner.label != LATER else ""
-    lines = [f"can't tell: {untold}" if untold else f"keep your config: {faster}"]
+    lines = [f"can't tell: {untold}" if untold else f"{KEEP}: {faster}"]
     if winner.config:
         lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
         lines += _sooner(winner, result.screened)
@@ -121,7 +127,7 @@ def _unproven(result: StudyResult) -> list[str]:
         searched = any(trial.phase is Phase.SEARCH for trial in result.trials)
         tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
         untold = result.cannot_tell
-        return [f"can't tell: {untold}; {tried}" if untold else f"keep your config: {tried}"]
+        return [f"can't tell: {untold}; {tried}" if untold else f"{KEEP}: {tried}"]
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
     rejected = any(s.config == best.config and s.verdict is not Noninferiority.PASS for s in result.screened)
     failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
@@ -217,7 +223,31 @@ def _accuracy(screened: Sequence[Screened]) -> list[str]:
     return ["learning, compared with the script as written on the same seeds", *_columns(rows)]
 
 
-def _best_of_tiers(bests: Sequence[TierBest]) -> list[str]:
+def _larger_batches(larger: LargerBatch | None, none: str) -> list[str]:
+    """The larger effective batch beside the winner: how much sooner it reaches a loss, or why that isn't known."""
+    title = "larger batches (tier 3, changes the optimisation)"
+    if larger is None:
+        return [title, f"  not known: {none}"] if none else []
+    config, winner = config_text(larger.config), larger.winner
+    if winner is None or larger.sooner is None:
+        single = f"{gain_text(larger.gain)} the speed in a single trial"
+        learns = f", learns as from {1 / larger.efficiency.ratio:.2f}x the samples" if larger.efficiency else ""
+        return [title, f"  {config}: {single}{learns}; not proven: {larger.why}"]
+    sooner, speed = larger.sooner, winner.speedup
+    reaches = f"reaches the same loss {gain_text(sooner.ratio)} as fast, 95% interval {_interval(sooner)}"
+    lines = [title, f"  {config}: {reaches}"]
+    if larger.efficiency is not None:
+        needs = f"needs {1 / larger.efficiency.ratio:.2f}x the samples, by its screen"
+        runs = f"{winner.runs} runs of each in fresh processes"
+        lines.append(f"  {gain_text(speed.ratio)} the speed, 95% interval {_interval(speed)}, from {runs}; {needs}")
+    return lines if larger.proven else [*lines, f"  not proven: {larger.why}"]
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.low:.2f} to {ratio.high:.2f}"
+
+
+def _best_of_tiers(bests: Sequence[TierBest], larger: LargerBatch | None) -> list[str]:
     """A row a tier, where there are several: whoever won't have other numerics sees what is left."""
     if len(bests) < 2:
         return []
@@ -228,17 +258,21 @@ def _best_of_tiers(bests: Sequence[TierBest]) -> list[str]:
         else:
             said = f"{gain_text(best.gain)} in a single trial, not proven"
         learned = _LEARNED[best.learned]
+        if larger is not None and best.config == larger.config:
+            learned = "" if larger.proven else "not shown to reach a loss sooner"
+            said = said if larger.sooner is None else f"reaches a loss {gain_text(larger.sooner.ratio)} as fast"
+            said = f"{said}, proven" if larger.proven else said
         rows.append((f"  {best.tier} {_TIER_NAMES[best.tier]}", config_text(best.config), said, learned))
     return ["best of each tier", *_columns(rows)]
 
 
-def _cautions(winner: Winner, tiers: Mapping[str, int], screened: Sequence[Screened]) -> list[str]:
+def _cautions(winner: Winner, tiers: Tiers, screened: Sequence[Screened]) -> list[str]:
     """What nobody has compared: knobs that change more than speed, without a screen."""
     if any(screen.config == winner.config for screen in screened):
         return []
     lines = []
     for tier, effect in _TIERS.items():
-        knobs = [knob for knob in winner.config if tiers.get(knob, 1) == tier]
+        knobs = [knob for knob in winner.config if tiers.of_knob(knob, winner.config) == tier]
         if knobs:
             lines.append(f"{', '.join(knobs)} {effect}: compare a full training run before relying on it")
     return lines
@@ -283,17 +317,19 @@ def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[s
     rows = list(files.items())
     if result.improved and profile:
         rows.append(("apply", run_command(result.study.script, profile)))
+    if result.larger is not None and result.larger.proven and profile:
+        rows.append(("apply tier 3", run_command(result.study.script, profile, "--tier", "3")))
     rows.append(("trials", shlex.join(["autotune", "trials", result.study.folder])))
     if result.interrupted:
         rows.append(("resume", "run the same command again"))
     return _columns(rows)
 
 
-def run_command(script: Script, profile: str) -> str:
+def run_command(script: Script, profile: str, *options: str) -> str:
     """The command that applies a profile; it is printed, and so without the secrets among the arguments."""
     target = ["--module", script.module] if script.module else [script.path]
     arguments = ["--", *masked(script.argv)] if script.argv else []
-    return shlex.join(["autotune", "run", "--config", profile, *target, *arguments])
+    return shlex.join(["autotune", "run", "--config", profile, *options, *target, *arguments])
 
 
 def _rate(trial: Trial) -> float:

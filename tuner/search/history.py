@@ -51,8 +51,9 @@ class History:
     """What a sampler sees of a study: its space, and the finished trials of baseline and search.
 
     ``trials`` may hold trials of any phase. Faults of the infrastructure say nothing of a config and are left out; so
-    is what ran without the pinned knobs, the baseline among them. ``axes`` are those of the space whose knobs have met
-    something to turn. ``memory`` are the bytes that a config may take.
+    is what ran without the pinned knobs, the baseline among them. Those with a larger effective batch, a contest of
+    their own, are ``larger`` and not among ``trials``. ``axes`` are those of the space whose knobs have met something
+    to turn. ``memory`` are the bytes that a config may take.
     """
 
     def __init__(
@@ -69,13 +70,15 @@ class History:
         self.bottleneck: Bottleneck | None = bottleneck_of(every_trial)
         self._track = BaselineTrack(every_trial, objective)
         finished = [t for t in every_trial if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
-        self.trials: Sequence[Trial] = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
+        self._all = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
+        self.trials: Sequence[Trial] = tuple(t for t in self._all if space.keeps_batch(t.config))
+        self.larger: Sequence[Trial] = tuple(t for t in self._all if space.is_larger(t.config))
         self._indices: dict[int, tuple[int, ...] | None] = {}
-        self._by_config: dict[Config, Trial] = {t.config: t for t in self.trials}
+        self._by_config: dict[Config, Trial] = {t.config: t for t in self._all}
         self.without_effect = self._without_effect()
         self._bad_values = self._values_that_fail_alone()
         self._too_large = [
-            t.config for t in self.trials if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY | KILLED
+            t.config for t in self._all if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY | KILLED
         ]
         self.ranking: Ranking = ranking_of(every_trial)
         self._leaves_out = may_leave_out(every_trial, space.cores)
@@ -95,6 +98,15 @@ class History:
     def best(self) -> Trial | None:
         """The trial with the highest gain so far, None where none has any."""
         return self._track.best_of(self.trials)
+
+    def best_before(self, number: int) -> Trial | None:
+        """The best of the trials before that one."""
+        return self._track.best_of(trial for trial in self.trials if trial.number < number)
+
+    @property
+    def best_larger(self) -> Trial | None:
+        """The best of those with a larger effective batch."""
+        return self._track.best_of(self.larger)
 
     def gain(self, trial: Trial) -> float | None:
         """The trial's ratio to the baseline at that time, above 1 for better; None where it has no score."""
@@ -116,11 +128,19 @@ class History:
     def is_ruled_out(self, config: Mapping[str, Value]) -> bool:
         """Whether the config breaks a constraint, turns a knob without effect, is known or forecast to fail, lost
         clearly in a rotation, or has more workers than cores and nothing shows that they would wait.
+
+        So are larger effective batches: they are proposed by who asks for them, by ``is_larger_ruled_out``.
         """
         canonical = self.space.canonical(config)
+        return not self.space.keeps_batch(canonical) or self._cannot_work(canonical)
+
+    def is_larger_ruled_out(self, config: Mapping[str, Value]) -> bool:
+        """The same of a config with a larger effective batch."""
+        return self._cannot_work(self.space.canonical(config))
+
+    def _cannot_work(self, canonical: Config) -> bool:
         return (
-            not self.space.allows(canonical)
-            or any(name in self.without_effect for name in canonical if name not in self.space.pinned)
+            any(name in self.without_effect for name in canonical if name not in self.space.pinned)
             or any(same_value(canonical.get(name), value) for name, value in self._bad_values)
             or any(self._is_at_least_as_heavy(canonical, failed) for failed in self._too_large)
             or self._is_forecast_to_be_too_large(canonical)
@@ -140,7 +160,7 @@ class History:
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
         """The config's peak memory in bytes, None where too little is known."""
-        return forecast(self.space, config, self.trials)
+        return forecast(self.space, config, self._all)
 
     def _is_forecast_to_be_too_large(self, config: Mapping[str, Value]) -> bool:
         expected = self.forecast(config)
@@ -168,14 +188,13 @@ class History:
 
     def turned(self, config: Config) -> dict[str, Value]:
         """Knob → value of those that the config turns: not the pinned ones, nor those that follow from others."""
-        searched = {axis.knob.name for axis in self.space.axes}
-        return {name: value for name, value in config.items() if name in searched}
+        return {name: value for name, value in config.items() if name in self.space.searched}
 
     def _without_effect(self) -> frozenset[str]:
         """Knobs that met nothing in the script to turn."""
         return frozenset(
             report.knob
-            for trial in self.trials
+            for trial in self._all
             if trial.outcome is not None and trial.outcome.measurement is not None
             for report in trial.outcome.measurement.knobs
             if report.evidence is Evidence.NOT_APPLICABLE and report.knob in self.turned(trial.config)
@@ -189,7 +208,7 @@ class History:
         """
         failed = []
         late = {axis.knob.name for axis in self.space.axes if axis.knob.late}
-        for trial in self.trials:
+        for trial in self._all:
             outcome, turned = trial.outcome, list(self.turned(trial.config).items())
             if outcome is None or outcome.complete or outcome.reason in OUT_OF_MEMORY:
                 continue
@@ -200,7 +219,7 @@ class History:
 
     def _is_at_least_as_heavy(self, config: Config, failed: Config) -> bool:
         """Whether the config takes no less memory than one that ran out of it, knob by knob."""
-        heavier = {axis.knob.name for axis in self.space.axes if axis.knob.heavier}
+        heavier = {name for name in self.space.searched if self.space.space.knob(name).heavier}
         ours, theirs = self.space.complete(config), self.space.complete(failed)
         for name in {*ours, *theirs}:
             own, other = ours.get(name), theirs.get(name)

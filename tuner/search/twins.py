@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from tuner.analysis.bottleneck import INPUT_SHARE
-from tuner.analysis.tiers import tier_of
+from tuner.analysis.tiers import Tiers
 from tuner.model import Config, Value
 from tuner.search.rotation import Ranking
 from tuner.search.tried import Tried
@@ -71,10 +71,10 @@ class Twins:
         return frozenset(change for change, alike in seen.items() if all(alike))
 
 
-def tells_no_more(config: Config, better: Iterable[Config], twins: Twins, tiers: Mapping[str, int]) -> bool:
-    """Whether a config is a near-twin of one of the better ones that changes no more than it does: see ``tier_of``."""
-    own = tier_of(config, tiers)
-    return any(tier_of(one, tiers) <= own and twins.are_twins(config, one) for one in better)
+def tells_no_more(config: Config, better: Iterable[Config], twins: Twins, tiers: Tiers) -> bool:
+    """Whether a config is a near-twin of one of the better ones that changes no more than it does, by their tiers."""
+    own = tiers.of(config)
+    return any(tiers.of(one) <= own and twins.are_twins(config, one) for one in better)
 
 
 def _are_alike(one: float, other: float) -> bool:

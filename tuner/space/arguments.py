@@ -87,7 +87,8 @@ def extend_space(space: SearchSpace, placeholders: Mapping[str, Placeholder]) ->
                 f" {{{{{placeholder.knob}}}}} if the braces are meant literally; the knobs are: {names}",
             )
         own.append(_own_knob(placeholder))
-    return replace(space, knobs=(*own, *knobs))
+    larger = _with_choices(space.larger, placeholders.get(space.larger.name)) if space.larger is not None else None
+    return replace(space, knobs=(*own, *knobs), larger=larger)
 
 
 def bound_knobs(placeholders: Mapping[str, Placeholder]) -> dict[str, Value | None]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.errors import UsageError
-from tuner.knowledge import Knowledge
+from tuner.knowledge import BOTH, KEEP, Knowledge
 from tuner.model import BASELINE, Config, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, SearchSpace
 
@@ -26,7 +26,9 @@ class ResolvedSpace:
     """What a study searches: the axes, the knobs left out with the reason, and those pinned by ``--set``.
 
     A complete config gives every knob a value, and is a plain dict; a ``Config`` is canonical: what is as written, and
-    what means nothing beside the rest, is absent. ``cores`` are those that the training may use.
+    what means nothing beside the rest, is absent. ``cores`` are those that the training may use. ``larger`` are the
+    batches that would make the effective batch larger, from the smallest on, and the script's own; None where none are
+    tried, ``no_larger`` says why ("" where that wasn't asked for).
     """
 
     space: SearchSpace
@@ -35,6 +37,8 @@ class ResolvedSpace:
     pinned: Config
     knowledge: Knowledge
     cores: int
+    larger: Axis | None = None
+    no_larger: str = ""
 
     @property
     def size(self) -> int:
@@ -64,7 +68,7 @@ class ResolvedSpace:
         """The config without what equals the script's own values and without what means nothing beside the rest."""
         complete = self._without_moot(self.complete(config))
         written = self._written
-        candidates = [*self.space.derive(complete, self.knowledge), *(axis.knob.name for axis in self.axes)]
+        candidates = [*self.searched, *self.space.derive(complete, self.knowledge)]
         result: dict[str, Value] = dict(self.pinned)
         for name in candidates:
             if name not in result and not (name in written and same_value(complete[name], written[name])):
@@ -89,6 +93,37 @@ class ResolvedSpace:
         return self.space.allowed(self.complete(config), self.knowledge) or not self.space.allowed(
             self.complete(self.pinned), self.knowledge
         )
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The knobs that are turned, in the space's order."""
+        names = [axis.knob.name for axis in self.axes]
+        others = [self.larger.knob.name] if self.larger is not None else []
+        return tuple(dict.fromkeys([*names, *others]))
+
+    def is_larger(self, config: Mapping[str, Value]) -> bool:
+        """Whether the config is one of the contest of larger effective batches."""
+        if self.larger is None:
+            return False
+        own = config.get(self.larger.knob.name)
+        written = self.larger.values[self.larger.as_written]
+        return own is not None and own != written and any(same_value(own, value) for value in self.larger.values)
+
+    def keeps_batch(self, config: Mapping[str, Value]) -> bool:
+        """Whether the config is one of those that the search is for in the first place: of no larger batch."""
+        return self.allows(config) and not self.is_larger(config)
+
+    def with_larger(self, config: Mapping[str, Value], value: Value) -> Config:
+        """The config with that larger batch in place of its own, and with what follows from it."""
+        assert self.larger is not None
+        return self.canonical({**self.without_batch(config), self.larger.knob.name: value})
+
+    def without_batch(self, config: Mapping[str, Value]) -> Config:
+        """The config without its batch and what follows from that: what a larger one is tried on top of."""
+        if self.larger is None:
+            return Config(config)
+        follows = {self.larger.knob.name, *self.space.derive(self.complete(config), self.knowledge)}
+        return Config({name: value for name, value in config.items() if name not in follows or name in self.pinned})
 
     def indices_of(self, config: Mapping[str, Value]) -> dict[str, int]:
         """Knob → index of the config's value; the inverse of ``config_of``. Raises ``ValueError`` off the axes."""
@@ -132,7 +167,46 @@ def resolve(
             left_out[knob.name] = LeftOut(only_one(written))
             continue
         axes.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written)))
-    return ResolvedSpace(space, tuple(axes), left_out, Config(pinned), knowledge, known.cores)
+    larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
+    if larger is None and knowledge.effective_batch == BOTH:
+        # What follows from a batch is as where it is kept: a pinned one, say, is the user's own choice.
+        knowledge = replace(knowledge, effective_batch=KEEP)
+    return ResolvedSpace(
+        space, tuple(axes), left_out, Config(pinned), knowledge, known.cores, larger, no_larger
+    )
+
+
+def _larger(
+    space: SearchSpace, known: Known, pinned: Mapping[str, Value], wanted: Collection[str], unwanted: Collection[str]
+) -> tuple[Axis | None, str]:
+    """The larger batches that are tried beside those that keep the effective one, or why there are none."""
+    knob = space.larger
+    if knob is None or known.knowledge.effective_batch != BOTH:
+        return None, ""
+    if knob.name in unwanted or (wanted and knob.name not in wanted):
+        return None, ""
+    reason = _reason_to_leave_out(knob, known, pinned)
+    if reason:
+        return None, reason
+    if not _admits(space, pinned, known):
+        return None, "what is pinned changes the effective batch by itself"
+    written = known.knowledge.as_written[knob.name]
+    offered = knob.choices(replace(known, as_written=written))
+    larger = [v for v in offered if _is_above(v, written) and not _admits(space, {knob.name: v}, known)]
+    values = _distinct([written, *larger], ordered=True)
+    if len(values) < 2:
+        return None, "no larger batch fits into an epoch"
+    return Axis(_beside_its_arguments(knob, known.knowledge), values, _index(values, written)), ""
+
+
+def _admits(space: SearchSpace, config: Mapping[str, Value], known: Known) -> bool:
+    """Whether the space's own constraints admit the config, with what follows from it beside what is given."""
+    complete = {**known.knowledge.as_written, **config}
+    return space.allowed({**complete, **space.derive(complete, known.knowledge), **config}, known.knowledge)
+
+
+def _is_above(value: Value, written: Value) -> bool:
+    return isinstance(value, (int, float)) and isinstance(written, (int, float)) and value > written
 
 
 def _beside_its_arguments(knob: Knob, knowledge: Knowledge) -> Knob:

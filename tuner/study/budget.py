@@ -11,6 +11,7 @@ from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.turns import TOLD_TO, noise_within, rounds_to_tell
 from tuner.child.records import Window
+from tuner.knowledge import samples_per_step
 from tuner.model import BASELINE, SIDELINES, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import probe_window
 from tuner.space.resolve import ResolvedSpace
@@ -196,7 +197,7 @@ class StudyTime:
         """What a proof takes: the screen where one is due, and rounds of the finals, the fewest at least."""
         proof_s = self.finals_s(config, rounds, run_s)
         if self.needs_screen(config):
-            samples = screen_lengths(self.plan, baseline_of(self.trials))[0]
+            samples = screen_lengths(self.plan, baseline_of(self.trials), larger_step(config, self.space))[0]
             proof_s += SEEDS * (self.screen_s(BASELINE, samples) + self.screen_s(config, samples))
         return proof_s
 
@@ -210,7 +211,8 @@ class StudyTime:
 
         Where no proof fits into what is left, the search may have it all.
         """
-        best = BaselineTrack(self.trials, self.plan.objective).best_of(searched(self.trials))
+        best = self._best()
+        larger_s = self._larger_proof_s()
         if best is not None and best.phase is not Phase.BASELINE:
             # Three rounds prove a large gain, and tell roughly how large it is.
             for rounds in range(max(self.rounds_to_tell(), FEWEST_ROUNDS), FEWEST_ROUNDS - 1, -1):
@@ -218,8 +220,11 @@ class StudyTime:
                 most_s = LARGEST_SHARE_FOUND * (self.budget.seconds or math.inf)
                 if rounds == FEWEST_ROUNDS or (proof_s <= most_s and self.fits(proof_s)):
                     break
+            both_s = proof_s + larger_s
             if self.fits(proof_s):
-                return self.budget.reserved_s(proof_s, found=True)
+                return self.budget.reserved_s(both_s if self.fits(both_s) else proof_s, found=True)
+        if larger_s and self.fits(larger_s):
+            return self.budget.reserved_s(larger_s, found=True)
         axes = self.space.axes if self.space is not None else ()
         proof_s = self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
         return self.budget.reserved_s(proof_s, found=False) if self.fits(proof_s) else 0.0
@@ -234,9 +239,8 @@ class StudyTime:
         measured = [outcome.measurement for trial, outcome in self._runs() if trial.phase is Phase.SEARCH]
         noises = [noise_within(measurement, window) for measurement in measured if measurement is not None]
         known = [noise for noise in noises if noise is not None]
-        track = BaselineTrack(self.trials, self.plan.objective)
-        best = track.best_of(searched(self.trials))
-        gain = track.gain(best) if best is not None else None
+        best = self._best()
+        gain = BaselineTrack(self.trials, self.plan.objective).gain(best)
         if not self.by_turns or len(known) < FEWEST_TOLD or (gain or 1.0) < LARGE:
             return usual
         return rounds_to_tell(APART * statistics.median(known), usual, self.plan.most_rounds) or self.plan.most_rounds
@@ -256,6 +260,17 @@ class StudyTime:
         is_scarce = self.left_s - self.trial_s() < ADDED_ROUNDS * proof_s
         return is_scarce and math.log(expected) / self.trial_s() < math.log(gain) / proof_s
 
+    def _best(self) -> Trial | None:
+        """The best trial of those that keep the effective batch."""
+        return BaselineTrack(self.trials, self.plan.objective).best_of(keeping_batch(searched(self.trials), self.space))
+
+    def _larger_proof_s(self) -> float:
+        """What proving the fastest larger batch takes; 0 where none is faster than what keeps the effective one."""
+        track, space = BaselineTrack(self.trials, self.plan.objective), self.space
+        larger = [trial for trial in searched(self.trials) if space is not None and space.is_larger(trial.config)]
+        best, gain = track.best_of(larger), track.gain(self._best()) or 1.0
+        return self.proof_s(best.config) if best is not None and (track.gain(best) or 0.0) > gain else 0.0
+
     def search_s(self) -> float | None:
         """Left for searching, beside what is kept for the proof; None without a budget."""
         return None if self.left_s is None else max(0.0, self.left_s - self.reserved_s())
@@ -273,6 +288,18 @@ class StudyTime:
 def searched(trials: Sequence[Trial]) -> list[Trial]:
     """The trials of baseline and search: those that ``--trials`` counts."""
     return [trial for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
+
+
+def keeping_batch(trials: Sequence[Trial], space: ResolvedSpace | None) -> list[Trial]:
+    """Those whose configs keep the effective batch: larger ones are a contest apart. All before a space is known."""
+    return [trial for trial in trials if space is None or not trial.config or space.keeps_batch(trial.config)]
+
+
+def larger_step(config: Config, space: ResolvedSpace | None) -> int:
+    """The samples of a step of a config with a larger effective batch; 0 of others."""
+    if space is None or not space.is_larger(config):
+        return 0
+    return samples_per_step({**space.knowledge.as_written, **config})
 
 
 def _beside_window_s(outcome: Outcome, window: Window) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tuner.analysis.contention import MOVED, contamination
 from tuner.analysis.tiers import best_of_tiers
 from tuner.model import Phase, Winner
-from tuner.result import StudyFacts, StudyLimits, StudyResult
+from tuner.result import LargerBatch, StudyFacts, StudyLimits, StudyResult
 from tuner.storage.folder import FAULT
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
@@ -23,21 +23,33 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
     return StudyFacts(plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software), plan.cores)
 
 
-def result_of(study: StudyContext, *, winner: Winner | None, why: str, interrupted: bool) -> StudyResult:
+def result_of(
+    study: StudyContext, *, winner: Winner | None, larger: LargerBatch | None, why: str, interrupted: bool
+) -> StudyResult:
     """The result, with what follows from the trials. ``why`` says what ended the search."""
     best, track, space, host = study.best, study.track, study.space, study.plan.host
-    tiers = {knob.name: knob.tier for knob in space.space.knobs} if space is not None else {}
+    tiers = study.tiers
+    winners = [one for one in (winner, larger.winner if larger is not None else None) if one is not None]
     broke_it = sorted(frozenset(study.knowledge.without) - study.plan.without)
     return StudyResult(
         study=facts_of(study.plan), trials=tuple(study.trials), winner=winner, best=best,
         best_gain=track.gain(best), why=why, seconds=study.budget.elapsed(study.clock()), interrupted=interrupted,
         screened=study.screened, shifts=tuple(track.shifts(MOVED)), bottleneck=study.bottleneck,
         space=space.space.name if space is not None else "",
-        left_out=dict(space.left_out) if space is not None else {}, tiers=tiers,
-        bests=best_of_tiers(study.trials, track, tiers, winner, study.screened), knowledge=study.knowledge,
+        left_out=dict(space.left_out) if space is not None else {}, tiers=tiers.of_knobs,
+        bests=best_of_tiers(study.trials, track, tiers, winners, study.screened), knowledge=study.knowledge,
         broke_it=tuple(broke_it), fault=str(study.plan.folder / FAULT) if broke_it else "",
         disturbed=sum(
             trial.phase is Phase.SEARCH and trial.outcome is not None and bool(contamination(trial.outcome, host))
             for trial in study.trials
         ),
+        larger=larger, no_larger=_why_no_larger(study) if larger is None else "",
     )  # fmt: skip
+
+
+def _why_no_larger(study: StudyContext) -> str:
+    """Why nothing is known of larger effective batches, for people; "" where the user didn't ask for any."""
+    space = study.space
+    if space is None or space.larger is None:
+        return space.no_larger if space is not None else ""
+    return "none was faster than the script as written" if study.larger else "the search ended before it tried one"

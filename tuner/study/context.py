@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from tuner.analysis.accuracy import Screened
@@ -13,6 +13,7 @@ from tuner.analysis.bottleneck import Bottleneck
 from tuner.analysis.cold_start import COLD, WARM
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.race import Race
+from tuner.analysis.tiers import Tiers
 from tuner.devices.host import host_memory
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
@@ -23,7 +24,7 @@ from tuner.search.rotation import next_rotation
 from tuner.space.arguments import Placeholder
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
-from tuner.study.budget import Budget, StudyTime, searched
+from tuner.study.budget import Budget, StudyTime, keeping_batch, searched
 from tuner.study.execution import TrialExecutor, window_of
 from tuner.study.lengths import rotation_window
 from tuner.study.plan import StudyPlan
@@ -42,8 +43,8 @@ class StudyContext:
 
     ``resumed``: whether an earlier process has measured the baseline. The fields with defaults are filled in by the
     phases: what the baseline shows of the script, the search space, what holds the script up, how candidates learned,
-    and the candidates that are fit for the finals, best first. ``races``: whether a search trial may end early that is
-    sure to stay behind the best one.
+    the candidates that are fit for the finals, best first, and the seconds that are kept for what comes after.
+    ``races``: whether a search trial may end early that is sure to stay behind the best one.
     """
 
     plan: StudyPlan
@@ -64,6 +65,7 @@ class StudyContext:
     fit: tuple[Trial, ...] = field(default=())
     races: bool = True
     sources: Sources = field(init=False)
+    set_aside_s: float = 0.0
     _noted_warm: bool = False
 
     def __post_init__(self) -> None:
@@ -77,8 +79,16 @@ class StudyContext:
     @property
     def time(self) -> StudyTime:
         """What is left of the study's time by now."""
-        by_turns = not self.executor.obstacle
-        return StudyTime(self.plan, self.budget, self.clock(), self.trials, self.space, by_turns=by_turns)
+        by_turns, budget = not self.executor.obstacle, self.budget
+        if self.set_aside_s and budget.seconds is not None:
+            budget = replace(budget, seconds=budget.seconds - self.set_aside_s)
+        return StudyTime(self.plan, budget, self.clock(), self.trials, self.space, by_turns=by_turns)
+
+    @property
+    def tiers(self) -> Tiers:
+        """What each knob of the space may change, and so each config."""
+        knobs = self.space.space.knobs if self.space is not None else ()
+        return Tiers({knob.name: knob.tier for knob in knobs}, self.knowledge)
 
     @property
     def track(self) -> BaselineTrack:
@@ -97,8 +107,18 @@ class StudyContext:
 
     @property
     def best(self) -> Trial | None:
-        """The best of them, which isn't proven by anything."""
-        return self.track.best_of(self.searched)
+        """The best of those that keep the effective batch, which isn't proven by anything."""
+        return self.track.best_of(keeping_batch(self.searched, self.space))
+
+    @property
+    def larger(self) -> list[Trial]:
+        """The finished trials of the search with a larger effective batch."""
+        return [trial for trial in self.searched if self.space is not None and self.space.is_larger(trial.config)]
+
+    def rival(self, config: Config) -> Trial | None:
+        """The best trial so far of the contest that the config is in; of the other one where there is none yet."""
+        larger = self.space is not None and self.space.is_larger(config)
+        return (self.track.best_of(self.larger) if larger else None) or self.best
 
     def note(self, text: str) -> None:
         """Tells people something."""
@@ -141,12 +161,12 @@ class StudyContext:
         turns = trial.phase in (Phase.SEARCH, Phase.ANCHOR) and self._may_be_alive([BASELINE, trial.config])
         configs = self._configs_by_turns(trial)
         shorter = turns or (trial.phase is Phase.BASELINE and not self.executor.obstacle)
-        best = self.best if self.races else None
-        window = window_of(trial, self.plan, best, self.track.slowest_share(), by_turns=shorter)
+        rival = self.rival(trial.config) if self.races else None
+        window = window_of(trial, self.plan, rival, self.track.slowest_share(), by_turns=shorter)
         if configs:
             window = rotation_window(self.plan, baseline_of(self.trials), len(configs))
         rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
-        race = Race(self.track.gain(best) if rates else None) if turns else None
+        race = Race(self.track.gain(rival) if rates else None) if turns else None
         return self._kept(
             [trial],
             lambda: [

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.comparison import Schedule, contest_of, decide, failed_in, is_decided, pairs_of
 from tuner.analysis.learning import LATER, is_later
 from tuner.analysis.stats import Noninferiority
-from tuner.analysis.tiers import tier_of
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import config_text, count_text
 from tuner.model import BASELINE, Config, Phase, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
+from tuner.study.schedules import Contest, all_finals, begun, more_rounds, save, schedule_of, was_judged
 from tuner.study.screens import screen_of
 
 LEEWAY = 1.5
 """So many times what is still to come is kept: on a busy machine runs become longer."""
-GROWTH = 1.5
-"""Undecided finals get so many times the rounds that they have had: few looks, and none that comes to nothing."""
+Judge = Callable[[StudyContext, Schedule], Winner | None]
+"""What is made of what finals of a contest measured."""
 
 
 def run_finals(study: StudyContext) -> Winner | None:
@@ -33,18 +32,21 @@ def run_finals(study: StudyContext) -> Winner | None:
     measured is kept, and three rounds are enough for a proof. What earlier finals of the study proved stands, unless
     these judge the same config or prove a faster one. Raises as ``StudyContext.execute``.
     """
-    schedule = _schedule(study)
-    if schedule is None:
-        return _standing(study, None)
+    schedule = schedule_of(study, Contest.KEEPING, study.fit)
+    return _standing(study, hold(study, schedule, _verdict) if schedule is not None else None)
+
+
+def hold(study: StudyContext, schedule: Schedule, judge: Judge) -> Winner | None:
+    """Runs the finals to their end, and gives what ``judge`` makes of them. Raises as ``StudyContext.execute``."""
     study.tell(FinalsStarted(schedule.candidates, schedule.rounds))
     while True:
         schedule, rounds_done = _run_rounds(study, schedule)
         if rounds_done < schedule.rounds:
-            return _standing(study, _out_of_time(study, schedule, rounds_done))
+            return _out_of_time(study, schedule, rounds_done, judge)
         winner = decide(schedule, study.trials, study.plan.objective)
         extended = _extended(study, schedule, winner)
         if extended is None:
-            return _standing(study, _verdict(study, schedule))
+            return judge(study, schedule)
         schedule = extended
 
 
@@ -71,8 +73,8 @@ def verdict_so_far(study: StudyContext) -> Winner | None:
     """
     if study.space is None:
         return None  # nobody knows yet what needs a screen
-    schedule = _begun(study)
-    left = _runs_left(study, schedule) if schedule is not None else []
+    schedule = begun(study, Contest.KEEPING, study.fit)
+    left = runs_left(study, schedule) if schedule is not None else []
     if schedule is not None and left:
         rounds = f"{left[0][0] - 1} of {count_text(schedule.rounds, 'round')}"
         study.note(f"nothing is proven yet: stopped after {rounds} of the finals; the same command goes on")
@@ -88,7 +90,7 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
     begun = 0
     while True:
         in_time = _run_interrupted(study, schedule)
-        left = _runs_left(study, schedule)
+        left = runs_left(study, schedule)
         if not left:
             return schedule, schedule.rounds
         number = left[0][0]
@@ -120,15 +122,22 @@ def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
     Whether there was time for that.
     """
     rounds: dict[int, list[Trial]] = {}
+    later: list[Trial] = []
+    going_on = {finals.group for contest in Contest for finals in all_finals(study, contest)[-1:]}
     while (trial := study.claim(finals=True)) is not None:
         if not schedule.holds(trial):
-            study.execute(trial)
+            if trial.phase is Phase.FINALS and trial.group in going_on:
+                later.append(trial)  # of the other contest, whose rounds are run together as well
+            else:
+                study.execute(trial)
             continue
         of_round = rounds.setdefault(trial.round or 0, [])
         of_round.append(trial)
         for other in [one for one in study.trials if schedule.holds(one) and one.round == trial.round]:
             if other.measurement is not None and other.measurement.turns:
                 study.store.requeue(other)
+    for trial in later:
+        study.store.requeue(trial)
     for runs in rounds.values():
         kept_s = LEEWAY * _left_s(study, schedule, schedule.rounds)
         finished = study.execute_round(runs, kept_s=kept_s)
@@ -155,7 +164,7 @@ def _with_fewer(
         dropped = (*schedule.dropped, *(trial.number for trial in ranked[kept:]))
         smaller = replace(schedule, dropped=dropped)
         if fits(_left_s(study, smaller, rounds)):
-            _save(study, smaller)
+            save(study, smaller)
             gone = "; ".join(config_text(trial.config) for trial in ranked[kept:])
             study.note(f"no time for all candidates: the finals go on without {gone}")
             return smaller
@@ -164,16 +173,16 @@ def _with_fewer(
 
 def _left_s(study: StudyContext, schedule: Schedule, rounds: int) -> float:
     """What is left of the first ``rounds`` rounds takes, in seconds."""
-    left = _runs_left(study, schedule)
+    left = runs_left(study, schedule)
     return sum(study.time.run_s(Phase.FINALS, config) for number, config in left if number <= rounds)
 
 
-def _runs_left(study: StudyContext, schedule: Schedule) -> list[tuple[int, Config]]:
+def runs_left(study: StudyContext, schedule: Schedule) -> list[tuple[int, Config]]:
     """The round and the config of each run that these finals lack."""
     return schedule.runs_left(study.trials, failed_in(study.trials, study.plan.objective))
 
 
-def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int) -> Winner | None:
+def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int, judge: Judge) -> Winner | None:
     """The verdict of the rounds that there was time for. Three prove what they prove, and no more are added later."""
     if rounds_done < FEWEST_ROUNDS:
         study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
@@ -182,8 +191,8 @@ def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int) -> W
         return replace(winner, label=late) if winner is not None and winner.label else winner
     study.note(f"the finals end after {rounds_done} of {schedule.rounds} rounds: no time left")
     ended = replace(schedule, rounds=rounds_done, ended=True)
-    _save(study, ended)
-    return _verdict(study, ended)
+    save(study, ended)
+    return judge(study, ended)
 
 
 def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
@@ -202,14 +211,13 @@ def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
 
 
 def _is_later(study: StudyContext, schedule: Schedule, winner: Winner) -> bool:
-    screened = screen_of(study, _candidate_of(schedule, winner))
+    screened = screen_of(study, candidate_of(schedule, winner))
     if screened is None or screened.efficiency is None:
         return False
-    tiers = {knob.name: knob.tier for knob in study.space.space.knobs} if study.space is not None else {}
-    return is_later(winner.speedup, screened.efficiency, tier_of(winner.config, tiers))
+    return is_later(winner.speedup, screened.efficiency, study.tiers.of(winner.config))
 
 
-def _candidate_of(schedule: Schedule, winner: Winner) -> Trial:
+def candidate_of(schedule: Schedule, winner: Winner) -> Trial:
     return next(trial for trial in schedule.candidates if trial.config == winner.config)
 
 
@@ -219,14 +227,14 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     What is looked at once has all rounds that there turns out to be time for, whatever they say: none is a look. Then
     it has ended: a longer budget, later, would make another look of one more round.
     """
-    rounds = _more(schedule.rounds, study.plan.most_rounds)
+    rounds = more_rounds(schedule.rounds, study.plan.most_rounds)
     if schedule.looks == 1:
         longer = replace(schedule, rounds=schedule.rounds + 1)
-        may_grow = not schedule.ended and longer.rounds <= _more(schedule.first, study.plan.most_rounds)
+        may_grow = not schedule.ended and longer.rounds <= more_rounds(schedule.first, study.plan.most_rounds)
         if not may_grow or study.budget.seconds is None or not study.time.fits(_left_s(study, longer, longer.rounds)):
-            _save(study, replace(schedule, ended=True))
+            save(study, replace(schedule, ended=True))
             return None
-        _save(study, longer)
+        save(study, longer)
         return longer
     if schedule.ended or is_decided(winner):
         return None
@@ -234,72 +242,11 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     extended = next((one for one in fitting if study.time.fits(_left_s(study, one, one.rounds))), None)
     if extended is None:
         return None
-    _save(study, extended)
+    save(study, extended)
     proven = winner is not None and winner.verdict is Verdict.IMPROVED
     why = "proven, and there is time to know it better" if proven else "still undecided"
     study.note(f"{why}: {count_text(extended.rounds - schedule.rounds, 'more round')}")
     return extended
-
-
-def _rounds_and_looks(study: StudyContext, rounds: int, round_s: float) -> tuple[int, int]:
-    """The rounds to the first look, at least so many, and how many looks there may be.
-
-    A second look has a part of the error: where there is no time for so many more rounds, all that there is time for
-    come before the first.
-    """
-    most, left_s = study.plan.most_rounds, study.time.left_s
-    if rounds < study.time.rounds_to_tell():
-        return rounds, 1
-    if left_s is None or _more(rounds, most) * round_s <= left_s:
-        return rounds, _looks(rounds, most)
-    return max(rounds, min(most, int(left_s / round_s))), 1
-
-
-def _more(rounds: int, most: int) -> int:
-    """The rounds at the look after that one."""
-    return min(math.ceil(GROWTH * rounds), most)
-
-
-def _looks(rounds: int, most: int) -> int:
-    """How many looks there may be, the first one after so many rounds."""
-    return 1 + (_looks(_more(rounds, most), most) if rounds < most else 0)
-
-
-def _begun(study: StudyContext) -> Schedule | None:
-    """Finals that an earlier process began, where nothing has been searched since and all in them are still fit."""
-    stored = study.repository.finals(study.record.id)
-    fit = {trial.number for trial in study.fit}
-    if not stored or stored["after"] != len(study.searched) or not set(stored["candidates"]) <= fit:
-        return None
-    return _stored_schedule(study, stored)
-
-
-def _stored_schedule(study: StudyContext, stored: Mapping[str, Any]) -> Schedule | None:
-    """Finals as ``_save`` stored them, by this or an earlier version; None where a candidate isn't known any more."""
-    plan = study.plan
-    known = {trial.number: trial for trial in study.trials}
-    if not set(stored["candidates"]) <= set(known):
-        return None
-    return Schedule(
-        tuple(known[number] for number in stored["candidates"]), stored["rounds"], plan.seed, stored["looks"],
-        plan.host, stored.get("ended", False), stored.get("opening", 0),
-        tuple(stored.get("dropped", ())), stored.get("first", 0),
-    )  # fmt: skip
-
-
-def _all_finals(study: StudyContext) -> list[Schedule]:
-    """Every finals of the study, oldest first, the present ones last."""
-    stored = study.repository.finals(study.record.id)
-    documents = [*stored.get("earlier", ()), stored] if stored else []
-    schedules = [_stored_schedule(study, document) for document in documents]
-    return [schedule for schedule in schedules if schedule is not None]
-
-
-def _was_judged(study: StudyContext, schedule: Schedule) -> bool:
-    """Whether these finals could have proven something by now."""
-    objective = study.plan.objective
-    pairs = (pairs_of(schedule, trial.config, study.trials, objective) for trial in schedule.candidates)
-    return any(len(found.gains) >= FEWEST_ROUNDS for found in pairs)
 
 
 def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
@@ -311,69 +258,23 @@ def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
     """
     proofs = [winner] if winner is not None and winner.verdict is Verdict.IMPROVED else []
     screens, judged = dict[Config, Screened](), set[Config]()
-    for schedule in reversed(_all_finals(study)):
-        unfinished = bool(_runs_left(study, schedule))
+    for schedule in reversed(all_finals(study, Contest.KEEPING)):
+        unfinished = bool(runs_left(study, schedule))
         earlier = _verdict(study, schedule) if not unfinished else None
         if earlier is not None and earlier.verdict is Verdict.IMPROVED and earlier.config not in judged:
-            candidate = _candidate_of(schedule, earlier)
+            candidate = candidate_of(schedule, earlier)
             screened = screen_of(study, candidate)
             if screened is not None:
                 screens[earlier.config] = screened
             passed = screened is not None and screened.verdict is Noninferiority.PASS
             if passed or not study.time.needs_screen(earlier.config):
                 proofs.append(earlier)
-        if _was_judged(study, schedule) and not unfinished:
+        if was_judged(study, schedule) and not unfinished:
             judged |= {trial.config for trial in schedule.candidates if trial.number not in schedule.dropped}
     best = max(proofs, key=lambda proof: proof.speedup.low, default=winner)  # of equal ones the latest
     if best is not None and best.config in screens and all(one.config != best.config for one in study.screened):
         study.screened = (*study.screened, screens[best.config])
     return best
-
-
-def _schedule(study: StudyContext) -> Schedule | None:
-    """Finals that have begun already; else as many candidates and rounds as the time left allows."""
-    plan = study.plan
-    begun = _begun(study)
-    if begun is not None:
-        return begun
-    failed = failed_in(study.trials, plan.objective)
-    candidates = [trial for trial in study.fit if trial.config not in failed][: plan.finalists]
-    if not candidates:
-        return None
-    configs = (BASELINE, *(trial.config for trial in candidates))
-    runs_s = [study.time.run_s(Phase.FINALS, config) for config in configs]
-    count, rounds = study.budget.finals_fit(study.clock(), runs_s, study.time.rounds_to_tell())
-    if not count and study.time.may_fit(FEWEST_ROUNDS * sum(runs_s[:2])):
-        count, rounds = 1, FEWEST_ROUNDS
-    if not count:
-        study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
-        return None
-    # How often they are looked at is settled before the first round: once, where there is no time for much more.
-    rounds, looks = _rounds_and_looks(study, rounds, sum(runs_s[: count + 1]))
-    earlier = _all_finals(study)
-    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, plan.host, first=rounds)
-    # The same candidates again: what was searched since brought nothing better. Their finals go on.
-    same = next((finals for finals in earlier if finals.group == schedule.group), None)
-    openings = [max(1, finals.opening) for finals in earlier if _was_judged(study, finals)]
-    if same is None or not _was_judged(study, same):
-        # What others have spent of the permitted error since is spent, whoever began first.
-        same = replace(same or schedule, opening=1 + max(openings, default=0))
-    schedule = same
-    _save(study, schedule)
-    return schedule
-
-
-def _save(study: StudyContext, schedule: Schedule) -> None:
-    """Keeps these finals as the present ones, beside the earlier ones."""
-    stored = study.repository.finals(study.record.id)
-    present = {
-        "after": len(study.searched), "candidates": [trial.number for trial in schedule.candidates],
-        "rounds": schedule.rounds, "looks": schedule.looks, "ended": schedule.ended, "opening": schedule.opening,
-        "dropped": list(schedule.dropped), "first": schedule.first,
-    }  # fmt: skip
-    others = [*stored.get("earlier", ()), {k: v for k, v in stored.items() if k != "earlier"}] if stored else []
-    others = [finals for finals in others if finals["candidates"] != present["candidates"]]
-    study.repository.save_finals(study.record.id, {**present, "earlier": others})
 
 
 def _report_pairs(study: StudyContext, schedule: Schedule, runs: Sequence[Trial]) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 from tuner.devices.present import kind_of
 from tuner.errors import ObjectiveError, StudyMismatchError
+from tuner.knowledge import BOTH, KEEP
 from tuner.masking import masked
+from tuner.model import Trial, Value
 from tuner.objective import Objective, amortised
 from tuner.space.registry import OBJECTIVES, is_file, load_objective, names
 from tuner.space.resolve import ResolvedSpace
@@ -58,7 +60,7 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
         f"{name}: {_shown(stored, name)} → {_shown(present, name)}"
         for name in dict.fromkeys([*stored, *present])
         if name not in UNCOMPARED
-        and _as_stored(stored.get(name)) != _as_stored(present.get(name))
+        and _as_compared(name, stored.get(name)) != _as_compared(name, present.get(name))
     ]
     if differences:
         raise StudyMismatchError(
@@ -124,6 +126,13 @@ def space_hash(space: ResolvedSpace) -> str:
     return hashlib.sha256(_as_stored([axes, space.pinned]).encode()).hexdigest()[:12]
 
 
+def _as_compared(name: str, value: Any) -> str:
+    """A study that keeps the effective batch, as earlier ones did, holds what one needs that tries larger ones, too:
+    these are added when it goes on, or left alone.
+    """
+    return _as_stored(KEEP if name == "effective_batch" and value == BOTH else value)
+
+
 def _as_stored(value: Any) -> str:
     """Text, for Python takes True for 1; a tuple that became a list in JSON, or another order, is no difference."""
     return json.dumps(codec.plain(value), sort_keys=True)
@@ -139,7 +148,20 @@ def space_document(space: ResolvedSpace) -> dict[str, Any]:
         "as_written": {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
         "left_out": {knob: left.reason for knob, left in space.left_out.items()},
         "pinned": dict(space.pinned),
+        **({"larger": {space.larger.knob.name: larger_values(space)}} if space.larger is not None else {}),
     }
+
+
+def larger_values(space: ResolvedSpace) -> list[Value]:
+    """The batches that make the effective one larger; not those that the search has anyway."""
+    axis = space.larger
+    return [value for value in axis.values if space.is_larger({axis.knob.name: value})] if axis is not None else []
+
+
+def keeping_batch_by(document: Mapping[str, Any], trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that keep the effective batch, by what a study's record says of its space."""
+    larger = document.get("larger", {})
+    return [t for t in trials if not any(t.config.get(knob) in values for knob, values in larger.items())]
 
 
 def check_space(stored: Mapping[str, Any], present: ResolvedSpace, folder: str) -> None:

@@ -15,6 +15,8 @@ SCREEN_S = 10.0
 LONGER = 4
 """And for so many times as many where that tells nothing: the script has hardly begun to learn."""
 FEWEST_SCREEN_STEPS = 60
+FEWEST_LARGER_STEPS = 20
+"""Of a config with a larger effective batch: so many make a curve."""
 WARMUP_S = 1.0
 """Of a trial by turns: what the machine warms up to meets both sides."""
 _STEPS_ON_A_CARD = 8
@@ -52,8 +54,11 @@ def rotation_window(plan: StudyPlan, baseline: Trial | None, count: int) -> Wind
     return replace(window, warmup_s=min(window.warmup_s, WARMUP_S), max_s=turns * turn_s)
 
 
-def screen_lengths(plan: StudyPlan, baseline: Trial | None) -> tuple[int, ...]:
-    """How many samples each run of a screen trains on: as usual, and where that tells nothing. 0 before a baseline."""
+def screen_lengths(plan: StudyPlan, baseline: Trial | None, larger_step: int = 0) -> tuple[int, ...]:
+    """How many samples each run of a screen trains on: as usual, and where that tells nothing. 0 before a baseline.
+
+    ``larger_step``: the samples of a step of a config with a larger effective batch, 0 of others.
+    """
     if plan.accuracy.samples is not None:
         return (plan.accuracy.samples,)
     measurement = baseline.measurement if baseline is not None else None
@@ -63,5 +68,6 @@ def screen_lengths(plan: StudyPlan, baseline: Trial | None) -> tuple[int, ...]:
     wanted = max(measurement.rate * SCREEN_S, FEWEST_SCREEN_STEPS * per_step)
     # A config may be half as fast, and has to come through in time all the same.
     most_s = max(1.0, plan.limits.trial_timeout_s / 2 - measurement.first_step_s)
+    wanted = max(wanted, float(FEWEST_LARGER_STEPS * larger_step))
     usual, longer = (int(min(samples, measurement.rate * most_s)) for samples in (wanted, LONGER * wanted))
     return (usual, longer) if longer > usual else (usual,)

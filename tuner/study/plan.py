@@ -11,6 +11,7 @@ from tuner.analysis.contention import Host
 from tuner.child.records import Window
 from tuner.child.watch import Watch
 from tuner.devices.present import kind_of
+from tuner.knowledge import BOTH
 from tuner.model import BASELINE, Config, Device, Script
 from tuner.objective import Objective
 from tuner.runner.request import Limits
@@ -24,8 +25,9 @@ class StudyPlan:
 
     ``script.argv`` may hold placeholders such as ``{batch_size}``. ``patience`` ends the search after so many
     trials in a row without a gain worth having. The baseline is measured again every ``anchor_every`` trials.
-    Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` is ``keep``
-    or ``free``: whether samples per optimizer step may change. ``probe``: whether it begins with one where there is
+    Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` says
+    whether samples per optimizer step may change: ``keep``, ``free``, or ``both``, where larger ones are a contest of
+    their own (tier 3). ``probe``: whether it begins with one where there is
     time for it. ``without``: the watches that the user switched off. ``source``: the file that is run, of a module as
     of a script; None where nobody says.
     """
@@ -52,7 +54,7 @@ class StudyPlan:
     anchor_every: int = 8
     finalists: int = 3
     patience: int | None = 25
-    effective_batch: str = "keep"
+    effective_batch: str = BOTH
     probe: bool = True
     without: frozenset[Watch] = frozenset()
     source: Path | None = None

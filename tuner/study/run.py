@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
 from tuner.model import Phase, Winner, baseline_of
-from tuner.result import StudyResult
+from tuner.result import LargerBatch, StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import Sampler
 from tuner.space.arguments import bound_knobs, parse
@@ -19,12 +19,13 @@ from tuner.storage.database import Repository, StudyRecord
 from tuner.storage.folder import COMPILE_CACHE
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study.baseline import measure_baseline
-from tuner.study.budget import Budget
+from tuner.study.budget import Budget, keeping_batch
 from tuner.study.closing import result_of
 from tuner.study.context import StudyContext
 from tuner.study.execution import TrialExecutor
 from tuner.study.finals import note_lack_of_time, run_finals, verdict_so_far
 from tuner.study.identity import check_identity, check_modules, identity_of
+from tuner.study.larger_batches import larger_so_far, prove_larger, set_aside
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import probe_study
 from tuner.study.rotation import rotate
@@ -104,7 +105,8 @@ def _obstacle_so_far(store: TrialStore) -> str:
 def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
     """Each phase carries on where an earlier process left it."""
     winner: Winner | None = None
-    interrupted = False
+    larger: LargerBatch | None = None
+    judged = interrupted = False
     try:
         measure_baseline(study)
         if study.resumed and study.plan.source is not None:
@@ -113,15 +115,19 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         probe_study(study)
         rotate(study)
         why = search(study, sampler)
+        set_aside(study)
         candidates = screen_candidates(study)
         winner = run_finals(study)
         if candidates:
             note_lack_of_time(study, candidates[0], winner)
+        judged = True
+        larger = prove_larger(study, winner)
         study.repository.save_state(study.record.id, "finished")
     except Interrupted:
         why, interrupted = "stopped on request", True
-        winner = verdict_so_far(study)
-    result = result_of(study, winner=winner, why=why, interrupted=interrupted)
+        winner = winner if judged else verdict_so_far(study)
+        larger = larger_so_far(study, winner)
+    result = result_of(study, winner=winner, larger=larger, why=why, interrupted=interrupted)
     study.tell(StudyFinished(winner, result.best, len(result.trials), result.seconds, why, interrupted))
     return result
 
@@ -142,6 +148,8 @@ def _earlier(study: StudyContext) -> tuple[TrialFinished, ...]:
     track = study.track
     events = []
     for trial in study.trials:
-        best = track.best_of(one for one in study.searched if one.number <= trial.number)
+        best = track.best_of(
+            one for one in keeping_batch(study.searched, study.space) if one.number <= trial.number
+        )
         events.append(TrialFinished(trial, track.gain(trial), best, track.gain(best)))
     return tuple(events)

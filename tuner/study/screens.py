@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened, is_settled, judge, metrics_in, untold
+from tuner.analysis.accuracy import (
+    MOST_SEEDS,
+    SEEDS,
+    AccuracyLimits,
+    Screened,
+    is_settled,
+    judge,
+    metrics_in,
+    untold,
+)
 from tuner.analysis.checks import Pair
-from tuner.analysis.comparison import choose_candidates
+from tuner.analysis.comparison import CONFIDENCE, choose_candidates, opening_share
 from tuner.analysis.learning import Descent, descent_of
+from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
 from tuner.formatting import config_text
@@ -17,9 +27,10 @@ from tuner.search.history import History
 from tuner.search.twins import tells_no_more
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
-from tuner.study.budget import FEWEST_ROUNDS
+from tuner.study.budget import FEWEST_ROUNDS, keeping_batch, larger_step
 from tuner.study.context import StudyContext
 from tuner.study.lengths import screen_lengths
+from tuner.study.schedules import Contest, going_on
 
 CANDIDATES = 3
 """So many candidates for each place in the finals are screened, if those before them fail."""
@@ -34,10 +45,9 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     one that showed screens to tell nothing of this script.
     """
     plan = study.plan
-    stored = study.repository.finals(study.record.id)
-    going_on = tuple(stored["candidates"]) if stored and stored["after"] == len(study.searched) else ()
-    candidates = choose_candidates(study.trials, plan.objective, len(study.trials), going_on=going_on)
-    told = _told_by_better(study, going_on)
+    kept, continued = keeping_batch(study.trials, study.space), going_on(study, Contest.KEEPING)
+    candidates = choose_candidates(kept, plan.objective, len(kept), going_on=continued)
+    told = _told_by_better(study, continued)
     study.screened = tuple(_screens(study, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     fit: list[Trial] = []
@@ -49,17 +59,37 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     return candidates
 
 
-def _told_by_better(study: StudyContext, going_on: tuple[int, ...]) -> Callable[[Trial, Sequence[Config]], bool]:
+def limits_of(study: StudyContext, candidate: Trial) -> AccuracyLimits:
+    """What the candidate is held to. A larger effective batch may learn less from each sample than its speed brings:
+    it has to reach a loss sooner, and to keep to the bounds of the user's own metrics.
+    """
+    limits = study.plan.accuracy
+    if study.space is None or not study.space.is_larger(candidate.config):
+        return limits
+    least = min(1.0, 1 / max(1.0, study.track.gain(candidate) or 1.0))
+    return replace(limits, max_loss_increase=None, min_sample_efficiency=least, efficiency_alone=True)
+
+
+def lengths_of(study: StudyContext, candidate: Trial) -> tuple[int, ...]:
+    """The samples of its screens."""
+    return screen_lengths(study.plan, study.baseline, larger_step(candidate.config, study.space))
+
+
+def _judged(study: StudyContext, candidate: Trial, pairs: Sequence[Pair], samples: int) -> Screened:
+    larger = study.space is not None and study.space.is_larger(candidate.config)
+    return replace(judge(candidate.config, pairs, limits_of(study, candidate), samples), by_time=larger)
+
+
+def _told_by_better(study: StudyContext, continued: Collection[int]) -> Callable[[Trial, Sequence[Config]], bool]:
     """Whether a candidate is a near-twin of one of these better ones, which is proven in its place.
 
     Those that finals have begun with stay in them: versions before this one let near-twins in.
     """
     assert study.space is not None
     twins = History(study.space, study.plan.objective, study.trials).twins
-    tiers = {knob.name: knob.tier for knob in study.space.space.knobs}
 
     def told(trial: Trial, better: Sequence[Config]) -> bool:
-        return trial.number not in going_on and tells_no_more(trial.config, better, twins, tiers)
+        return trial.number not in continued and tells_no_more(trial.config, better, twins, study.tiers)
 
     return told
 
@@ -83,7 +113,7 @@ def _screens(
         others = [one for one in candidates if one.config in fit]
         if fit and not _leaves_time_for_finals(study, [*others, trial]):
             continue
-        result = _screen(study, trial)
+        result = screen(study, trial)
         if result is None:
             if not fit and not unscreened:
                 study.note(f"no time left to compare how {config_text(trial.config)} learns, and to prove it")
@@ -101,7 +131,7 @@ def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) ->
 
     A screen that is in the record already takes none.
     """
-    samples = screen_lengths(study.plan, study.baseline)[0]
+    samples = lengths_of(study, candidates[-1])[0]
     if screen_of(study, candidates[-1]) is not None or _is_settled_by_record(study, candidates[-1], samples):
         return True
     configs = [BASELINE, *(candidate.config for candidate in candidates)]
@@ -118,13 +148,13 @@ def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
     known = next((screened for screened in study.screened if screened.config == candidate.config), None)
     if known is not None:
         return known
-    for samples in screen_lengths(study.plan, study.baseline):
-        pairs = _recorded_pairs(study, candidate, samples)
+    for samples in lengths_of(study, candidate):
+        pairs = recorded_pairs(study, candidate, samples)
         if pairs and is_settled(candidate.config, pairs):
-            return judge(candidate.config, pairs, study.plan.accuracy, samples)
+            return _judged(study, candidate, pairs, samples)
         seeds = MOST_SEEDS if len(pairs) >= MOST_SEEDS else SEEDS
         if len(pairs) >= seeds:
-            return judge(candidate.config, pairs[:seeds], study.plan.accuracy, samples)
+            return _judged(study, candidate, pairs[:seeds], samples)
     return None
 
 
@@ -135,15 +165,15 @@ def note_unseen(study: StudyContext, baseline: Trial) -> None:
         study.note(f"no screen can pass as long as this is so: {unseen}")
 
 
-def _screen(study: StudyContext, candidate: Trial) -> Screened | None:
+def screen(study: StudyContext, candidate: Trial) -> Screened | None:
     """The verdict on a candidate; None where there is no time for it.
 
     The script as written is looked at first: where it shows nothing to hold a candidate to, not even over the longest
     screen that there is time for, no candidate is run.
     """
-    limits = study.plan.accuracy
+    limits = limits_of(study, candidate)
     nothing: Screened | None = None
-    for samples in screen_lengths(study.plan, study.baseline):
+    for samples in lengths_of(study, candidate):
         if _lacks_time(study, candidate, SEEDS, samples):
             break
         first = study.run_once(_runs(study, candidate, 1, samples)[0])
@@ -157,7 +187,6 @@ def _screen(study: StudyContext, candidate: Trial) -> Screened | None:
 
 
 def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened:
-    limits = study.plan.accuracy
     pairs: list[Pair] = []
     for count in (SEEDS, MOST_SEEDS):
         if pairs and _lacks_time(study, candidate, count, samples):
@@ -165,10 +194,23 @@ def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened:
         for seed in range(len(pairs) + 1, count + 1):
             pairs.append(_pair(study, candidate, seed, samples))
             if is_settled(candidate.config, pairs):
-                return judge(candidate.config, pairs, limits, samples)
-        if judge(candidate.config, pairs, limits, samples).verdict is not Noninferiority.INCONCLUSIVE:
+                return _judged(study, candidate, pairs, samples)
+        told = _judged(study, candidate, pairs, samples).verdict is not Noninferiority.INCONCLUSIVE
+        if told and _is_sharp(study, candidate, pairs):
             break
-    return judge(candidate.config, pairs, limits, samples)
+    return _judged(study, candidate, pairs, samples)
+
+
+def _is_sharp(study: StudyContext, candidate: Trial, pairs: Sequence[Pair]) -> bool:
+    """Whether a larger effective batch is known well enough for what finals of a second opening hold it to.
+
+    Of the others only the verdict counts, and of what fails nothing more has to be known.
+    """
+    if study.space is None or not study.space.is_larger(candidate.config):
+        return True
+    found = sample_efficiency(pairs, (1 - CONFIDENCE) * opening_share(2))
+    gain = study.track.gain(candidate) or 1.0
+    return found is None or found.low * gain > 1.0 or found.ratio * gain <= 1.0
 
 
 def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int) -> bool:
@@ -185,14 +227,14 @@ def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int)
 
 
 def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -> bool:
-    recorded = _recorded_pairs(study, candidate, samples)
+    recorded = recorded_pairs(study, candidate, samples)
     if recorded and is_settled(candidate.config, recorded):
         return True
     first = study.store.find(_runs(study, candidate, 1, samples)[0])
     if first is None:
         return False
     as_written = [_paired(study, 1, first, first)]
-    return untold(candidate.config, as_written, study.plan.accuracy, samples) is not None
+    return untold(candidate.config, as_written, limits_of(study, candidate), samples) is not None
 
 
 def _runs(study: StudyContext, candidate: Trial, seed: int, samples: int) -> tuple[NewTrial, NewTrial]:
@@ -202,7 +244,7 @@ def _runs(study: StudyContext, candidate: Trial, seed: int, samples: int) -> tup
     return baseline, replace(baseline, config=candidate.config, why=why, group=(candidate.number,))
 
 
-def _recorded_pairs(study: StudyContext, candidate: Trial, samples: int) -> list[Pair]:
+def recorded_pairs(study: StudyContext, candidate: Trial, samples: int) -> list[Pair]:
     """The pairs that were run already, from the first seed on."""
     pairs: list[Pair] = []
     for seed in range(1, MOST_SEEDS + 1):

@@ -93,7 +93,7 @@ def _look_at(study: StudyContext, anchor: Trial) -> None:
 def _is_over(study: StudyContext, space: ResolvedSpace) -> str:
     """Why no further trial is started, or ""."""
     plan, done = study.plan, study.searched
-    if not space.axes and not space.pinned:
+    if not space.axes and not space.pinned and space.larger is None:
         return "there is nothing to search"
     by_budget = study.time.search_is_over()
     if by_budget:
@@ -125,13 +125,14 @@ def _is_enough(study: StudyContext, proposal: Proposal) -> str:
 
 
 def _since_gain(study: StudyContext) -> int:
-    """How many trials have been run since one was better than all before it by what is worth having."""
-    track = study.track
-    best, since = 0.0, 0
+    """How many trials have been run since one was better than all before it by what is worth having, in its contest."""
+    track, larger = study.track, study.larger
+    best, since = {True: 0.0, False: 0.0}, 0
     for trial in study.searched:
-        own = track.gain(trial) or 0.0
-        improved = own > best * WORTH_HAVING
-        best, since = (own, 0) if improved else (best, since + 1)
+        own, contest = track.gain(trial) or 0.0, trial in larger
+        improved = own > best[contest] * WORTH_HAVING
+        since = 0 if improved else since + 1
+        best[contest] = own if improved else best[contest]
     return since
 
 

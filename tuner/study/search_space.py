@@ -38,6 +38,7 @@ def resolve_space(study: StudyContext) -> None:
         for axis in space.axes
         for value in axis.values
         if not space.allows(space.canonical(Config({axis.knob.name: value})))
+        and not space.is_larger({axis.knob.name: value})
     ]
     if excluded:
         study.note(f"not tried, since the effective batch is kept (--effective-batch): {', '.join(excluded)}")
@@ -93,12 +94,20 @@ def as_begun(space: ResolvedSpace, begun_with: Mapping[str, Sequence[Value]]) ->
     return replace(space, axes=tuple(axes), left_out=left_out)
 
 
+def _with_larger(space: ResolvedSpace) -> dict[str, tuple[object, ...]]:
+    """Knob → its values, larger effective batches among them."""
+    values: dict[str, tuple[object, ...]] = {axis.knob.name: axis.values for axis in space.axes}
+    if space.larger is not None:
+        name = space.larger.knob.name
+        values[name] = tuple(dict.fromkeys([*values.get(name, ()), *space.larger.values]))
+    return values
+
+
 def _take(study: StudyContext, space: ResolvedSpace) -> None:
-    study.space = space
+    study.space, values = space, _with_larger(space)
     study.tell(
         SpaceResolved(
-            {axis.knob.name: axis.values for axis in space.axes},
-            {axis.knob.name: axis.values[axis.as_written] for axis in space.axes},
-            dict(space.left_out), space.pinned, space.size,
+            values, {name: space.knowledge.as_written[name] for name in values}, dict(space.left_out), space.pinned,
+            space.size,
         )
     )  # fmt: skip

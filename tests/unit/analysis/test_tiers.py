@@ -10,10 +10,14 @@ from support import worlds
 from tuner.analysis import stats
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.gain import BaselineTrack
-from tuner.analysis.tiers import best_of_tiers
+from tuner.analysis.tiers import Tiers, best_of_tiers
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Phase, Ratio, Trial, Value, Verdict, Winner
 
-TIERS = {"workers": 1, "precision": 2, "batch_size": 3}
+TIERS = Tiers(
+    {"workers": 1, "precision": 2, "batch_size": 3, "grad_accumulation": 3, "lr_scale": 3, "width": 3},
+    Knowledge(as_written={"batch_size": 64, "grad_accumulation": 1}),
+)
 BF16: Config = Config(workers=2, precision="bf16")
 FP16: Config = Config(workers=2, precision="fp16")
 
@@ -41,7 +45,7 @@ def won(config: Config, verdict: Verdict) -> Winner:
 
 
 def test_the_fastest_trial_stands_for_a_tier_with_what_its_screen_said() -> None:
-    one, two = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, None, SCREENED)
+    one, two = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, (), SCREENED)
     assert (one.tier, one.config, one.learned) == (1, Config(workers=2), "not-needed")
     assert (two.tier, two.config, two.learned) == (2, FP16, "fail")
     assert [one.gain, two.gain] == pytest.approx([1.2, 1.6])
@@ -51,7 +55,7 @@ def test_the_fastest_trial_stands_for_a_tier_with_what_its_screen_said() -> None
 @pytest.mark.parametrize("verdict", Verdict)
 def test_what_finals_proved_stands_for_its_tier(verdict: Verdict) -> None:
     winner = won(BF16, verdict)
-    one, two = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, winner, SCREENED)
+    one, two = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, [winner], SCREENED)
     improved = verdict is Verdict.IMPROVED
     assert two.config == (BF16 if improved else FP16), "without a proof the fastest trial says more"
     assert two.proven == improved
@@ -62,10 +66,25 @@ def test_what_finals_proved_stands_for_its_tier(verdict: Verdict) -> None:
 
 def test_a_candidate_without_proof_is_told_with_its_finals() -> None:
     winner = won(FP16, Verdict.KEEP_BASELINE)
-    *_, best = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, winner, ())
+    *_, best = best_of_tiers(TRIALS, BaselineTrack(TRIALS, worlds.OBJECTIVE), TIERS, [winner], ())
     assert (best.config, best.speedup, best.proven, best.learned) == (FP16, winner.speedup, False, "not-screened")
 
 
 def test_nothing_faster_is_no_best() -> None:
     trials = [TRIALS[0], *TRIALS[5:]]
-    assert best_of_tiers(trials, BaselineTrack(trials, worlds.OBJECTIVE), TIERS, None, ()) == ()
+    assert best_of_tiers(trials, BaselineTrack(trials, worlds.OBJECTIVE), TIERS, (), ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "tier"),
+    [
+        ({}, 1), ({"workers": 2}, 1), (BF16, 2), ({"batch_size": 16, "grad_accumulation": 4}, 2),
+        ({"batch_size": 16, "grad_accumulation": 4, "workers": 2}, 2), ({"width": 8}, 3), ({"lr_scale": 2.0}, 3),
+        ({"batch_size": 16, "grad_accumulation": 4, "width": 8}, 3), ({"batch_size": 128, "workers": 2}, 3),
+        ({"grad_accumulation": 2}, 3), ({"batch_size": 16}, 3),
+    ],
+)  # fmt: skip
+def test_another_effective_batch_is_of_tier_3_and_parts_of_the_same_one_change_sums(
+    config: Mapping[str, Value], tier: int
+) -> None:
+    assert TIERS.of(Config(config)) == tier

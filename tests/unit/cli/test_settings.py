@@ -48,7 +48,7 @@ def test_without_a_word_the_defaults_hold() -> None:
     assert _gather("train.py") == Settings(
         script="train.py", module="", args=(), device="auto", trials=30, budget_s=1800.0, trial_timeout_s=120.0,
         folder="", knobs=(), pinned=BASELINE, max_memory="0.9", space="auto", objective="throughput", seed=0,
-        effective_batch="keep", source=None, accuracy=AccuracyLimits(), planned_samples=None, probe=True,
+        effective_batch="both", source=None, accuracy=AccuracyLimits(), planned_samples=None, probe=True,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from tuner.cli import main
 from tuner.documents import plain, text
 from tuner.errors import ExitCode, ProfileError
 from tuner.export import PROFILE
-from tuner.export.profile import merged, profile_of, read, still_proven
+from tuner.export.profile import merged, profile_of, read, with_standing
 
 WRITTEN = PROFILE.serialize(made_up.RESULT, None) or b""
 
@@ -69,8 +69,8 @@ def test_the_entries_of_others_stay_as_they_were_written() -> None:
 
 def test_a_proof_that_was_edited_does_not_stand() -> None:
     later = {**profile_of(made_up.RESULT), "runs": 0}
-    assert still_proven(WRITTEN, made_up.RESULT, later, "best.json")
-    assert not still_proven(edited(speedup=None), made_up.RESULT, later, "best.json")
+    assert with_standing(WRITTEN, made_up.RESULT, later, "best.json") is None
+    assert with_standing(edited(speedup=None), made_up.RESULT, later, "best.json") is not None
 
 
 def test_the_check_of_a_study_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

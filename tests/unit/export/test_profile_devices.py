@@ -8,7 +8,7 @@ from typing import Any
 
 from support import made_up
 
-from tuner.export.profile import choose, merged, profile_of, read, still_proven
+from tuner.export.profile import choose, merged, profile_of, read, with_standing
 
 CPU = replace(made_up.DEVICE, kind="cpu", name="AMD EPYC", uuid="AMD EPYC")
 CARD = replace(made_up.DEVICE, kind="cuda", name="NVIDIA H100", uuid="GPU-1")
@@ -30,7 +30,7 @@ def test_a_machine_with_the_same_processor_and_other_cores_keeps_its_entry() -> 
     assert choose(profiles, CPU, 2, "best.json").cores == 2
     assert choose(profiles, CPU, 64, "best.json").cores == 64
     elsewhere = merged(None, profile(64), "best.json")
-    assert not still_proven(elsewhere, made_up.RESULT, {**profile(2), "runs": 0}, "best.json")
+    assert with_standing(elsewhere, made_up.RESULT, {**profile(2), "runs": 0}, "best.json") is not None
 
 
 def test_a_card_is_itself_in_whatever_machine() -> None:
@@ -43,5 +43,5 @@ def test_an_entry_of_an_earlier_version_is_read_and_gives_way() -> None:
     content = json.dumps({"schema": 1, "profiles": [old]}).encode()
     assert cores_of(content) == [None]
     assert choose(read(content, "best.json"), CPU, 8, "best.json").cores is None
-    assert still_proven(content, made_up.RESULT, {**profile(2), "runs": 0}, "best.json")
+    assert with_standing(content, made_up.RESULT, {**profile(2), "runs": 0}, "best.json") is None
     assert cores_of(merged(content, profile(2), "best.json")) == [2]

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from support import worlds
 
+from tuner.analysis.tiers import Tiers
 from tuner.model import Config, Phase, Ratio, Rotated, Trial
 from tuner.search.history import History
 from tuner.search.twins import tells_no_more
 
 SPACE = worlds.resolved()
-TIERS = {"precision": 2, "workers": 1, "prefetch": 1, "compile": 1}
+TIERS = Tiers({"precision": 2, "workers": 1, "prefetch": 1, "compile": 1})
 
 
 def history_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support import worlds
 
@@ -87,3 +89,83 @@ def test_more_workers_than_cores_were_proven_to_wait(
 ) -> None:
     known = Known(worlds.DEVICE, 4, knowledge=Knowledge(as_written={"threads": 4, "num_workers": 0}))
     assert beyond_cores(Config(config), known, [SPACE], proven_on) == (list(config) if told else [])
+
+
+LR: dict[str, Value] = {"lr_scale": 1.0}
+
+
+def both(*argv: str, pinned: dict[str, Value] | None = None, **changes: Any) -> ResolvedSpace:
+    """The space of a study that tries larger batches beside what keeps the effective one."""
+    placeholders = parse(argv)
+    written: dict[str, Value] = {**WRITTEN, **LR, **changes.pop("written", {})}
+    given: dict[str, Any] = {
+        "dataset_len": 1000, "unit": "samples", "loss_reduction": "mean", "optimizers": ("SGD",),
+        "effective_batch": "both", "precisions": ("fp32", "bf16"),
+    }  # fmt: skip
+    knowledge = Knowledge(as_written=written, **{**given, **changes})
+    known = Known(worlds.DEVICE, 4, knowledge=with_arguments(knowledge, bound_knobs(placeholders)))
+    return resolve(extend_space(SPACE, placeholders), known, pinned=pinned or {})
+
+
+def larger(space: ResolvedSpace) -> tuple[Value, ...]:
+    return space.larger.values[1:] if space.larger is not None else ()
+
+
+def test_larger_batches_are_multiples_as_far_as_an_epoch_reaches_and_bring_their_rate() -> None:
+    where = both()
+    assert larger(where) == (128, 256, 512)
+    assert larger(both(dataset_len=None)) == (128, 256, 512, 1024)
+    assert where.with_larger({}, 256) == {"batch_size": 256, "lr_scale": 4.0}
+    assert where.with_larger({"precision": "bf16", "batch_size": 16, "grad_accumulation": 4}, 128) == {
+        "precision": "bf16", "batch_size": 128, "lr_scale": 2.0
+    }  # fmt: skip
+    adam = both(optimizers=("AdamW",))
+    assert adam.with_larger({}, 256) == {"batch_size": 256, "lr_scale": 2.0}
+    own_rate = both(left_out={"lr_scale": "the rate is the script's own"})
+    assert own_rate.with_larger({}, 256) == {"batch_size": 256}
+
+
+def test_what_keeps_the_batch_is_searched_as_before() -> None:
+    where, kept = both(), space()
+    assert where.axes == kept.axes
+    assert where.keeps_batch({"batch_size": 16, "grad_accumulation": 4}) and where.keeps_batch({})
+    assert not where.keeps_batch({"batch_size": 128, "lr_scale": 2.0}) and where.is_larger({"batch_size": 128})
+    assert not kept.is_larger({"batch_size": 128}) and not kept.keeps_batch({"batch_size": 128})
+
+
+def test_a_script_that_accumulates_computes_larger_batches_whole() -> None:
+    where = both(written={"batch_size": 16, "grad_accumulation": 4})
+    assert larger(where) == (128, 256, 512)
+    config = where.with_larger({}, 128)
+    assert config == {"batch_size": 128, "grad_accumulation": 1, "lr_scale": 2.0}
+    assert where.keeps_batch({"batch_size": 64, "grad_accumulation": 1}) and where.keeps_batch({"batch_size": 32})
+    by_itself = both(
+        written={"batch_size": 16, "grad_accumulation": 4}, left_out={"grad_accumulation": "by the script's own loop"}
+    )
+    assert larger(by_itself) == (32, 64, 128)
+    assert by_itself.with_larger({}, 64) == {"batch_size": 64, "lr_scale": 4.0}
+
+
+def test_a_batch_of_the_users_own_is_in_the_contest_that_it_belongs_to() -> None:
+    where = both("--b={batch_size=64|16|96|128}")
+    assert larger(where) == (96, 128)
+    assert where.with_larger({}, 96) == {"batch_size": 96, "lr_scale": 1.5}
+    assert where.allows({"batch_size": 16}) and not where.allows({"batch_size": 96})
+
+
+@pytest.mark.parametrize(
+    "pinned", [{"batch_size": 128}, {"grad_accumulation": 2}], ids=["batch_size", "grad_accumulation"]
+)
+def test_who_pins_the_batch_has_chosen_by_himself(pinned: dict[str, Value]) -> None:
+    """Nothing follows from it but what followed before, and it is no contest of its own."""
+    where = both(pinned=pinned)
+    assert where.larger is None and where.no_larger
+    assert where.canonical({}) == space(pinned=pinned).canonical({})
+    assert where.keeps_batch(where.canonical({"num_workers": 2}))
+
+
+def test_a_selection_leaves_them_out() -> None:
+    knowledge = Knowledge(as_written={**WRITTEN, **LR}, effective_batch="both")
+    known = Known(worlds.DEVICE, 4, knowledge=knowledge)
+    for selection, tried in (((), True), (("batch_size",), True), (("num_workers",), False), (("-batch_size",), False)):
+        assert (resolve(SPACE, known, selection=selection).larger is not None) is tried

@@ -1,0 +1,289 @@
+"""Two contests in one study: what keeps the effective batch, and larger ones beside it, judged by time to a loss."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import overhead, worlds
+from support.overhead import Overhead, Studied, plan, studied
+from support.ran import of
+
+from search_spaces.torch import SPACE
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.analysis.stats import Noninferiority
+from tuner.cli import main
+from tuner.errors import StudyMismatchError
+from tuner.events import FinalsStarted, SpaceResolved, TrialFinished
+from tuner.export import PROFILE
+from tuner.export import profile as profiles
+from tuner.knowledge import BOTH
+from tuner.model import Config, Phase, Verdict
+from tuner.report.summary import summary
+from tuner.result import LargerBatch
+from tuner.runner.replay import ReplayRunner
+from tuner.search.structured import StructuredSampler
+from tuner.space.declare import Known
+from tuner.space.resolve import resolve
+from tuner.storage.database import Repository
+from tuner.study.budget import Budget, StudyTime
+from tuner.study.run import run_study
+
+CHEAP_STEPS = Overhead(step_s=0.0002, sample_s=0.0005, bf16=2.0)
+"""Nothing to gain by larger batches, and much by bf16."""
+BOTH_WAYS = Overhead(step_s=0.01, sample_s=0.0004, bf16=2.0)
+
+
+def larger_of(ran: Studied) -> LargerBatch:
+    assert ran.result.larger is not None
+    return ran.result.larger
+
+
+def openings(folder: Path) -> dict[str, int]:
+    """The opening of each contest's present finals."""
+    repository = Repository(f"sqlite:///{folder / 'study.db'}")
+    stored = repository.finals(repository.studies()[0].id)
+    repository.close()
+    found = {"larger": stored["larger"]["opening"]} if "larger" in stored else {}
+    return {**found, **({"keeping": stored["opening"]} if "opening" in stored else {})}
+
+
+def test_a_fixed_cost_of_each_step_is_a_proven_larger_batch_by_default(tmp_path: Path) -> None:
+    """The headline: nothing that keeps the batch helps, and the study says what does."""
+    world = Overhead()
+    ran = studied(tmp_path, world)
+    larger = larger_of(ran)
+    assert not ran.result.improved and larger.proven and not larger.why
+    truth = {size: world.rate(c) / world.rate({}) * world.efficiency(c) for size in (64, 128, 256, 512)
+             for c in [Config(batch_size=size)]}  # fmt: skip
+    chosen = int(larger.config["batch_size"])
+    assert truth[chosen] == max(truth.values()), "by the time to a loss, and not by throughput"
+    assert larger.config["lr_scale"] == chosen / 32
+    assert larger.sooner is not None and larger.sooner.low <= truth[chosen] <= larger.sooner.high
+    assert larger.winner is not None and larger.winner.speedup.ratio == pytest.approx(
+        world.rate(larger.config) / world.rate({}), rel=0.02
+    )
+    told = summary(ran.result, {"result": "best.json"}, "best.json")
+    assert told.startswith("keep your config, or take larger batches (tier 3): ")
+    assert "apply tier 3  autotune run --config best.json --tier 3 train.py" in told
+
+
+def test_the_winner_keeps_the_effective_batch_however_fast_a_larger_one_is(tmp_path: Path) -> None:
+    ran = studied(tmp_path, BOTH_WAYS)
+    winner, larger = ran.result.winner, larger_of(ran)
+    assert winner is not None and ran.result.improved and winner.config == {"precision": "bf16"}
+    assert larger.proven and larger.config["precision"] == "bf16" and larger.sooner is not None
+    assert larger.sooner.ratio > winner.speedup.ratio
+    assert ran.result.best is not None and ran.result.best.config == winner.config
+    best = [event.best.config for event in of(ran.events, TrialFinished) if event.best is not None]
+    assert all("lr_scale" not in config for config in best), "nor is one told as the best so far"
+    first, second = ([trial.config for trial in event.candidates] for event in of(ran.events, FinalsStarted))
+    assert all("lr_scale" not in config for config in first) and second == [larger.config]
+    (resolved,) = of(ran.events, SpaceResolved)
+    assert resolved.values["batch_size"] == (4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def test_both_contests_share_the_permitted_error(tmp_path: Path) -> None:
+    studied(tmp_path / "both", BOTH_WAYS)
+    assert openings(tmp_path / "both") == {"keeping": 1, "larger": 2}
+    studied(tmp_path / "alone", Overhead())
+    assert openings(tmp_path / "alone") == {"larger": 1}
+
+
+@pytest.mark.parametrize("mode", ["keep", "free"])
+def test_keep_and_free_have_one_contest(tmp_path: Path, mode: str) -> None:
+    ran = studied(tmp_path, Overhead(), effective_batch=mode)
+    assert ran.result.larger is None and ran.result.no_larger == ""
+    assert (max(ran.steps) > 32) is (mode == "free")
+    assert "tier 3, changes" not in summary(ran.result, {}, "")
+
+
+def test_what_learns_too_little_for_its_speed_is_told_and_not_proven(tmp_path: Path) -> None:
+    ran = studied(tmp_path, Overhead(step_s=0.001, noise_scale=1.0))
+    larger = larger_of(ran)
+    assert not larger.proven and larger.winner is None and "learns too little" in larger.why
+    assert larger.efficiency is not None and larger.gain * larger.efficiency.ratio < 1
+    assert not [trial for trial in ran.result.trials if trial.phase is Phase.FINALS]
+
+
+def test_a_loss_that_is_no_number_any_more_fails(tmp_path: Path) -> None:
+    """One batch diverges: a smaller one is taken."""
+    ran = studied(tmp_path, Overhead(diverges=128))
+    failed = [one for one in ran.result.screened if one.verdict is Noninferiority.FAIL]
+    assert failed and all(int(one.config["batch_size"]) > 128 for one in failed)
+    larger = larger_of(ran)
+    assert not larger.proven or int(larger.config["batch_size"]) <= 128
+
+
+def test_a_bound_of_the_users_own_metric_holds_for_larger_batches(tmp_path: Path) -> None:
+    """Losses may be learned more slowly there; what the user bounds may not."""
+    limits = AccuracyLimits(max_metric_drop={"accuracy": 0.01})
+    ran = studied(tmp_path, Overhead(), accuracy=limits)
+    larger = larger_of(ran)
+    assert not larger.proven and larger.winner is None
+    assert any(check.name == "accuracy" for one in ran.result.screened for check in one.checks)
+
+
+def test_without_a_comparison_of_learning_nothing_is_proven_of_them(tmp_path: Path) -> None:
+    ran = studied(tmp_path, Overhead(), accuracy=AccuracyLimits(max_loss_increase=None))
+    larger = larger_of(ran)
+    assert not larger.proven and "--max-loss-increase off" in larger.why and larger.gain > 2
+
+
+def test_a_study_without_time_for_one_says_so(tmp_path: Path) -> None:
+    ran = studied(tmp_path, Overhead(), budget_s=25.0, trials=4)
+    assert ran.result.larger is None and ran.result.no_larger == "the search ended before it tried one"
+    assert "not known: the search ended before it tried one" in summary(ran.result, {}, "")
+
+
+@pytest.mark.parametrize("budget_s", [60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0])
+def test_within_any_budget_what_is_found_is_proven_or_named_with_its_gain(tmp_path: Path, budget_s: float) -> None:
+    ran = studied(tmp_path, Overhead(), budget_s=budget_s, trials=30)
+    assert ran.seconds <= 1.1 * budget_s
+    larger = larger_of(ran)
+    if not larger.proven:
+        assert larger.winner is None and larger.why.startswith("no time left"), larger.why
+        assert "x the speed in a single trial" in summary(ran.result, {}, "")
+    assert larger.proven is (budget_s >= 180.0)
+
+
+@pytest.mark.parametrize("budget_s", [180.0, 240.0, 300.0, 400.0, 600.0, 900.0])
+def test_a_larger_batch_takes_no_proof_from_what_keeps_it(tmp_path: Path, budget_s: float) -> None:
+    """Each study proves what one proves that knows of no larger batches."""
+    kept = studied(tmp_path / "kept", BOTH_WAYS, budget_s=budget_s, trials=30, effective_batch="keep")
+    both = studied(tmp_path / "both", BOTH_WAYS, budget_s=budget_s, trials=30)
+    assert both.seconds <= 1.1 * budget_s
+    assert kept.result.improved == both.result.improved
+    if both.result.winner is not None and kept.result.winner is not None:
+        assert both.result.winner.config == kept.result.winner.config
+    larger = both.result.larger
+    assert (larger is not None and larger.proven) is (budget_s >= 400.0)
+
+
+def test_a_larger_batch_that_brings_no_more_than_the_winner_is_not_proven(tmp_path: Path) -> None:
+    ran = studied(tmp_path, CHEAP_STEPS)
+    assert ran.result.improved
+    larger = ran.result.larger
+    assert larger is None or (not larger.proven and "no sooner" in larger.why)
+
+
+def test_the_same_command_derives_the_same_result_and_runs_nothing(tmp_path: Path) -> None:
+    first = studied(tmp_path, BOTH_WAYS)
+    again = studied(tmp_path, BOTH_WAYS)
+    assert again.requests == []
+    assert again.result.larger == first.result.larger and again.result.winner == first.result.winner
+    assert again.result.screened == first.result.screened and again.result.bests == first.result.bests
+
+
+@pytest.mark.parametrize("stop_at", [3, 9, 13, 16, 20, 24, 28, 31])
+def test_one_that_was_stopped_anywhere_goes_on_to_the_same_result(tmp_path: Path, stop_at: int) -> None:
+    whole = studied(tmp_path / "whole", BOTH_WAYS)
+    stopped = studied(tmp_path / "stopped", BOTH_WAYS, stop_at=stop_at)
+    assert stopped.result.interrupted
+    assert not (stopped.result.larger is not None and stopped.result.larger.proven)
+    resumed = studied(tmp_path / "stopped", BOTH_WAYS)
+    assert resumed.result.winner is not None and whole.result.winner is not None
+    assert resumed.result.winner.config == whole.result.winner.config
+    assert larger_of(resumed).config == larger_of(whole).config and larger_of(resumed).proven
+
+
+def test_what_was_proven_of_a_larger_batch_stands(tmp_path: Path) -> None:
+    """Also where the same command, with more to search, is stopped; and one that is sooner still takes its place."""
+    first = studied(tmp_path, Overhead(), trials=5)
+    assert larger_of(first).proven and larger_of(first).config["batch_size"] == 128
+    stopped = studied(tmp_path, Overhead(), trials=8, stop_at=2)
+    assert stopped.result.interrupted and larger_of(stopped).proven
+    assert larger_of(stopped).sooner == larger_of(first).sooner
+    assert any(one.config == larger_of(first).config for one in stopped.result.screened)
+    whole = studied(tmp_path, Overhead(), trials=8)
+    assert larger_of(whole).proven and larger_of(whole).config["batch_size"] == 256
+    assert openings(tmp_path)["larger"] == 2
+
+
+def test_a_study_that_kept_the_batch_goes_on_with_larger_ones(tmp_path: Path) -> None:
+    """As earlier versions did, by the same command."""
+    kept = studied(tmp_path, BOTH_WAYS, effective_batch="keep")
+    assert max(kept.steps) == 32 and kept.result.larger is None
+    both = studied(tmp_path, BOTH_WAYS)
+    assert larger_of(both).proven and both.result.winner is not None and kept.result.winner is not None
+    assert both.result.winner.config == kept.result.winner.config
+    back = studied(tmp_path, BOTH_WAYS, effective_batch="keep")
+    assert back.requests == [] and back.result.larger is None
+    assert back.result.winner is not None and back.result.winner.config == kept.result.winner.config
+    with pytest.raises(StudyMismatchError, match="effective_batch"):
+        studied(tmp_path, BOTH_WAYS, effective_batch="free")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"unit": "steps"}, "steps are counted"), ({"loss_reduction": "sum"}, "the loss is a sum"),
+        ({"acts_by_batch": "Ema"}, "Ema acts with every batch"), ({"dataset_len": 40}, "no larger batch fits"),
+        ({"left_out": {"batch_size": "a loader of its own"}}, "a loader of its own"),
+    ],
+)  # fmt: skip
+def test_where_none_can_be_tried_the_reason_is_told(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    world = Overhead(knowledge=replace(overhead.KNOWN, **changes))
+    ran = studied(tmp_path, world, accuracy=AccuracyLimits(max_loss_increase=None))
+    assert ran.result.larger is None and ran.result.no_larger.startswith(why)
+    assert f"  not known: {why}" in summary(ran.result, {}, "")
+    assert max(ran.steps, default=32) == 32
+
+
+def test_batch_norm_minds_smaller_batches_only(tmp_path: Path) -> None:
+    ran = studied(tmp_path, Overhead(knowledge=replace(overhead.KNOWN, batch_norm=True)))
+    assert larger_of(ran).proven
+    assert "BatchNorm" in ran.result.left_out["batch_size"].reason and min(ran.steps) == 32
+
+
+def test_the_search_keeps_time_to_prove_a_larger_batch(tmp_path: Path) -> None:
+    ran = studied(tmp_path, Overhead())
+    trials = [trial for trial in ran.result.trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
+    known = Known(worlds.DEVICE, 8, knowledge=replace(overhead.KNOWN, effective_batch=BOTH))
+    space = resolve(SPACE, known, selection=("batch_size", "precision"))
+    budget = Budget(None, 10_000.0, 0.0, finals_share=0.0)
+    with_larger = StudyTime(plan(tmp_path), budget, 0.0, trials, space)
+    kept = [trial for trial in trials if space.keeps_batch(trial.config)]
+    without = StudyTime(plan(tmp_path), budget, 0.0, kept, space)
+    best = max(trials, key=lambda trial: overhead.Overhead().rate(trial.config))
+    assert with_larger.reserved_s() >= with_larger.proof_s(best.config) > 0
+    assert with_larger.reserved_s() != without.reserved_s()
+
+
+def test_the_profile_holds_both(tmp_path: Path) -> None:
+    ran = studied(tmp_path, BOTH_WAYS)
+    content = PROFILE.serialize(ran.result, None)
+    assert content is not None
+    (profile,) = profiles.read(content, "best.json")
+    assert profile.config == {"precision": "bf16"} and profile.verdict is Verdict.IMPROVED
+    assert profile.tier3 is not None and profile.tier3.config == larger_of(ran).config
+    third = profiles.of_tier_3(profile, "best.json")
+    assert third.config == larger_of(ran).config and third.knowledge == profile.knowledge
+
+
+def test_the_waterfall_shows_what_keeps_the_effective_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    studied(tmp_path, BOTH_WAYS)
+    assert main(["trials", str(tmp_path), "--waterfall", "--json"]) == 0
+    changes = json.loads(capsys.readouterr().out)
+    assert [change["turned"] for change in changes] == [{}, {"precision": "bf16"}]
+    assert main(["trials", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [one["why"] for one in listed if one["phase"] == "search" and "lr_scale" in one["config"]]
+
+
+def test_a_space_without_larger_batches_has_no_such_contest(tmp_path: Path) -> None:
+    """One of a third party's, as before: another batch is a config like any other."""
+    events: list[Any] = []
+    runner = ReplayRunner(lambda config: worlds.measured(100.0 * int(config.get("batch_size", 64)) / 64))
+    result = run_study(
+        worlds.plan(tmp_path, trials=6, selection=("batch_size",), accuracy=AccuracyLimits(max_loss_increase=None)),
+        runner, StructuredSampler(), events.append, threading.Event(),
+    )  # fmt: skip
+    assert result.larger is None and result.improved and result.winner is not None
+    assert result.winner.config == {"batch_size": 512}

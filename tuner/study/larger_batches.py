@@ -1,0 +1,256 @@
+"""The contest of larger effective batches (tier 3): screened, proven by the time to a loss, beside the search's winner.
+
+What keeps the effective batch is proven first; this has the time that is left then. Of the permitted error it has the
+share of an opening of its own, so that both contests together keep to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.analysis.accuracy import Screened
+from tuner.analysis.comparison import (
+    CONFIDENCE,
+    Schedule,
+    choose_candidates,
+    decide,
+    failed_in,
+    opening_share,
+)
+from tuner.analysis.gain import WORTH_HAVING
+from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency, noise_of
+from tuner.analysis.learning import time_to_loss
+from tuner.analysis.loss_checks import sample_efficiency
+from tuner.analysis.stats import Noninferiority
+from tuner.events import Screening
+from tuner.knowledge import samples_per_step
+from tuner.model import Config, Phase, Ratio, Trial, Verdict, Winner
+from tuner.result import LargerBatch
+from tuner.study.context import StudyContext
+from tuner.study.finals import candidate_of, hold, runs_left
+from tuner.study.schedules import Contest, all_finals, going_on, schedule_of, was_judged
+from tuner.study.screens import recorded_pairs, screen, screen_of
+
+MOST_SCREENED = 3
+"""So many larger batches are screened, each chosen by what those before it showed."""
+NO_SOONER = "reaches a loss no sooner than what keeps the effective batch"
+TOO_LITTLE = "it learns too little from each sample for its speed"
+GOES_ON = "the same command with a larger --budget goes on"
+UNSCREENED = "how it learns isn't compared (--max-loss-increase off)"
+
+
+def set_aside(study: StudyContext) -> None:
+    """Keeps the time that proving a larger batch takes, where what comes before has enough all the same."""
+    time, candidates = study.time, _candidates(study)
+    if not candidates or not _may_win(study, candidates[0]):
+        return
+    proof_s = time.proof_s(candidates[0].config)
+    best = study.best
+    before_s = time.proof_s(best.config, rounds=time.rounds_to_tell()) if best is not None and best.config else 0.0
+    if time.fits(before_s + proof_s):
+        study.set_aside_s = proof_s
+
+
+def prove_larger(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
+    """The best of the larger batches, proven as far as the time left allows; None where none was measured.
+
+    What earlier finals of the study proved stands, unless one was proven that is sooner still. ``winner`` is what the
+    finals say of those that keep the effective batch. Raises as ``StudyContext.execute``.
+    """
+    study.set_aside_s = 0.0
+    return _standing(study, _judged_now(study, winner), winner)
+
+
+def _judged_now(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
+    candidates = _candidates(study)
+    if not candidates:
+        return None
+    if not study.plan.accuracy.any:
+        return _single(study, candidates[0], UNSCREENED)
+    promising = [trial for trial in candidates if _may_win(study, trial)]
+    if not promising:
+        return _single(study, candidates[0], NO_SOONER)
+    told = _screens(study, promising)
+    study.screened = (*study.screened, *told.values())
+    fit = [trial for trial in promising if trial.number in told and _passes(study, trial, told[trial.number])]
+    fit.sort(key=lambda trial: -_expected(study, trial, told[trial.number]))
+    if not fit:
+        return _unfit(study, promising, told)
+    schedule = schedule_of(study, Contest.LARGER, fit[:1])
+    if schedule is None:
+        return _single(study, fit[0], f"no time left for its finals ({GOES_ON})", told.get(fit[0].number))
+    judged = hold(study, schedule, _verdict)
+    return _found(study, schedule.candidates[0], judged, winner)
+
+
+def larger_so_far(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
+    """The best of the larger batches by what the record holds: nothing is run."""
+    candidates = _candidates(study)
+    ended = "the study ended before its finals finished"
+    return _standing(study, _single(study, candidates[0], ended) if candidates else None, winner)
+
+
+def _standing(study: StudyContext, now: LargerBatch | None, winner: Winner | None) -> LargerBatch | None:
+    """The one that reaches a loss soonest of all that finals have proven, by the lower end; else ``now``."""
+    if study.space is None or study.space.larger is None:
+        return now
+    failed = failed_in(study.trials, study.plan.objective)
+    proven = {now.config: now} if now is not None and now.proven else {}
+    for schedule in reversed(all_finals(study, Contest.LARGER)):
+        trial = schedule.candidates[0]
+        through = not runs_left(study, schedule) and was_judged(study, schedule)
+        judged_now = now is not None and now.winner is not None and now.config == trial.config
+        if through and not judged_now and trial.config not in {*failed, *proven}:
+            earlier = _found(study, trial, _verdict(study, schedule), winner)
+            if earlier.proven:
+                proven[trial.config] = earlier
+    best = max(proven.values(), key=lambda one: one.sooner.low if one.sooner is not None else 0.0, default=now)
+    if best is not None and all(one.config != best.config for one in study.screened):
+        screened = next((screen_of(study, t) for t in study.larger if t.config == best.config), None)
+        study.screened = (*study.screened, screened) if screened is not None else study.screened
+    return best
+
+
+def _candidates(study: StudyContext) -> list[Trial]:
+    """The trials with a larger effective batch that beat the baseline, the likeliest to reach a loss soonest first."""
+    if study.space is None or study.space.larger is None:
+        return []
+    track = study.track
+    keeping = [trial for trial in study.trials if trial.phase is not Phase.SEARCH]
+    again = going_on(study, Contest.LARGER)
+    found = choose_candidates([*keeping, *study.larger], study.plan.objective, len(study.trials), going_on=again)
+    return sorted(
+        found, key=lambda trial: -(track.gain(trial) or 0.0) * likely_efficiency(_factor(study, trial), USUAL_NOISE)
+    )
+
+
+def _factor(study: StudyContext, trial: Trial) -> float:
+    """How many times the effective batch as written the trial's is."""
+    written = study.knowledge.as_written
+    return samples_per_step({**written, **trial.config}) / samples_per_step(written)
+
+
+def _may_win(study: StudyContext, trial: Trial) -> bool:
+    """Whether it would be worth having if it learned as much from each sample."""
+    track = study.track
+    return (track.gain(trial) or 0.0) > WORTH_HAVING * max(1.0, track.gain(study.best) or 1.0)
+
+
+def _expected(study: StudyContext, trial: Trial, screened: Screened) -> float:
+    """How much sooner it reaches a loss, by its single trial and its screen; 0 where the screen can't say."""
+    return (study.track.gain(trial) or 0.0) * (screened.efficiency.ratio if screened.efficiency is not None else 0.0)
+
+
+def _passes(study: StudyContext, trial: Trial, screened: Screened) -> bool:
+    best = max(1.0, study.track.gain(study.best) or 1.0)
+    return screened.verdict is Noninferiority.PASS and _expected(study, trial, screened) > WORTH_HAVING * best
+
+
+def _screens(study: StudyContext, candidates: Sequence[Trial]) -> dict[int, Screened]:
+    """Trial → its screen: of the likeliest first, then of what that one's noise scale makes likelier still."""
+    told: dict[int, Screened] = {}
+    noise = USUAL_NOISE
+    track = study.track
+
+    def likely(trial: Trial) -> float:
+        if trial.number in told:
+            return _expected(study, trial, told[trial.number])
+        return (track.gain(trial) or 0.0) * likely_efficiency(_factor(study, trial), noise)
+
+    while len(told) < min(MOST_SCREENED, len(candidates)):
+        trial = max(candidates, key=likely)
+        if trial.number in told:
+            break
+        result = screen(study, trial)
+        if result is None:
+            break
+        told[trial.number] = result
+        study.tell(Screening(trial, result))
+        if not result.seeds:
+            break  # the script as written tells nothing, whatever is held to it
+        if result.efficiency is not None:
+            noise = noise_of(_factor(study, trial), result.efficiency.ratio)
+    return told
+
+
+def _unfit(study: StudyContext, candidates: Sequence[Trial], told: dict[int, Screened]) -> LargerBatch:
+    """The fastest of those that no finals follow for, and why."""
+    screened = {trial.number: trial for trial in candidates if trial.number in told}
+    if not screened:
+        return _single(study, candidates[0], f"no time left to compare how it learns, and to prove it ({GOES_ON})")
+
+    def hopes(number: int) -> tuple[bool, float]:
+        return told[number].verdict is not Noninferiority.FAIL, _expected(study, screened[number], told[number])
+
+    number = max(screened, key=hopes)
+    result = told[number]
+    if result.verdict is Noninferiority.PASS:
+        why = NO_SOONER
+    elif result.verdict is Noninferiority.FAIL:
+        why = TOO_LITTLE if result.efficiency is not None else "it fails its screen"
+    else:
+        why = "it isn't shown to learn enough from each sample for its speed"
+    return _single(study, screened[number], why, result)
+
+
+def _single(study: StudyContext, trial: Trial, why: str, screened: Screened | None = None) -> LargerBatch:
+    """One that no finals have judged."""
+    efficiency = screened.efficiency if screened is not None else None
+    return LargerBatch(trial.config, study.track.gain(trial) or 0.0, None, efficiency, None, why)
+
+
+def _found(study: StudyContext, trial: Trial, judged: Winner | None, winner: Winner | None) -> LargerBatch:
+    """What finals made of it; it isn't proven where the winner that keeps the effective batch is as good."""
+    if judged is None:
+        return _single(study, trial, "it has no figure in the finals", screen_of(study, trial))
+    _, efficiency, sooner = _figures(study, trial, judged)
+    why = judged.label.removeprefix("no proof: ")
+    if judged.verdict is Verdict.IMPROVED and sooner is not None and winner is not None:
+        improved = winner.verdict is Verdict.IMPROVED
+        if improved and winner.speedup.ratio >= sooner.ratio:
+            why = NO_SOONER
+            judged = replace(judged, verdict=Verdict.KEEP_BASELINE, label=why)
+    elif judged.verdict is not Verdict.IMPROVED and not why:
+        why = "it isn't shown to reach a loss sooner"
+    return LargerBatch(trial.config, study.track.gain(trial) or 0.0, judged, efficiency, sooner, why)
+
+
+def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
+    """The figures of the finals, with the verdict on the time to a loss: its whole interval has to lie above 1."""
+    winner = decide(schedule, study.trials, study.plan.objective)
+    if winner is None:
+        return None
+    enough, _, sooner = _figures(study, candidate_of(schedule, winner), winner)
+    proven = enough and sooner is not None and sooner.low > 1.0
+    return replace(winner, verdict=Verdict.IMPROVED if proven else Verdict.KEEP_BASELINE)
+
+
+def _figures(study: StudyContext, trial: Trial, winner: Winner) -> tuple[bool, Ratio | None, Ratio | None]:
+    """Whether its finals could prove anything, its sample efficiency, and how much sooner it reaches a loss.
+
+    The efficiency's interval is wrong as rarely as the finals' share of the permitted error says, over all batches that
+    were screened: the best of several is a lucky one.
+    """
+    efficiency = _efficiency(study, trial)
+    sooner = time_to_loss(winner.speedup, efficiency) if efficiency is not None else None
+    screened = screen_of(study, trial)
+    passed = screened is not None and screened.verdict is Noninferiority.PASS
+    return not winner.label and passed, efficiency, sooner
+
+
+def _efficiency(study: StudyContext, trial: Trial) -> Ratio | None:
+    schedule = next((one for one in reversed(all_finals(study, Contest.LARGER)) if one.group == (trial.number,)), None)
+    screened = screen_of(study, trial)
+    if schedule is None or screened is None:
+        return None
+    pairs = recorded_pairs(study, trial, screened.samples)[: screened.seeds]
+    looked_at = _screened_configs(study)
+    error = (1 - CONFIDENCE) * opening_share(schedule.opening) / max(1, len(looked_at))
+    return sample_efficiency(pairs, error)
+
+
+def _screened_configs(study: StudyContext) -> set[Config]:
+    """The larger batches that any screen has looked at."""
+    configs = {trial.config for trial in study.trials if trial.phase is Phase.SCREEN}
+    return {config for config in configs if study.space is not None and study.space.is_larger(config)}

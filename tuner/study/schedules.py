@@ -1,0 +1,169 @@
+"""The schedules of a study's finals: made, kept in its record, and found there again, for each contest by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from tuner.analysis.comparison import Schedule, failed_in, pairs_of
+from tuner.model import BASELINE, Phase, Trial
+from tuner.study.budget import FEWEST_ROUNDS
+from tuner.study.context import StudyContext
+
+GROWTH = 1.5
+"""Undecided finals get so many times the rounds that they have had: few looks, and none that comes to nothing."""
+
+
+_LARGER = "larger"
+
+
+class Contest(StrEnum):
+    """Who is to win: a config that keeps the effective batch, or one that makes it larger (tier 3)."""
+
+    KEEPING = "keeping"
+    LARGER = "larger"
+
+
+def stored_finals(study: StudyContext, contest: Contest) -> dict[str, Any]:
+    """The contest's present finals as ``save`` kept them, with the earlier ones; empty where there are none."""
+    stored = study.repository.finals(study.record.id)
+    if contest is Contest.LARGER:
+        return dict(stored.get(_LARGER, {}))
+    return {key: value for key, value in stored.items() if key != _LARGER}
+
+
+def begun(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> Schedule | None:
+    """Finals that an earlier process began, where nothing has been searched since and all in them are still fit."""
+    stored, still = stored_finals(study, contest), {trial.number for trial in fit}
+    if not stored or stored["after"] != len(study.searched) or not set(stored["candidates"]) <= still:
+        return None
+    return _read(study, stored)
+
+
+def _read(study: StudyContext, stored: Mapping[str, Any]) -> Schedule | None:
+    """Finals as ``save`` stored them, by this or an earlier version; None where a candidate isn't known any more."""
+    plan = study.plan
+    known = {trial.number: trial for trial in study.trials}
+    if not set(stored["candidates"]) <= set(known):
+        return None
+    return Schedule(
+        tuple(known[number] for number in stored["candidates"]), stored["rounds"], plan.seed, stored["looks"],
+        plan.host, stored.get("ended", False), stored.get("opening", 0),
+        tuple(stored.get("dropped", ())), stored.get("first", 0),
+    )  # fmt: skip
+
+
+def going_on(study: StudyContext, contest: Contest) -> tuple[int, ...]:
+    """The numbers of the candidates of finals that may go on, since nothing has been searched after them."""
+    stored = stored_finals(study, contest)
+    return tuple(stored["candidates"]) if stored and stored["after"] == len(study.searched) else ()
+
+
+def all_finals(study: StudyContext, contest: Contest) -> list[Schedule]:
+    """Every finals of the contest, oldest first, the present ones last."""
+    stored = stored_finals(study, contest)
+    documents = [*stored.get("earlier", ()), stored] if stored else []
+    schedules = [_read(study, document) for document in documents]
+    return [schedule for schedule in schedules if schedule is not None]
+
+
+def was_judged(study: StudyContext, schedule: Schedule) -> bool:
+    """Whether these finals could have proven something by now."""
+    objective = study.plan.objective
+    pairs = (pairs_of(schedule, trial.config, study.trials, objective) for trial in schedule.candidates)
+    return any(len(found.gains) >= FEWEST_ROUNDS for found in pairs)
+
+
+def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> Schedule | None:
+    """Finals of those that are ``fit``, best first: the ones that have begun already, else as the time left allows.
+
+    None where there is nobody to meet the script as written, or no time.
+    """
+    plan = study.plan
+    again = begun(study, contest, fit)
+    if again is not None:
+        return again
+    failed = failed_in(study.trials, plan.objective)
+    candidates = [trial for trial in fit if trial.config not in failed][: plan.finalists]
+    if not candidates:
+        return None
+    configs = (BASELINE, *(trial.config for trial in candidates))
+    runs_s = [study.time.run_s(Phase.FINALS, config) for config in configs]
+    time = study.time
+    count, rounds = time.budget.finals_fit(time.now, runs_s, time.rounds_to_tell())
+    if not count and study.time.may_fit(FEWEST_ROUNDS * sum(runs_s[:2])):
+        count, rounds = 1, FEWEST_ROUNDS
+    if not count:
+        if contest is Contest.KEEPING:
+            study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
+        return None
+    # How often they are looked at is settled before the first round: once, where there is no time for much more.
+    rounds, looks = _rounds_and_looks(study, rounds, sum(runs_s[: count + 1]))
+    earlier = all_finals(study, contest)
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, plan.host, first=rounds)
+    # The same candidates again: what was searched since brought nothing better. Their finals go on.
+    same = next((finals for finals in earlier if finals.group == schedule.group), None)
+    if same is None or not was_judged(study, same):
+        # What others have spent of the permitted error since is spent, whoever began first.
+        same = replace(same or schedule, opening=1 + _last_opening(study, contest))
+    save(study, same)
+    return same
+
+
+def _last_opening(study: StudyContext, contest: Contest) -> int:
+    """The last opening that may have been spent: of the contest by finals that could prove something, of the other one
+    by any that have begun, for they go on. So both contests together keep to the permitted error.
+    """
+    own = [finals for finals in all_finals(study, contest) if was_judged(study, finals)]
+    others = [finals for other in Contest if other is not contest for finals in all_finals(study, other)]
+    return max((max(1, finals.opening) for finals in (*own, *others)), default=0)
+
+
+def save(study: StudyContext, schedule: Schedule) -> None:
+    """Keeps these finals as the present ones of their contest, beside the earlier ones."""
+    larger = study.space is not None and any(study.space.is_larger(trial.config) for trial in schedule.candidates)
+    contest = Contest.LARGER if larger else Contest.KEEPING
+    stored = stored_finals(study, contest)
+    present = {
+        "after": len(study.searched), "candidates": [trial.number for trial in schedule.candidates],
+        "rounds": schedule.rounds, "looks": schedule.looks, "ended": schedule.ended, "opening": schedule.opening,
+        "dropped": list(schedule.dropped), "first": schedule.first,
+    }  # fmt: skip
+    others = [*stored.get("earlier", ()), {k: v for k, v in stored.items() if k != "earlier"}] if stored else []
+    others = [finals for finals in others if finals["candidates"] != present["candidates"]]
+    document = {**present, "earlier": others}
+    if larger:
+        kept = {**stored_finals(study, Contest.KEEPING), _LARGER: document}
+    else:
+        beside = stored_finals(study, Contest.LARGER)
+        kept = {**document, **({_LARGER: beside} if beside else {})}
+    study.repository.save_finals(study.record.id, kept)
+
+
+def _rounds_and_looks(study: StudyContext, rounds: int, round_s: float) -> tuple[int, int]:
+    """The rounds to the first look, at least so many, and how many looks there may be.
+
+    A second look has a part of the error: where there is no time for so many more rounds, all that there is time for
+    come before the first.
+    """
+    most, left_s = study.plan.most_rounds, study.time.left_s
+    if rounds < study.time.rounds_to_tell():
+        return rounds, 1
+    if left_s is None or more_rounds(rounds, most) * round_s <= left_s:
+        return rounds, _looks(rounds, most)
+    return max(rounds, min(most, int(left_s / round_s))), 1
+
+
+def more_rounds(rounds: int, most: int) -> int:
+    """The rounds at the look after that one."""
+    return min(math.ceil(GROWTH * rounds), most)
+
+
+def _looks(rounds: int, most: int) -> int:
+    """How many looks there may be, the first one after so many rounds."""
+    return 1 + (_looks(more_rounds(rounds, most), most) if rounds < most else 0)
+
+
