@@ -13,9 +13,10 @@ import pytest
 from tuner.model import Value
 from tuner.space.registry import load_space
 
-ELSEWHERE = {"deterministic", "cache"}
+ELSEWHERE = {"deterministic", "cache", "allocator"}
 """An order is what the one gives up (tests/end_to_end/test_tf_applied.py), and behind the other no map is left to move
-(tests/support/tf_plan_checks.py)."""
+(tests/support/tf_plan_checks.py). The third one says where memory lies, of which no number is a part: a process begins
+with it (tests/end_to_end/test_preloaded_allocators.py)."""
 
 TORCH = """
     import json, torch
