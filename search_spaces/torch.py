@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from search_spaces import batches, memory
+from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
@@ -43,13 +44,22 @@ def _has_workers(config: Mapping[str, Value]) -> bool:
     return batches.count(config, "num_workers", 0) > 0
 
 
+def _allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
+    """The compiler's cache on disk doesn't go by the kernel of attention: it would give one that was compiled with
+    another.
+    """
+    compiles = complete.get("compile", "off") != "off"
+    chosen = complete.get("attention") != knowledge.as_written.get("attention")
+    return batches.allowed(complete, knowledge) and not (compiles and chosen)
+
+
 CUDA = frozenset({"cuda"})
 CPU_AND_CUDA = frozenset({"cpu", "cuda"})
 
 SPACE = SearchSpace(
     name="torch",
     framework="torch",
-    allowed=batches.allowed,
+    allowed=_allowed,
     derive=batches.derive,
     larger=batches.LARGER_BATCH,
     knobs=(

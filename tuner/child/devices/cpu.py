@@ -53,7 +53,7 @@ class CpuDevice(Device):
         onednn = torch.backends.mkldnn
         return Rounding(
             matmul=settings.rounds(
-                getattr(onednn, "matmul", None), lambda: torch.get_float32_matmul_precision() == "medium"
+                getattr(onednn, "matmul", None), lambda: torch.get_float32_matmul_precision() == "medium", ("bf16",)
             ),
-            convolution=settings.rounds(getattr(onednn, "conv", None), lambda: False),
+            convolution=settings.rounds(getattr(onednn, "conv", None), lambda: False, ("bf16",)),
         )

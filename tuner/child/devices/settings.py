@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
 
-def rounds(products: object | None, as_asked_before: Callable[[], object]) -> bool:
-    """Whether a kind of product rounds float32. ``products``: where its ``fp32_precision`` is, from PyTorch 2.9 on.
+def rounds(
+    products: object | None, as_asked_before: Callable[[], object], formats: Collection[str] = ("tf32", "bf16")
+) -> bool:
+    """Whether a kind of product rounds float32, to one of the ``formats`` of the device.
+
+    ``products``: where its ``fp32_precision`` is, from PyTorch 2.9 on.
 
     The older settings (``as_asked_before``) are read where that is missing only: they raise once a script has used the
     new ones.
@@ -16,7 +20,7 @@ def rounds(products: object | None, as_asked_before: Callable[[], object]) -> bo
     precision = getattr(products, "fp32_precision", None)
     if precision is None:
         return bool(as_asked_before())
-    return precision in ("tf32", "bf16")
+    return precision in formats
 
 
 def kept(torch: ModuleType) -> Callable[[], None]:

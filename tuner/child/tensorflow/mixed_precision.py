@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections import Counter
 from collections.abc import Iterable
 from types import ModuleType
@@ -105,7 +106,8 @@ class MixedPrecisionWatch:
     def _rewrites(self) -> bool:
         """Whether TensorFlow makes bf16 of two products of its own. Everything is as it was afterwards."""
         tf, before = self._tf, self.is_on
-        if tf.inside_function():
+        # Where oneDNN is kept from instructions that TensorFlow counts on, a product in bf16 ends the process.
+        if tf.inside_function() or any(os.environ.get(name) for name in _LIMITS_OF_ONEDNN):
             return False
         self._set(True)
         _context().enable_graph_collection()
@@ -120,6 +122,9 @@ class MixedPrecisionWatch:
         finally:
             _context().disable_graph_collection()
             self._set(before)
+
+
+_LIMITS_OF_ONEDNN = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
 
 def _context() -> Any:

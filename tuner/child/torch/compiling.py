@@ -109,12 +109,19 @@ def with_compiled_blocks(torch: ModuleType, model: Module) -> tuple[Callable[...
 
 
 def _in_training(torch: ModuleType, compiled: Callable[..., Any], block: Module) -> Callable[..., Any]:
-    """What is called without gradients, as to validate, runs as written; so does what is part of another graph."""
+    """What is called without gradients, as to validate, runs as written; so does what is part of another graph.
+
+    A block that trains without gradients is checkpointed: it is called again in the backward, and has to draw there
+    what it drew before. From then on it runs as written.
+    """
     plain = _compiled(_call_of, block)
+    checkpointed = False
 
     def run(*args: object, **kwargs: object) -> Any:
-        chosen = compiled if torch.is_grad_enabled() and not torch.compiler.is_compiling() else plain
-        return chosen(*args, **kwargs)
+        nonlocal checkpointed
+        checkpointed = checkpointed or (block.training and not torch.is_grad_enabled())
+        compiles = torch.is_grad_enabled() and not checkpointed and not torch.compiler.is_compiling()
+        return (compiled if compiles else plain)(*args, **kwargs)
 
     return run
 

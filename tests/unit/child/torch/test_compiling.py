@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.torch_trials import begin
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tuner.child.torch.compiler import CompilerCounts
 from tuner.child.torch.compiling import Shapes, repeated_blocks, with_compiled_blocks
@@ -161,6 +162,28 @@ def test_layers_of_pytorchs_own_are_compiled(begin: Begin, backend: list[Any]) -
     trial.end()
     assert len(backend) == 2, "the first layer is given what needs no gradient, the others what does"
     assert trial.evidence("compile")[0] == "verified"
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_block_that_is_checkpointed_runs_the_same_way_in_the_backward(
+    begin: Begin, backend: list[Any], *, reentrant: bool
+) -> None:
+    """Its dropout would draw another mask where one way is compiled, and the gradients were of another forward."""
+
+    class Blocks(nn.Module):  # type: ignore[misc]  # likewise
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Block() for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = checkpoint(layer, x.requires_grad_(), use_reentrant=reentrant)
+            return x
+
+    trial = begin({"compile": "regional"})
+    _train(Blocks(), [16] * 4)
+    trial.end()
+    assert bool(backend) is not reentrant
 
 
 def test_a_model_that_repeats_nothing_is_not_compiled_by_blocks(begin: Begin, backend: list[Any]) -> None:
