@@ -76,7 +76,10 @@ def sample_efficiency(pairs: Sequence[Pair], error: float) -> Ratio | None:
     both = [known for site in sites if len(known := _both(pairs, site)) == len(pairs)]
     told = [known for known in both if all(has_come_down([before]) for before, _ in known)]
     ratios = [_efficiency_interval(sample_efficiencies(known), error) for known in told]
-    return min(ratios, key=lambda ratio: ratio.ratio, default=None)
+    if not ratios:
+        return None
+    # Every end by itself: a loss of which little is known may have the lowest one.
+    return Ratio(min(r.ratio for r in ratios), min(r.low for r in ratios), min(r.high for r in ratios))
 
 
 def _unseen_efficiency(pairs: Sequence[Pair], name: str, site: str, least: float) -> list[Check]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tuner.formatting import value_text
+from tuner.formatting import config_text, value_text
 from tuner.model import Config, Phase, same_value
 from tuner.search.candidates import candidates
 from tuner.search.ceilings import ceilings
@@ -135,7 +135,7 @@ def _reason(history: History, config: Config, ratio: float, deviation: float) ->
     if len(changed) > MOST_NAMED:
         named.append(f"{len(changed) - MOST_NAMED} more")
     low, high = (math.exp(ratio + sign * deviation) for sign in (-1, 1))
-    words = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]
+    words = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else "".join(named) or config_text(config)
     of_best = "the script as written" if best.phase is Phase.BASELINE else f"trial {best.number}"
     return f"{words} on top of {of_best}: expected {low:.2f}x to {high:.2f}x by what each gained elsewhere"
 
