@@ -1,17 +1,27 @@
-"""A TPU: used through TensorFlow's strategy, or PyTorch's XLA devices, whose graphs the framework waits for itself."""
+"""A TPU: used through PyTorch's XLA devices, TensorFlow's strategy, or JAX. Never tried on one."""
 
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
-from .base import Device
+from ..records import Memory
+from .pjrt import Pjrt, begun
 
 
-class TpuDevice(Device):
+class TpuDevice(Pjrt):
     """bf16 is its own format; fp16 isn't computed in."""
 
     kind = "tpu"
-    torch_type = "xla"
+
+    def torch_memory(self, torch: ModuleType, used_by_others: int) -> Memory | None:
+        """Of the first chip, the only one that the process sees; a peak where the runtime counts one."""
+        module: Any = begun()
+        if module is None:
+            return None
+        told = module._XLAC._xla_memory_info(str(module.device()))
+        peak = int(told.get("peak_bytes_used") or told["bytes_used"])
+        return Memory(reserved=peak, allocated=peak, total=int(told["bytes_limit"]))
 
     def jax_missing(self, jax: ModuleType) -> str:
         return "" if jax.default_backend() == "tpu" else "JAX sees no TPU here: the steps ran elsewhere"

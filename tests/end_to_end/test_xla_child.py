@@ -1,0 +1,255 @@
+"""torch_xla scripts in a real child, on PJRT's CPU client: steps, samples, waiting, graphs, and what can't be studied.
+
+They run in the environment of `make test-xla`. Nothing here was ever run on a TPU.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.rates import measured
+
+pytestmark = pytest.mark.xla
+Run = Callable[..., Any]
+Write = Callable[..., Path]
+
+HEAD = """
+    import sys, time, torch, torch.nn as nn, torch.nn.functional as F
+    from torch.utils.data import DataLoader, Dataset, TensorDataset
+    import torch_xla, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
+    import torch_xla.debug.metrics as met, torch_xla.distributed.xla_multiprocessing as xmp, torch_xla.utils.utils as xu
+    DATA = TensorDataset(torch.randn(800, 32), torch.randint(0, 4, (800,)))
+    def make(width=64):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Linear(width, 4)).to(torch_xla.device())
+        return net, torch.optim.SGD(net.parameters(), lr=0.01)
+    seen = 0
+    def count(batch):
+        # What the script itself has trained on, and when.
+        global seen
+        seen += len(batch)
+        print("SEEN", time.monotonic(), seen, flush=True)
+"""
+LOOPS = {
+    "MpDeviceLoader and optimizer_step": """
+        net, optimizer = make()
+        loader = DataLoader(DATA, batch_size=16, shuffle=True)
+        for epoch in range(10_000):
+            for x, y in pl.MpDeviceLoader(loader, torch_xla.device()):
+                optimizer.zero_grad()
+                F.cross_entropy(net(x), y).backward()
+                xm.optimizer_step(optimizer)
+                count(x)
+    """,
+    "a plain loader and mark_step": """
+        net, optimizer = make()
+        loader = DataLoader(DATA, batch_size=16, shuffle=True, num_workers=1)
+        for epoch in range(10_000):
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(net(x.to("xla")), y.to("xla")).backward()
+                optimizer.step()
+                count(x)
+                xm.mark_step()
+    """,
+    "optimizer_step with a barrier": """
+        net, optimizer = make()
+        for epoch in range(10_000):
+            for x, y in DataLoader(DATA, batch_size=16, drop_last=True):
+                optimizer.zero_grad()
+                F.cross_entropy(net(x.to("xla")), y.to("xla")).backward()
+                count(x)
+                xm.optimizer_step(optimizer, barrier=True)
+    """,
+    "a compiled step on made-up samples": """
+        net, optimizer = make()
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+        step = torch_xla.compile(step, full_graph=True, name="step")
+        loader = xu.SampleGenerator(data=(torch.randn(16, 32), torch.zeros(16, dtype=torch.int64)), sample_count=10**6)
+        for x, y in pl.MpDeviceLoader(loader, torch_xla.device()):
+            count(x)
+            step(x, y)
+    """,
+    "spawned, a process for each chip": """
+        def train(index):
+            net, optimizer = make()
+            loader = DataLoader(DATA, batch_size=16)
+            for epoch in range(10_000):
+                for x, y in pl.MpDeviceLoader(loader, torch_xla.device(), batches_per_execution=2):
+                    optimizer.zero_grad()
+                    F.cross_entropy(net(x), y).backward()
+                    optimizer.step()
+                    count(x)
+        if __name__ == "__main__":
+            xmp.spawn(train)
+    """,
+    "eager, operation by operation": """
+        from torch_xla.experimental import eager_mode
+        eager_mode(True)
+        net, optimizer = make()
+        for epoch in range(10_000):
+            for x, y in DataLoader(DATA, batch_size=16):
+                optimizer.zero_grad()
+                F.cross_entropy(net(x.to("xla")), y.to("xla")).backward()
+                count(x)
+                optimizer.step()
+    """,
+    "two optimizers in one graph": """
+        net, optimizer = make()
+        other, second = make()
+        for epoch in range(10_000):
+            for x, y in DataLoader(DATA, batch_size=16):
+                x, y = x.to("xla"), y.to("xla")
+                for model, update in ((net, optimizer), (other, second)):
+                    update.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    update.step()
+                count(x)
+                torch_xla.sync()
+    """,
+}
+
+
+@pytest.fixture(autouse=True)
+def on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the device kind has it for a trial."""
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    monkeypatch.setenv("CPU_NUM_DEVICES", "1")
+
+
+@pytest.fixture
+def trained(run_child: Run, write_script: Write) -> Run:
+    """Runs a loop as the script as written, or with a config."""
+
+    def run(loop: str, config: dict[str, Any] | None = None, **more: Any) -> Any:
+        text = textwrap.dedent(HEAD) + textwrap.dedent(loop)
+        return run_child(write_script(text), config, device="xla", **more)
+
+    return run
+
+
+def seen_by(ran: Any) -> list[tuple[float, int]]:
+    """When the script had trained on how many samples, by its own count."""
+    return [(float(at), int(samples)) for at, samples in re.findall(r"^SEEN (\S+) (\d+)$", ran.output, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_samples_are_those_that_the_script_counts(trained: Run, loop: str) -> None:
+    """Between the first and the last of its blocks, to within the step at either end."""
+    ran = trained(loop, window={"min_s": 1.0, "max_s": 1.0})
+    assert ran.of("window")[0]["complete"], ran.output
+    assert ran.facts["unit"] == "samples"
+    blocks = [block for block in ran.of("block") if block["steps"]]
+    begins, ends = blocks[0]["t"] - blocks[0]["seconds"], blocks[-1]["t"]
+    own = [samples for at, samples in seen_by(ran) if begins <= at <= ends]
+    assert sum(block["samples"] for block in blocks) == pytest.approx(own[-1] - own[0], rel=0.02, abs=64)
+    assert measured(ran).rate > 0
+
+
+def test_a_step_ends_with_its_graph_whatever_number_of_updates_it_holds(trained: Run) -> None:
+    ran = trained(LOOPS["two optimizers in one graph"])
+    assert ran.facts["optimizer_steps"] == ran.facts["steps"] == pytest.approx(2 * len(seen_by(ran)), abs=2)
+
+
+GRAPHS = """
+    net, optimizer = make()
+    def at(step):
+        if step in (100, 300):
+            xm.wait_device_ops()
+            names = ("CompileTime", "ExecuteTime")
+            counts = [met.metric_data(name)[0] for name in names]
+            print("GRAPHS", *counts, met.counter_value("aten::_local_scalar_dense") or 0, flush=True)
+    step = 0
+    for epoch in range(20):
+        for x, y in pl.MpDeviceLoader(DataLoader(DATA, batch_size=16, drop_last=True), torch_xla.device()):
+            at(step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            xm.optimizer_step(optimizer)
+            step += 1
+"""
+
+
+@pytest.mark.parametrize("config", [{}, {"precision": "bf16"}, {"batch_size": 32}], ids=str)
+def test_in_the_steady_state_no_hook_and_no_knob_adds_a_graph(trained: Run, config: dict[str, Any]) -> None:
+    """200 steps are 200 graphs, none of them new; values are read once in a block at most."""
+    window = {"min_s": 60.0, "max_s": 60.0}
+    ran = trained(GRAPHS, config, window=window, knowledge={"training_loaders": ["train.py:27#0"]} if config else {})
+    told = re.findall(r"^GRAPHS (\d+) (\d+) (\d+)$", ran.output, re.MULTILINE)
+    assert len(told) == 2, ran.output
+    first, last = [[*map(int, counts)] for counts in told]
+    assert last[0] == first[0], "compiled"
+    assert last[1] - first[1] == 200, "executed"
+    assert last[2] - first[2] <= len(ran.of("block")), "read on the host"
+    if config:
+        [knob] = config
+        assert ran.evidence(knob) == "verified", ran.of("knob")
+
+
+SLOW = """
+    net, optimizer = make({width})
+    class Slow(Dataset):
+        def __len__(self):
+            return 100_000
+        def __getitem__(self, place):
+            time.sleep({item_s})
+            return torch.ones(32), 0
+    for x, y in DataLoader(Slow(), batch_size=8):
+        x, y = x.to("xla"), y.to("xla")
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        torch_xla.sync()
+"""
+
+
+@pytest.mark.timed
+def test_the_wait_for_data_is_what_the_device_waits(trained: Run) -> None:
+    """It runs behind the loop: a loader that takes 8 ms holds nothing up where the graph takes several times that."""
+    bound = measured(trained(SLOW.format(width=16, item_s=0.004), window={"min_s": 1.0}))
+    assert bound.data_wait_share is not None and bound.data_wait_share > 0.8
+    hidden = measured(trained(SLOW.format(width=300_000, item_s=0.001), window={"min_s": 2.0, "max_s": 4.0}))
+    assert hidden.data_wait_share is not None and hidden.data_wait_share < 0.1
+
+
+def test_new_shapes_and_values_that_are_read_are_remarked(trained: Run) -> None:
+    loop = """
+        net, optimizer = make()
+        for step in range(100_000):
+            rows = 8 + step // 20
+            x, y = torch.ones(rows, 32).to("xla"), torch.zeros(rows, dtype=torch.int64).to("xla")
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+            print(loss.item())
+    """
+    ran = trained(loop)
+    assert any("XLA compiled" in remark for remark in ran.facts["remarks"]), ran.facts["remarks"]
+    assert any("values were read on the host" in remark for remark in ran.facts["remarks"])
+    compiled = ran.of("compile")[0]
+    assert compiled["graphs"] > 2 and compiled["seconds"] > 0
+
+
+def test_a_script_that_trains_on_the_cpu_is_refused(trained: Run) -> None:
+    loop = """
+        net = nn.Linear(32, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for x, y in DataLoader(DATA, batch_size=1):
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+    """
+    [failure] = trained(loop).of("failure")
+    assert failure["reason"] == "unsupported" and "trains on cpu, not on xla" in failure["detail"]
