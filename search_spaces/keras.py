@@ -33,6 +33,11 @@ def _workers(known: Known) -> Sequence[Value]:
     return sorted({1, *few, known.cores, *batches.beyond(known.cores)})
 
 
+def _workers_that_keep_up(workers: Value, wait: float) -> float:
+    """With one worker Keras makes the batches in the loop's own thread."""
+    return batches.workers_that_keep_up(0 if workers == 1 else workers, wait)
+
+
 def _threads(known: Known) -> Sequence[Value]:
     return sorted({1, max(1, known.cores // 2), max(1, known.cores - 1), known.cores})
 
@@ -75,7 +80,7 @@ SPACE = SearchSpace(
     knobs=(
         Knob(
             "run_eagerly", lambda known: [False], "Python runs every operation of a step",
-            tier=2, value_type=bool,
+            tier=2, switchable=True, value_type=bool,
             tier_reason="Python that runs with each step is frozen when the step is traced, so it is screened.",
         ),
         Knob(
@@ -101,6 +106,7 @@ SPACE = SearchSpace(
         Knob(
             "workers", _workers, "threads or processes that prepare the batches of a PyDataset",
             tier=2, ordered=True, loader=True, value_type=int, least=1, on_cores=True,
+            keeps_up=_workers_that_keep_up,
             tier_reason="Batches keep their order, but the script's own code makes several at once, so it is screened.",
         ),
         Knob(
@@ -129,12 +135,12 @@ SPACE = SearchSpace(
         ),
         memory.ALLOCATOR,
         Knob(
-            "precision", _precisions, "dtype policy of the layers", tier=2, value_type=str,
+            "precision", _precisions, "dtype policy of the layers", tier=2, switchable=True, value_type=str,
             tier_reason="Layers compute in another format, so it is screened.",
         ),
         Knob(
             "grappler_mixed_precision", lambda known: [True, False], "TensorFlow rewrites products of a graph to bf16",
-            tier=2, devices=CPU, needs=_rewrites_float32, value_type=bool,
+            tier=2, devices=CPU, needs=_rewrites_float32, switchable=True, value_type=bool,
             tier_reason="Products are rounded to another format, so it is screened.",
         ),
         batches.BATCH_SIZE,
@@ -142,7 +148,7 @@ SPACE = SearchSpace(
         batches.LR_SCALE,
         Knob(
             "steps_per_execution", _steps_in_call, "steps in one call of the training function",
-            ordered=True, needs=_runs_graphs, value_type=int, least=1,
+            ordered=True, needs=_runs_graphs, switchable=True, value_type=int, least=1,
             tier_reason="The same steps, in calls that divide an epoch; left out where callbacks act on batches.",
         ),
         Knob(
@@ -152,7 +158,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "jit_compile", lambda known: [True, False], "XLA compiles the training step",
-            tier=2, late=True, needs=_runs_graphs, value_type=bool,
+            tier=2, late=True, needs=_runs_graphs, switchable=True, value_type=bool,
             tier_reason="Fused kernels round otherwise, so it is screened.",
         ),
     ),

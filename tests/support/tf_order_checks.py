@@ -200,6 +200,33 @@ def check_an_interleave_reads_in_the_same_order() -> None:
     assert "decides in which order" in written(already, "parallel_calls")
 
 
+def check_files_that_are_read_at_once_come_in_another_order() -> None:
+    """Why num_parallel_reads is no knob: only blocks as long as the files keep the order, which lie in memory whole."""
+    folder = Path(tempfile.mkdtemp())
+    files = [str(folder / f"{number}.tfrecord") for number in range(4)]
+    for number, file in enumerate(files):
+        with tf.io.TFRecordWriter(file) as writer:
+            for record in range(3 + number):
+                writer.write(b"%d of %d" % (record, number))
+
+    def read(**how: Any) -> list[bytes]:
+        return [bytes(record) for record in tf.data.TFRecordDataset(files, **how).as_numpy_iterator()]
+
+    one_by_one = read()
+    for parallel in (2, 4):
+        assert read(num_parallel_reads=parallel) != one_by_one
+        assert sorted(read(num_parallel_reads=parallel)) == sorted(one_by_one)
+
+    def in_blocks(length: int) -> list[bytes]:
+        names = tf.data.Dataset.from_tensor_slices(files)
+        dataset = names.interleave(
+            tf.data.TFRecordDataset, cycle_length=2, block_length=length, num_parallel_calls=2, deterministic=True
+        )
+        return [bytes(record) for record in dataset.as_numpy_iterator()]
+
+    assert in_blocks(1) != one_by_one == in_blocks(6)
+
+
 # cache, vectorized maps, seeds
 
 

@@ -74,13 +74,13 @@ def check_behind_a_cache_of_its_results_nothing_is_left_to_move() -> None:
     trial = after(
         lambda: images().map(prepared).shuffle(100, seed=3).batch(10), vectorized_map=True, cache=True, epochs=2
     )
-    assert trial.evidence("cache") == ("verified", "")
+    assert trial.evidence("cache")[0] == "verified"
     assert trial.evidence("vectorized_map")[0] == REFUSED
 
 
 def check_a_cache_of_batches_keeps_what_was_made_of_many() -> None:
     trial = after(lambda: images().map(prepared).batch(10), vectorized_map=True, cache=True, epochs=2)
-    assert trial.evidence("cache") == ("verified", "")
+    assert trial.evidence("cache")[0] == "verified"
     assert trial.evidence("vectorized_map") == ("verified", "")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from .. import carried
 from ..adapter import Adapter, Library
 from ..session import Session
-from . import arrow, databases, images, models
+from . import arrow, databases, images, matrices, models
 
 
 class FormatsAdapter(Adapter):
@@ -26,6 +26,7 @@ class FormatsAdapter(Adapter):
             "safetensors": Library(divert=models.divert_safetensors),
             "tokenizers": Library(divert=models.divert_tokenizers),
             "cv2": Library(divert=images.divert_cv2),
+            matrices.MODULE: Library(divert=matrices.divert_matrix_market),
             "lmdb": Library(divert=databases.divert_lmdb),
             "sqlite3": Library(divert=databases.divert_sqlite),
             **{name: Library(divert=arrow.divert_arrow) for name in arrow.MODULES},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import ModuleType
 
 from ..adapter import Adapter, Library
@@ -14,6 +15,7 @@ from ..watch import Watch
 from .applied import AppliedKnobs
 from .evidence import Observation
 from .losses import LossReader
+from .switch import KerasSwitcher
 from .watches import Watches
 
 OLDEST = (3, 8)
@@ -153,8 +155,18 @@ class KerasAdapter(Adapter):
         for name, loss in losses.items():
             self.session.loss(loss, name)
 
+    def switcher(self) -> KerasSwitcher:
+        """Switches the knobs that a model has between two calls of its training function."""
+        return KerasSwitcher(self.watches, self.losses.epoch_begins)
+
     def observe(self) -> None:
         """Facts and evidence, where this framework trained."""
+        fits = self.watches.fits
+        # A rotation whose time is up ends in whichever turn it is.
+        with nullcontext() if fits is None else fits.as_written():
+            self._observe()
+
+    def _observe(self) -> None:
         if self.session.trained_by == FRAMEWORK:
             Observation(self.session, self.watches).observe()
             self._remark_what_is_unseen()

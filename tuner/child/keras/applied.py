@@ -7,9 +7,10 @@ from functools import partial
 
 from .. import allocator
 from ..applied import Effect
-from ..tensorflow import FRAMEWORK
+from ..tensorflow import FRAMEWORK, elsewhere
 from ..tensorflow.data.watch import KNOBS as DATA_KNOBS
 from ..tensorflow.data.watch import Applied
+from ..tensorflow.mixed_precision import BF16, in_words
 from .fit import MODEL_KNOBS
 from .model import accumulation_of
 from .watches import Watches
@@ -105,7 +106,7 @@ class AppliedKnobs:
         if strategies is None:
             return Effect(0, "TensorFlow isn't used")
         if self.watches.backend != "tensorflow":
-            return Effect(0, f"Keras computes with {self.watches.backend} here")
+            return Effect(0, elsewhere(self.watches.backend))
         observed = strategies.in_use(fits.call.model if fits is not None and fits.call is not None else None)
         wanted = self.knobs.wanted("strategy")
         return Effect(1) if observed == wanted else Effect(0, f"the training runs on {observed}")
@@ -114,9 +115,16 @@ class AppliedKnobs:
         return Effect(int(allocator.in_use() == self.knobs.wanted("allocator")), allocator.NOT_LOADED)
 
     def _mixed_precision(self) -> Effect:
+        """By the graphs that ran; that it is off shows in the setting alone."""
         mixed = self.watches.mixed_precision
-        is_on = mixed is not None and mixed.is_on
-        return Effect(int(is_on == self.knobs.wanted("grappler_mixed_precision")), "the script set it otherwise")
+        if mixed is None:
+            return Effect(0, "TensorFlow isn't used")
+        if not self.knobs.wanted("grappler_mixed_precision"):
+            return Effect(int(not mixed.is_on), "the script set it otherwise")
+        counts = mixed.ran()
+        if counts:
+            return Effect(int(counts[BF16] > 0), in_words(counts))
+        return Effect(0, mixed.why_unseen, is_unseen=mixed.is_traced)
 
     def _threads(self, knob: str, kind: str) -> Effect:
         if self.watches.tf is None:

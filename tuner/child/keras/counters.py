@@ -43,6 +43,11 @@ class GraphCounters:
                 self._largest = plain_variable(self.tf, 0, "int64")
                 self._wait_s = plain_variable(self.tf, 0.0, "float64")
 
+    @property
+    def variables(self) -> list[Variable]:
+        """Those that are added to."""
+        return [each for each in (self._samples, self._largest, self._wait_s) if each is not None]
+
     def count(self, data: Structure, strategy: Strategy) -> None:
         """Adds the leading dimension of a step's batch; called while the training function is traced or runs."""
         tf = self.tf

@@ -11,7 +11,7 @@ from .. import allocator
 from ..evidence import Finding, SetBy, compare, number_format
 from ..records import Evidence
 from ..session import Session
-from ..tensorflow import FRAMEWORK
+from ..tensorflow import FRAMEWORK, elsewhere
 from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit_call import FitCall
@@ -162,7 +162,7 @@ class Observation:
     def _strategy(self) -> None:
         strategies, session = self.watches.strategies, self.session
         if strategies is None or session.facts.backend != "tensorflow":
-            session.facts.left_out["strategy"] = f"Keras computes with {session.facts.backend} here"
+            session.facts.left_out["strategy"] = elsewhere(session.facts.backend)
             return
         session.facts.as_written["strategy"], reason = strategies.written()
         if reason or (self.call is None and session.facts.as_written["strategy"] == DEFAULT):
@@ -211,7 +211,7 @@ class Observation:
             left_out["steps_per_execution"] = "Keras has it on TensorFlow and JAX only"
         if backend != "tensorflow":
             for knob in ("threads", "inter_op_threads"):
-                left_out[knob] = f"Keras computes with {backend} here"
+                left_out[knob] = elsewhere(backend)
 
     def _why_whole(self, call: FitCall) -> str:
         """Why the model's batches can't be split, as far as was seen."""
@@ -220,7 +220,9 @@ class Observation:
 
     def _remark_on(self, call: FitCall, steps: StepWatch) -> None:
         per_call = int(call.model.steps_per_execution)
-        if self.watches.backend == "tensorflow" and per_call > 1:
+        if steps.by_turns is not None:
+            self.session.facts.hide_wait("several steps are taken in one call of some configs")
+        elif self.watches.backend == "tensorflow" and per_call > 1:
             self.session.facts.hide_wait(f"{per_call} steps are taken in one call")
         elif self._waits_unseen(call):
             self.session.facts.hide_wait("the training step fetches its batches by the iterator of a strategy")
@@ -249,7 +251,7 @@ class Observation:
         if "memory_growth" in config:
             self._compare("memory_growth", self.session.facts.as_written.get("memory_growth"))
         if "strategy" in config and self.watches.backend != "tensorflow":
-            self.session.knobs.inapplicable("strategy", f"Keras computes with {self.watches.backend} here", sites=0)
+            self.session.knobs.inapplicable("strategy", elsewhere(self.watches.backend), sites=0)
         elif "strategy" in config and strategies is not None:
             self._compare("strategy", strategies.in_use(call.model if call is not None else None))
         if "precision" in config:

@@ -6,6 +6,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -62,6 +63,8 @@ class FitWatch:
             is_inside=lambda: self.nesting.active,
         )  # fmt: skip
         self.call: FitCall | None = None
+        self.as_written: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What has the model as the script wrote it for a while, where configs take turns."""
         self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
@@ -125,7 +128,8 @@ class FitWatch:
         try:
             # Kept before it is read: what fits all the same is held against the config, whatever goes wrong.
             self.call = call = self._begin(model, arguments)
-            self._read(call, arguments)
+            with self.as_written():
+                self._read(call, arguments)
             self._apply(call, arguments)
             if self.session.measuring:
                 self._watch(call, arguments)
@@ -325,7 +329,8 @@ class FitWatch:
             batches = self.steps.batches
             counting, batches.counting = batches.counting, False
             try:
-                return original(model, *args, **kwargs)
+                with self.as_written():
+                    return original(model, *args, **kwargs)
             finally:
                 self._enter(evaluations=-1)
                 batches.counting = counting

@@ -32,6 +32,8 @@ class PolicyWatch:
         self.forced: Policy | None = None
         self.asked = 0
         self.on_first: Callable[[], None] = lambda: None
+        self._given: dict[int, Policy] = {}
+        """By identity: those that were the answer, which stay alive so that no other one gets their identity."""
 
     def install(self, keras: ModuleType) -> None:
         """Called before any layer is made."""
@@ -60,9 +62,15 @@ class PolicyWatch:
                 self.on_first()
             self.asked += 1
             own = original()
-            return own if self.forced is None or self.chosen_by_script or own.name != "float32" else self.forced
+            given = own if self.forced is None or self.chosen_by_script or own.name != "float32" else self.forced
+            self._given[id(given)] = given
+            return given
 
         return dtype_policy
+
+    def gave(self, policy: Policy) -> bool:
+        """Whether this very policy was an answer: a layer that has it has asked for none of its own."""
+        return id(policy) in self._given
 
 
 class OptimizerWatch:

@@ -17,6 +17,7 @@ from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.functions import not_converted
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import ConcreteFunction, DatasetIterator, Function, Result, Structure
+from .by_turns import Made, StepsByTurns
 from .counters import BatchCounters, GraphCounters
 from .gradients import GradientWatch
 from .model import accumulation_of
@@ -52,7 +53,8 @@ class StepWatch:
     ``datasets``: of the current ``fit``, where a tf.data dataset feeds it. ``calls``: of the training function.
     ``logs``: what its last call returned. ``callback``: the current ``fit``'s, which knows the steps of an epoch.
     ``batches_trained``: by the training function, and ``scaling`` the updates among them that were skipped.
-    ``on_step`` is called after each call with the model.
+    ``on_step`` is called after each call with the model. ``by_turns``: None where no configs take turns.
+    ``made``: the training function that was made last, and the step in it; see ``Made``.
     """
 
     def __init__(
@@ -78,8 +80,9 @@ class StepWatch:
         self.calls = 0
         self.logs: Logs = {}
         self.batches_trained = 0
+        self.by_turns: StepsByTurns | None = None
+        self.made = Made(None, None)
         self._epoch_steps = 0
-        self._step_function: object = None
         self._making = False
         self._awaits_iterator = False
         self._making_counted: Callable[[Model], AbstractContextManager[None]] = self._counted_by_name
@@ -98,6 +101,7 @@ class StepWatch:
             self.graph.install()
             self.gradients = GradientWatch(self.session, tf)
             self.gradients.install()
+            self.by_turns = StepsByTurns(tf) if self.session.request.rotation else None
             if hasattr(trainer, "_autoconvert_optionals"):  # since Keras 3.12
                 patch(trainer, "_autoconvert_optionals", self._count_in_graph)
                 self._making_counted = lambda model: nullcontext()
@@ -144,6 +148,8 @@ class StepWatch:
     def epoch_begins(self) -> None:
         """The callback's."""
         self._epoch_steps = 0
+        if self.by_turns is not None and self.graph is not None:
+            self.by_turns.epoch_begins(self.graph.samples, self.batches_trained, self.graph.largest)
 
     def fit_ended(self) -> None:
         """The script's call has returned, or raised."""
@@ -162,6 +168,7 @@ class StepWatch:
                 self._making = False
             function = model.train_function
             if self.nesting.fits and function is not None and not hasattr(function, _STEPPING):
+                self.made = self.made._replace(function=function)
                 model.train_function = self._stepping(model, function)
             self.batches.counting = bool(self.nesting.fits)  # what was fetched before only gave the model its shapes
             return result
@@ -183,13 +190,16 @@ class StepWatch:
             self.trajectory.fit_begins(model, state)
             if self.loops is None:
                 self.weights.step_begins(model, None if state is None else state[0])
-            result = self._run(function, args, timed=per_call == 1)
+            if self.by_turns is not None:
+                args = (*args[:-1], self.by_turns.fed(args[-1], self.calls, per_call))
+            # Where calls of several steps have turns as well, no wait is timed: theirs couldn't be.
+            result = self._run(function, args, timed=per_call == 1 and self.by_turns is None)
             self._look_at_weights(model, result)
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
             self.calls += 1
             self.on_step(model)
-            self._stepped(model, per_call)
+            self._stepped(model, per_call if self.by_turns is None else self.by_turns.taken)
             return result
 
         setattr(train_function, _STEPPING, True)
@@ -280,7 +290,7 @@ class StepWatch:
             run = original(model, step_function)
             if not self._making:
                 return run
-            self._step_function = step_function
+            self.made = self.made._replace(step=step_function)
             return self._counted(model, run)
 
         return _autoconvert_optionals
@@ -312,11 +322,13 @@ class StepWatch:
 
         def first(step: TrainFunction, *args: object, **kwargs: object) -> TrainFunction:
             tf.function = function
-            self._step_function = made = function(step, *args, **kwargs)
+            made = function(step, *args, **kwargs)
+            self.made = self.made._replace(step=made)
             return self._counted(model, made)
 
         if model.run_eagerly:
-            self._step_function = step = model.train_step
+            step = model.train_step
+            self.made = self.made._replace(step=step)
             with instead(model, "train_step", self._counted(model, step)):
                 yield
             return
@@ -332,6 +344,8 @@ class StepWatch:
             trains, self._awaits_iterator = self._awaits_iterator, False
             if trains and self.session.request.probe is ProbeSide.COMPUTE:
                 iterator._distributed_dataset = iterator._distributed_dataset.take(1).cache().repeat()
+            if trains and self.by_turns is not None:
+                self.by_turns.goes_through(iterator)
 
         return __init__
 
@@ -349,8 +363,7 @@ class StepWatch:
     @property
     def step_function(self) -> Function | None:
         """The traced training step, on TensorFlow; None where none was made."""
-        traced = hasattr(self._step_function, "_list_all_concrete_functions")
-        return self._step_function if traced else None  # type: ignore[return-value]  # a tf.function, then
+        return self.made.traced
 
     def graphs(self) -> Sequence[ConcreteFunction]:
         """What the training step was traced into, on TensorFlow."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import Queue
 from threading import Thread
 from typing import Protocol
@@ -20,6 +20,7 @@ class Layer(Protocol):
 
     weights: Sequence[object]
     compute_dtype: str
+    _dtype_policy: Policy
 
     def _flatten_layers(self, include_self: bool = True) -> Iterable[Layer]: ...
 
@@ -59,11 +60,13 @@ class Model(Layer, Protocol):
     train_function: TrainFunction | None
     train_step: Callable[..., object]
     distribute_strategy: Strategy
+    variables: Sequence[Variable]
     trainable_variables: Sequence[Variable]
     non_trainable_variables: Sequence[Variable]
     metrics_variables: Sequence[Variable]
 
     def __call__(self, x: Structure, *, training: bool) -> object: ...
+    def make_train_function(self) -> object: ...
     def compute_loss(self, *, x: Structure, y: Structure, y_pred: object, sample_weight: Structure) -> object: ...
 
 
@@ -109,7 +112,9 @@ class StepIterator(Protocol):
 class EpochIterator(Protocol):
     """Keras' own iterator over an epoch, on TensorFlow."""
 
+    steps_per_execution: int
     _distributed_dataset: Repeatable
+    _enumerate_iterator: Callable[[], Iterator[object]]
 
 
 class Repeatable(Protocol):

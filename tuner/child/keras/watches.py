@@ -53,7 +53,7 @@ class Watches:
             self.loops.install()
             self.mixed_precision = MixedPrecisionWatch(self.session, tf)
             self.mixed_precision.configure()
-            self.loops.gradient_begins = self.mixed_precision.gradient_begins
+            self.loops.gradient_taken = self.mixed_precision.gradient_taken
         self._join()
 
     def watch_keras(self, keras: ModuleType) -> None:

@@ -5,3 +5,8 @@ Imports what all adapters share, one folder up, and not Keras' folder; TensorFlo
 
 FRAMEWORK = "keras"
 """What a framework that trains is called here: one adapter knows Keras and the loops of TensorFlow's own."""
+
+
+def elsewhere(backend: str) -> str:
+    """For people: that Keras computes with another backend, where a knob of TensorFlow's does nothing."""
+    return f"Keras computes with {backend} here"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import cast
 
@@ -57,11 +57,12 @@ def _called(node: NodeDef) -> Iterator[str]:
 
 def products(tf: ModuleType, graph: Traced) -> Counter[str]:
     """How many products (matrix, convolution, einsum) are computed in each dtype."""
-    counted: Counter[str] = Counter()
-    for node, _ in nodes_of(graph):
-        if node.op in PRODUCTS:
-            counted[tf.as_dtype(node.attr["T"].type).name] += 1
-    return counted
+    return products_among(tf, (node for node, _ in nodes_of(graph)))
+
+
+def products_among(tf: ModuleType, nodes: Iterable[NodeDef]) -> Counter[str]:
+    """As ``products``, of any nodes."""
+    return Counter(tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op in PRODUCTS)
 
 
 def updates_variables(graph: Traced) -> bool:

@@ -66,8 +66,8 @@ class LoopWatch:
         self.own_batches = OwnBatches(session)
         self._sizes: dict[Spot, int] = {}
         self._passing: object = None
-        self.gradient_begins: Callable[[], None] = lambda: None
-        """Called before each gradient is taken, or traced."""
+        self.gradient_taken: Callable[[], None] = lambda: None
+        """Called after each gradient of variables is taken, or traced."""
 
     def install(self) -> None:
         """Patches TensorFlow. Nothing here touches a device: the script may still configure them."""
@@ -127,6 +127,7 @@ class LoopWatch:
             result = original(tape, target, sources, *args, **kwargs)
             if self.session.applied is not None and self._trains(sources):
                 self.session.applied.trains()
+                self.gradient_taken()
             return result
 
         return not_converted(gradient)
@@ -135,10 +136,11 @@ class LoopWatch:
         original = original if self.session.measuring else self._noting(original)
 
         def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
-            self.gradient_begins()
             result = original(tape, target, sources, *args, **kwargs)
             if not self.session.here or not self._trains(sources):
                 return result
+            if self.session.measuring:
+                self.gradient_taken()
             if self.session.may_be_of(FRAMEWORK) and not self.functions.is_retracing:
                 self.weights.gradient_taken(sources)
             if not self.fitting:

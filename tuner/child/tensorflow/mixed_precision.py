@@ -4,39 +4,53 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
 from ..session import Session
-from .graphs import PRODUCTS
+from . import elsewhere
+from .graphs import PRODUCTS, nodes_of, products_among
+from .types import NodeDef, Result
 
 KNOB = "grappler_mixed_precision"
 OPTION = "auto_mixed_precision_onednn_bfloat16"
 """As TensorFlow calls it; its graph optimizer is Grappler."""
 NOT_REWRITTEN = "TensorFlow computes no product in bf16 where it may, on this processor"
 NOTHING_TO_REWRITE = "no product of float32 was seen in a traced training step"
-UNCOLLECTED = "the graphs that ran can't be seen"
+UNCOLLECTED = "the graph of the training step can't be seen as it ran"
 BF16 = "bfloat16"
 BACKEND = "tensorflow"
 
 
+MOST_STEPS = 64
+
+
 class MixedPrecisionWatch:
-    """Sets the option before TensorFlow's runtime starts, and reads the graphs as they ran."""
+    """Sets the option before TensorFlow's runtime starts, and reads the graphs as they ran.
+
+    Of these the ones that train count: they hold every product, by its name, that stood in a function when a gradient
+    of variables had been traced there. What validates is another graph, without the products of the gradient.
+    """
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self._session = session
         self._tf: Any = tf
         self._collects = False
+        self._steps: set[frozenset[str]] = set()
+        """The names of the products of each function that trains, as traced."""
+        self._counted: Counter[str] | None = None
 
     def configure(self) -> None:
         """As the config says."""
         wanted = self._session.knobs.wanted(KNOB)
         if wanted is not None:
-            self._set(bool(wanted))
+            self.set(bool(wanted))
 
-    def _set(self, may: bool) -> None:
+    def set(self, may: bool) -> None:
+        """Whether TensorFlow may rewrite the graphs that it makes from here on."""
         self._tf.config.optimizer.set_experimental_options({OPTION: may})
 
     @property
@@ -44,11 +58,28 @@ class MixedPrecisionWatch:
         """Whether TensorFlow may rewrite graphs, as it is set now."""
         return bool(self._tf.config.optimizer.get_experimental_options().get(OPTION, False))
 
-    def gradient_begins(self) -> None:
-        """Has TensorFlow keep the graphs that it makes from now on: those of the step that takes this gradient, too."""
-        if not self._collects and self._session.measuring and self._session.knobs.wants(KNOB):
+    def gradient_taken(self) -> None:
+        """A gradient of variables was taken, or traced: TensorFlow is to keep the graphs that it makes from now on.
+
+        That of a function which is being traced is among them: it is made when that is called for the first time.
+        """
+        if self._counted is not None or not self._session.here or not self._session.knobs.wants(KNOB):
+            return
+        if not self._collects and not _script_traces():
             self._collects = True
             _context().enable_graph_collection()
+        if self._tf.inside_function() and len(self._steps) < MOST_STEPS:
+            traced = self._tf.compat.v1.get_default_graph()
+            names = frozenset(node.name for node, _ in nodes_of(traced) if node.op in PRODUCTS)
+            self._steps |= {names} if names else set()
+
+    def runs_of(self, run: Callable[[], Result]) -> tuple[Result, Counter[str]]:
+        """What it gives, and the products of the graphs that TensorFlow makes for it. Raises what it raises."""
+        _context().enable_graph_collection()
+        try:
+            return run(), self._products(_context().export_run_metadata().function_graphs)
+        finally:
+            _context().disable_graph_collection()
 
     # what is told
 
@@ -58,7 +89,7 @@ class MixedPrecisionWatch:
         if self._session.device.kind != "cpu":
             return
         if backend != BACKEND:
-            facts.left_out[KNOB] = f"Keras computes with {backend} here"
+            facts.left_out[KNOB] = elsewhere(backend)
         elif not step.get("float32"):
             facts.left_out[KNOB] = NOTHING_TO_REWRITE
         elif not self._rewrites():
@@ -67,40 +98,45 @@ class MixedPrecisionWatch:
             facts.as_written[KNOB] = self.is_on
 
     def report(self) -> None:
-        """Evidence, where the config asks for it: whether the graphs that ran hold products in bf16."""
+        """Evidence, where the config asks for it: whether the graphs that train ran with products in bf16."""
         knobs = self._session.knobs
         if KNOB not in knobs.requested:
             return
         if not knobs.requested[KNOB]:
             knobs.compare(KNOB, self.is_on)
             return
-        counts = self._collected()
+        counts = self.ran()
         if not counts:
-            knobs.inapplicable(KNOB, UNCOLLECTED, sites=0)
+            knobs.inapplicable(KNOB, self.why_unseen, sites=0)
             return
-        seen = ", ".join(f"{count} in {dtype}" for dtype, count in sorted(counts.items()))
         rewritten = counts.get(BF16, 0)
-        knobs.compare(
-            KNOB, rewritten > 0, sites=sum(counts.values()), changed=rewritten, why=f"the graphs compute {seen}"
-        )
+        knobs.compare(KNOB, rewritten > 0, sites=sum(counts.values()), changed=rewritten, why=in_words(counts))
 
-    def _collected(self) -> Counter[str]:
-        """The products of the graphs that TensorFlow kept; it keeps no more from here on."""
-        if not self._collects:
-            return Counter()
-        self._collects = False
-        try:
-            return self._products(_context().export_run_metadata().function_graphs)
-        finally:
-            _context().disable_graph_collection()
+    @property
+    def is_traced(self) -> bool:
+        """Whether a training step with products in it was traced."""
+        return bool(self._steps)
 
-    def _products(self, graphs: Iterable[Any]) -> Counter[str]:
-        """How many products there are in each format, in graphs as they were when they ran."""
+    @property
+    def why_unseen(self) -> str:
+        """Why nothing shows what the training step computes in, where ``ran`` gives nothing."""
+        return UNCOLLECTED if self.is_traced else NOTHING_TO_REWRITE
+
+    def ran(self) -> Counter[str]:
+        """Number format → products, of the graphs that train as they ran; TensorFlow keeps no more from here on."""
+        if self._counted is None:
+            self._counted = Counter()
+            if self._collects and not _script_traces():
+                self._counted = self._products(_taken_back(), self._steps)
+        return self._counted
+
+    def _products(self, graphs: Iterable[Any], steps: Collection[frozenset[str]] | None = None) -> Counter[str]:
+        """Products in each format, in graphs as they were when they ran; ``steps``: only of those that hold one."""
         counted: Counter[str] = Counter()
         for graph in graphs:
-            definition = graph.post_optimization_graph
-            nodes = [*definition.node, *(node for each in definition.library.function for node in each.node_def)]
-            counted.update(self._tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op in PRODUCTS)
+            names = {node.name for node in _all_nodes(graph.pre_optimization_graph)} if steps else set()
+            if steps is None or any(step <= names for step in steps):
+                counted.update(products_among(self._tf, _all_nodes(graph.post_optimization_graph)))
         return counted
 
     def _rewrites(self) -> bool:
@@ -109,7 +145,7 @@ class MixedPrecisionWatch:
         # Where oneDNN is kept from instructions that TensorFlow counts on, a product in bf16 ends the process.
         if tf.inside_function() or any(os.environ.get(name) for name in _LIMITS_OF_ONEDNN):
             return False
-        self._set(True)
+        self.set(True)
         _context().enable_graph_collection()
         try:
 
@@ -118,13 +154,39 @@ class MixedPrecisionWatch:
 
             with tf.device("/CPU:0"):
                 tf.function(multiplied, autograph=False)(tf.ones([64, 64]))
-            return BF16 in self._products(_context().export_run_metadata().function_graphs)
+            return BF16 in self._products(_taken_back())
         finally:
             _context().disable_graph_collection()
-            self._set(before)
+            self.set(before)
 
 
 _LIMITS_OF_ONEDNN = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+
+
+def in_words(counts: Counter[str]) -> str:
+    """What the graphs of a training step compute in, for people."""
+    return "the graphs compute " + ", ".join(f"{count} in {dtype}" for dtype, count in sorted(counts.items()))
+
+
+def _all_nodes(definition: Any) -> Iterator[NodeDef]:
+    """Those of a graph's definition, and of the functions that it calls."""
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
+
+
+def _taken_back() -> list[Any]:
+    """The graphs that TensorFlow kept, which it forgets; it keeps no more."""
+    try:
+        return list(_context().export_run_metadata().function_graphs)
+    finally:
+        _context().disable_graph_collection()
+
+
+def _script_traces() -> bool:
+    """Whether the script has TensorFlow keep graphs for itself (``tf.summary.trace_on``): none may be taken."""
+    summaries = sys.modules.get("tensorflow.python.ops.summary_ops_v2")
+    return getattr(summaries, "_current_trace_context", None) is not None
 
 
 def _context() -> Any:

@@ -19,6 +19,8 @@ KNOBS = ("batch_size", "parallel_calls", "vectorized_map", "prefetch", "cache", 
 # A cache is placed in what the script wrote; then come the links below the batch, the batch, and what stands behind.
 _ORDER = ("cache", "parallel_calls", "batch_size", "vectorized_map", "prefetch", "deterministic", "private_threads")
 FIRST_STEPS = 3
+FILLS = "the first pass over the data fills it and gains nothing, later ones read it"
+STILL_FILLING = "the trial ended before its first pass over the data: what a filled cache gains isn't in its rate"
 AS_WRITTEN = "the script is written so already"
 
 
@@ -352,7 +354,19 @@ class DatasetWatch:
             finding = Finding(Evidence.UNVERIFIABLE, self.plans.why_none)
         else:
             finding = plans.judge(knob, requested, self.plans.plan, self.session.request.knowledge.input_plan)
+        if knob == "cache" and requested and finding.evidence is Evidence.VERIFIED:
+            finding = replace(finding, reason=self._how_it_fills())
         self.session.knobs.report(knob, replace(finding, sites=applied.sites, changed=applied.changed))
+
+    def _how_it_fills(self) -> str:
+        """For people: from when on a cache gains, which no rate of a few seconds says."""
+        facts, trained = self.session.facts, sum(size * count for size, count in self.sizes.items())
+        batches, size = facts.cardinality or 0, facts.as_written.get("batch_size")
+        if batches < 1 or type(size) is not int:
+            return FILLS
+        # The last batch of a pass may hold as little as one sample.
+        is_filled = max(trained, self.session.clock.total_samples) > (batches - 1) * size
+        return f"{FILLS if is_filled else STILL_FILLING} (about {batches * size:,} samples in a pass)"
 
     def _judge_size(self, requested: Value) -> Finding:
         usual = self._usual_size()
