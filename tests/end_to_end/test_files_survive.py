@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.data_scripts import ARROW, NATIVE
 from support.file_attacks import HARMLESS, HARNESS, PYTHON, prepare, state
-from support.file_scripts import KERAS, LIBRARIES, PROCESSES, TENSORFLOW, TRAINERS, TRANSFORMERS
+from support.file_scripts import KERAS, LIBRARIES, MATRICES, PROCESSES, TENSORFLOW, TRAINERS, TRANSFORMERS
 
 from tuner.child.wire import KEPT
 from tuner.runner.created_files import move_created_files
@@ -137,6 +137,7 @@ def test_processes_that_the_script_starts_anew(tmp_path: Path, compare: Callable
         pytest.param(KERAS, "theirs", id="Keras models"),
         pytest.param(ARROW, "prepare", id="Arrow and Parquet"),
         pytest.param(NATIVE, "prepare", id="OpenCV and LMDB"),
+        pytest.param(MATRICES, "prepare", id="SciPy's Matrix Market"),
         pytest.param(TRAINERS, "prepare", id="trainers resume from what is there, and sweep it"),
     ],
 )

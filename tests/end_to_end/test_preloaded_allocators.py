@@ -38,6 +38,49 @@ TRAIN = textwrap.dedent("""
             optimizer.step()
 """)
 
+STARTS = textwrap.dedent("""
+    import multiprocessing, os, subprocess, sys, threading
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    def in_use():
+        with open("/proc/self/maps") as lines:
+            return any("libjemalloc" in line for line in lines)
+
+    TELL = "import os; print(os.environ.get('LD_PRELOAD'), 'libjemalloc' in open('/proc/self/maps').read())"
+
+    def told():
+        return subprocess.run([sys.executable, "-c", TELL], capture_output=True, text=True).stdout.strip()
+
+    class Data(Dataset):
+        def __len__(self):
+            return 64
+        def __getitem__(self, index):
+            if index == 0:
+                where = torch.utils.data.get_worker_info() is not None
+                print("=> loader", where, in_use(), os.environ.get("LD_PRELOAD"), told(), flush=True)
+            return torch.full((8,), float(index)), torch.zeros(1)
+
+    def rank(index):
+        print("=> rank", in_use(), os.environ.get("LD_PRELOAD"), told(), flush=True)
+
+    if __name__ == "__main__":
+        print("=> script", in_use(), os.environ.get("LD_PRELOAD"), told(), flush=True)
+        os.system("echo '=> shell '$LD_PRELOAD")
+        print("=> names", sorted(name for name in os.environ if name.startswith("AUTOTUNE")), flush=True)
+        for method in ("spawn", "forkserver", "fork"):
+            worker = multiprocessing.get_context(method).Process(target=rank, args=(0,), daemon=True)
+            worker.start()
+            worker.join()
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for epoch in range(2):
+            for x, y in DataLoader(Data(), batch_size=8, num_workers=1, multiprocessing_context="spawn"):
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                optimizer.step()
+""")
+
 FIT = textwrap.dedent("""
     import sys
     import keras, numpy
@@ -97,6 +140,32 @@ def test_an_applied_run_says_whether_it_began_with_it(
     assert ran.returncode == 0, ran.output
     assert ("NOT in effect: allocator" not in ran.output) is there
     assert "in effect: allocator" in ran.output
+
+
+@pytest.fixture
+def in_child(write_script: Write, run_child: Run) -> tuple[Write, Run]:
+    return write_script, run_child
+
+
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+@pytest.mark.parametrize("users", ["", "libm.so.6"])
+def test_what_the_script_starts_has_the_users_environment(
+    in_child: tuple[Write, Run], library: Path, monkeypatch: pytest.MonkeyPatch, mode: str, users: str
+) -> None:
+    """The workers that multiprocessing starts are the training's own: they have the allocator, as forked ones do."""
+    write_script, run_child = in_child
+    given = {"LD_PRELOAD": users} if users else {}
+    for name, value in {**given, **allocators.environment("jemalloc", given, [library])}.items():
+        monkeypatch.setenv(name, value)
+    ran = run_child(write_script(STARTS), {"allocator": "jemalloc"}, mode=mode, fresh=True)
+    assert ran.returncode == 0, ran.output
+    told = [line.split(" ", 2)[1:] for line in f"{ran.output} ".splitlines() if line.startswith("=> ")]
+    seen = f"True {users or None} {users or None} False"
+    assert [rest for what, rest in told if what == "script"] == [seen]
+    assert [rest for what, rest in told if what == "rank"] == [seen] * 3
+    assert {rest for what, rest in told if what == "loader"} == {f"True {seen}"}
+    assert [rest for what, rest in told if what == "shell"] == [users]
+    assert [rest for what, rest in told if what == "names"] == ["[]"]
 
 
 def test_the_parent_starts_a_trial_with_it_and_never_from_a_fork_server(

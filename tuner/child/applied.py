@@ -37,10 +37,14 @@ RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 @dataclass(frozen=True)
 class Effect:
-    """What became of a knob by now: at how many places it was applied; ``reason``: why at none, or not at all."""
+    """What became of a knob by now: at how many places it was applied; ``reason``: why at none, or not at all.
+
+    ``is_unseen``: nothing shows whether it is at work, and ``reason`` says why.
+    """
 
     sites: int = 0
     reason: str = ""
+    is_unseen: bool = False
 
 
 Look = Callable[[], Mapping[str, Effect]]
@@ -201,9 +205,11 @@ class AppliedRun:
         self._told = True
         effects = {knob: self._effect(knob) for knob in self._request.config}
         working = [knob + (f" ({e.sites} places)" if e.sites > 1 else "") for knob, e in effects.items() if e.sites]
-        idle = [f"{knob} ({effect.reason or UNREACHED})" for knob, effect in effects.items() if not effect.sites]
+        idle = [f"{knob} ({e.reason or UNREACHED})" for knob, e in effects.items() if not (e.sites or e.is_unseen)]
+        unseen = [f"{knob} ({e.reason})" for knob, e in effects.items() if e.is_unseen and not e.sites]
         parts = [f"in effect: {', '.join(working)}"] if working else []
         parts += [f"NOT in effect: {', '.join(idle)}"] if idle else []
+        parts += [f"can't be told: {', '.join(unseen)}"] if unseen else []
         self.failed = bool(idle) and self._request.strict
         self.say(f"{when} {'; '.join(parts)}")
 
@@ -219,7 +225,8 @@ class AppliedRun:
         if not found and set_by is SetBy.OPTION:
             return Effect(1)  # an option of a trainer, which was set when it was delegated
         reasons = (effect.reason for effect in found if effect.reason)
-        return Effect(sum(effect.sites for effect in found), next(reasons, ""))
+        is_unseen = any(effect.is_unseen for effect in found)
+        return Effect(sum(effect.sites for effect in found), next(reasons, ""), is_unseen)
 
     def _asked(self, look: Look) -> Mapping[str, Effect]:
         try:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from . import arguments, files, hooks, python_files, session, wire
+from . import arguments, files, hooks, preloading, python_files, session, wire
 from .recorder import Recorder
 from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
@@ -34,6 +34,7 @@ _OUR_FRAME = re.compile(rf'  File "{re.escape(_HERE)}/[^"]*", line \d+, in [^\n]
 
 def main() -> None:
     """Reads the request, installs the hooks, runs the script, reports how it ended."""
+    preloading.keep_to_training()
     request, recorder = _open_request()
     current = Session(request, recorder)
     current.clock.turns = _open_turns(recorder)

@@ -59,6 +59,7 @@ class ScriptFacts:
     cache_bytes: int | None = None
     rates: list[tuple[int, float]] = field(default_factory=list)
     group_rates: list[tuple[int, int, tuple[float, ...]]] = field(default_factory=list)
+    initial_rates: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
     averagings: int = 0
     row_places: list[RowPlace] = field(default_factory=list)

@@ -32,6 +32,18 @@ class Switcher(Protocol):
     def put_back_weights(self) -> None:
         """The weights, and what the optimizers remember, are what they were at the beginning."""
 
+    def loads(self, config: Mapping[str, Value]) -> bool:
+        """Whether batches are made for this config alone, and in its own turns only."""
+        return False
+
+    def leave(self, config: Mapping[str, Value]) -> None:
+        """The config has no more turns: what was kept for it may go."""
+        return
+
+    def end(self) -> None:
+        """There are no more turns: what was kept for any config may go."""
+        return
+
 
 class ClockHooks(Protocol):
     """What the clock asks of the framework that trains; see ``StepClock``."""

@@ -19,6 +19,7 @@ from .learned import Loss as Loss
 from .learned import Metric as Metric
 from .learned import WeightChange as WeightChange
 from .turn_records import LeftRotation as LeftRotation
+from .turn_records import LoaderStarted as LoaderStarted
 from .turn_records import SwitchedTo as SwitchedTo
 from .turn_records import TurnEnd as TurnEnd
 from .watch import Pause, Silences, Watch
@@ -76,7 +77,8 @@ class Knowledge:
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
     ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with, by the first group
     of the optimizer that stepped first. ``group_rates``: optimizer, in the order of first steps, its step, and the
-    rates of all its groups then, where there are several of either. ``schedules``: what moves such rates.
+    rates of all its groups then, where there are several of either. ``initial_rates``: optimizer, and the rates that
+    its schedules start from. ``schedules``: what moves such rates.
     ``averagings``: updates of averaged models (EMA, SWA).
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source, ""
     where that was edited meanwhile.
@@ -133,6 +135,7 @@ class Knowledge:
     cache_bytes: int | None = None
     rates: tuple[tuple[int, float], ...] = ()
     group_rates: tuple[tuple[int, int, tuple[float, ...]], ...] = ()
+    initial_rates: tuple[tuple[int, tuple[float, ...]], ...] = ()
     schedules: tuple[Schedule, ...] = ()
     averagings: int = 0
     module_hashes: Mapping[str, str] = field(default_factory=dict)
@@ -385,7 +388,7 @@ class Exit:
 Record = (
     Hello | FrameworkSeen | FirstStep | Block | TurnEnd | TrainingPause | Loss | Metric | FirstGradient | WeightChange
     | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit | SwitchedTo
-    | LeftRotation
+    | LeftRotation | LoaderStarted
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {record.kind: record for record in get_args(Record)}
 """By their names on the wire."""

@@ -57,6 +57,8 @@ class Rotation(TurnGiver):
         self._is_spoilt = False
         self._rounds = 0
         """Those that have begun."""
+        self._loads = False
+        """Whether configs have loaders of their own."""
         self._apart = False
         """Whether the script as written has its turn after each config: one of two has spoilt the weights."""
         self.current = 0
@@ -115,6 +117,7 @@ class Rotation(TurnGiver):
                     if refusal:
                         self._leave(member, refusal)
                 switcher.begin()
+                self._loads = any(switcher.loads(config) for _, config in self._staying())
         except Exception as error:
             obstacle = f"its settings can't be kept: {type(error).__name__}: {error}"
         if obstacle:
@@ -142,7 +145,7 @@ class Rotation(TurnGiver):
 
     def _leave_behind(self) -> None:
         """Has those leave that are far behind by their turns so far."""
-        rates, staying = self._tally.rates(), dict(self._staying())
+        rates, staying = self._tally.rates(loads=self._loads), dict(self._staying())
         written = [number for number in rates if self._owners.get(number) == 0]
         gains: dict[int, list[float]] = {}
         firsts: dict[int, float] = {}
@@ -173,7 +176,7 @@ class Rotation(TurnGiver):
             self.current += 1
             (self._firsts if is_first else self._owners)[self.current] = member[0]
             # Told before it is done: where that is the process's end, it is known which one it was.
-            self._recorder.emit(SwitchedTo(self.current, member[1], is_first))
+            self._recorder.emit(SwitchedTo(self.current, member[1], is_first, self._loads))
             try:
                 self._switcher.to(member[1])
                 return
@@ -183,9 +186,12 @@ class Rotation(TurnGiver):
                 self._leave(member, f"can't be switched to: {type(error).__name__}: {error}")
         self.ended = True
         self._switcher.to(AS_WRITTEN)
+        self._switcher.end()
 
     def _leave(self, member: Member, reason: str, *, slow: bool = False) -> None:
         self._gone.add(member[0])
+        if self._switcher is not None:
+            self._switcher.leave(member[1])
         self._recorder.emit(LeftRotation(member[1], reason[:300], slow))
 
 
@@ -202,7 +208,7 @@ class _Tally:
         elif not block.flagged and block.turn:
             self._blocks.append(block)
 
-    def rates(self) -> dict[int, float]:
+    def rates(self, *, loads: bool) -> dict[int, float]:
         """The logarithm of each turn's rate by its number, in their order, by which a rotation is judged."""
-        counts = counts_of(self._blocks).items()
+        counts = counts_of(self._blocks, loads=loads).items()
         return {number: math.log(amount / seconds) for number, (amount, seconds) in counts if min(amount, seconds) > 0}

@@ -54,19 +54,48 @@ class Noise:
         return cls(squares / degrees, degrees)
 
 
-def counts_of(blocks: Iterable[Block]) -> dict[int, tuple[float, float]]:
+def counts_of(blocks: Iterable[Block], *, loads: bool = False) -> dict[int, tuple[float, float]]:
     """What was counted in each turn of a window, samples or else steps, and in how many seconds, by the turn's number.
 
     Where batches are made beside the loop, what it waited for them counts for nobody: others' turns filled the queue.
+    Where configs have loaders of their own (``loads``) it counts in full, and what lay ready before counts for nobody.
+    What an epoch's start took there beyond a usual wait is left out: few turns hold one, and all epochs begin so.
     """
     blocks = list(blocks)
     counted, beside = any(block.samples for block in blocks), any(block.ready_before is not None for block in blocks)
     found: dict[int, tuple[float, float]] = {}
-    for block in blocks:
-        amount, seconds = found.get(block.turn, (0.0, 0.0))
-        amount += block.samples if counted else block.steps
-        found[block.turn] = amount, seconds + block.seconds - (block.wait_s if beside else 0.0)
+    for number in dict.fromkeys(block.turn for block in blocks):
+        own = [block for block in blocks if block.turn == number]
+        seconds = sum(block.seconds for block in own)
+        amount = sum(block.samples if counted else float(block.steps) for block in own)
+        if loads:
+            seconds -= sum(map(_start_excess_s, own))
+            amount += _grown(own) if counted else 0.0
+        elif beside:
+            seconds -= sum(block.wait_s for block in own)
+        found[number] = max(0.0, amount), seconds
     return found
+
+
+def _grown(blocks: Sequence[Block]) -> float:
+    """By how many samples the queue grew, less than 0 where the loop lived on it: with them what the loader made.
+
+    Of a queue that grew by more than a batch, as it does by fits and starts, the loop is the slower side, and what that
+    took counts. Where an epoch began nothing is known.
+    """
+    known = [
+        (block.ready_after - block.ready_before, block.samples / max(1, block.steps)) for block in blocks
+        if block.ready_after is not None and block.ready_before is not None and not block.starts
+    ]  # fmt: skip
+    return sum(min(grown, batch) for grown, batch in known)
+
+
+def _start_excess_s(block: Block) -> float:
+    """What the starts of epochs in a block took beyond a usual wait, where workers make the batches."""
+    if not block.starts or (block.ready_before is None and block.ready_after is None):
+        return 0.0
+    usual_s = (block.wait_s - block.start_s) / max(1, block.steps - block.starts)
+    return max(0.0, block.start_s - block.starts * usual_s)
 
 
 def groups(members: Sequence[Member], round_number: int) -> list[list[Member]]:

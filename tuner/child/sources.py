@@ -137,6 +137,10 @@ class TrainingSources(Generic[Source]):
         """Whether training steps fetch their batches themselves, in a graph: then no source need be primary."""
         self.wait_is_hidden = False
         """Whether another thread than the training's fetches the primary source: what the loop waits isn't seen."""
+        self.feeders: dict[int, Callable[[Source, int, int], None]] = {}
+        """Threads that fill a queue of a library's → what is told there of each batch. It counts once the queue gives
+        it: then the queue's own watch tells of it.
+        """
         self._threads = {threading.get_ident()}  # those that train: a strategy of TensorFlow's has one a replica
         self._lock = threading.RLock()
         self._clock = clock
@@ -183,7 +187,7 @@ class TrainingSources(Generic[Source]):
     def iteration_began(self, source: Source, wait_s: float) -> None:
         """An iterator was made, which took so many seconds: loaders start their workers there."""
         with self._lock:
-            source.begins(wait_s)
+            source.begins(0.0 if self.is_fed_here else wait_s)
             self._held.pop(source.key, None)
 
     def fetched(self, source: Source, samples: int, wait_s: float, tokens: int = 0) -> None:
@@ -192,6 +196,10 @@ class TrainingSources(Generic[Source]):
         Until the primary source is known those of its newest iteration are held: a trainer may fetch some ahead, but
         statistics are taken of all the data in an iteration of their own.
         """
+        feed = self.feeders.get(threading.get_ident())
+        if feed is not None:
+            feed(source, samples, tokens)
+            return
         with self._lock:
             source.thread = threading.get_ident()
             source.count(samples, tokens)
@@ -208,6 +216,11 @@ class TrainingSources(Generic[Source]):
                 held.newest = samples or held.newest
             elif source is self.primary:
                 self._count(source, _Held(samples, tokens, wait_s, start_s, samples))
+
+    @property
+    def is_fed_here(self) -> bool:
+        """Whether the thread that asks is one of the ``feeders``."""
+        return threading.get_ident() in self.feeders
 
     def gradient_ran(self) -> bool:
         """What was fetched since the last gradient fed it. Returns True when the primary source was found by this."""

@@ -28,6 +28,9 @@ RATE_TOLERANCE = 1e-3
 STEP_TOLERANCE = 0.1
 """Of samples and averages to a step, over at least so many steps: epochs end with smaller batches."""
 FEWEST_STEPS = 20
+_TOLD_APART = 0.05
+"""Rates that differ by more tell whether a schedule follows the steps or the samples, at so many steps at least."""
+_FEWEST_TOLD = 3
 _MOST_OPTIMIZERS = 8
 MOST_GROUPS = 64
 _MOST_NAMES = 4
@@ -45,6 +48,7 @@ class Trajectory:
         self.averagings = 0
         self.rates: list[tuple[int, float]] = []
         self.group_rates: list[tuple[int, int, tuple[float, ...]]] = []
+        self.initial_rates: list[tuple[int, tuple[float, ...]]] = []
         self._next = 1
         self._others: weakref.WeakSet[object] = weakref.WeakSet()
         self._met = 1
@@ -52,19 +56,24 @@ class Trajectory:
 
     # while it trains
 
-    def step_begins(self, optimizer: object, read: Callable[[], Sequence[float]]) -> None:
+    def step_begins(
+        self, optimizer: object, read: Callable[[], Sequence[float]], initial: Callable[[], Sequence[float]] = tuple
+    ) -> None:
         """The optimizer's next step is to be taken. Of several each is looked at once, and the first to step often.
 
         ``read``: the rates of its groups, none where they can't be read; asked at the steps that are noted only.
+        ``initial``: those that its schedules start from, none where that isn't known; asked at its first step.
         """
         if self._optimizer is None:
             self._optimizer = weakref.ref(optimizer)
+            self._note_initial(0, initial)
         if self._optimizer() is not optimizer:
             if optimizer not in self._others and self._met < _MOST_OPTIMIZERS:
                 self._others.add(optimizer)
                 rates = tuple(read())
                 if rates:
                     self.group_rates.append((self._met, 1, rates))
+                self._note_initial(self._met, initial)
                 self._met += 1
             return
         step = self.steps + 1
@@ -76,6 +85,11 @@ class Trajectory:
             self.rates.append((step, rates[0]))
         if len(rates) > 1:
             self.group_rates.append((0, step, rates))
+
+    def _note_initial(self, number: int, initial: Callable[[], Sequence[float]]) -> None:
+        rates = tuple(initial())
+        if rates:
+            self.initial_rates.append((number, rates))
 
     def stepped(self, optimizer: object, count: int = 1) -> None:
         """The optimizer has taken so many steps."""
@@ -93,6 +107,7 @@ class Trajectory:
         facts = self.session.facts
         facts.rates, facts.averagings = list(self.rates), self.averagings
         facts.group_rates, facts.schedules = list(self.group_rates), self.schedules()
+        facts.initial_rates = list(self.initial_rates)
 
     # evidence
 
@@ -115,7 +130,7 @@ class Trajectory:
         return (
             self._departing_schedule(known, same_steps=same_steps)
             or self._departing_rate(known, float(scale))
-            or (self._departing_counts(known) if same_steps else "")
+            or (self._departing_counts(known) if same_steps else self._departing_course(known, float(scale)))
         )
 
     def doubt(self) -> str:
@@ -165,9 +180,7 @@ class Trajectory:
 
     def _last_comparable(self, known: Knowledge) -> int:
         """The last step whose rate has to be the script's. A scaler skips steps, in each run others."""
-        follows_loss = any(schedule.name == FOLLOWS_THE_LOSS for schedule in known.schedules)
-        scaled = known.gradient_scaler is not None or self.session.request.config.get("precision") == "fp16"
-        return self.steps if self._has_same_steps and not follows_loss and not scaled else 1
+        return self.steps if self._has_same_steps and not self._rates_vary(known) else 1
 
     def _departing_rate(self, known: Knowledge, scale: float) -> str:
         """With as many samples to a step each rate must be the script's; else at least the first one."""
@@ -188,6 +201,43 @@ class Trajectory:
                     where += f" of optimizer {optimizer + 1}" if optimizer else ""
                     return f"step {step} is taken at a learning rate of {rate:.4g}{where}, as written {wanted}"
         return ""
+
+    def _departing_course(self, known: Knowledge, scale: float) -> str:
+        """With another number of samples to a step: what schedules start from, and whether they follow the samples."""
+        written = dict(known.initial_rates)
+        for optimizer, rates in self.initial_rates:
+            before = written.get(optimizer, ())
+            for rate, own in zip(rates, before, strict=False) if len(rates) == len(before) else ():
+                if abs(rate - own * scale) > RATE_TOLERANCE * max(abs(own * scale), 1e-30):
+                    wanted = f"{own:.4g} times {scale:.4g}"
+                    return f"its schedule starts from a learning rate of {rate:.4g}, as written {wanted}"
+        request = self.session.request
+        factor = _effective(request.config, request.knowledge) / _effective({}, request.knowledge)
+        if self._follows_steps(dict(known.rates), scale, factor) and not self._rates_vary(known):
+            covers = f"{factor:.3g} times the samples that it does as written"
+            return f"its learning rate moves with its steps: it covers {covers}"
+        return ""
+
+    def _rates_vary(self, known: Knowledge) -> bool:
+        """Whether the rates are others in each run of the same script: by the loss, or by a scaler that skips steps."""
+        follows_loss = any(schedule.name == FOLLOWS_THE_LOSS for schedule in known.schedules)
+        scaled = known.gradient_scaler is not None or self.session.request.config.get("precision") == "fp16"
+        return follows_loss or scaled
+
+    def _follows_steps(self, written: Mapping[int, float], scale: float, factor: float) -> bool:
+        """Whether each step has the rate of that step as written, where that of as many samples is another one."""
+        told = 0
+        for step, rate in self.rates:
+            as_step, as_samples = written.get(step), _around(written, (step - 1) * factor + 1)
+            if as_step is None or as_samples is None:
+                continue
+            low, high = as_samples
+            if low * (1 - _TOLD_APART) <= as_step <= high * (1 + _TOLD_APART):
+                continue
+            if abs(rate - as_step * scale) > RATE_TOLERANCE * max(abs(as_step * scale), 1e-30):
+                return False
+            told += 1
+        return told >= _FEWEST_TOLD
 
     def _departing_schedule(self, known: Knowledge, *, same_steps: bool) -> str:
         """A scheduler has to cover as many samples as it does as written."""
@@ -225,6 +275,15 @@ class Trajectory:
         if abs(now - before) > STEP_TOLERANCE * max(before, 1.0):
             return f"an average of the model is updated {now:.3g} times a step, as written {before:.3g}"
         return ""
+
+
+def _around(rates: Mapping[int, float], step: float) -> tuple[float, float] | None:
+    """The lowest and the highest rate of the noted steps before and after this one; None where it lies beyond them."""
+    before, after = [s for s in rates if s <= step], [s for s in rates if s >= step]
+    if not before or not after:
+        return None
+    beside = rates[max(before)], rates[min(after)]
+    return min(beside), max(beside)
 
 
 def _by_step(

@@ -25,12 +25,28 @@ class SwitchedTo:
     """A turn of a rotation begins, with this config; an empty one is the script as written.
 
     ``turn`` is the number that its blocks have. ``warm_up``: it isn't measured, as every config's first turn.
+    ``loads``: configs of this rotation have loaders of their own, which hold still between their turns.
     """
 
     kind: ClassVar[str] = "switch"
     turn: int
     config: Mapping[str, Value]
     warm_up: bool = False
+    loads: bool = False
+
+
+@dataclass(frozen=True)
+class LoaderStarted:
+    """A config of a rotation got the first batch of a loader of its own, so many ``seconds`` after that was made.
+
+    ``workers``: how many it has. ``respawns``: in a trial of its own each epoch would begin so.
+    """
+
+    kind: ClassVar[str] = "loader-started"
+    config: Mapping[str, Value]
+    seconds: float
+    workers: int
+    respawns: bool = True
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ TURNS_ENV = "AUTOTUNE_TURNS_FD"
 SERVER_ENV = "AUTOTUNE_SERVER_FD"
 """Environment variable: number of the inherited socket that a fork server is told by; see ``fork_server``."""
 
+PRELOADED_ENV = "AUTOTUNE_PRELOADED"
+"""Environment variable: the library that the parent added at the end of ``LD_PRELOAD``; see ``preloading``."""
+
 FILES = "files"
 """In the trial's folder: the trial's versions of the user's files, and what it would have left among them."""
 

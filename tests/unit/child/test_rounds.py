@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.child.records import Block, Phase
 from tuner.child.rounds import (
     GROUP,
     ROUNDS,
     Noise,
     behind,
+    counts_of,
     groups,
     turns_of,
     turns_of_round,
@@ -76,3 +78,37 @@ def test_noise_is_what_was_expected_until_turns_say_otherwise() -> None:
     assert math.sqrt(loud.variance) > 0.3 and loud.degrees == 4 + 3 + 1
     quiet = Noise.of([0.01] * 20, [[0.1, 0.1]] * 5)
     assert math.sqrt(quiet.variance) < 0.03
+
+
+def block(turn: int = 1, wait_s: float = 0.5, before: float | None = None, after: float | None = None) -> Block:
+    """Ten steps of eight samples in a second."""
+    return Block(Phase.WINDOW, 10, 80.0, 1.0, wait_s, ready_before=before, ready_after=after, turn=turn)
+
+
+def test_a_wait_counts_where_configs_have_loaders_of_their_own() -> None:
+    blocks = [block(1), block(2, 0.9, 0.0, 0.0), block(1)]
+    assert counts_of(blocks, loads=True) == {1: (160.0, 2.0), 2: (80.0, 1.0)}
+    assert counts_of(blocks)[2] == pytest.approx((80.0, 0.1)), "else others' turns fill the queue"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "made"),
+    [
+        (40.0, 0.0, 40.0),  # it lived on what a slow start had filled
+        (0.0, 8.0, 88.0), (8.0, 0.0, 72.0),  # batches of two workers come together
+        (40.0, 24.0, 64.0),  # so it would until it is empty
+        (32.0, 32.0, 80.0),
+        (0.0, 40.0, 88.0),  # the loop is the slower side
+        (None, 8.0, 80.0),
+    ],
+)  # fmt: skip
+def test_what_lay_ready_before_a_turn_counts_for_nobody(before: float | None, after: float | None, made: float) -> None:
+    assert counts_of([block(1, 0.5, before, after)], loads=True) == {1: (made, 1.0)}
+
+
+def test_what_the_start_of_an_epoch_takes_longer_is_left_out_of_the_turn_that_holds_it() -> None:
+    """Half a second, where others wait for 10 ms each; without workers a first batch takes as long as any."""
+    starting = Block(Phase.WINDOW, 10, 80.0, 1.0, 0.59, ready_after=0.0, starts=1, start_s=0.5, turn=1)
+    assert counts_of([starting], loads=True)[1] == pytest.approx((80.0, 1 - 0.49))
+    unseen = Block(Phase.WINDOW, 10, 80.0, 1.0, 0.59, starts=1, start_s=0.5, turn=1)
+    assert counts_of([unseen], loads=True)[1] == (80.0, 1.0)

@@ -200,3 +200,25 @@ def test_the_beginning_of_each_iteration_is_known(trial: Trial) -> None:
         trial.step("train", "train")
     source = trial.source("train")
     assert (source.first_start_s, source.later_starts, source.later_start_s) == (2.5, 3, 4.5)
+
+
+def test_what_fills_a_queue_counts_once_the_queue_gives_it(trial: Trial) -> None:
+    source, queue = trial.source("train"), list[tuple[DataSource, int, int]]()
+    trial.step("train")
+
+    def fill() -> None:
+        trial.sources.feeders[threading.get_ident()] = lambda *batch: queue.append(batch)
+        assert trial.sources.is_fed_here
+        trial.sources.iteration_began(source, 3.0)
+        for _ in range(2):
+            trial.fetch("train")
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    thread.join()
+    assert queue == [(source, 8, 0)] * 2 and source.fetches == 1 and trial.clock.total_samples == 8
+    assert not trial.sources.is_fed_here
+    trial.sources.fetched(source, 8, 0.25)
+    assert source.first_start_s == 0.25, "what the thread took to begin was waited for here"
+    trial.step()
+    assert trial.clock.total_samples == 16 and not trial.sources.wait_is_hidden

@@ -247,3 +247,38 @@ def test_other_schedules_are_doubted_briefly() -> None:
         "its schedules (CosineAnnealingLR, A, 2 CosineAnnealingLR, A and 55 more) can't be held against those as "
         "written (2 CosineAnnealingLR, 70 StepLR)"
     )
+
+
+def train_course(made: Course, *rates: float, initial: float) -> None:
+    """As ``train``, with what the schedule starts from."""
+    optimizer = Optimizer()
+    for rate in rates:
+        made.step_begins(optimizer, lambda rate=rate: [rate], lambda: [initial])  # type: ignore[misc]  # as above
+        made.stepped(optimizer)
+    made.observe()
+
+
+WARM_UP = [[step, 0.1 * (step - 1) / 20] for step in range(1, 22)]
+
+
+def test_a_warm_up_from_nothing_hides_no_rate_that_was_scaled_twice() -> None:
+    """The first step is taken at 0 in both."""
+    for initial, why in ((0.2, ""), (0.4, "its schedule starts from a learning rate of 0.4, as written 0.1 times 2")):
+        made = course(FREED, rates=WARM_UP, initial_rates=[[0, [0.1]]])
+        train_course(made, *(initial * step / 10 for step in range(8)), initial=initial)
+        assert made.departure() == why
+
+
+def test_a_rate_that_moves_with_the_steps_covers_more_samples() -> None:
+    """Half of the steps, each of twice the samples: the warm-up has to be through after half as many steps."""
+    why = "its learning rate moves with its steps: it covers 2 times the samples that it does as written"
+    for steps, told in ((20, why), (10, "")):
+        made = course(FREED, rates=WARM_UP, initial_rates=[[0, [0.1]]])
+        train_course(made, *(0.2 * min(1.0, step / steps) for step in range(10)), initial=0.2)
+        assert made.departure() == told
+
+
+def test_a_constant_rate_moves_with_nothing() -> None:
+    made = course(FREED, rates=[[step, 0.1] for step in range(1, 22)], initial_rates=[[0, [0.1]]])
+    train_course(made, *[0.2] * 10, initial=0.2)
+    assert made.departure() == ""

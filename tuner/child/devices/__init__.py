@@ -6,8 +6,9 @@ from .base import Device
 from .cpu import CpuDevice
 from .cuda import CudaDevice
 from .tpu import TpuDevice
+from .xla import XlaDevice
 
-KINDS: dict[str, type[Device]] = {kind.kind: kind for kind in (CpuDevice, CudaDevice, TpuDevice)}
+KINDS: dict[str, type[Device]] = {kind.kind: kind for kind in (CpuDevice, CudaDevice, TpuDevice, XlaDevice)}
 
 
 def named(label: str) -> Device:

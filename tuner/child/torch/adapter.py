@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
@@ -9,7 +10,7 @@ from types import ModuleType
 from ..adapter import Adapter, Library
 from ..session import Session
 from ..watch import Watch
-from . import applied, attention, compiler, trackers, trainers
+from . import applied, attention, compiler, trackers, trainers, xla, xla_loaders
 from .evidence import Observation
 from .files import divert_torch
 from .modules import ROUNDINGS
@@ -37,7 +38,10 @@ class TorchAdapter(Adapter):
         """PyTorch, the trainers that wrap it, and what writes past ``open`` or beside the script."""
         return {
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
-            **self._watched(Watch.LOADER, {STATEFUL: self._install_stateful}),
+            xla.LIBRARY: Library(self._install_xla),
+            **self._watched(
+                Watch.LOADER, {STATEFUL: self._install_stateful, xla_loaders.LIBRARY: self._install_xla_loaders}
+            ),
             **self._watched(Watch.MODULES, {"torch._dynamo.callback": compiler.watch_compilation}),
             **self._watched(Watch.TRAINERS, trainers.TRAINERS),
             **self._watched(Watch.TRACKERS, trackers.TRACKERS),
@@ -62,6 +66,12 @@ class TorchAdapter(Adapter):
     def _install_stateful(self, session: Session, module: ModuleType) -> None:
         self.watches.loaders.install_stateful(module)
 
+    def _install_xla(self, torch_xla: ModuleType) -> None:
+        self.watches.xla.install(torch_xla)
+
+    def _install_xla_loaders(self, session: Session, module: ModuleType) -> None:
+        self.watches.xla_loaders.install(module)
+
     def _set(self, torch: ModuleType) -> None:
         session, config = self.session, self.session.request.config
         if session.request.max_device_bytes and config:
@@ -79,31 +89,40 @@ class TorchAdapter(Adapter):
 
     def synchronize(self) -> None:
         """Waits for the device, and counts how long it had waited for data."""
-        self.session.device.torch_synchronize(self.watches.torch)
-        self.session.clock.settle(0.0, self.watches.loaders.take_waits())
+        began, watches = time.perf_counter(), self.watches
+        self.session.device.torch_synchronize(watches.torch)
+        waited_s = watches.loaders.take_waits() + watches.xla_loaders.take_waits()
+        self.session.clock.settle(0.0, watches.xla.idle_of(waited_s, began))
 
     def ready(self) -> float | None:
         """What the training loader's workers have made and the loop hasn't fetched."""
-        return self.watches.loaders.ready_samples()
+        return self.watches.xla_loaders.ready_samples()
 
     def activity(self) -> int:
         """Changes with every graph that is compiled, every fp16 step that is skipped, every change of what counts."""
         watches = self.watches
         changes = watches.loaders.sources.changes_of_primary + watches.own_batches.changes
-        return compiler.counts().graphs + watches.steps.scalers.skipped + changes
+        return compiler.counts().graphs + watches.xla.compiled() + watches.steps.scalers.skipped + changes
 
     def on_block(self) -> None:
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""
-        self.session.clock.min_window_steps = 3 * self.watches.loaders.prefetch_capacity
+        self.session.clock.min_window_steps = 3 * self._capacity
         self.watches.steps.scalers.settle()
+        self.watches.xla.block_ended()
         for loss in self.watches.steps.losses.take():
+            self.watches.xla.own_reads += 1
             self.session.loss(loss.value, loss.site, loss.objective)
 
-    def switcher(self) -> TorchSwitcher:
-        """Switches the knobs that PyTorch has between two steps."""
-        return TorchSwitcher(self.watches)
+    @property
+    def _capacity(self) -> int:
+        return self.watches.loaders.prefetch_capacity + self.watches.xla_loaders.capacity
+
+    def switcher(self) -> TorchSwitcher | None:
+        """Switches the knobs that PyTorch has between two steps; not where each config is other graphs of XLA's."""
+        return TorchSwitcher(self.watches) if self.session.device.torch_type != "xla" else None
 
     def observe(self) -> None:
         """Facts and evidence, where PyTorch trains."""
         if self.session.may_be_of(FRAMEWORK):
             Observation(self.watches).observe()
+            self.watches.xla.observe()

@@ -10,9 +10,10 @@ from .. import allocator
 from ..applied import AppliedRun, Effect
 from ..patches import patch
 from ..trajectory import KNOBS
+from .attention import COMPILED, NOT_CALLED
 from .checkpoints import NEITHER
-from .compiling import NOT_COMPILED, REGIONAL
-from .loader import LOADER_KNOBS, Loader
+from .compiling import NO_GRADIENT, NOT_COMPILED, REGIONAL, not_running
+from .loader_places import LOADER_KNOBS, Loader
 from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
 from .types import Optimizer, Result
@@ -185,8 +186,11 @@ class AppliedKnobs:
         return self._roots(lambda has_conv2d: has_conv2d, "no module with convolutions was called in training")
 
     def _attention(self) -> Effect:
-        chosen = self.watches.modules.attention.is_set_to(str(self.knobs.wanted("attention")))
-        return Effect(int(chosen), "" if chosen else "the script set it otherwise")
+        modules = self.watches.modules
+        attention = modules.attention
+        if not attention.seen:
+            return Effect(0, COMPILED, is_unseen=True) if modules.script_compiled else Effect(0, NOT_CALLED)
+        return Effect(int(attention.observed == self.knobs.wanted("attention")), attention.why_another)
 
     def _roots(self, counts: Callable[[bool], bool], otherwise: str) -> Effect:
         roots = [root for root in self.watches.modules.roots.values() if root.trains and root.calls]
@@ -197,7 +201,11 @@ class AppliedKnobs:
             return Effect(1)
         repeats = "that repeats blocks " if self.knobs.wanted("compile") == REGIONAL else ""
         otherwise = f"no module with parameters {repeats}was called twice in training"
-        return Effect(self.watches.modules.compiled_roots, otherwise)
+        compiled = self.watches.modules.compiled
+        running, sites = sum(calls.running for calls in compiled), sum(calls.of - calls.silent for calls in compiled)
+        if not sites and any(calls.of for calls in compiled):
+            return Effect(reason=NO_GRADIENT, is_unseen=True)
+        return Effect(running, not_running(compiled) if sites else otherwise)
 
     def _optimizer(self) -> Effect:
         chosen = str(self.knobs.wanted("optimizer"))

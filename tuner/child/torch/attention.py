@@ -68,10 +68,6 @@ class AttentionWatch:
     def _only(self, backend: str) -> dict[str, bool]:
         return {name: name in (backend, MATH) for name in self._at_start}
 
-    def is_set_to(self, backend: str) -> bool:
-        """Whether PyTorch still may take this one, and none of the others but plain products."""
-        return self.settings() == self._only(backend)
-
     # what is seen
 
     def looking(self, *, compiled: bool) -> AbstractContextManager[object]:
@@ -114,6 +110,11 @@ class AttentionWatch:
         """What ran; "" where nothing showed it."""
         return " and ".join(sorted(self.seen))
 
+    @property
+    def why_another(self) -> str:
+        """Why something else ran than what is set, where it did."""
+        return OWN_CHOICE if self._set_by_script else f"{self.observed} ran: PyTorch has no other for these calls"
+
     # what is told
 
     def written(self, *, compiled: bool) -> None:
@@ -136,8 +137,7 @@ class AttentionWatch:
         if not self.seen:
             knobs.inapplicable(KNOB, NOT_CALLED, sites=0)
         else:
-            why = OWN_CHOICE if self._set_by_script else f"{self.observed} ran: PyTorch has no other for these calls"
-            knobs.compare(KNOB, self.observed, why=why)
+            knobs.compare(KNOB, self.observed, why=self.why_another)
 
 
 def _ran(node: Node | None) -> str:

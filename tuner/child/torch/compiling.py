@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from . import compiler
-from .types import Module
+from .outputs import with_tensors
+from .types import Keywords, Module, Node
 
 NOT_COMPILED = ("off", False)
 CUDA_GRAPHS = "reduce-overhead"
@@ -26,6 +29,10 @@ DYNAMIC = "dynamic"
 SHAPES_VARY = 3
 """A loader's last batch may be shorter: with so many shapes more than that varies."""
 MOST_SHAPES = 64
+_OF_A_GRAPH = "CompiledFunction"
+"""What the gradient of a compiled graph is called, which its outputs carry."""
+NO_GRADIENT = "what it gives shows no gradient, by which compiled code is told"
+_MOST_NODES = 20_000
 Shape = tuple[tuple[int, ...], ...]
 """Of the tensors of one call."""
 
@@ -64,6 +71,80 @@ class Shapes:
         return compiler.counts().graphs - self.graphs_at_first >= further
 
 
+@dataclass
+class CompiledCalls:
+    """What was compiled of one model, ``of`` it all or its blocks: whether their calls run what was compiled.
+
+    The compiler gives code up without an error, which runs as written from then on; its counts don't say whose that is.
+    ``looks``: the calls that follow are looked at. ``ran``: place → whether the newest such call ran compiled code, by
+    the gradient that it gave; None where it gave none. ``looked``: some were looked at.
+    """
+
+    of: int
+    looks: bool = False
+    looked: bool = False
+    ran: dict[int, bool | None] = field(default_factory=dict)
+
+    def look(self, *, now: bool) -> None:
+        """Whether the calls that follow are looked at: at least one of the whole model."""
+        self.looks = now
+        self.looked |= now
+
+    def call(
+        self, torch: ModuleType, place: int, run: Callable[..., Any], args: tuple[object, ...], kwargs: Keywords
+    ) -> Any:
+        """Calls what was compiled of that place."""
+        if not self.looks:
+            return run(*args, **kwargs)
+        given = _gradients_of(torch, (args, kwargs))
+        result = run(*args, **kwargs)
+        nodes = _gradients_of(torch, result) - given
+        self.ran[place] = _is_any_compiled(nodes, given) if nodes else None
+        return result
+
+    @property
+    def silent(self) -> int:
+        """Places of which nothing shows whether they run compiled code."""
+        return sum(ran is None for ran in self.ran.values()) if self.looked else 0
+
+    @property
+    def running(self) -> int:
+        """Places that were seen to run compiled code; all of them as long as no call was looked at."""
+        return sum(ran is True for ran in self.ran.values()) if self.looked else self.of
+
+
+def not_running(compiled: Sequence[CompiledCalls]) -> str:
+    """For people: that nothing of what was compiled is run."""
+    blocks = sum(calls.of for calls in compiled)
+    return f"none of {blocks} blocks runs compiled" if blocks > 1 else "the model runs without what was compiled"
+
+
+def _gradients_of(torch: ModuleType, value: object) -> set[Node]:
+    """What the tensors in a value go back through in a backward."""
+    nodes: set[Node] = set()
+
+    def note(tensor: Any) -> Any:
+        nodes.update({tensor.grad_fn} - {None})
+        return tensor
+
+    with suppress(Exception):  # a subclass of tensors, or of mappings, may answer to nothing of this
+        with_tensors(torch, value, note)
+    return nodes
+
+
+def _is_any_compiled(nodes: set[Node], given: set[Node]) -> bool:
+    """Whether a compiled graph lies between what a call gave and what it was given."""
+    waiting, seen = list(nodes), {*nodes, *given}
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if type(node).__name__.startswith(_OF_A_GRAPH):
+            return True
+        further = {before for before, _ in node.next_functions if before is not None} - seen
+        seen |= further
+        waiting += further
+    return False
+
+
 def repeated_blocks(torch: ModuleType, model: Module) -> list[Module]:
     """The modules of one class, with modules in them and parameters to train, that a list of the model's holds several
     of; the outermost such ones, in the order in which the model holds them.
@@ -89,23 +170,30 @@ def _is_block(module: Any) -> bool:
     return next(module.children(), None) is not None and any(each.requires_grad for each in module.parameters())
 
 
-def compiled_model(torch: ModuleType, model: Module, mode: object) -> Callable[..., Any]:
-    """What to call in the place of the model."""
-    if mode == DYNAMIC:
-        return _compiled(_framed(torch, dynamic=True), model)
-    return _compiled(_framed(torch, mode=None if mode == "default" else mode), model)
+def compiled_model(torch: ModuleType, model: Module, mode: object) -> tuple[Callable[..., Any], CompiledCalls]:
+    """What to call in the place of the model, and what is seen of these calls."""
+    how: dict[str, object] = {"dynamic": True} if mode == DYNAMIC else {"mode": None if mode == "default" else mode}
+    calls = CompiledCalls(1)
+    return partial(_looked_at, calls, torch, 0, _compiled(_framed(torch, **how), model)), calls
 
 
-def with_compiled_blocks(torch: ModuleType, model: Module) -> tuple[Callable[..., Any], int]:
-    """What to call in the place of the model, whose blocks are compiled from now on in training; how many they are.
+def with_compiled_blocks(torch: ModuleType, model: Module) -> tuple[Callable[..., Any], CompiledCalls]:
+    """What to call in the place of the model, whose blocks are compiled from now on in training; what is seen of them.
 
     They are put where ``Module.compile`` puts what it compiles: PyTorch leaves that out of copies and checkpoints.
     """
     blocks: list[Any] = list(repeated_blocks(torch, model))
-    run = _framed(torch, mode=None)
-    for block in blocks:
-        block._compiled_call_impl = _in_training(torch, _compiled(run, block), block)
-    return _compiled(_call_of, model), len(blocks)
+    run, calls = _framed(torch, mode=None), CompiledCalls(len(blocks))
+    for place, block in enumerate(blocks):
+        compiled = partial(_looked_at, calls, torch, place, _compiled(run, block))
+        block._compiled_call_impl = _in_training(torch, compiled, block)
+    return _compiled(_call_of, model), calls
+
+
+def _looked_at(
+    calls: CompiledCalls, torch: ModuleType, place: int, run: Callable[..., Any], *args: object, **kwargs: object
+) -> Any:
+    return calls.call(torch, place, run, args, kwargs)
 
 
 def _in_training(torch: ModuleType, compiled: Callable[..., Any], block: Module) -> Callable[..., Any]:

@@ -102,13 +102,13 @@ class CopyWatch:
         if watch is None and self._iterations < ITERATIONS_READ:
             self._iterations += 1
             watch = self._watches[iterator] = StateWatch()
-        moved = watch.read(_copied(loader)) if watch is not None else ""
+        moved = watch.read(copied(loader)) if watch is not None else ""
         reason = f"{moved} changes while the data are read: each worker would change a copy of its own"
         return {"num_workers": reason} if moved else {}
 
     def renew(self, loader: DataLoader) -> None:
         """Ends the workers that have lasted since the last epoch where they hold other data than the script does."""
-        now, before = state_of(_copied(loader)), self._copied.get(loader)
+        now, before = state_of(copied(loader)), self._copied.get(loader)
         self._copied[loader] = now
         lasting = loader._iterator
         if lasting is not None and before is not None and before != now:
@@ -116,5 +116,6 @@ class CopyWatch:
             loader._iterator = None
 
 
-def _copied(loader: DataLoader) -> Mapping[str, object]:
+def copied(loader: DataLoader) -> Mapping[str, object]:
+    """What a loader's workers copy when they start."""
     return {"dataset": loader.dataset, "collate_fn": loader.collate_fn}

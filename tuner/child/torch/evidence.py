@@ -6,8 +6,8 @@ from .. import allocator
 from ..evidence import Finding, number_format
 from ..records import Compile, Evidence, LoaderUse
 from . import compiler
-from .compiling import CUDA_GRAPHS, DYNAMIC, NOT_COMPILED
-from .loader import LOADER_KNOBS, Loader
+from .compiling import CUDA_GRAPHS, DYNAMIC, NO_GRADIENT, NOT_COMPILED, not_running
+from .loader_places import LOADER_KNOBS, Loader
 from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .parts import KNOB as ACCUMULATION
 from .watches import FRAMEWORK, TorchWatches
@@ -185,6 +185,8 @@ class Observation:
             facts.left_out[ACCUMULATION] = "the script accumulates gradients itself"
         elif not self._reached():
             facts.left_out[ACCUMULATION] = "the training loss doesn't come out of a call of a torch module"
+        elif self.session.device.torch_type == "xla":
+            facts.left_out[ACCUMULATION] = "nobody has tried to compute a batch in parts within one graph of XLA's"
         elif self.modules.parts.obstacle():
             facts.left_out[ACCUMULATION] = self.modules.parts.obstacle()
         offered = frozenset.intersection(*(x.offered for x in steps.stepped)) if steps.stepped else frozenset()
@@ -286,14 +288,21 @@ class Observation:
             self.session.knobs.compare("precision", observed)
 
     def _compile_evidence(self, reached: bool) -> None:
-        counts, sites = compiler.counts(), self.modules.compiled_roots
+        compiled = self.modules.compiled
+        counts, sites = compiler.counts(), sum(calls.of - calls.silent for calls in compiled)
+        running = sum(calls.running for calls in self.modules.compiled)
         if counts.graphs and reached and counts.without_cuda_graph and self._asks_for_cuda_graphs():
             reason = f"{counts.without_cuda_graph} graphs can't be run as CUDA graphs, which is all that this mode adds"
             finding = Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
+        elif counts.graphs and reached and not sites and any(calls.of for calls in compiled):
+            finding = Finding(Evidence.UNVERIFIABLE, NO_GRADIENT, counts.graphs)
+        elif counts.graphs and reached and not running:
+            finding = Finding(Evidence.CONTRADICTED, not_running(compiled), counts.graphs, sites, 0)
         elif counts.graphs and reached:
             given_up = ", and some code given up after too many compilations" if counts.given_up else ""
             reason = f"{counts.graphs} graphs, {counts.breaks} breaks{given_up}"
-            finding = Finding(Evidence.VERIFIED, reason, counts.graphs, sites)
+            reason += f"; {running} of {sites} blocks run compiled" if running < sites else ""
+            finding = Finding(Evidence.VERIFIED, reason, counts.graphs, sites, running)
             if self.session.knobs.requested["compile"] == DYNAMIC:
                 finding = self._dynamic_finding(finding)
         else:

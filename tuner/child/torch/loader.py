@@ -7,9 +7,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import nullcontext
 from types import ModuleType
-from typing import Any, Generic, NamedTuple
 
 from ..call_sites import inside_library, user_stack
 from ..counts import EpochUse
@@ -17,50 +16,21 @@ from ..evidence import SetBy
 from ..patches import patch
 from ..records import ProbeSide, Value
 from ..session import Session
-from ..sources import DataSource, TrainingSources
-from .batches import Asked, asked_for, is_on_device, is_pinned, leading_dimension, tokens_of
+from ..sources import TrainingSources
+from .batches import asked_for, is_on_device, is_pinned, leading_dimension, tokens_of
 from .copies import CopyWatch, refusals
 from .datasets import length, reference, shards_itself
 from .lasting import LastingWorkers
+from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name
+from .own_loaders import OwnLoaders
 from .queues import ready_batches
-from .types import Arguments, DataLoader, LoaderIterator, Result
+from .types import Arguments, DataLoader, LoaderIterator, Result, WorkersIterator
 
 BatchListener = Callable[[str, object, int], None]
 """Is called with a loader's key, a batch that it gave, and its samples."""
 Referred = Callable[[], DataLoader | None]
-LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 MOST_AT_PLACE = 64
 """Loaders of one place that are told apart: a script may make one for each of its rollouts, each of another length."""
-
-
-@dataclass
-class Loader(DataSource):
-    """What is known of the loaders made at one place of the user's code.
-
-    ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
-    were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
-    samples of a map-style dataset. ``asked``: counts those of an iterable one.
-    ``newest``: a weak reference to the newest iterator.
-    """
-
-    written: dict[str, Value | None] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    changed: set[str] = field(default_factory=set)
-    live: dict[str, Any] = field(default_factory=dict)
-    made: int = 0
-    dataset_len: int | None = None
-    map_style: bool = True
-    asked: Asked = field(default_factory=Asked)
-    newest: Callable[[], LoaderIterator | None] = lambda: None
-
-
-class Fetched(NamedTuple, Generic[Result]):
-    """A batch, its samples, the seconds that it took, and its tokens, 0 where none are counted."""
-
-    batch: Result
-    samples: int
-    wait_s: float
-    tokens: int
 
 
 class LoaderWatch:
@@ -80,6 +50,9 @@ class LoaderWatch:
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, Referred] = weakref.WeakKeyDictionary()
         self._marks: list[tuple[object, object, float]] = []
+        rotates = session.measuring and session.request.rotation
+        self.own = OwnLoaders(session, torch, self.sources, self._loader, self._dropped) if rotates else None
+        """The loaders of a rotation's configs; None where there is no rotation."""
 
     def install(self) -> None:
         """Patches what the mode needs: under "apply" only the construction, and only if a knob asks for it."""
@@ -96,6 +69,8 @@ class LoaderWatch:
             patch(base, "_next_index", self._next_index)
         if self.session.knobs.wants("persistent_workers"):
             self._lasting.install(base)
+        if self.own is not None:
+            self.own.install()
 
     def install_stateful(self, module: ModuleType) -> None:
         """Patches torchdata's loader, which makes itself without PyTorch's constructor; its iterators are PyTorch's."""
@@ -113,7 +88,8 @@ class LoaderWatch:
     def ready_samples(self) -> float | None:
         """Samples that lie ready for the training loop; None where that can't be seen."""
         primary = self.sources.primary
-        ready = ready_batches(primary.newest()) if primary is not None else None
+        newest = primary.newest() if primary is not None else None
+        ready = ready_batches(newest if self.own is None else self.own.serving)
         return None if ready is None or primary is None else float(ready * primary.usual_size)
 
     def take_waits(self) -> float:
@@ -160,7 +136,7 @@ class LoaderWatch:
             entry = self._register(loader, given)
             if self._is_training(entry, given):
                 self._override(entry, given)
-            original(**_by_name(signature, given))
+            original(**by_name(signature, given))
 
         return __init__
 
@@ -180,7 +156,9 @@ class LoaderWatch:
         entry = self._known_entry(stack, dataset, given)
         if entry is None:
             key = f"{stack}#{len(self.sources.at(stack))}"
-            entry = self.sources.add(Loader(key, stack, written=_written(given), refused=self._refusals(loader, given)))
+            entry = self.sources.add(
+                Loader(key, stack, written=as_written(given), refused=self._refusals(loader, given))
+            )
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
             entry.dataset_len = length(dataset) if entry.map_style else None
         entry.dataset = reference(dataset)
@@ -197,7 +175,7 @@ class LoaderWatch:
                     return entry
         made_here = self.sources.at(stack)
         for entry in made_here:
-            if entry.iterated and entry.written == _written(given):
+            if entry.iterated and entry.written == as_written(given):
                 alike = entry.map_style and entry.dataset_len == length(dataset)
                 if alike or entry.dataset() is dataset:
                     return entry
@@ -262,11 +240,13 @@ class LoaderWatch:
                 return original(loader)
             if entry is self.sources.primary:
                 self.sources.fetch_begins(entry)
-            began = time.perf_counter()
-            iterator = self._lasting.begin(loader, original)
-            self.sources.iteration_began(entry, time.perf_counter() - began)
-            if self.session.measuring:
-                self._look_at(entry, loader, iterator)
+            own = self.own if entry is self.sources.primary else None
+            with own.beginning(loader) if own is not None else nullcontext():
+                began = time.perf_counter()
+                iterator = self._lasting.begin(loader, original)
+                self.sources.iteration_began(entry, time.perf_counter() - began)
+                if self.session.measuring:
+                    self._look_at(entry, loader, iterator)
             return iterator
 
         return __iter__
@@ -278,6 +258,10 @@ class LoaderWatch:
 
     def _look_at(self, entry: Loader, loader: DataLoader, iterator: LoaderIterator) -> None:
         self._of_object[iterator] = entry
+        queue = self._queues.get(iterator)
+        if queue and isinstance(iterator, WorkersIterator):
+            # Workers that last left batches of the epoch before, where the script broke it off.
+            del queue[: max(0, len(queue) - (iterator._send_idx - iterator._rcvd_idx))]
         # A loader whose workers stay holds its iterator: held from here, neither would ever go. Others are held, as
         # a script may not hold them: "for batch in DataLoader(...)". One side of the loop alone begins its loader anew.
         stays = getattr(loader, "_iterator", None) is iterator and self.session.request.probe is None
@@ -297,6 +281,9 @@ class LoaderWatch:
     def _next_index(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def _next_index(iterator: LoaderIterator) -> Result:
             index = original(iterator)
+            entry = self._of_object.get(iterator)
+            if self.own is not None and entry is not None and entry is self.sources.primary:
+                self.own.indices.given_out(iterator, index)
             # A sampler's batch may be any sequence; without one the index is the dataset's own, and it makes the batch.
             makes_batches = getattr(iterator, "_auto_collation", True)
             self._queues.setdefault(iterator, []).append(asked_for(index) if makes_batches else 0)
@@ -313,7 +300,7 @@ class LoaderWatch:
             if entry is None:
                 return original(iterator)
             self.sources.fetch_begins(entry)
-            if self.session.request.probe is not None and entry.key in self.sources.known:
+            if self.session.request.probe and entry.key in self.sources.known and not self.sources.is_fed_here:
                 return self._probe(original, iterator, entry)
             before = self._mark(entry)
             fetched = self._timed(original, iterator, entry)
@@ -325,6 +312,12 @@ class LoaderWatch:
             return fetched.batch
 
         return __next__
+
+    def _dropped(self, iterator: LoaderIterator) -> None:
+        """The script doesn't get the batch that its iterator was to give next."""
+        queue = self._queues.get(iterator)
+        if queue:
+            queue.pop(0)
 
     def _mark(self, entry: Loader) -> object | None:
         """A mark in what the device has been given, where it runs behind the loop: it may still be busy meanwhile.
@@ -361,7 +354,10 @@ class LoaderWatch:
 
     def _timed(self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader) -> Fetched[Result]:
         began = time.perf_counter()
-        batch = original(iterator)
+        if self.own is not None and entry is self.sources.primary:
+            iterator, batch = self.own.fetch(original, iterator)
+        else:
+            batch = original(iterator)
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
         loader = None if entry.live.get("num_workers") else self._loader(iterator)
@@ -379,22 +375,3 @@ class LoaderWatch:
         if count == 0:
             return leading_dimension(self.torch, batch)
         return count if entry.map_style else entry.asked.count(self.torch, batch, count)
-
-
-def _by_name(signature: inspect.Signature, given: Arguments) -> Arguments:
-    """Arguments by name; the first parameter (the loader) included under the name it has in the signature."""
-    flat = dict(given)
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            flat.update(flat.pop(name, {}))
-    return flat
-
-
-def _written(given: Arguments) -> dict[str, Value | None]:
-    batch_sampler = given.get("batch_sampler")
-    batch_size = given.get("batch_size", 1) if batch_sampler is None else getattr(batch_sampler, "batch_size", None)
-    return {
-        "batch_size": batch_size, "shuffle": bool(given.get("shuffle")),
-        "num_workers": int(given.get("num_workers", 0) or 0), "prefetch_factor": given.get("prefetch_factor") or 2,
-        "pin_memory": bool(given.get("pin_memory")), "persistent_workers": bool(given.get("persistent_workers")),
-    }  # fmt: skip

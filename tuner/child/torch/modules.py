@@ -13,6 +13,7 @@ from typing import Any
 from ..patches import patch
 from ..records import Phase
 from ..session import Session
+from .attention import KNOB as ATTENTION
 from .attention import AttentionWatch
 from .calls import OutermostCalls
 from .compiling import (
@@ -20,6 +21,7 @@ from .compiling import (
     DYNAMIC,
     NOT_COMPILED,
     REGIONAL,
+    CompiledCalls,
     Shapes,
     compiled_model,
     repeated_blocks,
@@ -35,6 +37,9 @@ ROUNDINGS = (EXACT, "tf32", "bf16-math")
 """Values of the knob "precision" for products of float32: as they are, and rounded in the ways that devices have."""
 CallListener = Callable[[Module, Iterable[object]], None]
 """Receives a module that is called to train, and what it is given."""
+LOOKED_AT_IN_A_RUN = (0, 5, 10)
+"""Calls of a model by their number: within the steps after which ``autotune run`` tells what took effect."""
+COMPILED_LOOKED_AT = (2, 10)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -46,6 +51,7 @@ class _Root:
     has_conv2d: bool
     calls: int = 0
     compiled: Callable[..., Any] | None = None
+    compiled_calls: CompiledCalls = field(default_factory=lambda: CompiledCalls(0))
     seen_in_window: bool = False
     shapes: Shapes = field(default_factory=Shapes)
 
@@ -82,7 +88,8 @@ class ModuleWatch:
         self.has_conv2d = False
         self.weights_channels_last = False
         self.has_batch_norm = False
-        self.compiled_roots = 0
+        self.compiled: list[CompiledCalls] = []
+        """Of each model that was compiled."""
         self.repeats_blocks = False
         self.shapes: list[Shapes] = []
         """Of each model that trains; they outlive it."""
@@ -97,11 +104,16 @@ class ModuleWatch:
         """Patches what the mode needs."""
         self.session.knobs.on_delegation(self._delegated)
         acts = self.precision in DTYPES or bool(self.channels_last or self.compile_mode) or self.parts.parts > 1
-        if self.session.measuring or acts:
+        if self.session.measuring or acts or self._shows_attention:
             patch(self.torch.nn.Module, "__call__", self._call)
-        if self.session.measuring:
+        if self.session.measuring or self._shows_attention:
             patch(self.torch, "compile", self._note_compile)
             patch(self.torch.nn.Module, "compile", self._note_compile)
+
+    @property
+    def _shows_attention(self) -> bool:
+        """Whether an applied run has to tell which attention runs."""
+        return self.session.applied is not None and self.session.knobs.wants(ATTENTION)
 
     def _note_compile(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def compile(*args: object, **kwargs: object) -> Result:
@@ -178,7 +190,8 @@ class ModuleWatch:
     ) -> Result:  # fmt: skip
         # The first call is eager, so that hooks on single layers can see what really happens in them.
         if self.compile_mode and root.calls >= 1 and self.parts.decided(module):
-            root.compiled = root.compiled or self._compiled(module)
+            root.compiled = root.compiled or self._compiled(module, root)
+            self._look_at_compiled(root)
         if self.session.measuring:
             root.shapes.given(self.torch, (*args, *kwargs.values()), compiled=root.compiled is not None)
         with self._observing(module) if self._is_worth_a_look(root) else nullcontext():
@@ -188,13 +201,19 @@ class ModuleWatch:
             root.shapes.compiled_call_ended()
         return result
 
+    def _look_at_compiled(self, root: _Root) -> None:
+        """Looked at are some calls after that for which it is compiled, and the first one in the window."""
+        in_window = self.session.measuring and self.session.clock.phase is Phase.WINDOW
+        root.compiled_calls.look(now=root.calls in COMPILED_LOOKED_AT or (in_window and not root.seen_in_window))
+        root.seen_in_window |= in_window
+
     def _is_worth_a_look(self, root: _Root) -> bool:
-        """The first call, and one in the window: what is seen there is what was measured.
+        """The first call, and one in the window: what is seen there is what was measured. Of a run some of the first.
 
         Not where anything is compiled: hooks would compile it anew.
         """
         if not self.session.measuring:
-            return False
+            return self._shows_attention and root.calls in LOOKED_AT_IN_A_RUN
         if root.calls == 0:
             return True
         if root.seen_in_window or root.compiled or self.script_compiled or self.session.clock.phase is not Phase.WINDOW:
@@ -246,13 +265,14 @@ class ModuleWatch:
             return value.contiguous(memory_format=self.torch.channels_last)
         return value
 
-    def _compiled(self, module: Module) -> Callable[..., Any]:
+    def _compiled(self, module: Module, root: _Root) -> Callable[..., Any]:
         if self.compile_mode == REGIONAL:
-            compiled, blocks = with_compiled_blocks(self.torch, module)
-            self.compiled_roots += blocks
-            return compiled
-        self.compiled_roots += 1
-        return compiled_model(self.torch, module, self.compile_mode)
+            compiled, calls = with_compiled_blocks(self.torch, module)
+        else:
+            compiled, calls = compiled_model(self.torch, module, self.compile_mode)
+        self.compiled.append(calls)
+        root.compiled_calls = calls
+        return compiled
 
     def _meet(self, module: Module) -> _Root:
         torch = self.torch
@@ -276,7 +296,8 @@ class ModuleWatch:
 
     @contextmanager
     def _observing(self, module: Module) -> Iterator[None]:
-        with _Observation(self, module), self.attention.looking(compiled=self.script_compiled):
+        of_layers = _Observation(self, module) if self.session.measuring else nullcontext()
+        with of_layers, self.attention.looking(compiled=self.script_compiled):
             yield
 
     @property

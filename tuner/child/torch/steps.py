@@ -65,6 +65,8 @@ class StepWatch:
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.backwards = 0
         self.steps = 0
+        self.defers: Callable[[Optimizer | None], bool] = lambda optimizer: False
+        """Whether the step that was just taken ends later, where a device is given what has only been noted down."""
         self.evaluations = 0
         """Of closures that the script gives its optimizer, beyond the first one in a step."""
         self.scaled_by_script = False
@@ -153,7 +155,7 @@ class StepWatch:
         self.backward_ran(leads)
         if not self.optimizers and not self._here.in_optimizer:
             self.losses.step_ends()
-            self._count_step()
+            self._count_step(None)
 
     # optimizer
 
@@ -202,16 +204,19 @@ class StepWatch:
         finally:
             self._here.in_optimizer = False
         self.steps += 1
-        self.weights.stepped(optimizer)
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)
             self.trajectory.took_step(optimizer)
-            self._count_step()
+            self._count_step(optimizer)
         return result
 
-    def _count_step(self) -> None:
+    def _count_step(self, optimizer: Optimizer | None) -> None:
         self.step_ends()
+        if self.defers(optimizer):
+            return
+        if optimizer is not None:
+            self.weights.stepped(optimizer)
         self.session.step("torch")
 
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
@@ -227,7 +232,7 @@ class StepWatch:
             evaluations += 1
             if evaluations > 1 and self.session.measuring:
                 self.evaluations += 1
-                self._count_step()
+                self._count_step(None)
             loss = closure()
             if self.scaling is not None:
                 self.scaling.closure_ran(optimizer)

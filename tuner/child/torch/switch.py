@@ -13,6 +13,7 @@ from .implementations import Implementations
 from .layouts import KeptWeights, Layouts
 from .modules import DTYPES
 from .optimizers import implementations
+from .own_loaders import KNOBS as OWN_LOADER_KNOBS
 from .watches import TorchWatches
 
 MOST_KEPT_BYTES = 2 << 30
@@ -30,6 +31,7 @@ class TorchSwitcher(Switcher):
         self._session = watches.session
         self._torch: Any = watches.torch
         self._modules = watches.modules
+        self._own_loaders = watches.loaders.own
         self._on: dict[str, Value] = {}
         self._restore: dict[str, Callable[[], None]] = {}
         self._layouts = Layouts(self._torch, self._models, self._optimizers)
@@ -83,7 +85,11 @@ class TorchSwitcher(Switcher):
 
     def refusal(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.refusal``."""
-        unknown = sorted(knob for knob in config if knob not in self._turn or not self._session.knobs.is_free(knob))
+        own = self._own_loaders.refusal(config) if self._own_loaders is not None else ""
+        if own:
+            return f"can't be switched to: {own}"
+        others = [knob for knob in config if self._own_loaders is None or knob not in OWN_LOADER_KNOBS]
+        unknown = sorted(knob for knob in others if knob not in self._turn or not self._session.knobs.is_free(knob))
         if unknown:
             return f"can't be switched to: {', '.join(unknown)} can't be turned while it trains"
         if config.get("precision") == UNSWITCHED_PRECISION:
@@ -95,9 +101,7 @@ class TorchSwitcher(Switcher):
         if config.get("channels_last") is False:
             return "can't be switched to: the script's own layout stays"
         chosen = config.get("optimizer")
-        if chosen is not None and not any(
-            chosen in implementations(self._torch, each) for each in self._optimizers()
-        ):
+        if chosen is not None and not any(chosen in implementations(self._torch, each) for each in self._optimizers()):
             return f"can't be switched to: no optimizer has a {chosen} implementation"
         return ""
 
@@ -129,6 +133,8 @@ class TorchSwitcher(Switcher):
 
     def to(self, config: Mapping[str, Value]) -> None:
         """As ``Switcher.to``. The calls after it are looked at for what it changed."""
+        if self._own_loaders is not None:
+            self._own_loaders.hold()
         if config != self._on:
             self._modules.look_again()
         self._implementations.reset_others()
@@ -136,9 +142,25 @@ class TorchSwitcher(Switcher):
             self._restore[knob]()
             del self._on[knob]
         for knob, value in config.items():
-            if knob not in self._on:
+            if knob not in self._on and knob in self._turn:
                 self._on[knob] = value  # before it is done: a part of it may be, where it fails
                 self._turn[knob](value)
+        if self._own_loaders is not None:
+            self._own_loaders.to(config)
+
+    def loads(self, config: Mapping[str, Value]) -> bool:
+        """As ``Switcher.loads``."""
+        return any(knob in config for knob in OWN_LOADER_KNOBS)
+
+    def leave(self, config: Mapping[str, Value]) -> None:
+        """As ``Switcher.leave``."""
+        if self._own_loaders is not None:
+            self._own_loaders.leave(config)
+
+    def end(self) -> None:
+        """As ``Switcher.end``."""
+        if self._own_loaders is not None:
+            self._own_loaders.end()
 
     def put_back_weights(self) -> None:
         """As ``Switcher.put_back_weights``."""
@@ -148,6 +170,9 @@ class TorchSwitcher(Switcher):
     def doubt(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.doubt``."""
         modules, seen = self._modules, self._modules.observed_dtype
+        of_loader = self._own_loaders.doubt(config) if self._own_loaders is not None else ""
+        if of_loader:
+            return of_loader
         wanted = DTYPES.get(str(config.get("precision")), "")
         if wanted and seen and seen != wanted:
             return f"the first layer gave {seen}"

@@ -57,7 +57,7 @@ class TrajectoryWatch(Trajectory):
 
     def took_step(self, optimizer: Optimizer) -> None:
         """An optimizer step was taken; no scheduler has followed it yet."""
-        self.step_begins(optimizer, lambda: _rates_of(optimizer))
+        self.step_begins(optimizer, lambda: _rates_of(optimizer), lambda: _rates_of(optimizer, initial=True))
         self.stepped(optimizer)
 
     def schedules(self) -> list[Schedule]:
@@ -68,9 +68,10 @@ class TrajectoryWatch(Trajectory):
         ]
 
 
-def _rates_of(optimizer: Optimizer) -> Sequence[float]:
-    """Of its groups; of the first one alone where others have none."""
-    rates = [group.get("lr") for group in optimizer.param_groups[:MOST_GROUPS]]
+def _rates_of(optimizer: Optimizer, *, initial: bool = False) -> Sequence[float]:
+    """Of its groups; of the first one alone where others have none. ``initial``: those that schedules start from."""
+    groups = optimizer.param_groups[:MOST_GROUPS]
+    rates = [group.get("initial_lr", group.get("lr")) if initial else group.get("lr") for group in groups]
     known = [float(rate) for rate in rates if rate is not None]
     return known if len(known) == len(rates) else known[:1] if rates[0] is not None else []
 

@@ -18,6 +18,8 @@ from .modules import ModuleWatch
 from .processes import ProcessWatch
 from .steps import StepWatch
 from .types import Module
+from .xla import XlaWatch
+from .xla_loaders import XlaLoaderWatch
 
 FRAMEWORK = "torch"
 
@@ -38,6 +40,8 @@ class TorchWatches:
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
         self.steps = StepWatch(session, torch, self._backward_ran, self.own_batches.step_ends, self.gradients)
+        self.xla = XlaWatch(session, self.steps)
+        self.xla_loaders = XlaLoaderWatch(session, torch, self.loaders)
         self.resumes = ResumeWatch(session, torch, self.steps.rates)
 
     def install(self) -> None:

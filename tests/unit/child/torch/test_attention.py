@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as imported_before
 
-from tuner.child.torch.attention import NOT_CALLED, OWN_CHOICE, AttentionWatch, _ran
+from tuner.child.torch.attention import COMPILED, NOT_CALLED, OWN_CHOICE, AttentionWatch, _ran
 
 __all__ = ["begin"]
 
@@ -152,7 +152,35 @@ def test_a_script_that_sets_it_back_is_told(begin: Begin, capfd: pytest.CaptureF
     assert trial.evidence("attention") == ("contradicted", OWN_CHOICE)
     begin({"attention": "math"}, mode="apply")
     _train(Attending(_plain), steps=24, meanwhile=set_back)
-    assert "NOT in effect: attention (the script set it otherwise)" in capfd.readouterr().err
+    assert f"NOT in effect: attention ({OWN_CHOICE})" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "attend", "said"),
+    [
+        ("math", _plain, " in effect: attention"),
+        ("efficient", _plain, "NOT in effect: attention (math ran"),
+        ("flash", _with_dropout, "NOT in effect: attention (math ran"),
+        ("math", _by_hand, f"NOT in effect: attention ({NOT_CALLED})"),
+    ],
+)
+def test_an_applied_run_tells_it_by_what_ran(
+    begin: Begin, capfd: pytest.CaptureFixture[str], asked: str, attend: Callable[[Any], Any], said: str
+) -> None:
+    """A setting alone says nothing: PyTorch takes another kernel wherever the one that is set can't compute a call."""
+    begin({"attention": asked}, mode="apply")
+    _train(Attending(attend), steps=24)
+    told = capfd.readouterr().err
+    assert said in told
+    assert ("NOT" in told) is ("NOT" in said)
+
+
+def test_an_applied_run_says_that_it_can_not_be_told_of_a_compiled_model(
+    begin: Begin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin({"attention": "math"}, mode="apply")
+    _train(torch.compile(Attending(_plain), backend="eager"), steps=24)
+    assert f"autotune: after 20 steps can't be told: attention ({COMPILED})" in capfd.readouterr().err
 
 
 def test_it_is_the_same_attention_by_either_kernel(begin: Begin) -> None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from support.torch_trials import begin
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
 from torch.utils.checkpoint import checkpoint
 
 from tuner.child.torch.compiler import CompilerCounts
@@ -57,10 +59,11 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def as_it_is(graph: Any, inputs: Any) -> Any:
         shapes.append([tuple(each.shape) for each in inputs if isinstance(each, torch.Tensor)])
-        return graph.forward
+        return make_boxed_func(graph.forward)
 
     def compile(function: Any, **how: Any) -> Any:
-        return whole(function, backend=as_it_is, **{name: each for name, each in how.items() if name != "mode"})
+        backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=lambda graph, _: make_boxed_func(graph.forward))
+        return whole(function, backend=backend, **{name: each for name, each in how.items() if name != "mode"})
 
     monkeypatch.setattr(torch, "compile", compile)
     return shapes
@@ -129,6 +132,103 @@ def test_blocks_of_one_kind_are_compiled_once_and_train_alike(begin: Begin, back
     assert [record["sites_seen"] for record in trial.log.of("knob")] == [4]
 
 
+class Numbered(Block):
+    """One that PyTorch compiles anew for each number, and after eight of them for none."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: Any) -> Any:
+        return x + self.branch(x) * (1 + self.number / 100)
+
+
+class Breaking(Block):
+    """One that PyTorch makes no graph of."""
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # likewise
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)
+
+
+def _of(blocks: list[nn.Module]) -> Model:
+    model = _model(1)
+    model.blocks = nn.ModuleList(blocks)
+    return model
+
+
+def _train_beside_what_is_compiled(model: nn.Module, steps: int) -> None:
+    """The script's own graphs are no evidence of the model's."""
+    with torch.no_grad():
+        torch.compile(lambda x: x.sin() * 2)(torch.ones(3))
+    _train(model, [16] * steps)
+
+
+@pytest.mark.usefixtures("backend")
+def test_blocks_that_the_compiler_gives_up_are_not_verified(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
+    trial = begin({"compile": "regional"})
+    _train_beside_what_is_compiled(_of([Breaking() for _ in range(4)]), 6)
+    trial.end()
+    assert trial.evidence("compile") == ("contradicted", "none of 4 blocks runs compiled")
+    begin({"compile": "regional"}, mode="apply", as_written={"batch_size": 16})
+    _train(_of([Breaking() for _ in range(4)]), [16] * 24)
+    assert "NOT in effect: compile (none of 4 blocks runs compiled)" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("backend")
+def test_those_of_many_blocks_that_run_compiled_are_told(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
+    trial = begin({"compile": "regional"})
+    _train(_of([Numbered(number) for number in range(12)]), [16] * 6)
+    trial.end()
+    evidence, reason = trial.evidence("compile")
+    assert evidence == "verified"
+    given_up = "and some code given up after too many compilations"
+    assert reason == f"8 graphs, 0 breaks, {given_up}; 8 of 12 blocks run compiled"
+    [report] = trial.log.of("knob")
+    assert (report["sites_seen"], report["sites_changed"]) == (12, 8)
+    begin({"compile": "regional"}, mode="apply", as_written={"batch_size": 16})
+    _train(_of([Numbered(number) for number in range(12)]), [16] * 24)
+    assert "in effect: compile (8 places)" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_model_that_the_compiler_gives_up_is_not_verified(begin: Begin) -> None:
+    trial = begin({"compile": "default"})
+    _train_beside_what_is_compiled(Breaking(), 6)
+    trial.end()
+    assert trial.evidence("compile") == ("contradicted", "the model runs without what was compiled")
+
+
+class Wrapped:
+    """What a model may give: nobody but the script knows what it holds."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
+class Hiding(nn.Module):  # type: ignore[misc]  # likewise
+    """Computes as it was compiled or not: what it gives doesn't show it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 1)
+
+    def forward(self, x: Any) -> Wrapped:
+        return Wrapped(self.linear(x))
+
+
+@pytest.mark.usefixtures("backend")
+def test_what_shows_no_gradient_is_not_verified(begin: Begin) -> None:
+    trial, model = begin({"compile": "default"}), Hiding()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(16, 8)).tensor.sum().backward()
+        optimizer.step()
+    trial.end()
+    assert trial.evidence("compile")[0] == "unverifiable"
+
+
 @pytest.mark.parametrize(("mode", "graphs"), [("regional", 1), ("dynamic", 1)])
 def test_it_is_in_effect_under_autotune_run(
     begin: Begin, backend: list[Any], capfd: pytest.CaptureFixture[str], mode: str, graphs: int
@@ -181,9 +281,10 @@ def test_a_block_that_is_checkpointed_runs_the_same_way_in_the_backward(
             return x
 
     trial = begin({"compile": "regional"})
-    _train(Blocks(), [16] * 4)
+    _train_beside_what_is_compiled(Blocks(), 4)
     trial.end()
-    assert bool(backend) is not reentrant
+    assert (len(backend) > 1) is not reentrant
+    assert trial.evidence("compile")[0] == ("contradicted" if reentrant else "verified")
 
 
 def test_a_model_that_repeats_nothing_is_not_compiled_by_blocks(begin: Begin, backend: list[Any]) -> None:
@@ -239,8 +340,8 @@ def test_a_graph_for_each_further_shape_is_not_dynamic(
 def test_blocks_that_are_compiled_leave_copies_and_checkpoints_as_they_were(backend: list[Any]) -> None:
     model = _model()
     names = list(model.state_dict())
-    run, blocks = with_compiled_blocks(torch, model)
-    assert blocks == 4
+    run, calls = with_compiled_blocks(torch, model)
+    assert calls.of == 4
     run(torch.randn(3, 8))
     assert len(backend) == 1
     assert list(model.state_dict()) == names

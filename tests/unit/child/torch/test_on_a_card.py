@@ -84,6 +84,18 @@ def test_an_allocator_that_had_to_be_cleared_is_told_of(begin: Begin, retries: i
 # CUDA graphs
 
 
+class CompiledFunction(torch.autograd.Function):  # type: ignore[misc]  # PyTorch declares it as Any
+    """What the gradient of a compiled graph goes through, by its name in PyTorch."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Any) -> Any:
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
 class Graphs:
     """``torch.compile`` as on a card: a graph's next outputs lie where its last ones lay. ``skipped``: graphs that
     can't be replayed, as the compiler counts them.
@@ -102,7 +114,7 @@ class Graphs:
         last: list[Any] = []
 
         def replay(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
+            result: Any = CompiledFunction.apply(function(*args, **kwargs))
             for earlier in last:
                 earlier.data.copy_(result.data)
             if mode == "reduce-overhead":

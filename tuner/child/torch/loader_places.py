@@ -1,0 +1,65 @@
+"""What is known of the DataLoaders made at one place of the user's code, and of what they were given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple
+
+from ..records import Value
+from ..sources import DataSource
+from .batches import Asked
+from .types import Arguments, LoaderIterator, Result
+
+LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+
+
+@dataclass
+class Loader(DataSource):
+    """What is known of the loaders made at one place of the user's code.
+
+    ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
+    were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
+    samples of a map-style dataset. ``asked``: counts those of an iterable one.
+    ``newest``: a weak reference to the newest iterator.
+    """
+
+    written: dict[str, Value | None] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    live: dict[str, Any] = field(default_factory=dict)
+    made: int = 0
+    dataset_len: int | None = None
+    map_style: bool = True
+    asked: Asked = field(default_factory=Asked)
+    newest: Callable[[], LoaderIterator | None] = lambda: None
+
+
+class Fetched(NamedTuple, Generic[Result]):
+    """A batch, its samples, the seconds that it took, and its tokens, 0 where none are counted."""
+
+    batch: Result
+    samples: int
+    wait_s: float
+    tokens: int
+
+
+def by_name(signature: inspect.Signature, given: Arguments) -> Arguments:
+    """Arguments by name; the first parameter (the loader) included under the name it has in the signature."""
+    flat = dict(given)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            flat.update(flat.pop(name, {}))
+    return flat
+
+
+def as_written(given: Arguments) -> dict[str, Value | None]:
+    """Knob → the script's own value, by the arguments of a constructor."""
+    batch_sampler = given.get("batch_sampler")
+    batch_size = given.get("batch_size", 1) if batch_sampler is None else getattr(batch_sampler, "batch_size", None)
+    return {
+        "batch_size": batch_size, "shuffle": bool(given.get("shuffle")),
+        "num_workers": int(given.get("num_workers", 0) or 0), "prefetch_factor": given.get("prefetch_factor") or 2,
+        "pin_memory": bool(given.get("pin_memory")), "persistent_workers": bool(given.get("persistent_workers")),
+    }  # fmt: skip

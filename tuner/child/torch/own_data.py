@@ -1,0 +1,81 @@
+"""Whether other workers than the script's may read its data: what they hold, and whether they stay what they are."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import suppress
+from types import MethodType
+
+from ..data_state import State, state_of, values
+from .copies import copied
+from .datasets import reference
+from .types import DataLoader
+
+CONNECTIONS = frozenset({"sqlite3", "lmdb", "h5py", "netCDF4", "tables", "psycopg", "psycopg2", "pymysql"})
+"""Packages whose objects are open databases or files, which tell no descriptor."""
+CHANGED = "its data change between epochs"
+
+
+def obstacle(loader: DataLoader) -> str:
+    """Why workers that start within an epoch, and are stopped at any moment, can't read the loader's data, or ""."""
+    # Several workers of the script's own read well what they share, or don't read well as written.
+    shares = getattr(loader, "num_workers", 0) > 1
+    for path, value, _ in values(copied(loader)):
+        if type(value).__module__.startswith("multiprocessing."):
+            return f"{path} is shared by processes: one that is stopped may keep the others waiting for it"
+        if not shares and _is_open(value):
+            return f"{path} is open: workers that start within an epoch would share the place at which it is read"
+    return ""
+
+
+def _is_open(value: object) -> bool:
+    kind = type(value)
+    if kind.__module__.partition(".")[0] in CONNECTIONS:
+        return True
+    if isinstance(value, io.IOBase):
+        with suppress(OSError, ValueError):  # it lies in memory, or is closed
+            return value.fileno() >= 0
+        return False
+    return callable(getattr(kind, "fileno", None))
+
+
+class DataWatch:
+    """Looks at the training data whenever the script begins an epoch, and when another loader is made for it."""
+
+    def __init__(self) -> None:
+        self.changed = False
+        """Whether they were others than the time before, once."""
+        self._objects: tuple[Callable[[], object], ...] = ()
+        self._state: State | None = None
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether there is anything that later looks are compared with."""
+        return self._state is not None
+
+    def look(self, loader: DataLoader) -> None:
+        """Compares the loader's data with those of the time before: the objects, and what can be reached from them."""
+        if self.changed:
+            return  # once is enough, and no look is needed any more
+        parts = [*_parts(loader.dataset), *_parts(loader.collate_fn)]
+        state = state_of(copied(loader))
+        if self._state is not None:
+            alike = len(parts) == len(self._objects)
+            same = alike and all(known() is part for known, part in zip(self._objects, parts, strict=True))
+            self.changed = not same or state != self._state
+        if self.changed:
+            self._objects, self._state = (), None
+            return
+        self._objects, self._state = tuple(_known(part) for part in parts), state
+
+
+def _parts(value: object) -> list[object]:
+    """What tells it from others: a method of an object is made anew whenever it is asked for."""
+    return [value.__self__, value.__func__] if isinstance(value, MethodType) else [value]
+
+
+def _known(value: object) -> Callable[[], object]:
+    """Keeps no data alive; but what can't be referred to weakly is a list, say, which lasts where it is the same."""
+    refer = reference(value)
+    return refer if refer() is value else lambda: value
