@@ -14,6 +14,8 @@ MOST_WORKERS = 64
 """Processes or threads that make batches, where there are fewer cores: each takes memory, and batches in a queue."""
 LARGER = (2, 4, 8, 16)
 """So many times the effective batch are tried beside it."""
+LEAST_OF_EPOCH = 0.95
+"""Of the samples of an epoch so many have to be left where whole batches alone are trained on."""
 
 
 def keeps(knowledge: Knowledge) -> bool:
@@ -37,6 +39,16 @@ def beyond(cores: int) -> Sequence[int]:
     return [number for number in numbers if number <= MOST_WORKERS]
 
 
+def workers_that_keep_up(workers: Value, wait: float) -> float:
+    """How many make batches as fast as the loop takes them, by the share of its time that it waits with these workers.
+
+    That is the seconds that a batch takes to prepare by the seconds of a step without the wait. A loop without workers
+    waits for all that its batches take; with some, that is so many times a step's time, which they share.
+    """
+    has = workers if isinstance(workers, int) and workers > 0 else 0
+    return has / (1 - wait) if has else wait / (1 - wait)
+
+
 def batch_sizes(known: Known) -> Sequence[Value]:
     """Parts of the effective batch where that is kept, else up to 16 times what the script wrote."""
     as_written = known.knowledge.as_written
@@ -56,9 +68,22 @@ def larger_batch_sizes(known: Known) -> Sequence[Value]:
     """
     knowledge = known.knowledge
     whole = _largest_kept(knowledge)
-    largest = knowledge.dataset_len or whole * max(LARGER)
     steps = samples_per_step(knowledge.as_written) // whole
-    return [whole * factor for factor in LARGER if whole * factor * steps <= largest]
+    largest = knowledge.dataset_len or whole * steps * max(LARGER)
+    sizes = [whole * factor for factor in LARGER if whole * factor * steps <= largest]
+    return [size for size in sizes if _keeps_epoch(size, knowledge)]
+
+
+def _keeps_epoch(size: int, knowledge: Knowledge) -> bool:
+    """Whether batches of that size hold nearly all that an epoch trains on, where it leaves out its last, smaller one.
+
+    It does where its batches hold fewer samples than there are (``drop_last``), or draws fewer than there are; nobody
+    knows where they hold exactly as many.
+    """
+    epoch, rows = knowledge.epoch, knowledge.dataset_len
+    if epoch is None or rows is None or epoch.samples > rows:
+        return True
+    return epoch.samples // size * size >= LEAST_OF_EPOCH * epoch.samples
 
 
 def larger_refuses(known: Known) -> str:

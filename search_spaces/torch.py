@@ -55,6 +55,7 @@ def _allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
 
 CUDA = frozenset({"cuda"})
 CPU_AND_CUDA = frozenset({"cpu", "cuda"})
+XLA = frozenset({"tpu", "xla"})
 
 SPACE = SearchSpace(
     name="torch",
@@ -65,7 +66,8 @@ SPACE = SearchSpace(
     knobs=(
         Knob(
             "num_workers", _workers, "DataLoader worker processes",
-            ordered=True, loader=True, heavier=True, value_type=int, least=0, on_cores=True,
+            ordered=True, loader=True, heavier=True, switchable=True, value_type=int, least=0, on_cores=True,
+            keeps_up=batches.workers_that_keep_up,
             tier_reason="The same samples in order, long streams in shares; left out where workers copy what changes.",
         ),
         Knob(
@@ -76,7 +78,7 @@ SPACE = SearchSpace(
         memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "number format of matrix products",
-            tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
+            tier=2, devices=CPU_AND_CUDA | XLA, switchable=True, value_type=str,
             tier_reason="Products are rounded to another format, so it is screened.",
         ),
         Knob(
@@ -97,7 +99,7 @@ SPACE = SearchSpace(
         batches.BATCH_SIZE,
         Knob(
             "prefetch_factor", lambda known: [2, 4, 8], "batches that each worker keeps ready",
-            ordered=True, loader=True, heavier=True, needs=_has_workers, value_type=int, least=1,
+            ordered=True, loader=True, heavier=True, switchable=True, needs=_has_workers, value_type=int, least=1,
             tier_reason="The same batches in the same order, made earlier; left out where a sampler learns.",
         ),
         Knob(
@@ -107,7 +109,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "pin_memory", lambda known: [True, False], "page-locked batches",
-            loader=True, devices=CUDA, value_type=bool,
+            loader=True, devices=CUDA, switchable=True, value_type=bool,
             tier_reason="The same batches, copied to other memory; what can't be pinned is passed on as it is.",
         ),
         Knob(

@@ -20,17 +20,14 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from tuner.cli.study import sampler_of
 from tuner.model import BASELINE, Config, Value
-from tuner.search.chain import Chain
 from tuner.search.history import History, Sampler
-from tuner.search.structured import StructuredSampler
-from tuner.search.tpe import TpeSampler
+from tuner.search.tpe import ASKS, neighbour
 from tuner.space.resolve import Axis, ResolvedSpace
 from tuner.storage.grid_space import configs_of
 
 BATCH = "batch_size"
-ASKS = 20
-"""So often in a row a sampler may propose what was tried; then the config is drawn at random."""
 PLATEAU = 1.05
 """DeepSpeed's tuner goes on to the next batch size while that gains so much, by its own constant of 5%."""
 EARLY_STOPPING = 5
@@ -71,7 +68,7 @@ class Ours(_Fastest):
     probes = True
 
     def __init__(self, space: ResolvedSpace, seed: int) -> None:
-        self._sampler: Sampler = Chain(StructuredSampler(), TpeSampler(seed))
+        self._sampler: Sampler = sampler_of(seed)
 
     def propose(self, history: History) -> Config | None:
         """As a study asks."""
@@ -92,15 +89,18 @@ class Random(_Fastest):
 
 
 class _Indexed(_Fastest):
-    """What proposes indices on the axes: repeats and what the grid forbids are told to it, and cost nothing."""
+    """What proposes indices on the axes. Repeats and what the grid forbids cost nothing; see ``again``."""
 
     def __init__(self, space: ResolvedSpace, seed: int) -> None:
         self._space = space
         self._random = Random(space, seed)
+        self._chance = random.Random(seed)
         self._told = 0
 
     def propose(self, history: History) -> Config | None:
-        """Tells what came of the trials since, and asks until it proposes something new."""
+        """Tells what came of the trials since, and asks until it proposes something new, ``asks`` times at most. After
+        that comes an untried neighbour of the best, on which ours falls back, too.
+        """
         for trial in history.trials[self._told :]:
             self.tell(self._space.indices_of(trial.config), history.gain(trial))
         self._told = len(history.trials)
@@ -116,7 +116,8 @@ class _Indexed(_Fastest):
             if before is None:
                 return config
             self.again(indices, history.gain(before), known=True)
-        return self._random.propose(history)
+        found = neighbour(history, self._chance)
+        return found.config if found is not None else self._random.propose(history)
 
     asks = ASKS
 
@@ -129,7 +130,11 @@ class _Indexed(_Fastest):
         raise NotImplementedError
 
     def again(self, indices: Mapping[str, int], gain: float | None, *, known: bool) -> None:
-        """It proposed what was run before (``known``), or what the grid forbids."""
+        """It proposed what was run before (``known``), or what the grid forbids.
+
+        Told to SMAC, which would ask for it for ever. Optuna's samplers draw anew, and would take a repeat for a second
+        reading.
+        """
 
 
 class Optuna(_Indexed):

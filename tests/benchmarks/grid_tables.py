@@ -13,6 +13,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 DASHES = ' stroke-dasharray="3 3" opacity="0.6"'
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _LEGEND = 360, 260, 50, 30, 60, 150
 
+REPORTED, TO_DEVELOP_ON = "Reported", "To develop on"
+"""The halves of the grids."""
+
 Games = Mapping[str, Mapping[str, Sequence[Played]]]
 """Sampler → grid → its ways through it."""
 
@@ -52,7 +55,7 @@ def document(
         " percent of the best config's in the grid: the mean over seeds and grids, in brackets the tenth percentile.",
         *notes,
     ]
-    for title, games in (("Reported", reported), ("To develop on", others)):
+    for title, games in ((REPORTED, reported), (TO_DEVELOP_ON, others)):
         names = sorted({grid for of in games.values() for grid in of})
         if not names:
             continue
@@ -62,8 +65,9 @@ def document(
     return "\n\n".join(parts) + "\n"
 
 
-def picture(games: Games) -> str:
-    """Two panels as SVG: the fraction of the optimum after so many trials, and within that share of the seconds.
+def picture(games: Games, half: str) -> str:
+    """Two panels as SVG, with the name of the ``half`` of the grids that they show: the fraction of the optimum after
+    so many trials, and within that share of the seconds.
 
     Lines are means over seeds and grids, dashes the tenth percentile.
     """
@@ -72,7 +76,7 @@ def picture(games: Games) -> str:
     by_share = [(share / 1000, f"{share / 10:.0f}%") for share in range(0, round(1000 * SHARES[-1]) + 1, 5)]
     for place, (points, label) in enumerate(((by_trials, "trials"), (by_share, "share of the grid's seconds"))):
         left = _LEFT + place * (_WIDTH + _GAP)
-        panels.append(_axes(left, points, label))
+        panels.append(_axes(left, points, label, half))
         for number, (_, of) in enumerate(games.items()):
             played = [each for played in of.values() for each in played]
             values = [
@@ -93,7 +97,7 @@ def picture(games: Games) -> str:
     return "\n".join([head, background, *panels, *legend, "</svg>"]) + "\n"
 
 
-def _axes(left: float, points: Sequence[tuple[float, str]], label: str) -> str:
+def _axes(left: float, points: Sequence[tuple[float, str]], label: str, half: str) -> str:
     lines = []
     for tick in range(0, 101, 20):
         y = _y(tick / 100)
@@ -104,7 +108,8 @@ def _axes(left: float, points: Sequence[tuple[float, str]], label: str) -> str:
         x = left + _WIDTH * number / (len(points) - 1)
         lines.append(f'<text x="{x:.1f}" y="{_TOP + _HEIGHT + 16}" text-anchor="middle">{points[number][1]}</text>')
     lines.append(f'<text x="{left + _WIDTH / 2}" y="{_TOP + _HEIGHT + 36}" text-anchor="middle">{label}</text>')
-    lines.append(f'<text x="{left}" y="{_TOP - 12}">true gain of what is recommended, of the best</text>')
+    title = f"true gain of what is recommended, of the best; {half.lower()}"
+    lines.append(f'<text x="{left}" y="{_TOP - 12}">{escape(title)}</text>')
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -20,8 +21,9 @@ from pathlib import Path
 
 from grid_samplers import PLAYERS, missing
 from grid_scores import Played, play
-from grid_tables import Games, document, picture, pooled, table
+from grid_tables import REPORTED, TO_DEVELOP_ON, Games, document, picture, pooled, table
 
+from tuner.analysis.turns import DISTURBED, FEWEST_CALM
 from tuner.errors import GridError
 from tuner.storage.grid import Grid, read_grid
 
@@ -31,6 +33,10 @@ DEVELOPMENT = frozenset({"digits", "storage", "mixed", "keras_photos"})
 """Half of those that `make grids` records: of each kind one or the other."""
 FEWEST_CONFIGS = 300
 """A grid with fewer is too small to be reported."""
+MOST_DISTURBED = 0.25
+"""With a larger share of its pairs of turns disturbed a grid says little, though single configs may."""
+MOST_ROUGH = 0.1
+"""And with a larger share of configs of which too few pairs are calm, so that all count."""
 
 Game = tuple[str, str, int]
 """A sampler, a grid's file, a seed."""
@@ -56,36 +62,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left_out = {name: missing(name) for name in names if missing(name)}
     names = [name for name in names if name not in left_out]
     notes = [f"{name} is left out: {why}." for name, why in left_out.items()]
-    small = [name for name, grid in grids.items() if len(grid.configs) < FEWEST_CONFIGS or not grid.header.complete]
-    if small:
-        notes.append(f"**Not to be reported**: {', '.join(small)} has fewer than {FEWEST_CONFIGS} configs, or not all.")
+    notes += [f"**Not to be reported**: {name} {why}." for name, grid in grids.items() if (why := unfit(grid))]
     began = time.monotonic()
     played = _all_games([(name, str(path), seed) for name in names for path in paths for seed in range(options.seeds)],
                         options.jobs)  # fmt: skip
     reported, others = _halves(played, names, paths)
-    games = reported or others
-    print("\n".join(notes))
+    games, half = (reported, REPORTED) if reported else (others, TO_DEVELOP_ON)
+    print("\n".join([*notes, half]))
     print(table(pooled(games)))
     print(f"{len(played)} games in {time.monotonic() - began:.0f} s")
     if options.out:
         out = Path(options.out)
-        command = " ".join(["python tests/benchmarks/samplers_on_grids.py", f"--seeds {options.seeds}"])
+        given = sys.argv[1:] if arguments is None else arguments
+        command = shlex.join(["python", "tests/benchmarks/samplers_on_grids.py", *given])
         described = {name: describe(grid) for name, grid in grids.items()}
         text = document(reported, others, seeds=options.seeds, command=command, grids=described, notes=notes,
                         day=time.strftime("%Y-%m-%d", time.gmtime()))  # fmt: skip
         (out / "results.md").write_text(text, encoding="utf-8")
-        (out / "results.svg").write_text(picture(games), encoding="utf-8")
+        (out / "results.svg").write_text(picture(games, half), encoding="utf-8")
     return 0
+
+
+def unfit(grid: Grid) -> str:
+    """Why a grid isn't to be reported, continuing a sentence of which it is the subject; "" where it may be."""
+    pairs, disturbed, rough = disturbances(grid)
+    measured = sum(bool(row.reading and row.reading.pairs) for row in grid.configs.values())
+    if len(grid.configs) < FEWEST_CONFIGS or not grid.header.complete:
+        return f"has fewer than {FEWEST_CONFIGS} configs, or not all"
+    if disturbed > MOST_DISTURBED * pairs:
+        return f"was recorded beside other work: {disturbed} of its {pairs} pairs of turns were disturbed"
+    if rough > MOST_ROUGH * measured:
+        of = f"{rough} of its {measured} configs"
+        return f"was recorded beside other work: {of} have fewer than {FEWEST_CALM} calm pairs"
+    return ""
+
+
+def disturbances(grid: Grid) -> tuple[int, int, int]:
+    """Its pairs of turns, those of them that others disturbed, and the configs that have too few calm ones."""
+    readings = [row.reading.pairs for row in grid.configs.values() if row.reading is not None and row.reading.pairs]
+    lost = [[max(pair[2], pair[5]) > DISTURBED for pair in pairs] for pairs in readings]
+    rough = sum(len(each) - sum(each) < FEWEST_CALM for each in lost)
+    return sum(map(len, lost)), sum(map(sum, lost)), rough
 
 
 def describe(grid: Grid) -> str:
     """What a grid is of, on one line."""
     header = grid.header
+    pairs, disturbed, rough = disturbances(grid)
     failed = sum(not row.complete for row in grid.configs.values())
     knobs = ", ".join(f"{knob.name} {len(knob.values)}" for knob in header.knobs)
     return (
         f"{header.script} ({header.framework}, {header.bottleneck or 'not probed'}) on {header.cores} cores of"
         f" {header.device_name}, {header.recorded}; {len(grid.configs) - 1} configs ({knobs}), {failed} of which failed"
+        f"; {disturbed} of {pairs} pairs of turns disturbed, fewer than {FEWEST_CALM} calm ones in {rough} configs"
     )
 
 

@@ -183,10 +183,10 @@ class Storage(worlds.World):
 
 
 def test_workers_that_wait_are_added_beyond_the_cores() -> None:
-    """As long as the loop waits for them."""
+    """As long as the loop waits for them; nine would keep up with it, so that the first trial has as many as cores."""
     world = Storage(cpu_s=1e-5)
     workers = world.workers_of(played(SAMPLERS["structured"](), 40, world, world.space))
-    assert list(dict.fromkeys(workers)) == [0, 1, 2, 4, 8, 16], "with 16 the loop waits no more"
+    assert list(dict.fromkeys(workers)) == [0, 2, 4, 8, 16], "with 16 the loop waits no more"
 
 
 def test_more_workers_than_cores_are_not_tried_where_they_would_compute(make: Callable[[], Sampler]) -> None:

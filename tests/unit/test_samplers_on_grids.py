@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import grid_samplers
 import pytest
 import samplers_on_grids
-from grid_samplers import PLAYERS, BatchDoubling, DeepSpeedOrder, Ours, Player, Random, missing
+from grid_samplers import PLAYERS, BatchDoubling, DeepSpeedOrder, Ours, Player, Random, _Indexed, missing
 from grid_scores import Played, Step, play, score, tenth
 from support import worlds
 from support.grids import made_up_grid
 
+from tuner.cli.study import sampler_of
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.objective import RATE
 from tuner.runner.grid_replay import GridReplay
+from tuner.search.additive import AdditiveSampler
+from tuner.search.chain import Chain
 from tuner.search.history import History
 from tuner.space.resolve import ResolvedSpace
-from tuner.storage.grid import Grid, write_grid
+from tuner.storage.grid import Grid, GridRow, write_grid
+from tuner.storage.grid_space import space_of
 
 PRESENT = [name for name in PLAYERS if not missing(name)]
 FEW = 6
@@ -129,14 +135,68 @@ def test_the_command_writes_a_table_and_a_picture(
     options = ["--seeds", "2", "--jobs", "1", "--samplers", "random,batch doubling", "--out", str(tmp_path)]
     assert samplers_on_grids.main([*files, *options]) == 0
     text = (tmp_path / "results.md").read_text()
-    assert "**Not to be reported**: compiled, digits" in text
+    assert "**Not to be reported**: compiled has fewer than 300 configs" in text
+    assert f"--seeds 2 --jobs 1 --samplers 'random,batch doubling' --out {tmp_path}" in text, "as it was called"
     reported, others = text.split("## To develop on")
     assert "**compiled**" in reported and "**digits**" in others and "**digits**" not in reported
     rows = [line for line in reported.splitlines() if line.startswith(("| random", "| batch doubling"))]
     assert len(rows) == 2 and all(row.count("|") == 11 for row in rows) and "(" in rows[0]
     lines = ET.parse(tmp_path / "results.svg").getroot().findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 2 * 2 * 2
+    assert "to develop on" not in (tmp_path / "results.svg").read_text()
     assert "8 games" in capsys.readouterr().out
+    assert samplers_on_grids.main([str(tmp_path / "digits.jsonl.gz"), *options]) == 0
+    assert "To develop on\n|" in capsys.readouterr().out, "no other half is there"
+    assert "to develop on" in (tmp_path / "results.svg").read_text()
+
+
+def test_what_is_judged_is_the_sampler_of_the_command(grid: Grid) -> None:
+    def shipped(space: ResolvedSpace, seed: int) -> Player:
+        player = Ours(space, seed)
+        player._sampler = sampler_of(seed)
+        return player
+
+    for seed in range(2):
+        assert ran(grid, shipped, seed, 25) == ran(grid, Ours, seed, 25)
+    kinds = [type(each) for each in cast(Chain, Ours(space_of(grid), 0)._sampler)._samplers]
+    assert kinds == [type(each) for each in cast(Chain, sampler_of(0))._samplers]
+    assert AdditiveSampler in kinds
+
+
+def disturbed(grid: Grid, configs: int, pairs: int) -> Grid:
+    """The grid, with so many pairs of so many of its rows disturbed."""
+
+    def row(number: int, found: GridRow) -> GridRow:
+        if found.reading is None or not found.reading.pairs or number >= configs:
+            return found
+        read = tuple((*p[:2], 0.3, *p[3:]) if k < pairs else p for k, p in enumerate(found.reading.pairs))
+        return replace(found, reading=replace(found.reading, pairs=read))
+
+    return replace(grid, rows=tuple(row(number, found) for number, found in enumerate(grid.rows)))
+
+
+def test_a_grid_that_was_recorded_beside_other_work_is_not_to_be_reported(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samplers_on_grids, "FEWEST_CONFIGS", 10)
+    unfit, describe = samplers_on_grids.unfit, samplers_on_grids.describe
+    assert unfit(grid) == "" and "; 0 of " in describe(grid)
+    assert unfit(disturbed(grid, len(grid.rows), 1)) == "", "five calm pairs are left of each"
+    assert "pairs of turns were disturbed" in unfit(disturbed(grid, len(grid.rows), 6))
+    few = disturbed(grid, len(grid.rows) // 5, 3)
+    assert "have fewer than 4 calm pairs" in unfit(few) and "calm ones in 0 configs" not in describe(few)
+
+
+def test_what_has_nothing_new_to_propose_falls_back_on_a_neighbour_of_the_best_as_ours_does(grid: Grid) -> None:
+    class Stuck(_Indexed):
+        def ask(self) -> dict[str, int]:
+            return {axis.knob.name: axis.as_written for axis in self._space.axes}
+
+        def tell(self, indices: object, gain: float | None) -> None:
+            pass
+
+    (trial,), _ = ran(grid, Stuck, 0, 1)
+    assert len(trial.config) == 1
 
 
 def test_what_cannot_be_compared_is_said(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tuner.analysis.gain import WORTH_HAVING
 from tuner.formatting import config_text, value_text
 from tuner.model import Config, Phase, same_value
 from tuner.search.candidates import candidates
@@ -19,6 +20,7 @@ from tuner.search.ceilings import ceilings
 from tuner.search.feasibility import UNLIKELY, Feasibility
 from tuner.search.gain_model import GainModel, expected_excess
 from tuner.search.history import History, Proposal
+from tuner.search.leaner import Leaner
 from tuner.search.seconds import TrialSeconds
 from tuner.search.tried import Floats, Indices
 
@@ -41,11 +43,16 @@ class AdditiveSampler:
         self._draws = draws
 
     def propose(self, history: History) -> Proposal | None:
-        """The candidate with the largest expected gain per second, and what that gain is; None where none is left."""
+        """The candidate with the largest expected gain per second, and what that gain is; None where none is left.
+
+        Where no gain worth having is expected any more, the best config without knobs that bring it nothing, first.
+        """
         if not history.space.axes or not len(history.tried):
             return None
         search = _Search(history, np.random.default_rng(_seed(self._seed, len(history.trials))), self._draws)
-        return search.proposal()
+        found = search.proposal()
+        is_over = found is None or (found.expected is not None and found.expected < WORTH_HAVING)
+        return (search.without_idle_knobs() or found) if is_over else found
 
 
 class _Search:
@@ -82,6 +89,16 @@ class _Search:
                 return found
         return self._pick(twins) if twins else None
 
+    def without_idle_knobs(self) -> Proposal | None:
+        """The best config without knobs that bring it nothing, where it has any and that has no trial."""
+        best = self._history.best
+        if best is None or best.phase is Phase.BASELINE:
+            return None
+        lean = Leaner(self._history, self._model).of(best.config)
+        if lean == best.config or self._history.find(lean) is not None:
+            return None
+        return Proposal(lean, f"trial {best.number} without what seems to bring it nothing")
+
     def _pick(self, shortlist: Mapping[Config, Sequence[int]]) -> Proposal | None:
         """The one of these that isn't ruled out and whose gain is worth most per second."""
         configs, rows = list(shortlist), np.array(list(shortlist.values()), dtype=np.int64)
@@ -103,7 +120,7 @@ class _Search:
         """The logarithm of the most that each could gain; waits bound rates only."""
         if not self._history.objective.is_rate:
             return np.full(len(indices), np.inf)
-        return ceilings(indices, self._history.tried, self._history.space.axes)
+        return ceilings(indices, self._history.tried, self._history.space.axes, on_host=self._history.on_host)
 
     def _first_allowed(self, configs: Sequence[Config], order: Indices) -> int | None:
         return next((int(place) for place in order if not self._history.is_ruled_out(configs[place])), None)

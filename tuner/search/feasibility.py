@@ -27,13 +27,13 @@ class Feasibility:
         self._axes = history.space.axes
         self._worked = [np.zeros(len(axis.values)) for axis in self._axes]
         self._failed = [np.zeros(len(axis.values)) for axis in self._axes]
-        for row in history.tried.indices:
-            for place, index in enumerate(row):
-                self._worked[place][index] += 1
-        measured = {trial.number for trial in history.tried.trials}
-        for trial in history.trials:
-            indices = history.indices_of(trial)
-            if trial.number not in measured and indices is not None:
+        placed = [(trial, history.indices_of(trial)) for trial in history.trials]
+        rows = [(trial, indices, history.gain(trial) is not None) for trial, indices in placed if indices is not None]
+        for _, indices, worked in rows:
+            for place, index in enumerate(indices):
+                self._worked[place][index] += worked
+        for trial, indices, worked in rows:
+            if not worked:
                 reason = trial.outcome.reason if trial.outcome is not None else ""
                 self._blame(indices, of_memory=reason in OUT_OF_MEMORY)
 

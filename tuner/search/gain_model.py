@@ -76,6 +76,17 @@ class GainModel:
         known = np.einsum("ij,ij->i", cross @ self._inverse, cross)
         return self._origin + cross @ self._weights, np.sqrt(np.maximum(prior - known, 1e-12))
 
+    def difference(self, pair: Indices) -> tuple[float, float]:
+        """By how much the logarithm of the first one's gain is above that of the second (two rows), and the standard
+        deviation of that.
+        """
+        features = self._features_of(pair)
+        cross = self._covariance(features, self._features, self._choice)
+        apart = cross[0] - cross[1]
+        prior = self._covariance(features, features, self._choice)
+        variance = prior[0, 0] + prior[1, 1] - 2 * prior[0, 1] - apart @ self._inverse @ apart
+        return float(apart @ self._weights), math.sqrt(max(float(variance), 1e-12))
+
     def draw(self, configs: Indices, count: int, chance: np.random.Generator) -> Floats:
         """So many joint draws (rows) of the logarithms of the configs' gains (columns)."""
         features = self._features_of(configs)

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Protocol
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
+from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
+from tuner.devices.present import host_of
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
 from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of
@@ -67,7 +69,10 @@ class History:
         self._memory = memory
         self.objective = objective
         every_trial = tuple(trials)
-        self.bottleneck: Bottleneck | None = bottleneck_of(every_trial)
+        host = _host(space)
+        self.on_host = host is not None and not host.feeds
+        """Whether the cores that fetch the data compute as well."""
+        self.bottleneck: Bottleneck | None = bottleneck_of(every_trial, host)
         self._track = BaselineTrack(every_trial, objective)
         finished = [t for t in every_trial if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
         self._all = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
@@ -82,6 +87,7 @@ class History:
         ]
         self.ranking: Ranking = ranking_of(every_trial)
         self._leaves_out = may_leave_out(every_trial, space.cores)
+        self._loaders = [axis.knob.name for axis in space.axes if axis.knob.loader]
         self.axes: tuple[Axis, ...] = tuple(a for a in space.axes if a.knob.name not in self.without_effect)
 
     @cached_property
@@ -150,13 +156,13 @@ class History:
 
     def is_outranked(self, config: Config, other: Config) -> bool:
         """Whether a rotation ranks the config clearly below the other one, and may leave it out for that."""
-        return self._leaves_out and is_outranked(config, other, self.ranking)
+        return self._leaves_out and is_outranked(config, other, self.ranking, self._loaders)
 
     def _lost(self, config: Config) -> bool:
         start = self.find(Config())
         measured = start.measurement if start is not None else None
         wait = (measured.data_wait_share or 0.0) if measured is not None else 0.0
-        return self._leaves_out and loses(self.turned(config), self.ranking, wait)
+        return self._leaves_out and loses(self.turned(config), self.ranking, wait, self._loaders)
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
         """The config's peak memory in bytes, None where too little is known."""
@@ -232,6 +238,10 @@ class History:
 
     def _derived(self, complete: Mapping[str, Value]) -> Iterable[str]:
         return self.space.space.derive(complete, self.space.knowledge)
+
+
+def _host(space: ResolvedSpace) -> Host | None:
+    return host_of(space.device, space.cores, space.spare_cores) if space.device is not None else None
 
 
 def _teaches(outcome: Outcome | None) -> bool:

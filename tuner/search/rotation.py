@@ -9,21 +9,29 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from tuner.analysis.bottleneck import INPUT_SHARE, bottleneck_of
 from tuner.analysis.rotation import ENDED, TOO_FEW
-from tuner.model import Config, Measurement, OutcomeKind, Phase, Rotated, Trial, Value, same_value
-from tuner.space.resolve import ResolvedSpace
+from tuner.model import Config, Measurement, OutcomeKind, Phase, Rotated, Trial, Value, baseline_of, same_value
+from tuner.search.waiting import WAITING, costly_wait
+from tuner.space.resolve import Axis, ResolvedSpace
 
 FEWEST = 3
 """With fewer configs than that a trial of each tells as much in the same time."""
 MOST = 12
 """Of a rotation: more would have too few turns each."""
+MOST_NUMBERS = 4
+"""Of numbers of workers: the largest one, and those below it by about half each."""
+LONGEST_STEP_S = 0.25
+"""Steps of the script as written that take longer make turns too long in which a loader shows what it can keep up."""
 MOST_COMBINED = 6
 MOST_RUNS = 3
 """The values one by one, what helped in combinations, and one of the two again after an error in it."""
 MOST_BIAS = 1.2
 """By so much a ratio of a rotation may be off from that of fresh processes, either way."""
+MOST_LOADER_BIAS = 1.5
+"""So where a loader is among the knobs: of these nobody has measured on a quiet machine how far they are off."""
 LOSES = 0.97
 """A config whose ratio is sure to be below that, by the rotation, and by the bias besides, loses."""
 LOSES_IN_COMPANY = 0.75
@@ -60,7 +68,7 @@ def next_rotation(space: ResolvedSpace, trials: Iterable[Trial]) -> tuple[Config
     trials = list(trials)
     outcomes = [t.outcome for t in trials if t.phase is Phase.ROTATION and t.outcome is not None]
     runs = [outcome.rotation for outcome in outcomes]
-    singles = _singles(space)
+    singles = _singles(space, trials)
     if len(singles) < FEWEST or space.pinned or len(runs) >= MOST_RUNS:
         return ()
     if any(outcome.kind is OutcomeKind.UNFINISHED for outcome in outcomes):
@@ -77,6 +85,15 @@ def next_rotation(space: ResolvedSpace, trials: Iterable[Trial]) -> tuple[Config
         first = sum(map(_broke, runs)) == 1
         return tuple(left) if first and len(left) > 1 else ()
     return () if combined or len(combinations) < 2 else tuple(combinations)
+
+
+def loads(space: ResolvedSpace, configs: Iterable[Config]) -> bool:
+    """Whether any of the configs takes a loader of its own."""
+    return any(not _loader_knobs(space).isdisjoint(config) for config in configs)
+
+
+def _loader_knobs(space: ResolvedSpace) -> frozenset[str]:
+    return frozenset(axis.knob.name for axis in space.axes if axis.knob.loader)
 
 
 def may_leave_out(trials: Iterable[Trial], cores: int) -> bool:
@@ -102,27 +119,33 @@ def _has_even_stretches(as_written: Measurement) -> bool:
     return statistics.stdev(rates) <= MOST_UNEVEN * statistics.fmean(rates)
 
 
-def loses(config: Mapping[str, Value], ranking: Ranking, wait: float = 0.0) -> bool:
+def loses(
+    config: Mapping[str, Value], ranking: Ranking, wait: float = 0.0, loaders: Collection[str] = ()
+) -> bool:
     """Whether a rotation showed that the config clearly loses, or a value of it by itself loses by far.
 
     ``wait`` is the share of its time in which the script as written waits for its data: computing that takes longer
     costs nothing as long as it lies within that. A value isn't judged by itself beside others that no rotation turned:
-    what costs in small batches may gain in large ones, and fewer threads leave cores to loader workers.
+    what costs in small batches may gain in large ones, and fewer threads leave cores to loader workers. So it isn't
+    where the config turns knobs of the loader (``loaders``) and others: one of them may pay for what another costs.
     """
     whole, hidden = Config(config), 1 - wait
     if whole in ranking:
-        return _is_below(ranking[whole], LOSES * hidden)
+        return _is_below(ranking[whole], LOSES * hidden, loaders)
     turned = {knob for ranked in ranking for knob in ranked}
-    if not turned.issuperset(config):
+    feeding = {knob for knob in config if knob in loaders}
+    if not turned.issuperset(config) or (feeding and len(feeding) < len(config)):
         return False
     parts = (Config({knob: value}) for knob, value in config.items())
-    return any(_is_below(ranking[part], LOSES_IN_COMPANY * hidden) for part in parts if part in ranking)
+    return any(_is_below(ranking[part], LOSES_IN_COMPANY * hidden, loaders) for part in parts if part in ranking)
 
 
-def is_outranked(config: Config, other: Config, ranking: Ranking) -> bool:
+def is_outranked(config: Config, other: Config, ranking: Ranking, loaders: Collection[str] = ()) -> bool:
     """Whether a rotation ranks the config clearly below the other one."""
     best = ranking[other].gain if other in ranking else None
-    return best is not None and config in ranking and _is_below(ranking[config], best.low)
+    beside = [knob for knob in other if knob in loaders]
+    loaders = [*loaders, *config] if beside else loaders  # the other one's ratio is as doubtful
+    return best is not None and config in ranking and _is_below(ranking[config], best.low, loaders)
 
 
 def worth_a_trial(ranking: Ranking, least: float, most: int) -> list[Config]:
@@ -135,8 +158,9 @@ def worth_a_trial(ranking: Ranking, least: float, most: int) -> list[Config]:
     return [config for config in fit if _ratio(ranking[config]) > least][:most]
 
 
-def _is_below(rotated: Rotated, bound: float) -> bool:
-    return rotated.gain is not None and rotated.gain.high < bound and rotated.gain.ratio < bound / MOST_BIAS
+def _is_below(rotated: Rotated, bound: float, loaders: Collection[str]) -> bool:
+    bias = MOST_LOADER_BIAS if any(knob in loaders for knob in rotated.config) else MOST_BIAS
+    return rotated.gain is not None and rotated.gain.high < bound and rotated.gain.ratio < bound / bias
 
 
 def _ratio(rotated: Rotated) -> float:
@@ -147,23 +171,50 @@ def _broke(run: Sequence[Rotated]) -> bool:
     return any(each.fault == ENDED for each in run)
 
 
-def _singles(space: ResolvedSpace) -> list[Config]:
-    """Each value that can be switched to, by itself: not of knobs that something of the script's own sets."""
-    known = space.knowledge
-    set_otherwise = {*known.options, *known.placeholders, *known.suggested}
+def _singles(space: ResolvedSpace, trials: Sequence[Trial]) -> list[Config]:
+    """Each value that can be switched to, by itself: not of knobs that something of the script's own sets.
+
+    An option of its own for its loader makes no difference: configs get loaders beside the one that it made.
+    """
+    known, feeds = space.knowledge, _feeds(trials)
+    set_otherwise = {*known.placeholders, *known.suggested}
     configs = [
         space.canonical({axis.knob.name: value})
-        for axis in space.axes if axis.knob.switchable and axis.knob.name not in set_otherwise
-        for place, value in enumerate(axis.values) if place != axis.as_written
+        for axis in space.axes
+        if axis.knob.switchable and axis.knob.name not in set_otherwise
+        and (feeds if axis.knob.loader else axis.knob.name not in known.options)
+        for value in _values(axis, space.cores)
     ]  # fmt: skip
     return [config for config in dict.fromkeys(configs) if len(config) == 1 and space.allows(config)]
+
+
+def _feeds(trials: Sequence[Trial]) -> bool:
+    """Whether another loader may bring anything to the script as written, and shows in turns that aren't too long."""
+    baseline, bottleneck = baseline_of(trials), bottleneck_of(trials)
+    measured = baseline.measurement if baseline is not None else None
+    if baseline is None or measured is None or measured.steps_per_s * LONGEST_STEP_S < 1:
+        return False
+    saved = bottleneck.saved_share if bottleneck is not None else 0.0
+    return costly_wait(baseline, bottleneck) >= WAITING or saved >= INPUT_SHARE
+
+
+def _values(axis: Axis, cores: int) -> list[Value]:
+    """Those worth a turn: of numbers of workers only a few, none above the cores."""
+    values = [value for place, value in enumerate(axis.values) if place != axis.as_written]
+    if not axis.knob.waits_at_times:
+        return values
+    chosen: list[int] = []
+    for number in sorted((v for v in values if type(v) is int and v <= cores), reverse=True):
+        if len(chosen) < MOST_NUMBERS and (not chosen or number <= 0.7 * chosen[-1]):
+            chosen.append(number)
+    return list(chosen[::-1])
 
 
 def _combinations(space: ResolvedSpace, ranking: Ranking) -> list[Config]:
     """Values of several knobs that did no clear harm alone, those first whose gains multiply to most."""
     alone: dict[str, dict[Value, float]] = {}
     for config, rotated in ranking.items():
-        if len(config) == 1 and not _is_below(rotated, NOT_WORSE):
+        if len(config) == 1 and not _is_below(rotated, NOT_WORSE, _loader_knobs(space)):
             ((knob, value),) = config.items()
             alone.setdefault(knob, {})[value] = _ratio(rotated)
     choices = [[None, *((knob, value) for value in list(values)[:2])] for knob, values in alone.items()]

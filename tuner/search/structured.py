@@ -10,8 +10,9 @@ since each later trial pays for them again.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
@@ -19,7 +20,8 @@ from tuner.formatting import config_text
 from tuner.model import BASELINE, Config, Trial, Value
 from tuner.search.history import History, Proposal
 from tuner.search.rotation import worth_a_trial
-from tuner.search.waiting import STARVED, WAITING, costly_wait, sees_wait, whole_wait
+from tuner.search.tried import gain_noise, noise_of
+from tuner.search.waiting import STARVED, WAITING, costly_wait, sees_wait, wait_noise, whole_wait
 from tuner.space.resolve import Axis
 
 TRIED_FIRST = 3
@@ -30,6 +32,10 @@ MOVED_UP = 0.1
 """A loop that waits by so much more of its time than when a loader knob was left has its loader looked at again."""
 MOVED_DOWN = 0.3
 """One that waits by so much less than when a compute knob was tried shows what that knob brings, and did not then."""
+SURE_UNSEEN = 1.64
+"""A config becomes the incumbent only where the logarithm of its gain exceeds the standard deviation with which it was
+read; so many of these of all readings where the wait hides the gain, and nothing but two readings of it tells of it.
+"""
 MOST_VISITS = 4
 """Of one knob: noise may move the bottleneck to and fro for ever."""
 
@@ -82,7 +88,7 @@ class _Walk:
                 continue
             tried.append(config)
             own, other = history.gain(trial), history.gain(self._incumbent)
-            if own is not None and other is not None and own / other > WORTH_HAVING:
+            if own is not None and other is not None and _is_sure(own / other, noise_of(trial.measurement)):
                 self._incumbent = trial
 
     def _fails(self, config: Config) -> bool:
@@ -156,27 +162,64 @@ class _Walk:
             yield from self._attempt(axis, value, why)
 
     def _climb(self, axis: Axis, why: str) -> Iterator[Proposal]:
-        """Up from the incumbent's value while that doesn't lose; down where up brought nothing."""
-        start = axis.values.index(self._complete()[axis.knob.name])
+        """Up from the incumbent's value while that doesn't lose; down where up brought nothing.
+
+        Workers begin with as many as would keep up with the loop, and go up and down from there; where that brought
+        nothing, as others do.
+        """
+        start = axis.values.index(self._value(axis))
         before = self._incumbent
-        hopeless = axis.knob.name == BATCH and self._is_overhead_bound()
-        for values in (axis.values[start + 1 :], () if hopeless else axis.values[:start][::-1]):
-            reference = self._incumbent
-            losses = 0
-            for value in values:
-                yield from self._attempt(axis, value, why)
-                trial = self._history.find(self._with(axis, value))
-                if trial is None:
-                    break
-                if self._gain(axis, trial, reference) >= CLIMB_ON:
-                    reference = trial
-                    continue
-                losses += 1
-                # One worker may cost more than it brings, and two pay for both.
-                if losses > axis.knob.loader:
-                    break
+        enough = self._enough(axis, start)
+        if enough is not None:
+            place, wanted = enough
+            up = f"{why}; {wanted} would keep up with it"
+            yield from self._follow(axis, axis.values[place:], up, patient=True)
+            if self._value(axis) == axis.values[place]:
+                yield from self._follow(axis, axis.values[start + 1 : place][::-1], why, patient=False)
             if self._incumbent is not before:
                 return
+        hopeless = axis.knob.name == BATCH and self._is_overhead_bound()
+        for values in (axis.values[start + 1 :], () if hopeless else axis.values[:start][::-1]):
+            yield from self._follow(axis, values, why, patient=axis.knob.loader)
+            if self._incumbent is not before:
+                return
+
+    def _enough(self, axis: Axis, start: int) -> tuple[int, int] | None:
+        """The place of the fewest workers that would keep up with the loop, and how many that would be.
+
+        None where the next ones will do, or nothing shows the wait.
+        """
+        wait = self._wait
+        if axis.knob.keeps_up is None or not sees_wait(self._incumbent) or wait < WAITING:
+            return None
+        wanted = math.ceil(round(axis.knob.keeps_up(axis.values[start], wait), 6))
+        within = [place for place, value in enumerate(axis.values) if place > start and self._is_within(value)]
+        reached = [place for place in within if float(axis.values[place]) >= wanted] or within[-1:]
+        return (reached[0], wanted) if reached and reached[0] > start + 1 else None
+
+    def _is_within(self, value: Value) -> bool:
+        """Whether these are no more workers than cores: more are of use only once as many were seen to wait."""
+        return isinstance(value, (int, float)) and value <= self._history.space.cores
+
+    def _follow(self, axis: Axis, values: Sequence[Value], why: str, *, patient: bool) -> Iterator[Proposal]:
+        """Values in a row while they don't lose; ``patient``: also beyond one that does."""
+        reference = self._incumbent
+        losses = 0
+        for value in values:
+            yield from self._attempt(axis, value, why)
+            trial = self._history.find(self._with(axis, value))
+            if trial is None:
+                break
+            if self._judged(axis, trial, reference)[0] >= CLIMB_ON:
+                reference = trial
+                continue
+            losses += 1
+            # One worker may cost more than it brings, and two pay for both.
+            if losses > patient:
+                break
+
+    def _value(self, axis: Axis) -> Value:
+        return self._complete()[axis.knob.name]
 
     def _attempt(self, axis: Axis, value: Value, why: str) -> Iterator[Proposal]:
         """One value of a knob on top of the incumbent, which it replaces where it is better."""
@@ -189,24 +232,26 @@ class _Walk:
             if not history.twins.are_twins(config, self._incumbent.config):
                 yield Proposal(config, why)
             return
-        if self._gain(axis, trial, self._incumbent) > WORTH_HAVING:
+        if _is_sure(*self._judged(axis, trial, self._incumbent)):
             self._incumbent = trial
 
     def _with(self, axis: Axis, value: Value) -> Config:
         turned = {**self._history.turned(self._incumbent.config), axis.knob.name: value}
         return self._history.space.canonical(turned)
 
-    def _gain(self, axis: Axis, trial: Trial, reference: Trial) -> float:
-        """The ratio by which the knob is judged; 0 for a trial without a figure."""
+    def _judged(self, axis: Axis, trial: Trial, reference: Trial) -> tuple[float, float]:
+        """The ratio by which the knob is judged, 0 without a figure, and how large its logarithm may be by accident."""
         own, other = self._history.gain(trial), self._history.gain(reference)
         if own is None or other is None:
-            return 0.0
+            return 0.0, 0.0
         whole = own / other
         by_whole = axis.knob.loader or axis.knob.own or not self._history.objective.maximize
-        if by_whole or whole_wait(reference) < WAITING or not sees_wait(trial):
-            return whole
+        if by_whole or whole_wait(reference) < WAITING or not sees_wait(trial) or whole <= CLIMB_ON:
+            return whole, noise_of(trial.measurement)
         # What computing gains is hidden behind the wait for now; it must not cost anything in return.
-        return whole * (1 - whole_wait(reference)) / (1 - whole_wait(trial)) if whole > CLIMB_ON else whole
+        without_wait = whole * (1 - whole_wait(reference)) / (1 - whole_wait(trial))
+        noise = math.hypot(gain_noise(trial, reference), wait_noise(trial), wait_noise(reference))
+        return without_wait, SURE_UNSEEN * noise
 
     def _complete(self) -> dict[str, Value]:
         return self._history.space.complete(self._incumbent.config)
@@ -234,3 +279,8 @@ class _Walk:
         loader = {axis.knob.name for axis in self._history.axes if axis.knob.loader}
         turned = self._history.turned(self._incumbent.config)
         return Config({name: value for name, value in turned.items() if name in loader})
+
+
+def _is_sure(ratio: float, accident: float) -> bool:
+    """Whether a gain is worth having, and its logarithm larger than what may be an accident of the readings."""
+    return ratio > WORTH_HAVING and math.log(ratio) > accident

@@ -49,7 +49,7 @@ class TpeSampler:
             if _is_new(config, history):
                 return Proposal(config, "what the trials so far suggest")
             study.tell(asked, state=TrialState.FAIL)  # ignored by TPE: it learns nothing from a repeat
-        return _neighbour(history, random.Random(seed))
+        return neighbour(history, random.Random(seed))
 
 
 def _optuna_trial(trial: Trial, history: History, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
@@ -77,7 +77,7 @@ def _config_of(params: Mapping[str, Any], history: History) -> Config:
     return history.space.config_of(indices)
 
 
-def _neighbour(history: History, chance: random.Random) -> Proposal | None:
+def neighbour(history: History, chance: random.Random) -> Proposal | None:
     """An untried config one step from the best trial, then from any other one."""
     trials = sorted((t for t in history.trials if history.gain(t) is not None), key=lambda t: t is not history.best)
     for trial in trials:

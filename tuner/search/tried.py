@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.analysis.bottleneck import Bottleneck
-from tuner.model import Measurement, Trial
+from tuner.model import Measurement, Phase, Trial
 from tuner.search.waiting import costly_wait, sees_wait
 from tuner.space.resolve import ResolvedSpace
 
@@ -46,11 +46,13 @@ def tried(
     gain_of: Callable[[Trial], float | None],
     bottleneck: Bottleneck | None,
 ) -> Tried:
-    """The table of those trials that have a gain and lie on the axes; others say nothing here."""
+    """The table of those trials that have a gain and lie on the axes; others say nothing here. Neither do those of
+    which too little was read to bound a gain: they are given one of exactly 1.
+    """
     rows: list[tuple[Trial, Sequence[int], float]] = []
     for trial in trials:
         own, indices = gain_of(trial), indices_of(trial)
-        if own is not None and indices is not None:
+        if own is not None and indices is not None and _is_bounded(trial.measurement):
             rows.append((trial, indices, math.log(own)))
     return Tried(
         tuple(trial for trial, _, _ in rows),
@@ -59,6 +61,11 @@ def tried(
         np.array([noise_of(trial.measurement) for trial, _, _ in rows], dtype=np.float64),
         np.array([costly_wait(t, bottleneck) if sees_wait(t) else math.nan for t, _, _ in rows], dtype=np.float64),
     )
+
+
+def _is_bounded(measurement: Measurement | None) -> bool:
+    reference = measurement.reference if measurement is not None else None
+    return reference is None or 0 < reference.gain.low <= reference.gain.high < math.inf
 
 
 def noise_of(measurement: Measurement | None) -> float:
@@ -70,3 +77,17 @@ def noise_of(measurement: Measurement | None) -> float:
     if not 0 < low <= high < math.inf:
         return UNKNOWN_NOISE
     return max(LEAST_NOISE, math.log(high / low) / (2 * 1.96))
+
+
+def gain_noise(trial: Trial, other: Trial) -> float:
+    """The standard deviation of the logarithm of the ratio of two trials' gains.
+
+    What took turns with the script as written is held against that as it was then: the baseline's own run adds none.
+    """
+    noises = [noise_of(each.measurement) for each in (trial, other)]
+    by_turns = any(each.measurement is not None and each.measurement.reference is not None for each in (trial, other))
+    kept = [
+        noise for noise, each in zip(noises, (trial, other), strict=True)
+        if not (by_turns and each.phase is Phase.BASELINE)
+    ]  # fmt: skip
+    return math.hypot(*kept)

@@ -13,8 +13,8 @@ import numpy as np
 
 from tuner.analysis.bottleneck import INPUT_SHARE
 from tuner.analysis.tiers import Tiers
-from tuner.model import Config, Value
-from tuner.search.rotation import Ranking
+from tuner.model import Config, Ratio, Value, same_value
+from tuner.search.rotation import MOST_BIAS, Ranking
 from tuner.search.tried import Tried
 from tuner.space.resolve import ResolvedSpace
 
@@ -22,6 +22,8 @@ ALIKE = 0.02
 """Logarithms of gains that differ by no more are alike."""
 TOO_ROUGH = 0.06
 """Two gains whose difference is less certain than this standard deviation say nothing of what makes none."""
+SURE = 1.64
+"""Two rough gains differ where they do by so many standard deviations."""
 _Change = tuple[str, frozenset[int], bool]
 
 
@@ -29,12 +31,17 @@ class Twins:
     """What the trials say of which values act alike.
 
     A change of one knob's value makes no difference where two trials that differ in nothing else are alike, and none
-    that waits for its data as they do, or computes as they do, says otherwise.
+    that waits for its data as they do, or computes as they do, says otherwise. A rotation, whose ratios are rough, says
+    it of one value more or less only, and only where it knows both well. Configs whose own trials differ are none.
     """
 
     def __init__(self, space: ResolvedSpace, tried: Tried, ranking: Ranking) -> None:
         self._space = space
         self._ranking = ranking
+        self._own = {
+            trial.config: (float(gain), float(noise))
+            for trial, gain, noise in zip(tried.trials, tried.gains, tried.noise, strict=True)
+        }
         self._names = [axis.knob.name for axis in space.axes]
         waits = tried.waits >= INPUT_SHARE
         self._waits = {trial.config: bool(wait) for trial, wait in zip(tried.trials, waits, strict=True)}
@@ -45,9 +52,10 @@ class Twins:
         one, two = self._space.canonical(config), self._space.canonical(other)
         if one == two:
             return True
-        if one in self._ranking and two in self._ranking:
-            gains = self._ranking[one].gain, self._ranking[two].gain
-            return gains[0] is not None and gains[1] is not None and _are_alike(gains[0].ratio, gains[1].ratio)
+        if self._differ(one, two):
+            return False
+        if one in self._ranking and two in self._ranking and self._is_one_change(one, two):
+            return _are_alike_by_rotation(self._ranking[one].gain, self._ranking[two].gain)
         try:
             ours, theirs = self._space.indices_of(one), self._space.indices_of(two)
         except ValueError:
@@ -55,6 +63,19 @@ class Twins:
         waits = self._waits.get(two, self._waits.get(one))
         changes = [(name, frozenset({ours[name], theirs[name]})) for name in self._names if ours[name] != theirs[name]]
         return waits is not None and all((*change, waits) in self._idle for change in changes)
+
+    def _differ(self, one: Config, other: Config) -> bool:
+        """Whether both have a trial, and these differ by more than they are rough."""
+        if one not in self._own or other not in self._own:
+            return False
+        (own, noise), (others, other_noise) = self._own[one], self._own[other]
+        rough = math.hypot(noise, other_noise)
+        return abs(own - others) > (ALIKE if rough <= TOO_ROUGH else SURE * rough)
+
+    def _is_one_change(self, one: Config, other: Config) -> bool:
+        """Whether one of them is the other with a value of one more knob."""
+        fewer, more = sorted((dict(one), dict(other)), key=len)
+        return len(more) == len(fewer) + 1 and all(same_value(more.get(knob), value) for knob, value in fewer.items())
 
     def _without_difference(self, tried: Tried) -> frozenset[_Change]:
         """Knob, the places of two of its values, and whether the loop waits: changes that were seen to do nothing."""
@@ -77,5 +98,9 @@ def tells_no_more(config: Config, better: Iterable[Config], twins: Twins, tiers:
     return any(tiers.of(one) <= own and twins.are_twins(config, one) for one in better)
 
 
-def _are_alike(one: float, other: float) -> bool:
-    return one > 0 and other > 0 and abs(math.log(one / other)) <= ALIKE
+def _are_alike_by_rotation(one: Ratio | None, other: Ratio | None) -> bool:
+    """Whether two ratios are, each known to what a rotation may be off by in any case."""
+    if one is None or other is None:
+        return False
+    is_known = all(each.low > 0 and each.high / each.low < MOST_BIAS**2 * 1.01 for each in (one, other))
+    return is_known and abs(math.log(one.ratio / other.ratio)) <= ALIKE

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from tuner.analysis.bottleneck import Bottleneck
+from tuner.analysis.stats import rate_interval
 from tuner.model import Measurement, Trial
 
 WAITING = 0.06
@@ -11,6 +14,11 @@ STARVED = 0.9
 """A loop that waits so large a share of its time for its data shows nothing of what computing gains."""
 _MOST = 0.99
 """No wait is taken to be longer: a rate is divided by what is left."""
+
+LEAST_WAIT_NOISE = 0.01
+"""No share of its time that a loop waits has a smaller standard deviation, however even its blocks: runs differ."""
+_UNKNOWN_WAIT_NOISE = 0.1
+"""That of one of which too few blocks tell, or some that hardly waited."""
 
 
 def sees_wait(trial: Trial) -> bool:
@@ -23,6 +31,20 @@ def whole_wait(trial: Trial) -> float:
     """The share of its time in [0, 0.99] that the trial's loop waits for its data; 0 where nothing shows it."""
     measurement = _measured(trial)
     return min(_MOST, measurement.data_wait_share or 0.0) if measurement is not None else 0.0
+
+
+def wait_noise(trial: Trial) -> float:
+    """The standard deviation of the logarithm of the share of its time in which the trial's loop doesn't wait, by its
+    blocks: what a rate without the wait is off by beyond the rate itself.
+    """
+    measurement = _measured(trial)
+    blocks = measurement.blocks if measurement is not None else ()
+    found = rate_interval([max(0.0, b.wait_s) for b in blocks], [b.seconds for b in blocks]) if blocks else None
+    if found is None or math.isinf(found.high):
+        deviation = _UNKNOWN_WAIT_NOISE if any(block.wait_s for block in blocks) else LEAST_WAIT_NOISE
+    else:
+        deviation = (found.high - found.low) / (2 * 1.96)
+    return max(LEAST_WAIT_NOISE, deviation) / (1 - whole_wait(trial))
 
 
 def costly_wait(trial: Trial, bottleneck: Bottleneck | None) -> float:

@@ -15,14 +15,16 @@ from tuner.model import Device, Value
 class Known:
     """What a knob's choices and refusal may depend on.
 
-    ``cores`` are those that the training may use. ``as_written`` is the script's own value of the knob in question,
-    None where the script shows none. ``knowledge`` is what the baseline showed of the script.
+    ``cores`` are those that the training may use, ``spare_cores`` others of the machine. ``as_written`` is the script's
+    own value of the knob in question, None where the script shows none. ``knowledge`` is what the baseline showed of
+    the script.
     """
 
     device: Device
     cores: int
     as_written: Value | None = None
     knowledge: Knowledge = field(default_factory=Knowledge)
+    spare_cores: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Knob:
     ``value_type`` is the type that a value must have, None for any, and ``least`` the smallest number.
     ``on_cores``: it is a number of threads or processes at once, of which more than the machine's cores are of no use;
     of those that make batches (``loader``) they may be, where they are seen to wait.
+    ``keeps_up`` receives a number of such workers and the share of its time in [0, 1) that the loop waits with them,
+    and gives the number that would keep up with the loop: the walk goes there first.
     ``switchable``: the framework's adapter can turn it between two steps of a script that runs; see ``rotation``.
     """
 
@@ -64,6 +68,7 @@ class Knob:
     least: int | None = None
     on_cores: bool = False
     switchable: bool = False
+    keeps_up: Callable[[Value, float], float] | None = None
 
     @property
     def waits_at_times(self) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tuner.errors import UsageError
-from tuner.knowledge import BOTH, KEEP, Knowledge
-from tuner.model import BASELINE, Config, LeftOut, Value, same_value
+from tuner.knowledge import BOTH, FREE, KEEP, Knowledge
+from tuner.model import BASELINE, Config, Device, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, SearchSpace
 
 
@@ -28,7 +29,8 @@ class ResolvedSpace:
     A complete config gives every knob a value, and is a plain dict; a ``Config`` is canonical: what is as written, and
     what means nothing beside the rest, is absent. ``cores`` are those that the training may use. ``larger`` are the
     batches that would make the effective batch larger, from the smallest on, and the script's own; None where none are
-    tried, ``no_larger`` says why ("" where that wasn't asked for).
+    tried, ``no_larger`` says why ("" where that wasn't asked for). ``device`` is the one that it was resolved for;
+    ``spare_cores`` are beside ``cores``, and others may use them.
     """
 
     space: SearchSpace
@@ -39,6 +41,8 @@ class ResolvedSpace:
     cores: int
     larger: Axis | None = None
     no_larger: str = ""
+    device: Device | None = None
+    spare_cores: int = 0
 
     @property
     def size(self) -> int:
@@ -52,12 +56,25 @@ class ResolvedSpace:
 
     def complete(self, config: Mapping[str, Value]) -> dict[str, Value]:
         """The config with every knob filled in: from what the script wrote, then from what follows from the others."""
+        if not isinstance(config, Config):
+            return self._filled_in(config)
+        known = self._completed.get(config)
+        if known is None:
+            known = self._completed[config] = self._filled_in(config)
+        return dict(known)
+
+    @cached_property
+    def _completed(self) -> dict[Config, dict[str, Value]]:
+        """Of configs that were asked for: a proposal asks for each trial's many times."""
+        return {}
+
+    def _filled_in(self, config: Mapping[str, Value]) -> dict[str, Value]:
         values = {**self._written, **self.pinned, **config}
         derived = self.space.derive(values, self.knowledge)
         # What the user pinned stays: a rule of the space must not undo it unseen.
         return {**values, **{name: value for name, value in derived.items() if name not in self.pinned}}
 
-    @property
+    @cached_property
     def _written(self) -> dict[str, Value]:
         return {
             **self.knowledge.as_written,
@@ -150,6 +167,7 @@ def resolve(
         _check_word(space.knob(name), value, known)
     wanted = {entry for entry in selection if not entry.startswith("-")}
     unwanted = {entry[1:] for entry in selection if entry.startswith("-")}
+    known = replace(known, knowledge=_beside_pins(known.knowledge, pinned))
     knowledge = known.knowledge
     left_out: dict[str, LeftOut] = {}
     axes: list[Axis] = []
@@ -172,8 +190,9 @@ def resolve(
         # What follows from a batch is as where it is kept: a pinned one, say, is the user's own choice.
         knowledge = replace(knowledge, effective_batch=KEEP)
     return ResolvedSpace(
-        space, tuple(axes), left_out, Config(pinned), knowledge, known.cores, larger, no_larger
-    )
+        space, tuple(axes), left_out, Config(pinned), knowledge, known.cores, larger, no_larger, known.device,
+        known.spare_cores,
+    )  # fmt: skip
 
 
 def _larger(
@@ -197,6 +216,14 @@ def _larger(
     if len(values) < 2:
         return None, "no larger batch fits into an epoch"
     return Axis(_beside_its_arguments(knob, known.knowledge), values, _index(values, written)), ""
+
+
+def _beside_pins(knowledge: Knowledge, pinned: Mapping[str, Value]) -> Knowledge:
+    """What is known, with a pinned accumulation as one that can't be turned: no batch size is made up for by it."""
+    name = "grad_accumulation"
+    if name not in pinned or name in knowledge.left_out or knowledge.effective_batch == FREE:
+        return knowledge
+    return replace(knowledge, left_out={**knowledge.left_out, name: f"{name} is pinned to {pinned[name]}"})
 
 
 def _admits(space: SearchSpace, config: Mapping[str, Value], known: Known) -> bool:

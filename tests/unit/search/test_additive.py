@@ -13,17 +13,18 @@ from support import worlds
 from support.loops import Loop
 from support.plays import play
 
-from tuner.model import BASELINE, Config, Outcome, Phase, Trial
+from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Reference, Trial
 from tuner.search.additive import AdditiveSampler
 from tuner.search.candidates import ENUMERATED, candidates
-from tuner.search.ceilings import LEEWAY, ceilings
+from tuner.search.ceilings import LEEWAY, SURE, ceilings
 from tuner.search.chain import Chain
 from tuner.search.feasibility import UNLIKELY, Feasibility
 from tuner.search.history import History, Proposal
 from tuner.search.seconds import TrialSeconds
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
-from tuner.search.tried import Indices
+from tuner.search.tried import Indices, noise_of
+from tuner.space.declare import Knob
 from tuner.space.resolve import ResolvedSpace
 
 SPACE = worlds.resolved()
@@ -98,10 +99,45 @@ def test_a_ceiling_is_what_the_wait_of_a_trial_beside_it_leaves() -> None:
         rows([W4, {"layout": True}, {"workers": 4, "precision": "bf16"}, {"workers": 4, "layout": True}]),
         history.tried, SPACE.axes,
     )  # fmt: skip
-    assert found[0] == pytest.approx(math.log(2.0) + LEEWAY), "a loader can save all of the wait"
-    assert found[1] == pytest.approx(math.log(1.2 / 0.8) + LEEWAY), "what computes can't but wait as long"
-    assert found[2] == pytest.approx(math.log(1.2 / 0.2) + LEEWAY)
+    error = LEEWAY + SURE * noise_of(worlds.measured(100.0).measurement)
+    assert found[0] == pytest.approx(math.log(2.0) + error), "a loader can save all of the wait"
+    assert found[1] == pytest.approx(math.log(1.2 / 0.8) + error), "what computes can't but wait as long"
+    assert found[2] == pytest.approx(math.log(1.2 / 0.2) + error)
     assert found[3] == math.inf, "no trial is so close"
+
+
+def test_what_a_trial_bounds_is_never_below_what_another_one_gained() -> None:
+    """Four workers gained 2.6x where the wait said 2x at most: so may eight, and one with another prefetch."""
+    waits = worlds.measured(100.0, 0.5)
+    before = {BASELINE: waits, Config(layout=True): waits}
+    wanted = rows([{"workers": 8}, {"workers": 4, "layout": True}])
+    least = ceilings(wanted, history_of(before).tried, SPACE.axes)
+    gained = ceilings(wanted, history_of({**before, W4: worlds.measured(260.0)}).tried, SPACE.axes)
+    assert math.exp(least[0]) < 2.2 and math.exp(gained[0]) + 1e-9 >= 2.6
+    assert gained[1] >= least[1], "the other trial's bound is its own"
+
+
+def test_on_a_host_fewer_threads_leave_cores_to_workers_whatever_the_wait_says() -> None:
+    def shared(knob: Knob) -> Knob:
+        return replace(knob, on_cores=knob.name == "workers")
+
+    axes = [replace(axis, knob=shared(axis.knob)) for axis in SPACE.axes]
+    history = history_of({BASELINE: worlds.measured(100.0, 0.1)})
+    wanted = rows([W4, {"layout": True}])
+    on_card, on_host = (ceilings(wanted, history.tried, axes, on_host=on_host) for on_host in (False, True))
+    assert on_card[0] < math.log(1.2) and on_host[0] == math.inf
+    assert on_card[1] == on_host[1] < math.inf, "a knob of no cores is bounded as before"
+    assert history.on_host
+
+
+def test_a_trial_that_bounds_no_gain_teaches_none_and_counts_as_one_that_worked() -> None:
+    outcome = worlds.measured(150.0)
+    assert outcome.measurement is not None
+    unbounded = Reference(100.0, Ratio(1.5, 0.0, math.inf), 2)
+    rough = replace(outcome, measurement=replace(outcome.measurement, reference=unbounded))
+    history = history_of({BASELINE: worlds.measured(100.0), BF16: rough})
+    assert [trial.config for trial in history.tried.trials] == [BASELINE]
+    assert Feasibility(history).of(rows([BF16]))[0] == 1.0
 
 
 def test_a_value_that_failed_in_company_is_unlikely_to_work_and_one_that_worked_is_not() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from support import worlds
 
+from search_spaces.batches import workers_that_keep_up
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Rotated, Side, Trial
+from tuner.model import BASELINE, Block, Config, Outcome, Phase, Ratio, Rotated, Side, Trial
 from tuner.objective import Objective
 from tuner.search.history import History
 from tuner.search.structured import MOST_VISITS, StructuredSampler
+from tuner.space.declare import Knob, Known, SearchSpace
+from tuner.space.resolve import resolve
 
 OutcomeOf = Callable[[Config], Outcome]
 
@@ -150,6 +155,42 @@ def test_what_no_wait_is_seen_of_says_what_the_knob_is() -> None:
     assert [trial.why for trial in trials[1:3]] == ["loader workers"] * 2
 
 
+def read_waiting(rate: float, waits: tuple[float, ...]) -> Outcome:
+    """Blocks of a second each that wait so long."""
+    outcome = worlds.measured(rate, sum(waits) / len(waits))
+    assert outcome.measurement is not None
+    blocks = tuple(Block(rate, 16, 1.0, wait) for wait in waits)
+    return replace(outcome, measurement=replace(outcome.measurement, blocks=blocks))
+
+
+UNEVEN = (-0.28, -0.12, 0.0, 0.12, 0.28, -0.2, 0.2, -0.05, 0.05, 0.0)
+
+
+@pytest.mark.parametrize(("scatter", "on_board"), [(1.0, False), (0.02, True)])
+def test_a_gain_behind_the_wait_counts_as_far_as_the_wait_is_known(scatter: float, on_board: bool) -> None:
+    """53% of the time against 42% at the same rate: 1.22x of computing, or nothing but uneven blocks."""
+
+    def outcome(config: Config) -> Outcome:
+        wait = 0.53 if "precision" in config else 0.42
+        return read_waiting(100.0, tuple(wait + scatter * each for each in UNEVEN))
+
+    tried = configs(walked(outcome, "precision", "compile"))
+    assert ({"precision": "bf16", "compile": "max"} in tried) is on_board
+
+
+def test_a_walk_seldom_ends_on_a_knob_that_brings_nothing() -> None:
+    """It waits for half of its time, give or take a hundredth, at rates that are read to 0.7%."""
+    built_on = 0
+    for seed in range(40):
+        chance = random.Random(f"nothing:{seed}")
+
+        def outcome(config: Config, chance: random.Random = chance) -> Outcome:
+            return worlds.measured(100.0 * (1 + chance.gauss(0, 0.007)), 0.5 + chance.gauss(0, 0.01))
+
+        built_on += any(len(config) > 1 for config in configs(walked(outcome, "precision", "compile", "batch_size")))
+    assert built_on < 10, "it was 26 of 40"
+
+
 def test_of_configs_that_a_rotation_finds_equal_one_gets_a_trial() -> None:
     bf16, both, slower = Config(precision="bf16"), Config(precision="bf16", layout=True), Config(layout=True)
     gains = {bf16: 1.7, both: 1.69, slower: 1.5}
@@ -159,3 +200,65 @@ def test_of_configs_that_a_rotation_finds_equal_one_gets_a_trial() -> None:
     trials = walked(lambda config: replace(world.outcome(config), knowledge=Knowledge()), before=(rotation,))
     assert configs(trials)[:2] == [bf16, slower]
     assert both not in configs(trials)
+
+
+MANY = (0, 1, 2, 4, 8, 12, 16)
+
+
+class Decoding(worlds.World):
+    """Batches take ``feed`` to make in one worker; up to 16 work at once."""
+
+    def truth(self, config: Config) -> tuple[float, float]:
+        workers = int(self.value(config, "workers"))
+        if not workers:
+            return 1 / (1 / self.compute + 1 / self.feed), self.compute / (self.feed + self.compute)
+        feed = self.feed * min(workers, 16)
+        return min(feed, self.compute), max(0.0, 1 - feed / self.compute)
+
+
+def tried_workers(world: worlds.World, *, written: int = 0, cores: int = 16) -> list[Trial]:
+    """The trials of a walk through numbers of workers alone."""
+    knob = Knob(
+        "workers", lambda known: MANY, "loader workers", ordered=True, loader=True, on_cores=True,
+        keeps_up=workers_that_keep_up,
+    )  # fmt: skip
+    known = Known(worlds.DEVICE, cores, knowledge=Knowledge(as_written={**worlds.WRITTEN, "workers": written}))
+    space = resolve(SearchSpace("one", "none", (knob,)), known)
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(Config(workers=written)))]
+    while (proposal := StructuredSampler().propose(History(space, worlds.OBJECTIVE, trials))) is not None:
+        outcome = world.outcome(Config({"workers": written, **proposal.config}))
+        trials.append(Trial(len(trials), Phase.SEARCH, proposal.config, proposal.why, outcome))
+    return trials
+
+
+@pytest.mark.parametrize(
+    ("feed", "written", "first", "wanted"), [(150.0, 0, 8, 7), (100.0, 2, 12, 10), (300.0, 1, 4, 4), (20.0, 0, 16, 50)]
+)
+def test_workers_begin_with_as_many_as_keep_up_with_the_loop(
+    feed: float, written: int, first: int, wanted: int
+) -> None:
+    """By what a batch takes beside a step: not one after the other from the script's own number on."""
+    tried = tried_workers(Decoding(feed=feed, compute=1000.0), written=written)
+    assert tried[1].config == Config(workers=first)
+    assert tried[1].why.endswith(f"{wanted} would keep up with it")
+    best = max(tried, key=lambda trial: trial.measurement.rate if trial.measurement is not None else 0.0)
+    assert best.config == Config(workers=first)
+    assert len(tried) <= 6, "no number loses anything here: it goes up to the last one"
+
+
+def test_where_the_guess_brings_nothing_the_others_are_tried_one_by_one() -> None:
+    """A disk that two readers slow down, say: the wait tells nothing of that."""
+
+    class Crowded(Decoding):
+        def truth(self, config: Config) -> tuple[float, float]:
+            workers = int(self.value(config, "workers"))
+            rate, wait = super().truth(config)
+            return (rate * 0.02, 0.9) if workers > 2 else (rate, wait)
+
+    tried = tried_workers(Crowded(feed=150.0, compute=1000.0))
+    assert [trial.config["workers"] for trial in tried[1:]] == [8, 12, 1, 2, 4]
+
+
+def test_a_short_wait_or_few_cores_leave_nothing_to_skip() -> None:
+    for world, cores in ((Decoding(feed=1100.0, compute=1000.0), 16), (Decoding(feed=100.0, compute=1000.0), 1)):
+        assert tried_workers(world, cores=cores)[1].config == Config(workers=1)

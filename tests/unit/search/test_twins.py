@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -55,18 +56,40 @@ def test_rough_trials_that_look_alike_are_no_evidence() -> None:
     assert not history_of(RATES, rough=1.15).twins.are_twins(BOTH_FAR, BOTH)
 
 
-def test_a_rotation_tells_twins() -> None:
-    bf16, compiled, slow = (Config(precision="bf16"), Config(precision="bf16", layout=True), Config(layout=True))
-    rotated = tuple(
-        Rotated(config, Ratio(gain, gain / 1.05, gain * 1.05), 5)
-        for config, gain in ((bf16, 1.7), (compiled, 1.71), (slow, 1.05))
-    )
+LAYOUT, BF16_LAYOUT = Config(layout=True), Config(precision="bf16", layout=True)
+
+
+def rotated(gains: Mapping[Config, float], error: float = 1.05, **rates: float) -> History:
+    """After a rotation, and trials of these of the three configs with these rates."""
+    ranked = tuple(Rotated(config, Ratio(gain, gain / error, gain * error), 5) for config, gain in gains.items())
+    configs = {"bf16": BF16, "layout": LAYOUT, "both": BF16_LAYOUT}
     trials = [
         Trial(0, Phase.BASELINE, Config(), "", worlds.measured(100.0)),
-        Trial(1, Phase.ROTATION, Config(), "", replace(worlds.measured(100.0), rotation=rotated)),
+        Trial(1, Phase.ROTATION, Config(), "", replace(worlds.measured(100.0), rotation=ranked)),
     ]
-    twins = History(SPACE, worlds.OBJECTIVE, trials).twins
-    assert twins.are_twins(compiled, bf16) and not twins.are_twins(slow, bf16)
+    for of, rate in rates.items():
+        trials.append(Trial(len(trials), Phase.SEARCH, configs[of], "", worlds.measured(rate)))
+    return History(SPACE, worlds.OBJECTIVE, trials)
+
+
+def test_a_rotation_tells_twins() -> None:
+    twins = rotated({BF16: 1.7, BF16_LAYOUT: 1.71, LAYOUT: 1.05}).twins
+    assert twins.are_twins(BF16_LAYOUT, BF16) and not twins.are_twins(LAYOUT, BF16)
+
+
+def test_a_rotation_tells_nothing_of_configs_that_share_no_value_nor_of_what_it_hardly_knows() -> None:
+    assert not rotated({BF16: 1.30, LAYOUT: 1.31}).twins.are_twins(LAYOUT, BF16)
+    assert not rotated({BF16: 1.7, BF16_LAYOUT: 1.71}, error=1.5).twins.are_twins(BF16_LAYOUT, BF16)
+    assert not rotated({BF16: 1.7, BF16_LAYOUT: 1.71}, error=math.inf).twins.are_twins(BF16_LAYOUT, BF16)
+
+
+def test_the_own_trials_of_two_configs_outrank_a_rotation() -> None:
+    apart = rotated({BF16: 1.30, LAYOUT: 1.31}, bf16=140.0, layout=115.0)
+    assert not apart.twins.are_twins(LAYOUT, BF16)
+    assert not tells_no_more(LAYOUT, [BF16], apart.twins, TIERS), "it isn't passed over for the finals"
+    ranked = {BF16: 1.7, BF16_LAYOUT: 1.71}
+    assert rotated(ranked, bf16=140.0, both=140.5).twins.are_twins(BF16_LAYOUT, BF16)
+    assert not rotated(ranked, bf16=140.0, both=160.0).twins.are_twins(BF16_LAYOUT, BF16)
 
 
 def test_a_candidate_gives_way_to_a_better_twin_that_changes_no_more_than_it_does() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from search_spaces.keras import SPACE as KERAS
 from search_spaces.torch import SPACE
 from tuner.errors import UnknownKnobError, UsageError
 from tuner.knowledge import Knowledge
+from tuner.space import SearchSpace
 
 
 @pytest.mark.parametrize(
@@ -62,3 +64,19 @@ def test_the_learning_rate_follows_a_freed_batch(
 ) -> None:
     complete = {**FREE.as_written, **config}
     assert SPACE.derive(complete, replace(FREE, **changes)).get("lr_scale") == scale
+
+
+@pytest.mark.parametrize(
+    ("space", "knob", "workers", "wait", "wanted"),
+    [
+        (SPACE, "num_workers", 0, 0.75, 3.0), (SPACE, "num_workers", 1, 0.75, 4.0), (SPACE, "num_workers", 3, 0.5, 6.0),
+        (KERAS, "workers", 1, 0.75, 3.0), (KERAS, "workers", 2, 0.75, 8.0),
+    ],
+)  # fmt: skip
+def test_workers_that_keep_up_are_told_by_the_wait(
+    space: SearchSpace, knob: str, workers: int, wait: float, wanted: float
+) -> None:
+    """Three quarters of the time: a batch takes three times as long to make as the rest of its step."""
+    keeps_up = space.knob(knob).keeps_up
+    assert keeps_up is not None
+    assert keeps_up(workers, wait) == wanted

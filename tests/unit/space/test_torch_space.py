@@ -8,6 +8,7 @@ import pytest
 from support import worlds
 
 from search_spaces.torch import SPACE
+from tuner.child.counts import EpochUse
 from tuner.errors import UsageError
 from tuner.knowledge import Knowledge, with_arguments
 from tuner.model import Config, Value
@@ -144,6 +145,33 @@ def test_a_script_that_accumulates_computes_larger_batches_whole() -> None:
     )
     assert larger(by_itself) == (32, 64, 128)
     assert by_itself.with_larger({}, 64) == {"batch_size": 64, "lr_scale": 4.0}
+    of_unknown_length = both(
+        written={"batch_size": 16, "grad_accumulation": 4}, left_out={"grad_accumulation": "by the script's own loop"},
+        dataset_len=None,
+    )  # fmt: skip
+    assert larger(of_unknown_length) == (32, 64, 128, 256)
+
+
+def test_a_larger_batch_keeps_what_an_epoch_trains_on() -> None:
+    """Of 10,000 samples in whole batches of 64 alone an epoch trains on 9,984, in batches of 1,024 on 9,216."""
+    whole = EpochUse(batches=157, samples=157 * 64.0)
+    assert larger(both(epoch=whole, dataset_len=10_000)) == (128, 256, 512, 1024)
+    without_last = EpochUse(batches=156, samples=156 * 64.0)
+    assert larger(both(epoch=without_last, dataset_len=10_000)) == (128, 256, 512)
+    exactly = EpochUse(batches=20, samples=1280.0)
+    assert larger(both(epoch=exactly, dataset_len=1280)) == (128, 256)  # two of 512 may be all that is left
+    of_fewer = EpochUse(batches=5, samples=320.0)
+    assert larger(both(epoch=of_fewer)) == ()
+
+
+def test_a_pinned_accumulation_stays_beside_a_larger_batch_and_counts_for_its_rate() -> None:
+    """Four batches of 64 each are 256 samples a step, four times as many as before: so is the rate."""
+    where = both(written={"batch_size": 16, "grad_accumulation": 4}, pinned={"grad_accumulation": 4})
+    assert larger(where) == (32, 64, 128)
+    assert where.with_larger({}, 64) == {"batch_size": 64, "grad_accumulation": 4, "lr_scale": 4.0}
+    assert where.left_out["batch_size"].reason == (
+        "it would change the effective batch (see --effective-batch), since grad_accumulation is pinned to 4"
+    )
 
 
 def test_a_batch_of_the_users_own_is_in_the_contest_that_it_belongs_to() -> None:
