@@ -44,7 +44,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "counts learned turn_records participants",
         "records",
         "wire evidence",
-        "seeds places",
+        "seeds places preloading",
         "recorder created_files",
         "turns precision rounds",
         "clock devices rotation",

@@ -19,11 +19,12 @@ class Config(Mapping[str, Value]):
     with any other mapping, too. A config without knobs is false.
     """
 
-    __slots__ = ("_hash", "_values")
+    __slots__ = ("_hash", "_known_by", "_values")
 
     def __init__(self, values: Mapping[str, Value] | None = None, /, **knobs: Value) -> None:
         self._values: dict[str, Value] = {**(values or {}), **knobs}
-        self._hash = hash(_identity(self._values))
+        self._known_by = _identity(self._values)
+        self._hash = hash(self._known_by)
 
     def __getitem__(self, knob: str) -> Value:
         return self._values[knob]
@@ -35,6 +36,8 @@ class Config(Mapping[str, Value]):
         return len(self._values)
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, Config):
+            return self._known_by == other._known_by
         if not isinstance(other, Mapping):
             return NotImplemented
         return len(self) == len(other) and all(

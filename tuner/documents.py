@@ -94,13 +94,14 @@ def knob_document(report: KnobReport) -> dict[str, Any]:
 
 
 def screen_document(screen: Screened, winners: Iterable[Winner]) -> dict[str, Any]:
-    """What a screen showed; how much sooner a loss is reached where finals say how fast the config is."""
+    """What a screen showed; how much sooner a loss is reached where ``winners`` say how fast the config is."""
     efficiency = screen.efficiency
     speedup = next((winner.speedup for winner in winners if winner.config == screen.config), None)
     sooner = time_to_loss(speedup, efficiency) if speedup is not None and efficiency is not None else None
     checks = [{**asdict(check), "kind": str(check.kind), "verdict": str(check.verdict)} for check in screen.checks]
     return {
-        "verdict": str(screen.verdict), "seeds": screen.seeds, "samples": screen.samples, "unit": screen.unit,
+        "verdict": str(screen.verdict), "by_time": screen.by_time, "seeds": screen.seeds, "samples": screen.samples,
+        "unit": screen.unit,
         "sample_efficiency": plain(asdict(efficiency)) if efficiency is not None else None,
         "time_to_loss": plain(asdict(sooner)) if sooner is not None else None,
         "reason": screen.reason, "would_decide": screen.would_decide, "checks": plain(checks),

@@ -139,7 +139,13 @@ def bottleneck_text(bottleneck: Bottleneck) -> str:
         shares.append(f"{share_text(bottleneck.overhead_share)} of a step")
     if bottleneck.most_from_input is not None:
         shares.append(f"a perfect loader would give {gain_text(bottleneck.most_from_input)} the speed")
-    return bound_text(bottleneck) + (f" ({'; '.join(shares)})" if shares else "")
+    figures = f" ({'; '.join(shares)})" if shares else ""
+    return f"{bound_text(bottleneck)}{figures}{'; ' + disturbed_text(bottleneck) if bottleneck.disturbed else ''}"
+
+
+def disturbed_text(bottleneck: Bottleneck) -> str:
+    """What a bottleneck's figures were disturbed by, which has to be there."""
+    return f"disturbed: {bottleneck.disturbed}, so that it may be another one"
 
 
 def bound_text(bottleneck: Bottleneck) -> str:

@@ -75,6 +75,12 @@ def changes_batch(config: Mapping[str, Value], knowledge: Knowledge) -> bool:
     return samples_per_step({**written, **config}) != samples_per_step(written)
 
 
+def batch_factor(config: Mapping[str, Value], knowledge: Knowledge) -> float:
+    """How many times the samples of an optimizer step as written a config's step trains on."""
+    written = knowledge.as_written
+    return samples_per_step({**written, **config}) / max(1, samples_per_step(written))
+
+
 def first_knowledge(bound: Bound) -> Knowledge:
     """What is known before the baseline has run: the bound knobs, and the values that the arguments give them."""
     given = {knob: value for knob, value in bound.items() if value is not None}

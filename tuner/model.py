@@ -190,6 +190,7 @@ class Outcome:
     ``knowledge`` is what the child saw of the script in this trial. ``seconds`` is from the launch to the end.
     ``traceback_text`` is as plain Python prints it; ``with_ours`` has autotune's own frames, "" where none are in it.
     ``rotation``: the configs that took turns in the trial's process, empty in all trials but those of that phase.
+    ``again_after``: the reason of an earlier run of the same trial, which something killed from outside; "" without.
     """
 
     kind: OutcomeKind
@@ -201,6 +202,7 @@ class Outcome:
     seconds: float = 0.0
     with_ours: str = ""
     rotation: tuple[Rotated, ...] = ()
+    again_after: str = ""
 
     @property
     def complete(self) -> bool:
@@ -340,7 +342,8 @@ class TierBest:
     """The best config whose knobs change no more than ``tier`` says: 1 speed, 2 the numerics, 3 the optimisation.
 
     ``gain`` is of its single trial; ``speedup`` is what the finals say, None where it wasn't judged there. ``learned``
-    is its screen's verdict, or ``not-needed`` or ``not-screened``.
+    is its screen's verdict (``pass-by-time`` where a larger batch was held to its speed), or ``not-needed`` or
+    ``not-screened``.
     """
 
     tier: int

@@ -29,6 +29,7 @@ from tuner.model import (
     Winner,
     baseline_of,
 )
+from tuner.objective import RATE, Objective
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class StudyResult:
     ``broke_it`` are the watches that broke the script, and were left out; ``fault`` is the file that tells of it.
     ``disturbed`` of the search trials with a figure were disturbed by others. ``winner``, ``best`` and ``best_gain``
     keep the effective batch, unless that was free; ``larger`` is the best config that makes it larger, None where none
-    was measured, and ``no_larger`` says why none was tried, "" where that wasn't asked for.
+    was measured, and ``no_larger`` says why none was tried, "" where that wasn't asked for. ``objective`` is what gains
+    are by: how much sooner a loss is reached is told where it is a rate.
     """
 
     study: StudyFacts
@@ -132,6 +134,7 @@ class StudyResult:
     disturbed: int = 0
     larger: LargerBatch | None = None
     no_larger: str = ""
+    objective: Objective = RATE
 
     @property
     def cannot_tell(self) -> str:

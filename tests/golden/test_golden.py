@@ -50,6 +50,13 @@ SUMMARIES: dict[str, StudyResult] = {
         made_up.WITH_LARGER, winner=made_up.KEEP, screened=(), bests=(),
         larger=LargerBatch(made_up.LARGER_CONFIG, 2.9, why="no time left to compare how it learns, and to prove it"),
     ),
+    "larger_not_sooner": replace(
+        made_up.WITH_LARGER, winner=made_up.KEEP,
+        larger=replace(
+            made_up.LARGER, sooner=Ratio(1.21, 0.97, 1.51), why="it isn't shown to reach a loss sooner",
+            winner=replace(made_up.LARGER.winner or made_up.WINNER, verdict=Verdict.KEEP_BASELINE),
+        ),
+    ),
     "larger_not_tried": replace(
         made_up.RESULT, no_larger="steps are counted, and not their samples: batches of other sizes can't be compared"
     ),

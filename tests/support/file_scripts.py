@@ -75,6 +75,30 @@ LIBRARIES = """
         print(os.path.exists("theirs/a.pt"))
 """
 
+MATRICES = """
+    import os, pathlib, sys
+    import numpy, scipy.io, scipy.sparse
+    value = 1 if sys.argv[1:] == ["prepare"] else 2
+    for folder in ("theirs",) if value == 1 else ("theirs", "mine"):
+        os.makedirs(folder, exist_ok=True)
+        os.chdir(folder)
+        scipy.io.mmwrite("named", numpy.full((2, 2), value))  # it adds the end of the name itself
+        scipy.io.mmwrite(pathlib.Path("sparse.mtx"), scipy.sparse.coo_array(([value], ([0], [1])), shape=(2, 2)))
+        with open("stream.mtx", "wb") as stream:
+            scipy.io.mmwrite(stream, numpy.full((1, 2), value))
+        for name in ("named.mtx", pathlib.Path("sparse.mtx"), "stream.mtx"):
+            found = scipy.io.mmread(name)
+            print(scipy.io.mminfo(name), found.toarray().tolist() if scipy.sparse.issparse(found) else found.tolist())
+        scipy.io.savemat("saved.mat", {"x": value})
+        print(scipy.io.loadmat("saved.mat")["x"])
+        os.remove("sparse.mtx")
+        try:
+            scipy.io.mmread("sparse.mtx")
+        except Exception:
+            print("gone")
+        os.chdir("..")
+"""
+
 PROCESSES = """
     import concurrent.futures, multiprocessing, os
     import joblib

@@ -47,7 +47,7 @@ def plan(folder: Path, **changes: Any) -> StudyPlan:
         "device": Device("cpu", 0, identity["device.name"], identity["device.name"], 2**34), "folder": folder,
         "spaces": Spaces((load_space("torch"),)), "objective": load_objective("throughput"), "trials": 5,
         "budget_s": 900.0, "accuracy": AccuracyLimits(samples=6400), "limits": Limits(trial_timeout_s=40),
-        "cores": identity["device.cores"], "most_rounds": 7,
+        "cores": identity["device.cores"], "most_rounds": 7, "looks_beyond": 0,
         "software": {
             name.removeprefix("software."): version for name, version in identity.items() if name[:9] == "software."
         },

@@ -6,10 +6,12 @@ a batch, and fetching without training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from tuner.analysis.contention import MOVED, Host, contamination_of
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Measurement, Phase, Side, Trial
 from tuner.space.resolve import ResolvedSpace
@@ -21,6 +23,7 @@ OVERHEAD_SHARE = 0.5
 LEAST_FROM_INPUT = 1.03
 """A perfect loader that would bring less isn't worth looking for."""
 BATCH = "batch_size"
+_MOST_WAIT = 0.99
 
 
 class Bound(StrEnum):
@@ -37,7 +40,9 @@ class Bottleneck:
 
     ``real``, ``compute`` and ``loader`` are in ``unit`` (samples or steps) per second, None where one wasn't measured.
     ``wait_share`` is None where the wait can't be seen. ``overhead_share`` is the part of a step that doesn't grow with
-    the batch: launching, Python, the optimizer.
+    the batch: launching, Python, the optimizer. ``disturbed``: by what one of these was, for people; "" where all were
+    calm. ``on_host``: the cores that fetch the data compute as well. ``hides_its_wait``: the loop waits for its loader
+    while a device computes on, so that no loader would bring anything.
     """
 
     bound: Bound
@@ -47,11 +52,19 @@ class Bottleneck:
     unit: str
     wait_share: float | None
     overhead_share: float | None
+    disturbed: str = ""
+    on_host: bool = False
+    hides_its_wait: bool = False
 
     @property
     def most_from_input(self) -> float | None:
-        """The ratio that a perfect loader would give."""
-        return self.compute / self.real if self.compute is not None else None
+        """The ratio that a perfect loader would give. While the host waits nothing computes on it: no kept batch that
+        came out slower (another batch than most, another moment) makes that ratio smaller than the wait says.
+        """
+        if self.compute is None:
+            return None
+        least = 1 / (1 - min(_MOST_WAIT, self.wait_share or 0.0)) if self.on_host else 0.0
+        return max(self.compute / self.real, least)
 
     @property
     def saved_share(self) -> float:
@@ -62,11 +75,6 @@ class Bottleneck:
     def input_share(self) -> float:
         """The part of the real loop's time that its data take: waited for, or taken from computing."""
         return max(self.wait_share or 0.0, self.saved_share)
-
-    @property
-    def hides_its_wait(self) -> bool:
-        """Whether the loop waits for its loader while a device computes on, so that no loader would bring anything."""
-        return self.most_from_input is not None and self.most_from_input < LEAST_FROM_INPUT
 
 
 def sides(knowledge: Knowledge) -> dict[Side, Config]:
@@ -83,11 +91,21 @@ def sides(knowledge: Knowledge) -> dict[Side, Config]:
     return configs
 
 
-def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> Bottleneck:
-    """From the real loop and the sides that were measured; those in another unit than the real loop don't count."""
+def find_bottleneck(
+    real: Measurement, measured: Mapping[Side, Measurement], host: Host | None = None
+) -> Bottleneck:
+    """From the real loop and the sides that were measured; those in another unit than the real loop don't count.
+
+    What was disturbed, by what the ``host`` allows, shows neither that a wait costs nothing nor that steps cost more
+    than their samples; neither does what may be an error of the readings.
+    """
     alike = {side: measurement for side, measurement in measured.items() if measurement.unit == real.unit}
     compute, loader = alike.get(Side.COMPUTE), alike.get(Side.LOADER)
-    overhead = overhead_share(compute, alike.get(Side.HALF))
+    half = alike.get(Side.HALF)
+    overhead = overhead_share(compute, half)
+    on_host = host is not None and not host.feeds
+    causes = [contamination_of(run, host) if run and host else "" for run in (real, compute, loader, half)]
+    of_real, of_compute, _, of_half = causes
     bottleneck = Bottleneck(
         bound=Bound.COMPUTE,
         real=real.rate,
@@ -96,16 +114,40 @@ def find_bottleneck(real: Measurement, measured: Mapping[Side, Measurement]) -> 
         unit=real.unit,
         wait_share=real.data_wait_share,
         overhead_share=overhead,
+        disturbed=next(filter(None, causes), ""),
+        on_host=on_host,
+        hides_its_wait=not (on_host or of_real or of_compute) and compute is not None and _is_free(real, compute),
     )
     if bottleneck.input_share >= INPUT_SHARE:
         return replace(bottleneck, bound=Bound.INPUT)
-    if overhead is not None and overhead >= OVERHEAD_SHARE:
+    if overhead is None or compute is None or half is None or of_compute or of_half:
+        return bottleneck
+    # The share is 2 h / w - 1 by the times h and w of half a batch and of a whole one.
+    if overhead - (1 + overhead) * math.hypot(_half_width(compute), _half_width(half)) >= OVERHEAD_SHARE:
         return replace(bottleneck, bound=Bound.OVERHEAD)
     return bottleneck
 
 
-def bottleneck_of(trials: Iterable[Trial]) -> Bottleneck | None:
-    """From a study's trials: its baseline, and the sides that its probe measured. None where either is lacking."""
+def _is_free(real: Measurement, compute: Measurement) -> bool:
+    """Whether a kept batch is surely no faster than the real loop as long as that waits.
+
+    One that is slower by more than a machine drifts was another batch than most, and shows nothing.
+    """
+    ratio, wait = compute.rate / real.rate, min(_MOST_WAIT, real.data_wait_share or 0.0)
+    error = math.hypot(_half_width(real), _half_width(compute))
+    return 1 / MOVED <= ratio < LEAST_FROM_INPUT and ratio * math.exp(error) < 1 / (1 - wait)
+
+
+def _half_width(run: Measurement) -> float:
+    """Half the width of the 95% interval of a rate's logarithm; infinite where there is none."""
+    return math.log(run.high / run.low) / 2 if 0 < run.low <= run.high < math.inf else math.inf
+
+
+def bottleneck_of(trials: Iterable[Trial], host: Host | None = None) -> Bottleneck | None:
+    """From a study's trials: its baseline, and the sides that its probe measured. None where either is lacking.
+
+    ``host``: see ``find_bottleneck``.
+    """
     real: Measurement | None = None
     measured: dict[Side, Measurement] = {}
     for trial in trials:
@@ -114,7 +156,7 @@ def bottleneck_of(trials: Iterable[Trial]) -> Bottleneck | None:
             measured[trial.side] = measurement
         elif trial.phase is Phase.BASELINE:
             real = measurement
-    return find_bottleneck(real, measured) if real is not None and measured else None
+    return find_bottleneck(real, measured, host) if real is not None and measured else None
 
 
 def worth_turning(bottleneck: Bottleneck, space: ResolvedSpace) -> tuple[str, ...]:

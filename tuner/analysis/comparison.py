@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections import Counter
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from tuner.analysis import stats
 from tuner.analysis.contention import Host, contaminated_by, own_cpus
 from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, at_rate, gain, score_of
+from tuner.analysis.proven import Proof, proven_interval
 from tuner.analysis.turns import TOLD_TO
 from tuner.model import BASELINE, Config, Evidence, Measurement, Outcome, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
@@ -19,6 +21,11 @@ CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
 FIRST_LOOK = 0.7
 """Of the permitted error, the share that the first look may spend where others may follow."""
+TOLD = 0.96
+"""Of the interval that is told of a proven gain, and holds with 95%: finals end once it is narrow, which it is sooner
+where the rounds happen to agree (tests/benchmarks/told_gain.py)."""
+_ALIKE = 1e-9
+"""Rounds whose logarithms differ by less show no noise."""
 
 
 @dataclass(frozen=True)
@@ -228,19 +235,14 @@ def decide(
     The candidate whose interval's lower end is highest is judged, by its calm rounds. Fewer than three of them prove
     nothing: the figures are those of all rounds then, and the label says why they are no proof.
     """
-    failed = {*failed_in(trials, objective), *without}
-    judged = [
-        contest_of(schedule, candidate.config, trials, objective)
-        for candidate in schedule.candidates if candidate.config not in failed
-    ]  # fmt: skip
-    contests = [contest for contest in judged if contest is not None]
+    contests = _contests(schedule, trials, objective, without)
     if not contests:
         return None
     best = max(contests, key=lambda contest: (contest.enough, contest.bound.low))
     return Winner(
         verdict=Verdict.IMPROVED if best.proven else Verdict.KEEP_BASELINE,
         config=best.pairs.config,
-        speedup=best.speedup,
+        speedup=told_of(schedule, best, trials, objective, without=without),
         baseline=typical(best.pairs.baseline),
         winner=typical(best.pairs.candidate),
         runs=len(best.pairs.rates),
@@ -253,19 +255,31 @@ class Contest:
     """One candidate against the baseline, so far.
 
     ``pairs``: the rounds by which it is judged, the calm ones where they are ``enough`` to prove something, else all.
-    ``bound``: the ratio with the interval that has to lie above 1; ``speedup``: with the one that is told, of which
-    the lower end is the same.
+    ``bound``: the ratio with the interval that has to lie above 1; ``proof``: what its rounds had to say for that.
     """
 
     pairs: Pairs
     enough: bool
     bound: Ratio
-    speedup: Ratio
+    proof: Proof
 
     @property
     def proven(self) -> bool:
         """Whether the candidate is shown to be faster."""
         return self.enough and self.bound.low > 1.0
+
+    def told(self, rivals: int) -> Ratio:
+        """What is told of its speed, where so many candidates, itself among them, may be the best one.
+
+        Of a proven gain that is an interval that holds although only lucky rounds prove a small one: with ``TOLD``, for
+        all that may be the best together, since who is taken for it is lucky as well. Of others it is the one by which
+        that was decided.
+        """
+        logs = [math.log(gain) for gain in self.pairs.gains]
+        if not self.proven or max(logs) - min(logs) < _ALIKE:
+            return self.bound
+        found = proven_interval(logs, self.proof, 1 - (1 - TOLD) / max(1, rivals))
+        return Ratio(math.exp(found.estimate), math.exp(found.low), math.exp(found.high))
 
 
 def contest_of(
@@ -273,35 +287,54 @@ def contest_of(
 ) -> Contest | None:
     """How the candidate stands; None before it was measured twice beside the baseline.
 
-    That it is faster is decided at the confidence of all looks and openings together (``confidence_of``). Once that is
-    decided, how much faster it is at most is told at 95% for all candidates together. How much it is at least stays as
-    it was decided: what is proven was lucky, the more so the smaller its gain is beside the noise.
+    That it is faster is decided at the confidence of all looks and openings together: at that of the first look where
+    that has proven it already. More rounds make the interval sharper then, and it has to hold to the end: they are no
+    second chance.
     """
     pairs = pairs_of(schedule, config, trials, objective, calm_only=True)
     enough = len(pairs.rates) >= FEWEST_PAIRS
     if not enough:
         pairs = pairs_of(schedule, config, trials, objective)
-    if len(pairs.rates) < 2:
+    count = len(pairs.rates)
+    if count < 2:
         return None
-    bound = pairs.ratio(confidence_of(schedule, config, trials, objective), objective)
-    proven = enough and bound.low > 1.0
-    told = pairs.ratio(1 - (1 - CONFIDENCE) / len(schedule.candidates), objective)
-    return Contest(pairs, enough, bound, replace(bound, high=min(bound.high, told.high)) if proven else bound)
+    confidence, proof = schedule.confidence, Proof(_needed(schedule.confidence, count))
+    if schedule.first and schedule.rounds > schedule.first:
+        first = replace(schedule, rounds=schedule.first)
+        then = pairs_of(first, config, trials, objective, calm_only=True)
+        if len(then.rates) >= FEWEST_PAIRS:
+            at_first = _needed(first.confidence, len(then.rates))
+            proof = replace(
+                proof, first=len(then.rates), first_look=at_first, at_once=_needed(first.confidence, count)
+            )
+            if then.ratio(first.confidence, objective).low > 1.0:
+                confidence = first.confidence
+    return Contest(pairs, enough, pairs.ratio(confidence, objective), proof)
 
 
-def confidence_of(
-    schedule: Schedule, config: Config, trials: Sequence[Trial], objective: Objective
-) -> float:
-    """Of the candidate's interval by now: that of the first look where that has proven it already.
+def told_of(
+    schedule: Schedule, contest: Contest, trials: Sequence[Trial], objective: Objective,
+    *, without: Collection[Config] = (),
+) -> Ratio:
+    """What is told of a candidate's speed by now (``Contest.told``): who is clearly slower isn't taken for the best."""
+    rivals = _contests(schedule, trials, objective, without)
+    return contest.told(sum(each.bound.high >= contest.bound.low for each in rivals))
 
-    More rounds make it sharper then, and it has to hold to the end: they are no second chance.
-    """
-    if not schedule.first or schedule.rounds <= schedule.first:
-        return schedule.confidence
-    first = replace(schedule, rounds=schedule.first)
-    then = pairs_of(first, config, trials, objective, calm_only=True)
-    proven = len(then.rates) >= FEWEST_PAIRS and then.ratio(first.confidence, objective).low > 1.0
-    return first.confidence if proven else schedule.confidence
+
+def _contests(
+    schedule: Schedule, trials: Sequence[Trial], objective: Objective, without: Collection[Config]
+) -> list[Contest]:
+    failed = {*failed_in(trials, objective), *without}
+    judged = [
+        contest_of(schedule, candidate.config, trials, objective)
+        for candidate in schedule.candidates if candidate.config not in failed
+    ]  # fmt: skip
+    return [contest for contest in judged if contest is not None]
+
+
+def _needed(confidence: float, rounds: int) -> float:
+    """The t statistic with which so many rounds prove a gain."""
+    return stats.student_t_quantile((1 + confidence) / 2, rounds - 1.0)
 
 
 def _disturbed(schedule: Schedule, rounds: Sequence[tuple[Measurement, Measurement]]) -> list[tuple[str, ...]]:
@@ -335,7 +368,7 @@ def is_decided(winner: Winner | None) -> bool:
         return winner is None
     ratio = winner.speedup
     sharp = (ratio.high - ratio.low) / 2 <= TOLD_TO * ratio.ratio
-    return (ratio.low > 1.0 and sharp) or ratio.high < WORTH_HAVING
+    return (winner.verdict is Verdict.IMPROVED and sharp) or ratio.high < WORTH_HAVING
 
 
 def typical(runs: Sequence[Measurement]) -> Measurement:

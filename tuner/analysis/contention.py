@@ -70,8 +70,11 @@ class Host:
 def contamination(outcome: Outcome, host: Host) -> str:
     """What disturbed a complete outcome's measurement, for people; "" where it stayed within what is allowed."""
     measurement = outcome.measurement
-    if measurement is None or not outcome.complete:
-        return ""
+    return contamination_of(measurement, host) if measurement is not None and outcome.complete else ""
+
+
+def contamination_of(measurement: Measurement, host: Host) -> str:
+    """As ``contamination``."""
     causes = []
     most = host.allowed_foreign_cpus() if host.feeds else min(host.allowed_foreign_cpus(), host.most_foreign_cpus)
     if measurement.foreign_cpus > most:

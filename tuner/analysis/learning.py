@@ -134,9 +134,12 @@ def sample_efficiencies(pairs: Sequence[tuple[Curve, Curve]]) -> list[float]:
     largest = max(float(np.abs(curve.losses).max()) for both in pairs for curve in both) or 1.0
     runs = [(_Stretches(before, largest), _Stretches(after, largest)) for before, after in pairs]
     end = min(run.end for both in runs for run in both)
-    shortest = min(len(curve.losses) for both in pairs for curve in both)
-    edges = np.linspace(0.0, end, max(2, min(_STRETCHES, shortest // 2)) + 1)
-    shapes = [_Shape(side, end, min(_CELLS, shortest)) for side in zip(*runs, strict=True)]
+    fewest = [min(len(curve.losses) for curve in side) for side in zip(*pairs, strict=True)]
+    edges = np.linspace(0.0, end, max(2, min(_STRETCHES, min(fewest) // 2)) + 1)
+    # Each by its own points: coarser cells would make a straight line of how the side with more of them bends.
+    shapes = [
+        _Shape(side, end, min(_CELLS, points)) for side, points in zip(zip(*runs, strict=True), fewest, strict=True)
+    ]
     slower = np.array([shapes[0].change(edges, math.exp(log)) for log in _LOGS if log <= 0])
     faster = np.array([shapes[1].change(edges, math.exp(-log)) for log in _LOGS if log > 0])
     changes = np.concatenate([slower, -faster])

@@ -25,6 +25,8 @@ from tuner.analysis.stats import Noninferiority
 from tuner.model import Outcome, Ratio
 
 LOSS = "training loss"
+FEWEST_POINTS = 8
+"""Of curves with fewer losses nobody can tell well how far apart they are."""
 
 
 def loss_checks(
@@ -68,12 +70,17 @@ def loss_checks(
 def sample_efficiency(pairs: Sequence[Pair], error: float) -> Ratio | None:
     """The least share of the samples as from which any loss is learned, with an interval that is wrong that often.
 
-    None where not every loss as written came down, with each seed.
+    None where not every loss as written came down, with each seed, or one of them isn't seen with the config, or at
+    fewer than ``FEWEST_POINTS``.
     """
     if not pairs or descent_of([pair.baseline for pair in pairs]) is not Descent.DOWN:
         return None
-    sites = [site for sites in objectives_of(pairs[0].baseline).values() for site in sites]
-    both = [known for site in sites if len(known := _both(pairs, site)) == len(pairs)]
+    shown = {site for pair in pairs for site in curves_of(pair.baseline)}
+    both = [_both(pairs, site) for site in sorted(shown)]
+    if any(len(known) < len(pairs) for known in both):
+        return None  # it could be the one that learns least
+    if any(len(curve.losses) < FEWEST_POINTS for known in both for pair in known for curve in pair):
+        return None
     told = [known for known in both if all(has_come_down([before]) for before, _ in known)]
     ratios = [_efficiency_interval(sample_efficiencies(known), error) for known in told]
     if not ratios:

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.analysis.resources import ResourceSample, lost_share
 from tuner.analysis.stats import Interval, student_t_quantile
 from tuner.analysis.turns import DISTURBED, Turn, calm_pairs, gain_interval, log_ratio, together
-from tuner.child.records import Block, LeftRotation, Phase, ScriptException, SwitchedTo, WindowEnd
+from tuner.child.counts import EpochUse
+from tuner.child.records import (
+    Block,
+    Facts,
+    LeftRotation,
+    LoaderStarted,
+    Phase,
+    ScriptException,
+    SwitchedTo,
+    WindowEnd,
+)
 from tuner.child.rounds import Noise, counts_of, weights_around
 from tuner.child.wire import Entry
 from tuner.model import BASELINE, Config, Ratio, Rotated
@@ -72,7 +82,11 @@ def rotation_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> 
         member.pairs = written.calm(member.pairs) if member.behind else member.pairs
     noise = written.noise(member.pairs for member in members.values())
     gains = (_behind_interval(of, written, noise) if of.behind else gain_interval(of.pairs) for of in members.values())
-    return tuple(_rotated(config, member, gain) for (config, member), gain in zip(members.items(), gains, strict=True))
+    slower = _slower_by_starts(entries, switches)
+    return tuple(
+        _rotated(config, member, gain, slower(BASELINE) / slower(config))
+        for (config, member), gain in zip(members.items(), gains, strict=True)
+    )
 
 
 def of_the_script_as_written(entries: Sequence[Entry]) -> Sequence[Entry]:
@@ -123,11 +137,53 @@ class _Written:
         return Noise.of(rates, [list(map(log_ratio, self.calm(of))) for of in pairs])
 
 
-def _rotated(config: Config, member: _Member, found: Interval | None) -> Rotated:
+def _rotated(config: Config, member: _Member, found: Interval | None, factor: float) -> Rotated:
+    """``factor``: what the ratio of the turns is multiplied by."""
     if found is None or member.left:
         return Rotated(config, None, len(member.pairs), member.left or TOO_FEW)
-    low, estimate, high = (math.exp(max(-700.0, min(end, 700.0))) for end in (found.low, found.estimate, found.high))
+    ends = (found.low, found.estimate, found.high)
+    low, estimate, high = (factor * math.exp(max(-700.0, min(end, 700.0))) for end in ends)
     return Rotated(config, Ratio(estimate, low, high), len(member.pairs))
+
+
+def _slower_by_starts(entries: Sequence[Entry], switches: Mapping[int, SwitchedTo]) -> Callable[[Config], float]:
+    """Config → by what factor the starts of its epochs make it slower than its turns were; 1 where that isn't known.
+
+    Turns are too few for that to show in each. A loader of its own is started once in a rotation, in a turn that isn't
+    measured; in a trial with each epoch, unless its workers last. The batches that come without waiting right after a
+    start are set off against it: the first of each worker.
+    """
+    if not any(switch.loads for switch in switches.values()):
+        return lambda config: 1.0
+    records = [entry.record for entry in entries]
+    epochs = [record.epoch for record in records if isinstance(record, Facts) and record.epoch is not None]
+    started = {Config(each.config): each for each in records if isinstance(each, LoaderStarted)}
+    blocks: dict[Config, list[Block]] = {}
+    for record in records:
+        if isinstance(record, Block) and record.phase is Phase.WINDOW and not record.flagged:
+            switch = switches.get(record.turn)
+            if switch is not None and not switch.warm_up:
+                blocks.setdefault(Config(switch.config), []).append(record)
+
+    def factor(config: Config) -> float:
+        own, epoch = blocks.get(config, []), epochs[-1] if epochs else None
+        seconds, samples = sum(block.seconds for block in own), sum(block.samples for block in own)
+        if epoch is None or epoch.samples <= 0 or seconds <= 0:
+            return 1.0
+        of = started.get(config)
+        start_s, workers = (_start_s(epoch), epoch.workers) if of is None else (of.seconds * of.respawns, of.workers)
+        waited_s = sum(block.wait_s - block.start_s for block in own) / max(1, sum(block.steps for block in own))
+        excess_s = max(0.0, start_s - max(1, workers) * max(0.0, waited_s))
+        return 1 + excess_s * samples / seconds / epoch.samples
+
+    return factor
+
+
+def _start_s(epoch: EpochUse) -> float:
+    """Seconds until the first batch of an epoch of the script as written, where a loader starts workers for it."""
+    if not epoch.workers:
+        return 0.0
+    return epoch.later_s if epoch.later else epoch.first_s if epoch.respawns else 0.0
 
 
 def _behind_interval(member: _Member, written: _Written, noise: Noise) -> Interval | None:
@@ -154,7 +210,8 @@ def _turns(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Itera
     timed = [(entry.t, entry.record) for entry in entries if isinstance(entry.record, Block)]
     begins = max((at for at, (_, block) in enumerate(timed) if block.phase is Phase.WARMUP), default=-1) + 1
     window = [(t, block) for t, block in timed[begins:] if block.turn and not block.flagged and block.seconds > 0]
-    for number, (amount, seconds) in counts_of(block for _, block in window).items():
+    loads = any(isinstance(entry.record, SwitchedTo) and entry.record.loads for entry in entries)
+    for number, (amount, seconds) in counts_of((block for _, block in window), loads=loads).items():
         of = [(t, block) for t, block in window if block.turn == number]
         if seconds > 0:
             yield Turn(number, amount, seconds, lost_share(samples, of[0][0] - of[0][1].seconds, of[-1][0]))

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.gain import BaselineTrack
+from tuner.analysis.stats import Noninferiority
 from tuner.knowledge import BATCH_KNOBS, Knowledge, changes_batch
 from tuner.model import Config, Phase, TierBest, Trial, Verdict, Winner
 
+BY_TIME = "pass-by-time"
+"""It learns enough from each sample for its speed, and not as much as the script as written."""
 _SUMS = 2
 _OPTIMISATION = 3
 
@@ -36,10 +39,10 @@ class Tiers:
 
 
 def learned(config: Config, tier: int, screened: Iterable[Screened]) -> str:
-    """The verdict of the config's screen, or why there is none."""
+    """The verdict of the config's screen, ``BY_TIME`` where it was held to its speed, or why there is none."""
     for screen in screened:
         if screen.config == config:
-            return str(screen.verdict)
+            return BY_TIME if screen.by_time and screen.verdict is Noninferiority.PASS else str(screen.verdict)
     return "not-needed" if tier == 1 else "not-screened"
 
 

@@ -30,7 +30,6 @@ from tuner.search.larger_batches import LargerBatchSampler
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.atomic import write_durably
-from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
 
 TAKES_SCRIPT_ARGUMENTS = True
@@ -103,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_targets(plan.folder, EXPORTERS)
     stop = threading.Event()
     with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
-        result = run_study(plan, ProcessRunner(), sampler_of(plan), view, stop)
+        result = run_study(plan, ProcessRunner(), sampler_of(plan.seed), view, stop)
     files = write_files(result, EXPORTERS)
     print(summary(result, files, files.get(PROFILE.name, "")), end="")
     if result.interrupted:
@@ -111,11 +110,11 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.INTERNAL if result.broke_it else ExitCode.OK
 
 
-def sampler_of(plan: StudyPlan) -> Sampler:
+def sampler_of(seed: int) -> Sampler:
     """What proposes the configs of a study: larger batches early where steps cost more than their samples."""
     return Chain(
-        LargerBatchSampler(early=True), StructuredSampler(), LargerBatchSampler(), AdditiveSampler(plan.seed),
-        TpeSampler(plan.seed),
+        LargerBatchSampler(early=True), StructuredSampler(), LargerBatchSampler(), AdditiveSampler(seed),
+        TpeSampler(seed),
     )
 
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from tuner.child import wire
+
 PRELOAD = "LD_PRELOAD"
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "jemalloc": ("libjemalloc.so",),
@@ -35,14 +37,16 @@ def installed(folders: Iterable[Path] | None = None) -> dict[str, Path]:
 
 
 def environment(name: object, given: Mapping[str, str], folders: Iterable[Path] | None = None) -> dict[str, str]:
-    """The variable by which a process begins with that allocator, before whatever the user preloads.
+    """The variables by which a child begins with that allocator, after whatever the user preloads.
 
-    Nothing where it isn't installed: the process shows then that it runs without.
+    A sanitizer has to be the first one, and another allocator of the user's stays in use. The child takes its own one
+    out again (``tuner/child/preloading.py``). Nothing where it isn't installed: the process shows that it runs without.
     """
     library = installed(folders).get(str(name))
     if library is None:
         return {}
-    return {PRELOAD: ":".join(filter(None, (str(library), given.get(PRELOAD, ""))))}
+    preloaded = ":".join(filter(None, (given.get(PRELOAD, ""), str(library))))
+    return {PRELOAD: preloaded, wire.PRELOADED_ENV: str(library)}
 
 
 def _folders() -> Iterator[Path]:

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from tuner.analysis.resources import CardReading
@@ -73,6 +74,10 @@ class DeviceKind(ABC):
 
         Without ``alone`` the child is one of several ranks, each of which chooses its own among all that are visible.
         """
+        return {}
+
+    def compile_cache(self, folder: Path) -> Mapping[str, str]:
+        """Variables by which compilers for this kind keep their output below the folder, and take none of elsewhere."""
         return {}
 
     def label_in_child(self, device: Device) -> str:

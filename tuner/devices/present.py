@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from tuner.analysis.contention import Host
 from tuner.devices.base import DeviceKind
 from tuner.devices.cpu import CpuKind
 from tuner.devices.cuda import CudaKind
 from tuner.devices.tpu import TpuKind
+from tuner.devices.xla import XlaKind
 from tuner.errors import DeviceError
 from tuner.model import Device
 
 AUTO = "auto"
-KINDS: tuple[DeviceKind, ...] = (CudaKind(), TpuKind(), CpuKind())
-"""Every kind, in the order in which ``auto`` looks for a device."""
+KINDS: tuple[DeviceKind, ...] = (CudaKind(), TpuKind(), CpuKind(), XlaKind())
+"""Every kind, in the order in which ``auto`` looks for a device. What comes behind the CPU has to be asked for."""
 
 
 def devices() -> list[Device]:
-    """Every device that a study could run on here, in the order in which ``auto`` picks them: the CPU last."""
+    """Every device that a study could run on here, in the order in which ``auto`` picks them."""
     return [device for kind in KINDS for device in kind.find()]
 
 
@@ -25,6 +27,12 @@ def kind_of(device: Device) -> DeviceKind:
     if kind is None:
         raise DeviceError(f"unknown kind of device {device.kind!r}", hint=f"known: {spellings()}")
     return kind
+
+
+def host_of(device: Device, cores: int, spare_cores: int = 0) -> Host:
+    """The machine around measurements on the device. Raises as ``kind_of``."""
+    kind = kind_of(device)
+    return Host(cores, kind.foreign_share, spare_cores, feeds=not kind.is_host)
 
 
 def resolve_device(text: str) -> Device:
@@ -45,7 +53,7 @@ def resolve_device(text: str) -> Device:
 
 
 def spellings() -> str:
-    """How devices are written on the command line, as in "cpu, cuda, cuda:1 or tpu"."""
+    """How devices are written on the command line, as in "cpu, cuda, cuda:1, tpu or xla"."""
     ways = sorted(way for kind in KINDS for way in (kind.name, *([f"{kind.name}:1"] if kind.numbered else [])))
     return f"{', '.join(ways[:-1])} or {ways[-1]}"
 

@@ -84,7 +84,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     proven = winner if winner is not None and result.improved else None
     config = proven.config if proven is not None else BASELINE
     larger = result.larger.winner if result.larger is not None else None
-    winners = [one for one in (winner, larger) if one is not None]
+    winners = [one for one in (winner, larger) if one is not None and result.objective.is_rate]
     tier = Tiers(result.tiers, result.knowledge).of(config)
     told = {
         "accuracy": _accuracy(result, config, tier),
@@ -290,7 +290,8 @@ def _accuracy(result: StudyResult, config: Config, tier: int) -> dict[str, Any]:
     """What is known of how the config learns. Knobs of tier 1 change nothing that it could learn from."""
     for screen in result.screened:
         if config and screen.config == config:
-            return {"tier": tier, **screen_document(screen, [result.winner] if result.winner is not None else [])}
+            winners = [result.winner] if result.winner is not None and result.objective.is_rate else []
+            return {"tier": tier, **screen_document(screen, winners)}
     return {"tier": tier, "verdict": "not-needed" if tier == 1 else "not-screened"}
 
 

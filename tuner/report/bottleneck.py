@@ -8,8 +8,11 @@ from typing import Any
 
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.documents import measurement_document, plain
-from tuner.formatting import AS_WRITTEN, bound_text, bytes_text, gain_text, share_text
+from tuner.formatting import AS_WRITTEN, bound_text, bytes_text, disturbed_text, gain_text, share_text
 from tuner.model import LeftOut, Measurement
+
+_NOT_TOLD = frozenset({"on_host", "hides_its_wait"})
+"""Of a bottleneck, in the JSON: conclusions of ours from what is told."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class ProbeReport:
         """What holds the loop up, by how much, what to turn, and what else there is to say."""
         bottleneck = self.bottleneck
         lines = ["", bound_text(bottleneck)]
+        lines += [disturbed_text(bottleneck)] if bottleneck.disturbed else []
         if bottleneck.wait_share is not None:
             lines.append(f"waiting for data: {share_text(bottleneck.wait_share)} of the time")
         if bottleneck.most_from_input is not None:
@@ -50,8 +54,9 @@ class ProbeReport:
 
     def document(self) -> dict[str, Any]:
         """The same for programs. ``real``, ``compute`` and ``loader`` are in ``unit`` per second."""
+        told = {key: value for key, value in asdict(self.bottleneck).items() if key not in _NOT_TOLD}
         return {
-            **plain(asdict(self.bottleneck)), "bound": str(self.bottleneck.bound),
+            **plain(told), "bound": str(self.bottleneck.bound),
             "headroom_bytes": self.headroom_bytes, "knobs": list(self.knobs), "remarks": list(self.remarks),
             "left_out": {knob: left.reason for knob, left in self.left_out.items()}, "records": self.records,
             "runs": [

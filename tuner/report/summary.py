@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.learning import LATER, time_to_loss
 from tuner.analysis.stats import Noninferiority
-from tuner.analysis.tiers import Tiers
+from tuner.analysis.tiers import BY_TIME, Tiers
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -24,6 +24,7 @@ from tuner.formatting import (
     shift_text,
     value_text,
 )
+from tuner.knowledge import Knowledge, batch_factor
 from tuner.masking import masked
 from tuner.model import (
     KnobReport,
@@ -39,6 +40,7 @@ from tuner.model import (
     Winner,
     baseline_of,
 )  # fmt: skip
+from tuner.objective import Objective
 from tuner.result import LargerBatch, StudyResult
 
 KEEP = "keep your config"
@@ -46,8 +48,8 @@ _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
 _TIER_NAMES = {1: "speed only", 2: "numerics", 3: "optimisation"}
 _LEARNED = {
-    "not-needed": "", "pass": "learns as well", "fail": "learns worse", "inconclusive": "not shown to learn as well",
-    "not-screened": "learning not compared",
+    "not-needed": "", "pass": "learns as well", BY_TIME: "learns enough for its speed", "fail": "learns worse",
+    "inconclusive": "not shown to learn as well", "not-screened": "learning not compared",
 }  # fmt: skip
 _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 
@@ -66,7 +68,7 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     if result.validation_share is not None:
         validation = share_text(result.validation_share)
         parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
-    parts.append(_larger_batches(result.larger, result.no_larger))
+    parts.append(_larger_batches(result.larger, result.no_larger, result.knowledge))
     parts += [_fault(result), _remarks(remarks_of(result.trials))]
     if winner is not None:
         parts.append(_comparison(winner, "winner" if result.improved else "candidate"))
@@ -89,27 +91,46 @@ def _verdict(result: StudyResult) -> list[str]:
     if winner is None:
         return [*_unproven(result), ended]
     if winner.verdict is Verdict.IMPROVED:
-        return [f"faster: {config_text(winner.config)}", _proof(winner), *_sooner(winner, result.screened), ended]
-    faster = "what is faster reaches a loss later" if winner.label == LATER else "nothing tried was proven faster"
+        proof = [_proof(winner, result.objective), *_killed(result, winner), *_sooner(winner, result)]
+        return [f"{_more(result.objective)}: {config_text(winner.config)}", *proof, ended]
+    nothing = f"nothing tried was proven {_more(result.objective)}"
+    faster = "what is faster reaches a loss later" if winner.label == LATER else nothing
     untold = result.cannot_tell if winner.label != LATER else ""
     lines = [f"can't tell: {untold}" if untold else f"{KEEP}: {faster}"]
     if winner.config:
-        lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner)]
-        lines += _sooner(winner, result.screened)
+        lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner, result.objective)]
+        lines += _sooner(winner, result)
     return [*lines, ended]
 
 
-def _proof(winner: Winner) -> str:
+def _proof(winner: Winner, objective: Objective) -> str:
     ratio = winner.speedup
     label = f" ({winner.label})" if winner.label else ""
     how = "runs of each by turns," if winner.winner.turns else "interleaved runs of each"
     runs = f"{winner.runs} {how} in fresh processes{label}"
-    return f"{gain_text(ratio.ratio)} the speed, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
+    gain = f"{gain_text(ratio.ratio)} {_better(objective)}"
+    return f"{gain}, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
 
 
-def _sooner(winner: Winner, screened: Sequence[Screened]) -> list[str]:
+def _killed(result: StudyResult, winner: Winner) -> list[str]:
+    """That runs of it in the finals were killed from outside and run again: it may be so in production."""
+    runs = [t.outcome for t in result.trials if t.phase is Phase.FINALS and t.config == winner.config and t.outcome]
+    killed = sum(bool(outcome.again_after) for outcome in runs)
+    return [f"killed from outside in {killed} of its {count_text(len(runs), 'run')} in the finals"] if killed else []
+
+
+def _more(objective: Objective) -> str:
+    return "faster" if objective.is_rate else "better"
+
+
+def _better(objective: Objective) -> str:
+    """What gains are gains of."""
+    return "the speed" if objective.is_rate else f"as good by {objective.name}"
+
+
+def _sooner(winner: Winner, result: StudyResult) -> list[str]:
     """How much sooner a loss is reached: more samples a second, of which more or fewer may be needed."""
-    for screen in screened:
+    for screen in result.screened if result.objective.is_rate else ():
         if screen.config == winner.config and screen.efficiency is not None:
             sooner, needed = time_to_loss(winner.speedup, screen.efficiency), 1 / screen.efficiency.ratio
             interval = f"95% interval {sooner.low:.2f} to {sooner.high:.2f}"
@@ -125,7 +146,8 @@ def _unproven(result: StudyResult) -> list[str]:
         return ["no result yet: the script as written was not measured to the end"]
     if best is None or not best.config:
         searched = any(trial.phase is Phase.SEARCH for trial in result.trials)
-        tried = "no trial was faster than the script as written" if searched else "nothing else was measured"
+        none = f"no trial was {_more(result.objective)} than the script as written"
+        tried = none if searched else "nothing else was measured"
         untold = result.cannot_tell
         return [f"can't tell: {untold}; {tried}" if untold else f"{KEEP}: {tried}"]
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
@@ -143,7 +165,9 @@ def _unproven(result: StudyResult) -> list[str]:
         ended = "it failed in the finals"
     lines = [
         f"not proven: {ended}",
-        f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the script as written",
+        f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the script as written"
+        if result.objective.is_rate
+        else f"the best single trial was {config_text(best.config)}: {gain} {_better(result.objective)}",
     ]
     return [*lines, f"that is no more than a hint: {result.cannot_tell}"] if result.cannot_tell else lines
 
@@ -223,7 +247,7 @@ def _accuracy(screened: Sequence[Screened]) -> list[str]:
     return ["learning, compared with the script as written on the same seeds", *_columns(rows)]
 
 
-def _larger_batches(larger: LargerBatch | None, none: str) -> list[str]:
+def _larger_batches(larger: LargerBatch | None, none: str, knowledge: Knowledge) -> list[str]:
     """The larger effective batch beside the winner: how much sooner it reaches a loss, or why that isn't known."""
     title = "larger batches (tier 3, changes the optimisation)"
     if larger is None:
@@ -234,13 +258,18 @@ def _larger_batches(larger: LargerBatch | None, none: str) -> list[str]:
         learns = f", learns as from {1 / larger.efficiency.ratio:.2f}x the samples" if larger.efficiency else ""
         return [title, f"  {config}: {single}{learns}; not proven: {larger.why}"]
     sooner, speed = larger.sooner, winner.speedup
-    reaches = f"reaches the same loss {gain_text(sooner.ratio)} as fast, 95% interval {_interval(sooner)}"
+    reaches = "reaches the same loss" if larger.proven else f"not proven: {larger.why}; measured:"
+    reaches = f"{reaches} {gain_text(sooner.ratio)} as fast, 95% interval {_interval(sooner)}"
     lines = [title, f"  {config}: {reaches}"]
     if larger.efficiency is not None:
         needs = f"needs {1 / larger.efficiency.ratio:.2f}x the samples, by its screen"
         runs = f"{winner.runs} runs of each in fresh processes"
         lines.append(f"  {gain_text(speed.ratio)} the speed, 95% interval {_interval(speed)}, from {runs}; {needs}")
-    return lines if larger.proven else [*lines, f"  not proven: {larger.why}"]
+    if larger.proven:
+        factor = batch_factor(larger.config, knowledge)
+        fewer = f"a script that trains for so many steps, not epochs, needs {1 / factor:.2g} times as many"
+        lines.append(f"  each step trains on {factor:g} times the samples: {fewer}")
+    return lines
 
 
 def _interval(ratio: Ratio) -> str:
@@ -260,8 +289,8 @@ def _best_of_tiers(bests: Sequence[TierBest], larger: LargerBatch | None) -> lis
         learned = _LEARNED[best.learned]
         if larger is not None and best.config == larger.config:
             learned = "" if larger.proven else "not shown to reach a loss sooner"
-            said = said if larger.sooner is None else f"reaches a loss {gain_text(larger.sooner.ratio)} as fast"
-            said = f"{said}, proven" if larger.proven else said
+            if larger.sooner is not None and larger.proven:
+                said = f"reaches a loss {gain_text(larger.sooner.ratio)} as fast, proven"
         rows.append((f"  {best.tier} {_TIER_NAMES[best.tier]}", config_text(best.config), said, learned))
     return ["best of each tier", *_columns(rows)]
 

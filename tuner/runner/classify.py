@@ -264,7 +264,10 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"|[Uu]nable to find (?:a valid|an) (?:cuDNN algorithm|engine)"
             r"|nccl[\s\S]{0,400}out of memory|Cuda failure(?: \d+)? '?out of memory"
             r"|RESOURCE_EXHAUSTED|ResourceExhaustedError|Resource exhausted: |OOM when allocating"
-            r"|Ran out of memory in memory space (?:hbm|vmem)",
+            r"|Ran out of memory in memory space (?:hbm|vmem)"
+            # What is left of XLA's own texts in torch_xla 2.9, which drops the status.
+            r"|Out of memory allocating \d+ bytes"
+            r"|Attempting to (?:allocate|reserve) [\d.]+[KMGT]?\. That was not possible",
             re.IGNORECASE,
         ),
     ),

@@ -262,7 +262,7 @@ def _environment(request: TrialRequest, *, shown: bool = True) -> dict[str, str]
     """
     return {
         **os.environ,
-        **_compile_cache(request.compile_cache),
+        **_compile_cache(request.compile_cache, request.device),
         **device_environment(request.device, request.config, shown=shown),
         **_silent_trackers(request.folder.absolute()),
         "PYTHONUNBUFFERED": "1",
@@ -306,14 +306,14 @@ def device_environment(device: Device, config: Config, *, alone: bool = True, sh
     return {**(kind_of(device).environment(device, alone=alone) if shown else {}), **threads, **allocator}
 
 
-def _compile_cache(folder: Path | None) -> dict[str, str]:
+def _compile_cache(folder: Path | None, device: Device) -> dict[str, str]:
     """A study's figures must not hang on what another process compiled before it; nor may that be run."""
     if folder is None:
         return {}
     own = compile_cache.own(folder.absolute())
     # Inductor keeps Triton's kernels below its own cache, unless the user has them elsewhere.
     triton = {"TRITON_CACHE_DIR": str(own / "triton")} if "TRITON_CACHE_DIR" in os.environ else {}
-    return {"TORCHINDUCTOR_CACHE_DIR": str(own), **triton}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(own), **triton, **kind_of(device).compile_cache(own)}
 
 
 # A tracker's module → the variables that switch it off.

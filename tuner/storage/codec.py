@@ -109,6 +109,7 @@ def encode_outcome(outcome: Outcome) -> str:
             "seconds": outcome.seconds,
             "with_ours": outcome.with_ours,
             **({"rotation": [_rotated_fields(each) for each in outcome.rotation]} if outcome.rotation else {}),
+            **({"again_after": outcome.again_after} if outcome.again_after else {}),
         }
     )
 
@@ -128,6 +129,7 @@ def decode_outcome(text: str | bytes) -> Outcome:
             seconds=fields["seconds"],
             with_ours=str(fields.get("with_ours", "")),  # earlier versions stored none
             rotation=tuple(map(_rotated_of, fields.get("rotation", ()))),
+            again_after=str(fields.get("again_after", "")),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an outcome: {type(error).__name__}: {error}") from error

@@ -44,6 +44,9 @@ _BARE, _PLAIN = "without any watch but files", "plain Python"
 # A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
 _FILES_OF_WATCHES = (
     ("torch/loader.py", Watch.LOADER), ("torch/datasets.py", Watch.LOADER), ("torch/copies.py", Watch.LOADER),
+    ("torch/own_loaders.py", Watch.LOADER), ("torch/loader_places.py", Watch.LOADER),
+    ("torch/loader_workers.py", Watch.LOADER), ("torch/own_data.py", Watch.LOADER),
+    ("torch/script_indices.py", Watch.LOADER),
     ("torch/counting.py", Watch.LOADER), ("torch/lasting.py", Watch.LOADER), ("torch/queues.py", Watch.LOADER),
     ("torch/modules.py", Watch.MODULES),
     ("torch/conditions.py", Watch.MODULES), ("torch/reached.py", Watch.MODULES), ("torch/rows.py", Watch.MODULES),

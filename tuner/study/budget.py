@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import BaselineTrack
+from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency
 from tuner.analysis.turns import TOLD_TO, noise_within, rounds_to_tell
 from tuner.child.records import Window
-from tuner.knowledge import samples_per_step
+from tuner.knowledge import batch_factor, samples_per_step
 from tuner.model import BASELINE, SIDELINES, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import probe_window
 from tuner.space.resolve import ResolvedSpace
@@ -35,8 +36,8 @@ FEWEST_ROUNDS = 3
 ADDED_ROUNDS = 1.5
 """Undecided finals are given so many times the rounds that they were planned with."""
 HOPE = 0.75
-"""With that share left of what a proof is foreseen to take it is tried by turns: nothing else would use the time, what
-is foreseen is rather too long, and the last round may end with fewer turns."""
+"""With that share left of what a proof is foreseen to take it is tried by turns, where no other candidate's is sure to
+fit: nothing else would use the time, and what is foreseen before a first round was run is rather too long."""
 SLOWER = 1.15
 """What comes between steps is no part of a rate, such as validation, and takes its time all the same."""
 FIRST_TRIAL_S = 30.0
@@ -132,8 +133,15 @@ class StudyTime:
         return self.left_s is None or self.left_s >= seconds
 
     def may_fit(self, proof_s: float) -> bool:
-        """Whether a proof of the fewest rounds that is foreseen to take so long may come off in what is left."""
-        return self.fits(HOPE * proof_s if self.by_turns else proof_s)
+        """Whether a proof of the fewest rounds that is foreseen to take so long may come off in what is left: as
+        ``is_sure_to_fit`` once a round of finals has shown what one takes.
+        """
+        was_run = any(trial.phase is Phase.FINALS for trial, _ in self._runs())
+        return self.is_sure_to_fit(proof_s) or (self.by_turns and not was_run and self.fits(HOPE * proof_s))
+
+    def is_sure_to_fit(self, proof_s: float) -> bool:
+        """As ``may_fit``, if it takes as long as foreseen. By turns the last round may end with half its turns."""
+        return self.fits(proof_s - window_s(self.plan, Phase.FINALS, by_turns=True) if self.by_turns else proof_s)
 
     def trial_s(self) -> float:
         """What a trial typically takes here; a probe is shorter."""
@@ -249,10 +257,11 @@ class StudyTime:
         """Whether the seconds of a trial that is expected to gain so much more are better kept for the proof.
 
         That is so where the finals may need them, with the rounds that are added while they are undecided, and bring
-        the gain that was found at a higher rate than the search another one. A gain that isn't proven is none.
+        the gain that was found at a higher rate than the search another one. A gain that isn't proven is none; that of
+        a larger effective batch is another contest's.
         """
         track = BaselineTrack(self.trials, self.plan.objective)
-        best = track.best_of(searched(self.trials))
+        best = self._best()
         gain = track.gain(best)
         if self.left_s is None or best is None or gain is None or gain <= 1.0:
             return False
@@ -265,11 +274,16 @@ class StudyTime:
         return BaselineTrack(self.trials, self.plan.objective).best_of(keeping_batch(searched(self.trials), self.space))
 
     def _larger_proof_s(self) -> float:
-        """What proving the fastest larger batch takes; 0 where none is faster than what keeps the effective one."""
+        """What proving the fastest larger batch takes; 0 where that isn't likely to reach a loss sooner than what keeps
+        the effective one.
+        """
         track, space = BaselineTrack(self.trials, self.plan.objective), self.space
         larger = [trial for trial in searched(self.trials) if space is not None and space.is_larger(trial.config)]
         best, gain = track.best_of(larger), track.gain(self._best()) or 1.0
-        return self.proof_s(best.config) if best is not None and (track.gain(best) or 0.0) > gain else 0.0
+        if best is None or space is None:
+            return 0.0
+        likely = (track.gain(best) or 0.0) * likely_efficiency(batch_factor(best.config, space.knowledge), USUAL_NOISE)
+        return self.proof_s(best.config) if likely > gain else 0.0
 
     def search_s(self) -> float | None:
         """Left for searching, beside what is kept for the proof; None without a budget."""

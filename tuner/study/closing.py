@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tuner.analysis.contention import MOVED, contamination
 from tuner.analysis.tiers import best_of_tiers
+from tuner.formatting import config_text
 from tuner.model import Phase, Winner
 from tuner.result import LargerBatch, StudyFacts, StudyLimits, StudyResult
 from tuner.storage.folder import FAULT
@@ -43,7 +44,7 @@ def result_of(
             trial.phase is Phase.SEARCH and trial.outcome is not None and bool(contamination(trial.outcome, host))
             for trial in study.trials
         ),
-        larger=larger, no_larger=_why_no_larger(study) if larger is None else "",
+        larger=larger, no_larger=_why_no_larger(study) if larger is None else "", objective=study.plan.objective,
     )  # fmt: skip
 
 
@@ -52,4 +53,10 @@ def _why_no_larger(study: StudyContext) -> str:
     space = study.space
     if space is None or space.larger is None:
         return space.no_larger if space is not None else ""
-    return "none was faster than the script as written" if study.larger else "the search ended before it tried one"
+    if not study.larger:
+        return "the search ended before it tried one"
+    if any(study.track.gain(trial) is not None for trial in study.larger):
+        return "none was faster than the script as written"
+    last = study.larger[-1]
+    reason = (last.outcome.detail or last.outcome.reason) if last.outcome is not None else ""
+    return f"none could be measured; {config_text(last.config)}: {reason}"

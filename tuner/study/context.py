@@ -20,7 +20,7 @@ from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, SIDELINES, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted
-from tuner.search.rotation import next_rotation
+from tuner.search.rotation import loads, next_rotation
 from tuner.space.arguments import Placeholder
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
@@ -164,7 +164,8 @@ class StudyContext:
         rival = self.rival(trial.config) if self.races else None
         window = window_of(trial, self.plan, rival, self.track.slowest_share(), by_turns=shorter)
         if configs:
-            window = rotation_window(self.plan, baseline_of(self.trials), len(configs))
+            loaders = self.space is not None and loads(self.space, configs)
+            window = rotation_window(self.plan, baseline_of(self.trials), len(configs), loads=loaders)
         rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
         race = Race(self.track.gain(rival) if rates else None) if turns else None
         return self._kept(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,9 +83,10 @@ class TrialExecutor:
         ``InfrastructureError``.
         """
         request = replace(self.request_of(trial, knowledge, window), ends_by=ends_by, rotation=tuple(rotation))
-        if trial.phase in (Phase.SCREEN, Phase.ROTATION):
-            # Losses, which no other process changes; and turns, of which those count that nobody disturbed.
-            return self._run([request])[0]
+        if trial.phase is Phase.SCREEN:
+            return self._run([request])[0]  # losses, which no other process changes
+        if trial.phase is Phase.ROTATION:
+            return self._rotated(request, time_for)
         run = self._run if race is None or self.obstacle else lambda requests: self._beside(requests[0], race)
         return self._undisturbed(f"trial {trial.number}", [request], time_for, run)[0]
 
@@ -127,6 +129,16 @@ class TrialExecutor:
         shutil.rmtree(request.folder, ignore_errors=True)
         return self._runner.run(request, self._stop)
 
+    def _rotated(self, request: TrialRequest, time_for: Callable[[float], bool]) -> Outcome:
+        """A rotation's outcome. One that others disturbed leaves nothing out, and what it ranks first is tried first:
+        it is run again, as it is, where that can be through in time. What ended early says what ended it.
+        """
+
+        def is_in_time(seconds: float) -> bool:
+            return time_for(seconds) and time.monotonic() + seconds <= request.ends_by
+
+        return self._undisturbed(f"trial {request.folder.name}", [request], is_in_time, self._run)[0]
+
     def _undisturbed(
         self,
         name: str,
@@ -163,7 +175,7 @@ class TrialExecutor:
             for folder, place in aside.items():
                 swap_folders(folder, place)
             return first
-        return second
+        return _marked(second, [outcome.again_after for outcome in first])
 
     def _as_cold(
         self, requests: Sequence[TrialRequest], run: Callable[[Sequence[TrialRequest]], list[Outcome]]
@@ -214,7 +226,8 @@ class TrialExecutor:
         self._note(f"run again, since something killed it: {', '.join(request.folder.name for request in requests)}")
         for request in requests:
             shutil.rmtree(request.folder, ignore_errors=True)
-        return run()
+        again, reasons = run(), [outcome.reason if outcome.reason in KILLED else "" for outcome in found.outcomes]
+        return replace(again, outcomes=tuple(_marked(again.outcomes, reasons)))
 
     def _confirmed(self, requests: Sequence[TrialRequest], found: ByTurns) -> list[Outcome]:
         """The outcomes, where it doesn't matter that others were alive; else those of runs one after the other.
@@ -242,7 +255,7 @@ class TrialExecutor:
         held = failed is not None and not found.obstacle and not alone_only
         if failed is not None and held and all(outcome.complete for outcome in alone):
             self.end_turns(f"one failed beside another, and not alone ({failed.detail or failed.reason})")
-        return alone
+        return _marked(alone, [outcome.again_after for outcome in outcomes])
 
     def end_turns(self, obstacle: str) -> None:
         """No trials take turns any more, and says so. ``obstacle``: as the attribute."""
@@ -303,6 +316,15 @@ def window_of(
     if trial.phase is Phase.ANCHOR or measurement is None or not plan.objective.is_rate:
         return window
     return replace(window, hopeless_below=HOPELESS * measurement.rate * slowest)
+
+
+def _marked(outcomes: Sequence[Outcome], reasons: Sequence[str]) -> list[Outcome]:
+    """The outcomes, with the reasons for which those before them were killed; "" where one wasn't."""
+    kept = [*reasons, *[""] * (len(outcomes) - len(reasons))]
+    return [
+        replace(outcome, again_after=outcome.again_after or reason)
+        for outcome, reason in zip(outcomes, kept, strict=False)
+    ]
 
 
 def _place_beside(folder: Path, name: str) -> Path:

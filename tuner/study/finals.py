@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.comparison import Schedule, contest_of, decide, failed_in, is_decided, pairs_of
+from tuner.analysis.comparison import Schedule, contest_of, decide, failed_in, is_decided, pairs_of, told_of
 from tuner.analysis.learning import LATER, is_later
 from tuner.analysis.stats import Noninferiority
 from tuner.events import FinalsStarted, PairFinished
@@ -16,7 +16,7 @@ from tuner.model import BASELINE, Config, Phase, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
-from tuner.study.schedules import Contest, all_finals, begun, more_rounds, save, schedule_of, was_judged
+from tuner.study.schedules import Contest, all_finals, begun, more_rounds, most_of, save, schedule_of, was_judged
 from tuner.study.screens import screen_of
 
 LEEWAY = 1.5
@@ -212,7 +212,7 @@ def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
 
 def _is_later(study: StudyContext, schedule: Schedule, winner: Winner) -> bool:
     screened = screen_of(study, candidate_of(schedule, winner))
-    if screened is None or screened.efficiency is None:
+    if screened is None or screened.efficiency is None or not study.plan.objective.is_rate:
         return False
     return is_later(winner.speedup, screened.efficiency, study.tiers.of(winner.config))
 
@@ -227,7 +227,7 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     What is looked at once has all rounds that there turns out to be time for, whatever they say: none is a look. Then
     it has ended: a longer budget, later, would make another look of one more round.
     """
-    rounds = more_rounds(schedule.rounds, study.plan.most_rounds)
+    rounds = more_rounds(schedule.rounds, most_of(study, schedule))
     if schedule.looks == 1:
         longer = replace(schedule, rounds=schedule.rounds + 1)
         may_grow = not schedule.ended and longer.rounds <= more_rounds(schedule.first, study.plan.most_rounds)
@@ -271,7 +271,8 @@ def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
                 proofs.append(earlier)
         if was_judged(study, schedule) and not unfinished:
             judged |= {trial.config for trial in schedule.candidates if trial.number not in schedule.dropped}
-    best = max(proofs, key=lambda proof: proof.speedup.low, default=winner)  # of equal ones the latest
+    # Of equal ones the latest.
+    best = max(proofs, key=lambda proof: (proof.speedup.low, proof.speedup.ratio), default=winner)
     if best is not None and best.config in screens and all(one.config != best.config for one in study.screened):
         study.screened = (*study.screened, screens[best.config])
     return best
@@ -290,5 +291,6 @@ def _report_pairs(study: StudyContext, schedule: Schedule, runs: Sequence[Trial]
             if not pairs.gains:
                 continue
             contest = contest_of(schedule, candidate.config, study.trials, study.plan.objective)
-            so_far = contest.speedup if contest is not None and len(pairs.gains) > 2 else None
+            told = contest is not None and len(pairs.gains) > 2
+            so_far = told_of(schedule, contest, study.trials, study.plan.objective) if contest and told else None
             study.tell(PairFinished(len(pairs.gains), schedule.rounds, candidate.config, pairs.gains[-1], so_far))

@@ -14,6 +14,7 @@ from tuner.analysis.comparison import (
     CONFIDENCE,
     Schedule,
     choose_candidates,
+    contest_of,
     decide,
     failed_in,
     opening_share,
@@ -24,7 +25,7 @@ from tuner.analysis.learning import time_to_loss
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
-from tuner.knowledge import samples_per_step
+from tuner.knowledge import batch_factor
 from tuner.model import Config, Phase, Ratio, Trial, Verdict, Winner
 from tuner.result import LargerBatch
 from tuner.study.context import StudyContext
@@ -34,8 +35,10 @@ from tuner.study.screens import recorded_pairs, screen, screen_of
 
 MOST_SCREENED = 3
 """So many larger batches are screened, each chosen by what those before it showed."""
-NO_SOONER = "reaches a loss no sooner than what keeps the effective batch"
+NO_SOONER = "isn't shown to reach a loss sooner than what keeps the effective batch"
+_AS_WRITTEN = Ratio(1.0, 1.0, 1.0)
 TOO_LITTLE = "it learns too little from each sample for its speed"
+UNTOLD = "its screen can't tell how it learns"
 GOES_ON = "the same command with a larger --budget goes on"
 UNSCREENED = "how it learns isn't compared (--max-loss-increase off)"
 
@@ -43,7 +46,7 @@ UNSCREENED = "how it learns isn't compared (--max-loss-increase off)"
 def set_aside(study: StudyContext) -> None:
     """Keeps the time that proving a larger batch takes, where what comes before has enough all the same."""
     time, candidates = study.time, _candidates(study)
-    if not candidates or not _may_win(study, candidates[0]):
+    if not candidates or not _may_win(study, candidates[0], max(1.0, study.track.gain(study.best) or 1.0)):
         return
     proof_s = time.proof_s(candidates[0].config)
     best = study.best
@@ -68,12 +71,13 @@ def _judged_now(study: StudyContext, winner: Winner | None) -> LargerBatch | Non
         return None
     if not study.plan.accuracy.any:
         return _single(study, candidates[0], UNSCREENED)
-    promising = [trial for trial in candidates if _may_win(study, trial)]
+    bar = _bar(study, winner).ratio
+    promising = [trial for trial in candidates if _may_win(study, trial, bar)]
     if not promising:
         return _single(study, candidates[0], NO_SOONER)
     told = _screens(study, promising)
     study.screened = (*study.screened, *told.values())
-    fit = [trial for trial in promising if trial.number in told and _passes(study, trial, told[trial.number])]
+    fit = [trial for trial in promising if trial.number in told and _passes(study, trial, told[trial.number], bar)]
     fit.sort(key=lambda trial: -_expected(study, trial, told[trial.number]))
     if not fit:
         return _unfit(study, promising, told)
@@ -116,25 +120,32 @@ def _candidates(study: StudyContext) -> list[Trial]:
     """The trials with a larger effective batch that beat the baseline, the likeliest to reach a loss soonest first."""
     if study.space is None or study.space.larger is None:
         return []
-    track = study.track
     keeping = [trial for trial in study.trials if trial.phase is not Phase.SEARCH]
     again = going_on(study, Contest.LARGER)
     found = choose_candidates([*keeping, *study.larger], study.plan.objective, len(study.trials), going_on=again)
-    return sorted(
-        found, key=lambda trial: -(track.gain(trial) or 0.0) * likely_efficiency(_factor(study, trial), USUAL_NOISE)
-    )
+    return sorted(found, key=lambda trial: -_likely(study, trial, USUAL_NOISE))
 
 
-def _factor(study: StudyContext, trial: Trial) -> float:
-    """How many times the effective batch as written the trial's is."""
-    written = study.knowledge.as_written
-    return samples_per_step({**written, **trial.config}) / samples_per_step(written)
+def _likely(study: StudyContext, trial: Trial, noise: float) -> float:
+    """How much sooner it is likely to reach a loss, by its single trial and that noise scale."""
+    return (study.track.gain(trial) or 0.0) * likely_efficiency(batch_factor(trial.config, study.knowledge), noise)
 
 
-def _may_win(study: StudyContext, trial: Trial) -> bool:
-    """Whether it would be worth having if it learned as much from each sample."""
-    track = study.track
-    return (track.gain(trial) or 0.0) > WORTH_HAVING * max(1.0, track.gain(study.best) or 1.0)
+def _bar(study: StudyContext, winner: Winner | None) -> Ratio:
+    """How much sooner the winner that keeps the effective batch reaches a loss; 1 where nothing was proven of any."""
+    if winner is None or winner.verdict is not Verdict.IMPROVED:
+        return _AS_WRITTEN
+    screened = next((one for one in study.screened if one.config == winner.config), None)
+    if screened is None or screened.efficiency is None:
+        return winner.speedup
+    return time_to_loss(winner.speedup, screened.efficiency)
+
+
+def _may_win(study: StudyContext, trial: Trial, bar: float) -> bool:
+    """Whether it would be worth having, beside what reaches a loss ``bar`` times as fast, if each sample taught as much
+    as before.
+    """
+    return (study.track.gain(trial) or 0.0) > WORTH_HAVING * bar
 
 
 def _expected(study: StudyContext, trial: Trial, screened: Screened) -> float:
@@ -142,21 +153,30 @@ def _expected(study: StudyContext, trial: Trial, screened: Screened) -> float:
     return (study.track.gain(trial) or 0.0) * (screened.efficiency.ratio if screened.efficiency is not None else 0.0)
 
 
-def _passes(study: StudyContext, trial: Trial, screened: Screened) -> bool:
-    best = max(1.0, study.track.gain(study.best) or 1.0)
-    return screened.verdict is Noninferiority.PASS and _expected(study, trial, screened) > WORTH_HAVING * best
+def _passes(study: StudyContext, trial: Trial, screened: Screened, bar: float) -> bool:
+    """Whether its screen lets finals follow, which could show it to be worth having."""
+    known = sample_efficiency(recorded_pairs(study, trial, screened.samples), 1 - CONFIDENCE) is not None
+    passed = screened.verdict is Noninferiority.PASS and known
+    return passed and _expected(study, trial, screened) > WORTH_HAVING * bar
+
+
+def _of_batch(study: StudyContext, trial: Trial, efficiency: float) -> float:
+    """What the batch alone makes of the efficiency, where the config without it was screened as well."""
+    assert study.space is not None
+    base = study.space.without_batch(trial.config)
+    own = next((one.efficiency for one in study.screened if one.config == base and one.efficiency is not None), None)
+    return efficiency / own.ratio if own is not None else efficiency
 
 
 def _screens(study: StudyContext, candidates: Sequence[Trial]) -> dict[int, Screened]:
     """Trial → its screen: of the likeliest first, then of what that one's noise scale makes likelier still."""
     told: dict[int, Screened] = {}
     noise = USUAL_NOISE
-    track = study.track
 
     def likely(trial: Trial) -> float:
         if trial.number in told:
             return _expected(study, trial, told[trial.number])
-        return (track.gain(trial) or 0.0) * likely_efficiency(_factor(study, trial), noise)
+        return _likely(study, trial, noise)
 
     while len(told) < min(MOST_SCREENED, len(candidates)):
         trial = max(candidates, key=likely)
@@ -170,7 +190,8 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> dict[int, Scre
         if not result.seeds:
             break  # the script as written tells nothing, whatever is held to it
         if result.efficiency is not None:
-            noise = noise_of(_factor(study, trial), result.efficiency.ratio)
+            own = _of_batch(study, trial, result.efficiency.ratio)
+            noise = noise_of(batch_factor(trial.config, study.knowledge), own)
     return told
 
 
@@ -190,7 +211,7 @@ def _unfit(study: StudyContext, candidates: Sequence[Trial], told: dict[int, Scr
     elif result.verdict is Noninferiority.FAIL:
         why = TOO_LITTLE if result.efficiency is not None else "it fails its screen"
     else:
-        why = "it isn't shown to learn enough from each sample for its speed"
+        why = UNTOLD if result.efficiency is None else "it isn't shown to learn enough from each sample for its speed"
     return _single(study, screened[number], why, result)
 
 
@@ -201,19 +222,23 @@ def _single(study: StudyContext, trial: Trial, why: str, screened: Screened | No
 
 
 def _found(study: StudyContext, trial: Trial, judged: Winner | None, winner: Winner | None) -> LargerBatch:
-    """What finals made of it; it isn't proven where the winner that keeps the effective batch is as good."""
+    """What finals made of it; it isn't proven unless it is shown to be sooner than the winner that keeps the batch."""
     if judged is None:
         return _single(study, trial, "it has no figure in the finals", screen_of(study, trial))
     _, efficiency, sooner = _figures(study, trial, judged)
+    told = time_to_loss(judged.speedup, efficiency) if efficiency is not None else None
     why = judged.label.removeprefix("no proof: ")
-    if judged.verdict is Verdict.IMPROVED and sooner is not None and winner is not None:
-        improved = winner.verdict is Verdict.IMPROVED
-        if improved and winner.speedup.ratio >= sooner.ratio:
+    bar = _bar(study, winner)
+    if judged.verdict is Verdict.IMPROVED and sooner is not None and bar is not _AS_WRITTEN:
+        if time_to_loss(sooner, Ratio(1 / bar.ratio, 1 / bar.high, 1 / bar.low)).low <= 1.0:
             why = NO_SOONER
             judged = replace(judged, verdict=Verdict.KEEP_BASELINE, label=why)
     elif judged.verdict is not Verdict.IMPROVED and not why:
         why = "it isn't shown to reach a loss sooner"
-    return LargerBatch(trial.config, study.track.gain(trial) or 0.0, judged, efficiency, sooner, why)
+    if told is not None and judged.verdict is Verdict.IMPROVED:
+        # What is told of a small gain reaches further down than what decided that it is one.
+        told = Ratio(max(told.ratio, 1.0), max(told.low, 1.0), told.high)
+    return LargerBatch(trial.config, study.track.gain(trial) or 0.0, judged, efficiency, told, why)
 
 
 def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
@@ -227,27 +252,34 @@ def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
 
 
 def _figures(study: StudyContext, trial: Trial, winner: Winner) -> tuple[bool, Ratio | None, Ratio | None]:
-    """Whether its finals could prove anything, its sample efficiency, and how much sooner it reaches a loss.
+    """Whether its finals could prove anything, its sample efficiency, and how much sooner it reaches a loss by what
+    decides: what is told is by the speed that is told.
 
     The efficiency's interval is wrong as rarely as the finals' share of the permitted error says, over all batches that
-    were screened: the best of several is a lucky one.
+    were screened: the best of several is a lucky one. So is the speed's, by which that it is faster was decided.
     """
-    efficiency = _efficiency(study, trial)
-    sooner = time_to_loss(winner.speedup, efficiency) if efficiency is not None else None
+    efficiency, schedule = _efficiency(study, trial), _finals_of(study, trial)
+    contest = contest_of(schedule, trial.config, study.trials, study.plan.objective) if schedule is not None else None
+    speed = contest.bound if contest is not None else winner.speedup
+    sooner = time_to_loss(speed, efficiency) if efficiency is not None else None
     screened = screen_of(study, trial)
     passed = screened is not None and screened.verdict is Noninferiority.PASS
     return not winner.label and passed, efficiency, sooner
 
 
 def _efficiency(study: StudyContext, trial: Trial) -> Ratio | None:
-    schedule = next((one for one in reversed(all_finals(study, Contest.LARGER)) if one.group == (trial.number,)), None)
-    screened = screen_of(study, trial)
+    schedule, screened = _finals_of(study, trial), screen_of(study, trial)
     if schedule is None or screened is None:
         return None
     pairs = recorded_pairs(study, trial, screened.samples)[: screened.seeds]
     looked_at = _screened_configs(study)
     error = (1 - CONFIDENCE) * opening_share(schedule.opening) / max(1, len(looked_at))
     return sample_efficiency(pairs, error)
+
+
+def _finals_of(study: StudyContext, trial: Trial) -> Schedule | None:
+    """The last finals that it met the script as written in, alone; None where it had none."""
+    return next((one for one in reversed(all_finals(study, Contest.LARGER)) if one.group == (trial.number,)), None)
 
 
 def _screened_configs(study: StudyContext) -> set[Config]:

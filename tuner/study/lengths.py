@@ -19,6 +19,8 @@ FEWEST_LARGER_STEPS = 20
 """Of a config with a larger effective batch: so many make a curve."""
 WARMUP_S = 1.0
 """Of a trial by turns: what the machine warms up to meets both sides."""
+LOADER_TURN_S, LOADER_STEPS = 0.5, 4
+"""A turn of a rotation takes so long, and so many steps of the script as written, where loaders are compared."""
 _STEPS_ON_A_CARD = 8
 """A block holds so many where waiting for the device takes away the lead that the script had."""
 _BY_ITSELF = {Phase.BASELINE: 1.0, Phase.ANCHOR: 1.0, Phase.PROBE: 0.25, Phase.SEARCH: 0.5, Phase.FINALS: 0.5}
@@ -35,23 +37,35 @@ def window_s(plan: StudyPlan, phase: Phase, *, by_turns: bool) -> float:
     return plan.window.max_s * (_BY_TURNS if by_turns else _BY_ITSELF)[phase]
 
 
-def rotation_turn_s(plan: StudyPlan, baseline: Measurement) -> float:
-    """Seconds that are measured in a turn of a rotation: a block, which ends with a step."""
-    step_s, block_s = 1 / baseline.steps_per_s, plan.window.block_s
+def rotation_turn_s(plan: StudyPlan, baseline: Measurement, *, loads: bool = False) -> float:
+    """Seconds that are measured in a turn of a rotation: a block, which ends with a step.
+
+    Where configs have loaders of their own (``loads``) it holds several batches: workers make them by fits and starts.
+    """
+    step_s, block_s = 1 / baseline.steps_per_s, _rotation_block_s(plan, baseline, loads=loads)
     fewest_s = (1 if kind_of(plan.device).is_host else _STEPS_ON_A_CARD) * step_s
     return max(block_s + step_s / 2, fewest_s)
 
 
-def rotation_window(plan: StudyPlan, baseline: Trial | None, count: int) -> Window:
-    """The window of a rotation of so many configs, all turns together but half of the last round.
+def _rotation_block_s(plan: StudyPlan, baseline: Measurement, *, loads: bool) -> float:
+    block_s = plan.window.block_s
+    return max(block_s, LOADER_TURN_S, LOADER_STEPS / baseline.steps_per_s) if loads else block_s
+
+
+def rotation_window(plan: StudyPlan, baseline: Trial | None, count: int, *, loads: bool = False) -> Window:
+    """The window of a rotation of so many configs, all turns together but half of the last round. ``loads``: see
+    ``rotation_turn_s``.
 
     A round that has begun is gone through, and none is begun late: turns that are a little longer than foreseen don't
     take one away.
     """
     window, measurement = plan.window, baseline.measurement if baseline is not None else None
-    turn_s = rotation_turn_s(plan, measurement) if measurement is not None else window.block_s
+    block_s = turn_s = window.block_s
+    if measurement is not None:
+        block_s = _rotation_block_s(plan, measurement, loads=loads)
+        turn_s = rotation_turn_s(plan, measurement, loads=loads)
     turns = turns_of(count) - turns_of_round(count) / 2
-    return replace(window, warmup_s=min(window.warmup_s, WARMUP_S), max_s=turns * turn_s)
+    return replace(window, block_s=block_s, warmup_s=min(window.warmup_s, WARMUP_S), max_s=turns * turn_s)
 
 
 def screen_lengths(plan: StudyPlan, baseline: Trial | None, larger_step: int = 0) -> tuple[int, ...]:

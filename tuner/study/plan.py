@@ -10,7 +10,7 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.contention import Host
 from tuner.child.records import Window
 from tuner.child.watch import Watch
-from tuner.devices.present import kind_of
+from tuner.devices.present import host_of
 from tuner.knowledge import BOTH
 from tuner.model import BASELINE, Config, Device, Script
 from tuner.objective import Objective
@@ -25,7 +25,8 @@ class StudyPlan:
 
     ``script.argv`` may hold placeholders such as ``{batch_size}``. ``patience`` ends the search after so many
     trials in a row without a gain worth having. The baseline is measured again every ``anchor_every`` trials.
-    Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided. ``effective_batch`` says
+    Finals have ``finals_rounds``, and up to ``most_rounds`` while they are undecided; where there is time nothing else
+    uses, ``looks_beyond`` more looks, each after half as many rounds again. ``effective_batch`` says
     whether samples per optimizer step may change: ``keep``, ``free``, or ``both``, where larger ones are a contest of
     their own (tier 3). ``probe``: whether it begins with one where there is
     time for it. ``without``: the watches that the user switched off. ``source``: the file that is run, of a module as
@@ -51,6 +52,7 @@ class StudyPlan:
     software: Mapping[str, str] = field(default_factory=dict)
     finals_rounds: int = 5
     most_rounds: int = 27
+    looks_beyond: int = 2
     anchor_every: int = 8
     finalists: int = 3
     patience: int | None = 25
@@ -62,8 +64,7 @@ class StudyPlan:
     @property
     def host(self) -> Host:
         """The machine around the study's measurements."""
-        kind = kind_of(self.device)
-        return Host(self.cores, kind.foreign_share, self.spare_cores, feeds=not kind.is_host)
+        return host_of(self.device, self.cores, self.spare_cores)
 
     @property
     def url(self) -> str:

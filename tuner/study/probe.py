@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of, find_bottleneck, sides
+from tuner.analysis.contention import contamination, disturbance
 from tuner.child.records import ProbeSide
 from tuner.devices.present import kind_of
 from tuner.events import Probed
@@ -23,6 +25,7 @@ from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study.baseline import baseline_error, blame_error, check_failure, keep_fault
 from tuner.study.blame import Inquiry, Whose, may_be_ours
 from tuner.study.context import StudyContext
+from tuner.study.execution import swap_folders
 from tuner.study.plan import StudyPlan
 
 REAL = "the real loop"
@@ -33,7 +36,8 @@ LARGEST_SHARE = 0.15
 def probe(
     plan: StudyPlan, runner: Runner, tell: Callable[[str, Outcome], None], stop: threading.Event
 ) -> tuple[Bottleneck, ResolvedSpace, int | None]:
-    """Up to four runs in fresh processes: what holds the loop up, what can be turned, the bytes left below the limit.
+    """Up to four runs in fresh processes, each once more where others disturbed it: what holds the loop up, what can be
+    turned, the bytes left below the limit.
 
     ``tell`` gets each run's name and outcome. Raises ``UserScriptError`` and ``UntunableError`` where the real loop
     gives no figure, ``Interrupted`` when ``stop`` is set, and the errors of the locks.
@@ -50,7 +54,7 @@ def probe(
             request = TrialRequest(
                 folder, script, plan.device, config, knowledge, window, plan.limits, probe=side, without=plan.without
             )  # fmt: skip
-            outcome = runner.run(request, stop)
+            outcome = _undisturbed(plan, runner, request, stop)
             tell(name, outcome)
             if name == REAL and (not outcome.complete or outcome.measurement is None):
                 raise _real_error(plan, request, outcome, lambda check: runner.run(check, stop))
@@ -63,7 +67,22 @@ def probe(
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
         space = resolve(chosen, known, selection=plan.selection)
         measured = _measure(knowledge, lambda side, config: run(SIDE_TEXT[side], config, side.in_child))
-        return find_bottleneck(real.measurement, measured), space, _headroom(plan, real.measurement)
+        return find_bottleneck(real.measurement, measured, plan.host), space, _headroom(plan, real.measurement)
+
+
+def _undisturbed(plan: StudyPlan, runner: Runner, request: TrialRequest, stop: threading.Event) -> Outcome:
+    """The run's outcome; that of a second one where others disturbed the first, and it came out calmer."""
+    first = runner.run(request, stop)
+    if not contamination(first, plan.host):
+        return first
+    aside = request.folder.with_name(f"{request.folder.name}.disturbed")
+    shutil.rmtree(aside, ignore_errors=True)
+    request.folder.rename(aside)
+    second = runner.run(request, stop)
+    if second.complete and disturbance(second, plan.host) <= disturbance(first, plan.host):
+        return second
+    swap_folders(request.folder, aside)
+    return first
 
 
 def _real_error(
@@ -97,7 +116,7 @@ def probe_study(study: StudyContext) -> None:
             study.note(f"no probe: {obstacle}")
         else:
             _measure(study.knowledge, lambda side, config: _outcome(study, side, config))
-    study.bottleneck = bottleneck_of(study.trials)
+    study.bottleneck = bottleneck_of(study.trials, study.plan.host)
     if study.bottleneck is not None:
         study.tell(Probed(study.bottleneck))
 

@@ -143,6 +143,20 @@ def save(study: StudyContext, schedule: Schedule) -> None:
     study.repository.save_finals(study.record.id, kept)
 
 
+def most_of(study: StudyContext, schedule: Schedule) -> int:
+    """The most rounds that these finals may have, by the looks that the permitted error was divided for."""
+    usual = study.plan.most_rounds
+    beyond = schedule.looks - _looks(schedule.first, usual) if schedule.first else 0  # earlier versions knew of none
+    return _longer(usual, beyond)
+
+
+def _longer(most: int, looks: int) -> int:
+    """The most rounds with so many looks more; as it is with none."""
+    for _ in range(looks):
+        most = math.ceil(GROWTH * most)
+    return most
+
+
 def _rounds_and_looks(study: StudyContext, rounds: int, round_s: float) -> tuple[int, int]:
     """The rounds to the first look, at least so many, and how many looks there may be.
 
@@ -152,6 +166,9 @@ def _rounds_and_looks(study: StudyContext, rounds: int, round_s: float) -> tuple
     most, left_s = study.plan.most_rounds, study.time.left_s
     if rounds < study.time.rounds_to_tell():
         return rounds, 1
+    for more in range(study.plan.looks_beyond, 0, -1):
+        if left_s is not None and study.time.may_fit(_longer(most, more) * round_s):
+            return rounds, _looks(rounds, _longer(most, more))
     if left_s is None or more_rounds(rounds, most) * round_s <= left_s:
         return rounds, _looks(rounds, most)
     return max(rounds, min(most, int(left_s / round_s))), 1

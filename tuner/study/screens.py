@@ -24,6 +24,7 @@ from tuner.events import Screening
 from tuner.formatting import config_text
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.search.history import History
+from tuner.search.leaner import Leaner
 from tuner.search.twins import tells_no_more
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
@@ -46,8 +47,11 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     """
     plan = study.plan
     kept, continued = keeping_batch(study.trials, study.space), going_on(study, Contest.KEEPING)
-    candidates = choose_candidates(kept, plan.objective, len(kept), going_on=continued)
-    told = _told_by_better(study, continued)
+    assert study.space is not None
+    history = History(study.space, plan.objective, study.trials)
+    leaner = Leaner(history)
+    candidates = leaner.first(choose_candidates(kept, plan.objective, len(kept), going_on=continued), study.tiers)
+    told = _told_by_better(study, continued, history, leaner)
     study.screened = tuple(_screens(study, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     fit: list[Trial] = []
@@ -80,16 +84,20 @@ def _judged(study: StudyContext, candidate: Trial, pairs: Sequence[Pair], sample
     return replace(judge(candidate.config, pairs, limits_of(study, candidate), samples), by_time=larger)
 
 
-def _told_by_better(study: StudyContext, continued: Collection[int]) -> Callable[[Trial, Sequence[Config]], bool]:
-    """Whether a candidate is a near-twin of one of these better ones, which is proven in its place.
+def _told_by_better(
+    study: StudyContext, continued: Collection[int], history: History, leaner: Leaner
+) -> Callable[[Trial, Sequence[Config]], bool]:
+    """Whether a candidate is a near-twin of one of these better ones, which is proven in its place, or has only knobs
+    more than one of them that bring nothing.
 
     Those that finals have begun with stay in them: versions before this one let near-twins in.
     """
-    assert study.space is not None
-    twins = History(study.space, study.plan.objective, study.trials).twins
 
     def told(trial: Trial, better: Sequence[Config]) -> bool:
-        return trial.number not in continued and tells_no_more(trial.config, better, twins, study.tiers)
+        if trial.number in continued:
+            return False
+        idle = any(leaner.is_as_good(one, trial.config) for one in better)
+        return idle or tells_no_more(trial.config, better, history.twins, study.tiers)
 
     return told
 
@@ -100,13 +108,15 @@ def _screens(
     screened: list[Screened] = []
     fit: list[Config] = []
     unscreened = False
-    for trial in candidates:
+    for number, trial in enumerate(candidates, 1):
         if len(fit) >= study.plan.finalists:
             break
         if told(trial, fit):
             continue
         if not study.time.needs_screen(trial.config):
             fit.append(trial.config)
+            continue
+        if not fit and _gives_way(study, trial, candidates[number:], told):
             continue
         if len(screened) >= CANDIDATES * study.plan.finalists or any(not result.seeds for result in screened):
             continue
@@ -126,18 +136,51 @@ def _screens(
     return screened
 
 
+def _gives_way(
+    study: StudyContext, candidate: Trial, others: Sequence[Trial], told: Callable[[Trial, Sequence[Config]], bool]
+) -> bool:
+    """Whether the candidate's proof isn't sure to fit into what is left, and is one of another that is worth as much.
+
+    As much as what may be proven with a chance of about one half: the square of its gain is as large. One with which
+    finals have begun stays in them.
+    """
+    begun = candidate.number in going_on(study, Contest.KEEPING)
+    if begun or study.time.is_sure_to_fit(_proof_s(study, candidate)):
+        return False
+    gain = study.track.gain(candidate) or 1.0
+    worth = [other for other in others if (study.track.gain(other) or 1.0) ** 2 >= gain and not told(other, [])]
+    return any(study.time.is_sure_to_fit(_proof_s(study, other)) for other in worth)
+
+
+def _proof_s(study: StudyContext, candidate: Trial) -> float:
+    """What is left of its proof takes: of its screen what isn't in the record, and the fewest rounds of the finals."""
+    samples = lengths_of(study, candidate)[0]
+    finals_s = study.time.finals_s(candidate.config, FEWEST_ROUNDS)
+    if not study.time.needs_screen(candidate.config) or screen_of(study, candidate) is not None:
+        return finals_s
+    return finals_s + _missing_s(study, candidate, SEEDS, samples)
+
+
+def _missing_s(study: StudyContext, candidate: Trial, seeds: int, samples: int) -> float:
+    """What the runs of so many seeds of its screen take that aren't in the record."""
+    if _is_settled_by_record(study, candidate, samples):
+        return 0.0
+    wanted = [run for seed in range(1, seeds + 1) for run in _runs(study, candidate, seed, samples)]
+    return sum(study.time.screen_s(run.config, samples) for run in wanted if study.store.find(run) is None)
+
+
 def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) -> bool:
     """Whether the last one's screen leaves time for finals of them all: else those before it get more rounds.
 
     A screen that is in the record already takes none.
     """
-    samples = lengths_of(study, candidates[-1])[0]
-    if screen_of(study, candidates[-1]) is not None or _is_settled_by_record(study, candidates[-1], samples):
+    last = candidates[-1]
+    known = screen_of(study, last) is not None
+    missing_s = 0.0 if known else _missing_s(study, last, SEEDS, lengths_of(study, last)[0])
+    if not missing_s:
         return True
     configs = [BASELINE, *(candidate.config for candidate in candidates)]
     finals_s = study.time.rounds_to_tell() * sum(study.time.run_s(Phase.FINALS, config) for config in configs)
-    wanted = [run for seed in range(1, SEEDS + 1) for run in _runs(study, candidates[-1], seed, samples)]
-    missing_s = sum(study.time.screen_s(run.config, samples) for run in wanted if study.store.find(run) is None)
     return study.time.fits(missing_s + finals_s)
 
 
@@ -218,11 +261,7 @@ def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int)
 
     What the runs so far have settled lacks none: a study that is derived again comes to the same verdict.
     """
-    if _is_settled_by_record(study, candidate, samples):
-        return False
-    wanted = [run for seed in range(1, seeds + 1) for run in _runs(study, candidate, seed, samples)]
-    missing = [run.config for run in wanted if study.store.find(run) is None]
-    missing_s = sum(study.time.screen_s(config, samples) for config in missing)
+    missing_s = _missing_s(study, candidate, seeds, samples)
     return missing_s > 0 and not study.time.may_fit(missing_s + study.time.finals_s(candidate.config, FEWEST_ROUNDS))
 
 

@@ -101,7 +101,9 @@ def _is_over(study: StudyContext, space: ResolvedSpace) -> str:
     if space.pinned and len(done) == 2 and score_of(done[1].outcome, plan.objective) is None:
         outcome = done[1].outcome
         return f"what is pinned does not work here: {outcome.detail if outcome else ''}"
-    failed = [t for t in done[-MANY_FAILURES:] if score_of(t.outcome, plan.objective) is None]
+    # What there was no time for has not failed.
+    tried = [trial for trial in done if not _was_late(trial)][-MANY_FAILURES:]
+    failed = [trial for trial in tried if score_of(trial.outcome, plan.objective) is None]
     if len(failed) == MANY_FAILURES:
         return f"the last {MANY_FAILURES} configs failed"
     if plan.patience is not None and _since_gain(study) >= plan.patience:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tuner.events import SpaceResolved
 from tuner.formatting import config_text
-from tuner.knowledge import widened
+from tuner.knowledge import BOTH, KEEP, widened
 from tuner.model import Config, LeftOut, Value
 from tuner.space.arguments import bound_knobs
 from tuner.space.declare import Known, SearchSpace
@@ -64,9 +64,15 @@ def widen_space(study: StudyContext) -> None:
 
 def _resolved(study: StudyContext, space: SearchSpace) -> ResolvedSpace:
     plan = study.plan
-    known = Known(plan.device, plan.cores, knowledge=study.knowledge)
+    known = Known(plan.device, plan.cores, knowledge=study.knowledge, spare_cores=plan.spare_cores)
     space = without_newer(space, study.record.space.get("knobs", ()))
+    asks = study.knowledge.effective_batch == BOTH
+    if asks and not plan.objective.is_rate:
+        known = replace(known, knowledge=replace(study.knowledge, effective_batch=KEEP))
     resolved = resolve(space, known, selection=plan.selection, pinned=plan.pinned)
+    if asks and not plan.objective.is_rate:
+        why = f"{plan.objective.name} is no rate: it doesn't say how soon a loss is reached"
+        resolved = replace(resolved, no_larger=why)
     begun_with = study.record.space.get("values", {})
     return as_begun(resolved, begun_with) if begun_with else resolved
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,10 +11,8 @@ import pytest
 from support import worlds
 
 from tuner.analysis.comparison import (
-    Contest,
     Schedule,
     choose_candidates,
-    contest_of,
     decide,
     failed_in,
     is_decided,
@@ -26,7 +22,6 @@ from tuner.analysis.comparison import (
 )
 from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
-from tuner.analysis.stats import mean_ratio_interval
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
 from tuner.model import BASELINE, CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
 
@@ -119,43 +114,6 @@ def test_all_openings_together_spend_what_one_may() -> None:
     assert 0.95 < first.confidence < second.confidence
 
 
-@pytest.mark.parametrize("candidates", [1, 2])
-def test_how_much_faster_at_most_is_told_at_95_percent_once_that_it_is_so_is_decided(candidates: int) -> None:
-    schedule = Schedule((SEARCH[1], SEARCH[2])[:candidates], 5, seed=0, looks=3, first=5)
-    noise = [1.0, 1.04, 0.97, 1.02, 0.98]
-
-    def contest(gain: float) -> Contest:
-        rates: dict[str, list[float | Outcome]] = {
-            "0": [100.0] * 5, "2": [100.0 * gain * each for each in noise], "4": [90.0] * 5
-        }  # fmt: skip
-        found = contest_of(schedule, FAST, run_all(schedule, rates), worlds.OBJECTIVE)
-        assert found is not None
-        return found
-
-    faster, undecided = contest(1.5), contest(1.04)
-    alone = mean_ratio_interval([1.0] * 5, [1.5 * each for each in noise], 1 - 0.05 / candidates)
-    assert faster.proven and not undecided.proven
-    assert (faster.speedup.low, faster.speedup.high) == pytest.approx((faster.bound.low, alone.high))
-    assert faster.bound.low < alone.low < faster.speedup.high < faster.bound.high
-    assert undecided.speedup == undecided.bound, "what isn't proven doesn't look as if it were"
-    assert mean_ratio_interval([1.0] * 5, [1.04 * each for each in noise], 0.95).low > 1.0 > undecided.bound.low
-
-
-def test_what_is_told_of_a_proven_gain_holds_the_truth_although_only_the_lucky_ones_are_proven() -> None:
-    """A gain of 2% in noise of 3% is proven now and then, and where it is, the rounds have overstated it."""
-    schedule, chance = Schedule((SEARCH[1],), 5, seed=0, looks=5, first=5), random.Random(5)
-    proven = held = 0
-    for _ in range(600):
-        rates: dict[str, list[float | Outcome]] = {
-            "0": [100.0] * 5, "2": [102.0 * math.exp(chance.gauss(0, 0.03)) for _ in range(5)]
-        }  # fmt: skip
-        contest = contest_of(schedule, FAST, run_all(schedule, rates), worlds.OBJECTIVE)
-        assert contest is not None
-        proven += contest.proven
-        held += contest.proven and contest.speedup.low <= 1.02 <= contest.speedup.high
-    assert proven >= 60 and held >= 0.9 * proven
-
-
 def test_dropped_candidates_get_no_more_runs() -> None:
     schedule = Schedule((SEARCH[1], SEARCH[2]), 3, seed=0, dropped=(2,))
     assert {config for _, config in schedule.runs_left([], [])} == {BASELINE, FAST}
@@ -211,8 +169,7 @@ def test_several_candidates_need_more_proof_than_one() -> None:
     by_itself = decide(alone, run_all(alone, rates), worlds.OBJECTIVE)
     in_company = decide(among, run_all(among, rates), worlds.OBJECTIVE)
     assert by_itself is not None and in_company is not None
-    assert in_company.speedup.ratio == pytest.approx(by_itself.speedup.ratio)
-    assert in_company.speedup.low < by_itself.speedup.low
+    assert (by_itself.verdict, in_company.verdict) == (Verdict.IMPROVED, Verdict.KEEP_BASELINE)
 
 
 def test_a_candidate_that_fails_once_is_out() -> None:

@@ -50,6 +50,19 @@ def power(share: float = 1.0, *, noise: float = 0.0, seed: int = 0) -> Curve:
     return Curve(samples, losses + np.array([chance.gauss(0, noise) for _ in samples]))
 
 
+@pytest.mark.parametrize("factor", [4, 16])
+@pytest.mark.parametrize("share", [0.1, 0.14, 0.25, 0.5, 1.0])
+def test_few_large_steps_tell_the_share_as_well_as_many_small_ones(factor: int, share: float) -> None:
+    """Twenty of them, as a screen of a larger batch takes: the finer curve isn't drawn as coarsely as theirs."""
+    end = 32 * factor * 20
+
+    def curve(batch: int, learned: float) -> Curve:
+        samples = np.arange(0.0, end, batch)
+        return Curve(samples, 0.3 + 2.0 * np.exp(-samples * learned / 1500))
+
+    assert sample_efficiency(curve(32, 1.0), curve(32 * factor, share)) == pytest.approx(share, rel=0.01)
+
+
 def test_a_loss_is_that_of_the_weights_before_its_step() -> None:
     series = LossSeries("train.py:9", "train.py:9", ((64.0, 2.0), (128.0, 1.5), (192.0, 1.2)))
     [curve] = curves_of(outcome(series)).values()

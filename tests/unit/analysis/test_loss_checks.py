@@ -13,7 +13,7 @@ from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits, is_settled, judge, untold
 from tuner.analysis.checks import CheckKind, Pair
-from tuner.analysis.loss_checks import LOSS
+from tuner.analysis.loss_checks import LOSS, sample_efficiency
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import screened_text
 from tuner.model import BASELINE, Outcome, WeightChange
@@ -275,6 +275,15 @@ def test_what_is_learned_of_digits_is_told_by_real_curves(share: float) -> None:
         assert result.verdict is (PASS if share > 0.9 else FAIL), screened_text(result)
         by_loss = next(check for check in result.checks if check.kind is CheckKind.LOSS)
         assert by_loss.verdict is (FAIL if not share else PASS)
+
+
+def test_the_sample_efficiency_is_not_known_where_one_of_two_losses_is_not_seen() -> None:
+    """It could be the one that learns least."""
+    first, second = curve(4.0, 1.0), curve(3.0, 1.0)
+    pairs = three(lambda seed: run(first, second), lambda seed: run(first))
+    both = [replace(pair, candidate=pair.baseline) for pair in pairs]
+    assert sample_efficiency(both, 0.05) is not None
+    assert sample_efficiency(pairs, 0.05) is None
 
 
 def test_a_metric_decides_where_losses_do_not_tell() -> None:

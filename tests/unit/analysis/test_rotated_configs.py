@@ -6,17 +6,20 @@ import itertools
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from tuner.analysis.measurement import measurement_of
 from tuner.analysis.resources import ResourceSample
 from tuner.analysis.rotation import ENDED, TOO_FEW, rotation_of
+from tuner.child.counts import EpochUse
 from tuner.child.records import (
     Block,
     Facts,
     FirstStep,
     LeftRotation,
+    LoaderStarted,
     Phase,
     Record,
     ScriptException,
@@ -30,7 +33,7 @@ from tuner.model import Config, Rotated
 BF16: Mapping[str, Value] = {"precision": "bf16"}
 THREADS: Mapping[str, Value] = {"threads": 1}
 BOTH: Mapping[str, Value] = {"precision": "bf16", "threads": 1}
-RATES = {Config(): 100.0, Config(BF16): 170.0, Config(THREADS): 60.0, Config(BOTH): 102.0}
+RATES = {Config(): 100.0, Config(BF16): 170.0, Config(THREADS): 60.0, Config(BOTH): 102.0, Config(num_workers=2): 200.0}
 
 
 class Recorded:
@@ -256,3 +259,54 @@ def test_a_trial_without_one_has_none() -> None:
         recorded.block(100.0, turn=0)
     assert rotation_of(recorded.end().entries, ()) == ()
     assert measurement_of(recorded.entries, ()) is not None
+
+
+WORKERS: Mapping[str, Value] = {"num_workers": 2}
+
+
+def with_loaders(epoch: EpochUse | None, *started: LoaderStarted) -> dict[Config, Rotated]:
+    """Of a rotation with loaders of their own. A turn takes 0.25 s, of which 50 ms are waited, for 10 steps."""
+    recorded = Recorded(wait_s=0.05, ready=0.0)
+    recorded.rounds(3, [WORKERS, BF16])
+    for place, entry in enumerate(recorded.entries):
+        if isinstance(entry.record, SwitchedTo):
+            recorded.entries[place] = replace(entry, record=replace(entry.record, loads=True))
+    for each in started:
+        recorded.emit(each)
+    recorded.emit(Facts(unit="samples", epoch=epoch))
+    return recorded.end().found()
+
+
+def test_what_the_epochs_of_a_loader_of_its_own_begin_with_counts_against_a_config() -> None:
+    """400 samples an epoch, which 200 samples/s take two seconds; a start takes half a second, and spares two waits of
+    5 ms.
+    """
+    epoch = EpochUse(batches=40, samples=400.0)
+    found = with_loaders(epoch, LoaderStarted(WORKERS, 0.51, 2))
+    told = found[Config(WORKERS)].gain
+    assert told is not None and told.ratio == pytest.approx(2.0 / (2.5 / 2.0))
+    other = found[Config(BF16)].gain
+    assert other is not None and other.ratio == pytest.approx(1.7)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "started"),
+    [
+        (None, LoaderStarted(WORKERS, 0.51, 2)),
+        (EpochUse(40, 400.0), LoaderStarted(WORKERS, 0.51, 2, respawns=False)),
+        (EpochUse(40, 400.0), LoaderStarted(WORKERS, 0.005, 0, respawns=False)),
+    ],
+    ids=["no epoch is known", "workers that last", "none"],
+)
+def test_what_does_not_begin_anew_counts_against_nobody(epoch: EpochUse | None, started: LoaderStarted) -> None:
+    told = with_loaders(epoch, started)[Config(WORKERS)].gain
+    assert told is not None and told.ratio == pytest.approx(2.0)
+
+
+def test_epochs_of_the_script_as_written_begin_as_they_do_for_all_that_use_its_loader() -> None:
+    """It starts four workers each time: in 0.52 s, of an epoch of four seconds, or 2.35 with bf16."""
+    epoch = EpochUse(40, 400.0, workers=4, first_s=0.52, respawns=True)
+    found = with_loaders(epoch, LoaderStarted(WORKERS, 0.51, 2))
+    own, shared = found[Config(WORKERS)].gain, found[Config(BF16)].gain
+    assert own is not None and own.ratio == pytest.approx(2.0 * (4.5 / 4) / (2.5 / 2))
+    assert shared is not None and shared.ratio == pytest.approx(1.7 * (4.5 / 4) / (1 + 0.5 * 170 / 400))

@@ -152,7 +152,7 @@ def lines_that_name_a_kind(source: str) -> list[int]:
     nodes = list(ast.walk(ast.parse(source)))
     parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in parts]
-    return [text.lineno for text in texts if text.value in ("cpu", "cuda", "tpu")]
+    return [text.lineno for text in texts if text.value in ("cpu", "cuda", "tpu", "xla")]
 
 
 def test_a_line_that_names_a_kind_is_found() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.child import wire
 from tuner.devices import allocators
 
 
@@ -44,11 +45,12 @@ def test_a_path_that_the_loader_would_take_apart_is_none(folder: Path) -> None:
     assert allocators.installed([spaced]) == {}
 
 
-def test_what_the_user_preloads_stays_behind_it(folder: Path) -> None:
+def test_what_the_user_preloads_stays_before_it(folder: Path) -> None:
+    """A sanitizer refuses to start where anything is before it; another allocator of the user's stays in use."""
     library = str(folder / "libjemalloc.so.2")
-    assert allocators.environment("jemalloc", {}, [folder]) == {"LD_PRELOAD": library}
-    assert allocators.environment("jemalloc", {"LD_PRELOAD": "libmine.so"}, [folder]) == {
-        "LD_PRELOAD": f"{library}:libmine.so"
+    assert allocators.environment("jemalloc", {}, [folder]) == {"LD_PRELOAD": library, wire.PRELOADED_ENV: library}
+    assert allocators.environment("jemalloc", {"LD_PRELOAD": "libasan.so libmine.so"}, [folder]) == {
+        "LD_PRELOAD": f"libasan.so libmine.so:{library}", wire.PRELOADED_ENV: library,
     }
     for nothing in ("mimalloc", "system", 3):
         assert allocators.environment(nothing, {"LD_PRELOAD": "libmine.so"}, [folder]) == {}

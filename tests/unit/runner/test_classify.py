@@ -77,6 +77,8 @@ DEVICE_OOM = [
     "RuntimeError: HIP error: out of memory",
     "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 1073741824 bytes.",
     "RuntimeError: Bad StatusOr access: RESOURCE_EXHAUSTED: Attempting to allocate 4.00G.",
+    "RuntimeError: Out of memory allocating 70368744177664 bytes.",
+    "RuntimeError: Error allocating device buffer: Attempting to allocate 3.95G. That was not possible.",
     "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.",
     "tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node __wrapped__Conv2D}} "
     "OOM when allocating tensor with shape[512,64,112,112]",

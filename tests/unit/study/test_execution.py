@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,12 +80,18 @@ KILLED = [
 @pytest.mark.parametrize("config", [BASELINE, Config(workers=4)])
 def test_what_was_killed_from_outside_is_run_again(tmp_path: Path, killed: Outcome, config: Config) -> None:
     outcome, run = kept(tmp_path, config, killed, worlds.measured(500))
-    assert outcome.complete and run == "2"
+    assert outcome.complete and run == "2" and outcome.again_after == killed.reason
 
 
 def test_what_is_killed_twice_is_held_against_it(tmp_path: Path) -> None:
     """Something kills it each time, such as a guard against full memory that isn't the kernel's own."""
-    assert kept(tmp_path, Config(workers=4), *KILLED) == (KILLED[1], "2")
+    again = replace(KILLED[1], again_after=KILLED[0].reason)
+    assert kept(tmp_path, Config(workers=4), *KILLED) == (again, "2")
+
+
+def test_that_one_was_killed_is_kept_where_it_is_measured_again_for_another_reason(tmp_path: Path) -> None:
+    outcome, run = kept(tmp_path, Config(workers=4), KILLED[0], disturbed(500), worlds.measured(510))
+    assert run == "3" and outcome.again_after == KILLED[0].reason
 
 
 class ByTurnsInTurn(InTurn):
@@ -103,6 +110,20 @@ def test_what_is_killed_beside_another_takes_turns_again(tmp_path: Path) -> None
         trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
     )  # fmt: skip
     assert all(outcome.complete for outcome in outcomes) and not executor.obstacle and runner.ran == 4
+    assert [outcome.again_after for outcome in outcomes] == ["", KILLED[0].reason], "of the one that was killed"
+
+
+def test_what_is_killed_twice_beside_another_and_not_alone_is_told(tmp_path: Path) -> None:
+    twice_beside = [worlds.measured(500), KILLED[0], worlds.measured(500), KILLED[0]]
+    runner = ByTurnsInTurn(*twice_beside, worlds.measured(500), worlds.measured(510))
+    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
+    executor.obstacle = ""
+    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
+    outcomes = executor.execute_round(
+        trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
+    )  # fmt: skip
+    assert all(outcome.complete for outcome in outcomes) and executor.obstacle and runner.ran == 6
+    assert [outcome.again_after for outcome in outcomes] == ["", KILLED[0].reason]
 
 
 def test_a_killed_rotation_keeps_what_it_has_measured(tmp_path: Path) -> None:
@@ -111,14 +132,29 @@ def test_a_killed_rotation_keeps_what_it_has_measured(tmp_path: Path) -> None:
     runner = InTurn(KILLED[0], measured)
     executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
     trial, configs = Trial(1, Phase.ROTATION, BASELINE), (Config(workers=4),)
-    assert executor.execute(
-        trial, Knowledge(), Window(), time_for=lambda seconds: True, rotation=configs
-    ) == measured  # fmt: skip
+    outcome = executor.execute(trial, Knowledge(), Window(), time_for=lambda seconds: True, rotation=configs)
+    assert outcome == replace(measured, again_after=KILLED[0].reason)
     assert runner.ran == 2
     once = InTurn(measured)
     executor = TrialExecutor(worlds.plan(tmp_path), once, stop=threading.Event(), note=lambda text: None)
     executor.execute(trial, Knowledge(), Window(), time_for=lambda seconds: True, rotation=configs)
     assert once.ran == 1
+
+
+@pytest.mark.parametrize(("second_s", "ran"), [(10.0, 2), (1e6, 1)])
+def test_a_rotation_that_others_disturbed_is_run_again_where_there_is_time(
+    tmp_path: Path, second_s: float, ran: int
+) -> None:
+    """It would leave nothing out, and what it ranks first gets trials first."""
+    rough = replace(disturbed(500), rotation=(Rotated(Config(workers=4), Ratio(0.7, 0.6, 0.8), 5),), seconds=second_s)
+    calm = replace(worlds.measured(500), rotation=(Rotated(Config(workers=4), Ratio(1.2, 1.1, 1.3), 5),))
+    runner = InTurn(rough, calm)
+    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
+    outcome = executor.execute(
+        Trial(1, Phase.ROTATION, BASELINE), Knowledge(), Window(), time_for=lambda seconds: True,
+        ends_by=time.monotonic() + 100.0, rotation=(Config(workers=4),),
+    )  # fmt: skip
+    assert runner.ran == ran and outcome == (calm if ran == 2 else rough)
 
 
 class Compiling(InTurn):

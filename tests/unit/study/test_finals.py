@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from support import worlds
 from support.ran import Ran, of
 
@@ -16,7 +17,7 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.learning import LATER
 from tuner.events import Event, Noted, PairFinished, TrialStarted
 from tuner.export import PROFILE
-from tuner.model import Config, Outcome, Phase, Trial, Verdict
+from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial, Verdict
 from tuner.report.summary import summary
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
@@ -319,3 +320,24 @@ def test_finals_that_go_on_once_others_were_judged_spend_a_share_of_the_error_of
         begun.append(finals(tmp_path))
     assert len(groups(result.trials)) == 2 and [stored["candidates"] == [1] for stored in begun] == [True, False, True]
     assert [stored["opening"] for stored in begun] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("killed", [0, 2])
+def test_a_winner_of_which_runs_were_killed_is_told_with_that(tmp_path: Path, killed: int) -> None:
+    """One that dies now and then, and is run again each time, may die in production, too."""
+    speed, left, runs = speeds(), [killed], Counter[Config]()
+
+    def now_and_then(config: Config, in_finals: bool) -> Outcome:
+        runs[config] += in_finals
+        if in_finals and config and left[0] and runs[config] % 2:
+            left[0] -= 1
+            return Outcome(OutcomeKind.CRASHED, "signal-kill", "died of SIGKILL", seconds=1.0)
+        return speed(config)
+
+    def said() -> str:
+        return summary(run_of(plan(tmp_path, 2), now_and_then), {}, "")
+
+    first = said()
+    assert "faster: precision=bf16" in first and left == [0]
+    assert ("killed from outside in 2 of its 5 runs in the finals" in first) is bool(killed)
+    assert said().splitlines()[:2] == first.splitlines()[:2], "derived again from the record"

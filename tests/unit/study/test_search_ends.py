@@ -7,19 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import worlds
+from support import overhead, worlds
 
+from search_spaces.torch import SPACE
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.model import BASELINE, Config, Phase, Trial
+from tuner.knowledge import BOTH
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.history import History, Proposal, Sampler
 from tuner.search.structured import StructuredSampler
+from tuner.search.tpe import TpeSampler
+from tuner.space.declare import Known
+from tuner.space.resolve import ResolvedSpace, resolve
 from tuner.study.budget import Budget, StudyTime
 from tuner.study.run import run_study
-from tuner.study.search import CALM
+from tuner.study.search import CALM, MANY_FAILURES
 
 UNSCREENED = AccuracyLimits(max_loss_increase=None)
 
@@ -91,6 +96,55 @@ def test_scarce_time_goes_to_what_brings_more_a_second() -> None:
     assert time_left(140.0).proof_is_worth_more(1.03)
     assert not time_left(140.0).proof_is_worth_more(1.06), "0.6% a second"
     assert not time_left(170.0).proof_is_worth_more(1.001), "there is time for both"
+
+
+def test_the_speed_of_a_larger_batch_ends_no_search_of_what_keeps_it() -> None:
+    """2% found, and a larger batch at 2.5x: what the search may still gain is worth more than proving the 2%."""
+    space = space_with_larger()
+    larger = space.with_larger(BASELINE, space.larger.values[space.larger.as_written + 1])  # type: ignore[union-attr]
+    outcomes = {BASELINE: 100.0, Config(precision="bf16"): 102.0, larger: 250.0}
+    trials = [
+        Trial(n, Phase.SEARCH if n else Phase.BASELINE, config, "", worlds.measured(rate))
+        for n, (config, rate) in enumerate(outcomes.items())
+    ]
+    found = replace(time_left(140.0), trials=trials, space=space)
+    for expected in (1.01, 1.03, 1.09):
+        without = replace(found, trials=trials[:2])
+        assert found.proof_is_worth_more(expected) is without.proof_is_worth_more(expected) is False
+
+
+def test_time_is_kept_for_a_larger_batch_that_is_likely_to_reach_a_loss_sooner() -> None:
+    """Twice the batch learns nine tenths from each sample, as long as nobody knows."""
+    space = space_with_larger()
+    larger = space.with_larger(BASELINE, space.larger.values[space.larger.as_written + 1])  # type: ignore[union-attr]
+
+    def kept_s(rate: float) -> float:
+        of = ((BASELINE, 100.0), (Config(precision="bf16"), 200.0), (larger, rate))
+        trials = [
+            Trial(n, Phase.SEARCH if n else Phase.BASELINE, config, "", worlds.measured(each))
+            for n, (config, each) in enumerate(of)
+        ]
+        time = time_left(900.0)
+        return replace(time, trials=trials, space=space, budget=replace(time.budget, finals_share=0.0)).reserved_s()
+
+    assert kept_s(210.0) == kept_s(150.0) < kept_s(240.0)
+
+
+def test_what_there_was_no_time_for_has_not_failed(tmp_path: Path) -> None:
+    late = Outcome(OutcomeKind.UNFINISHED, "out-of-time", "no time", seconds=1.0)
+
+    def outcome(config: Config) -> Outcome:
+        return worlds.measured(100.0) if not config else late
+
+    runner = ReplayRunner(outcome)
+    plan = worlds.plan(tmp_path, accuracy=UNSCREENED, trials=MANY_FAILURES + 4)
+    result = run_study(plan, runner, TpeSampler(0), lambda event: None, threading.Event())
+    assert "configs failed" not in result.why
+
+
+def space_with_larger() -> ResolvedSpace:
+    knowledge = replace(overhead.KNOWN, effective_batch=BOTH)
+    return resolve(SPACE, Known(worlds.DEVICE, 4, knowledge=knowledge), selection=("batch_size", "precision"))
 
 
 def test_where_nothing_is_found_there_is_nothing_to_prove() -> None:

@@ -13,16 +13,19 @@ from support import worlds
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.analysis.bottleneck import Bound, bottleneck_of
+from tuner.analysis.bottleneck import Bound, bottleneck_of, find_bottleneck
 from tuner.child.records import ProbeSide
+from tuner.devices.present import host_of
 from tuner.events import Event, Noted, Probed
 from tuner.formatting import bottleneck_text
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Side
+from tuner.report.bottleneck import ProbeReport
 from tuner.report.trials import TrialsReport
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.search.structured import StructuredSampler
+from tuner.study.probe import REAL, probe
 from tuner.study.run import run_study
 
 ORDER = [Side.COMPUTE, Side.LOADER, Side.HALF]
@@ -110,7 +113,7 @@ def test_a_study_begins_with_its_probe(tmp_path: Path) -> None:
     windows = {request.probe: request.window for request in loop.requests[:4]}
     assert windows[ProbeSide.COMPUTE].max_s == windows[None].max_s / 4
     assert sum(t.phase in (Phase.BASELINE, Phase.SEARCH) for t in result.trials) == 6, "--trials doesn't count them"
-    assert result.bottleneck == bottleneck_of(result.trials)
+    assert result.bottleneck == bottleneck_of(result.trials, host_of(worlds.DEVICE, 8))
     assert result.bottleneck is not None and result.bottleneck.bound is Bound.COMPUTE
     assert [event.bottleneck for event in of(events, Probed)] == [result.bottleneck]
 
@@ -175,12 +178,57 @@ def searched(result: StudyResult) -> list[Config]:
 
 def test_a_wait_that_costs_nothing_is_not_worth_a_loader(tmp_path: Path) -> None:
     """The host waits for 30% of the time, while the device computes: a kept batch is no faster."""
-    hidden, _ = study(tmp_path / "hidden", Loop(EVEN, wait=0.3))
+    card = worlds.device("hidden")
+    hidden, _ = study(tmp_path / "hidden", Loop(EVEN, wait=0.3), device=card)
     assert not any("workers" in config for config in searched(hidden))
     shown, _ = study(tmp_path / "shown", Loop({**EVEN, Side.COMPUTE: 143.0}, wait=0.3))
     assert "workers" in searched(shown)[0]
     blind, _ = study(tmp_path / "blind", Loop(EVEN, wait=0.3), probe=False)
     assert "workers" in searched(blind)[0]
+
+
+@pytest.mark.parametrize("compute", [101.0, 57.0])
+def test_while_the_host_waits_nothing_computes_whatever_a_probe_says(tmp_path: Path, compute: float) -> None:
+    """A kept batch is no faster, since it is longer than most: the loop waits for a third of its time all the same."""
+    result, _ = study(tmp_path, Loop({**EVEN, Side.COMPUTE: compute}, wait=1 / 3))
+    found = result.bottleneck
+    assert found is not None and found.bound is Bound.INPUT and not found.hides_its_wait
+    assert found.most_from_input == pytest.approx(1.5)
+    assert "workers" in searched(result)[0]
+
+
+@pytest.mark.parametrize(
+    ("compute", "error", "foreign_cpus", "hidden"),
+    [(101.0, 0.02, 0.0, True), (57.0, 0.02, 0.0, False), (101.0, 0.4, 0.0, False), (101.0, 0.02, 7.0, False)],
+)
+def test_a_card_computes_on_while_the_host_waits_as_far_as_the_readings_tell(
+    compute: float, error: float, foreign_cpus: float, *, hidden: bool
+) -> None:
+    """Not where a kept batch was slower by far, where it may be as fast as the wait says, or others disturbed it."""
+    outcome = worlds.measured(100.0, 0.3).measurement
+    assert outcome is not None
+    real = replace(outcome, low=100.0 / (1 + error), high=100.0 * (1 + error))
+    kept = replace(real, rate=compute, low=compute / (1 + error), high=compute * (1 + error), foreign_cpus=foreign_cpus)
+    host = host_of(worlds.device("card"), 8)
+    found = find_bottleneck(real, {Side.COMPUTE: kept}, host)
+    assert found.hides_its_wait is hidden
+    assert bool(found.disturbed) is bool(foreign_cpus)
+    assert not find_bottleneck(real, {Side.COMPUTE: kept}, host_of(worlds.DEVICE, 8)).hides_its_wait
+
+
+def test_a_step_costs_more_than_its_samples_only_as_far_as_the_readings_tell() -> None:
+    """By half a batch that is off by 2% the share of a step is off by 4%."""
+
+    def bound(half_steps: float, error: float, foreign_cpus: float = 0.0) -> Bound:
+        outcome = worlds.measured(100.0).measurement
+        assert outcome is not None
+        whole = replace(outcome, steps_per_s=10.0, low=100.0 / (1 + error), high=100.0 * (1 + error))
+        half = replace(whole, steps_per_s=half_steps, foreign_cpus=foreign_cpus)
+        return find_bottleneck(outcome, {Side.COMPUTE: whole, Side.HALF: half}, host_of(worlds.DEVICE, 8)).bound
+
+    assert bound(12.9, 0.01) is Bound.OVERHEAD, "55% of a step"
+    assert bound(12.9, 0.05) is bound(12.9, 0.01, foreign_cpus=4.0) is Bound.COMPUTE
+    assert bound(10.5, 0.05) is Bound.OVERHEAD
 
 
 def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_without_a_wait(tmp_path: Path) -> None:
@@ -237,3 +285,40 @@ def test_where_a_step_costs_more_than_its_samples_larger_batches_come_first(tmp_
     other, _ = study(tmp_path / "compute", Loop(EVEN), trials=20)
     assert "batch_size" not in searched(other)[0]
     assert {"batch_size": 32} in searched(other)
+
+
+class Busy(Loop):
+    """Others take so many cores of each run in ``busy``, by its place."""
+
+    def __init__(self, busy: Mapping[int, float]) -> None:
+        super().__init__(EVEN)
+        self._busy = busy
+
+    def _rate(self, config: Config) -> Outcome:
+        outcome = super()._rate(config)
+        assert outcome.measurement is not None
+        (self.requests[-1].folder / "run").write_text(str(len(self.requests)))
+        taken = self._busy.get(len(self.requests), 0.0)
+        return replace(outcome, measurement=replace(outcome.measurement, foreign_cpus=taken))
+
+
+@pytest.mark.parametrize(
+    ("busy", "runs", "kept", "disturbed"),
+    [
+        ({}, 4, "1", False), ({1: 4.0}, 5, "2", False), ({1: 4.0, 2: 3.0}, 5, "2", True),
+        ({1: 3.0, 2: 4.0}, 5, "1", True), ({4: 4.0, 5: 4.0}, 5, "1", True),
+    ],
+)  # fmt: skip
+def test_the_verb_measures_again_what_others_disturbed_and_says_so_where_that_is_no_calmer(
+    tmp_path: Path, busy: dict[int, float], runs: int, kept: str, *, disturbed: bool
+) -> None:
+    runner, told = Busy(busy), list[str]()
+    plan = worlds.plan(tmp_path)
+    found, _, _ = probe(plan, runner, lambda name, outcome: told.append(name), threading.Event())
+    assert len(runner.requests) == runs and len(told) == len(set(told)) == 4
+    assert (tmp_path / "probe" / REAL / "run").read_text() == kept, "the calmer one's records"
+    assert bool(found.disturbed) is disturbed
+    report = ProbeReport(found, {}, None, (), (), {}, "")
+    said = [line for line in report.lines() if line.startswith("disturbed: other processes used")]
+    assert len(said) == disturbed == bool(report.document()["disturbed"])
+    assert not disturbed or "of 8 cores" in said[0]

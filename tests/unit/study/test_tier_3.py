@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import threading
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,8 @@ from tuner.events import FinalsStarted, SpaceResolved, TrialFinished
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.knowledge import BOTH
-from tuner.model import Config, Phase, Verdict
+from tuner.model import Config, Outcome, Phase, Value, Verdict
+from tuner.objective import Objective
 from tuner.report.summary import summary
 from tuner.result import LargerBatch
 from tuner.runner.replay import ReplayRunner
@@ -168,7 +172,7 @@ def test_a_larger_batch_that_brings_no_more_than_the_winner_is_not_proven(tmp_pa
     ran = studied(tmp_path, CHEAP_STEPS)
     assert ran.result.improved
     larger = ran.result.larger
-    assert larger is None or (not larger.proven and "no sooner" in larger.why)
+    assert larger is None or (not larger.proven and "sooner than what keeps" in larger.why)
 
 
 def test_the_same_command_derives_the_same_result_and_runs_nothing(tmp_path: Path) -> None:
@@ -232,6 +236,58 @@ def test_where_none_can_be_tried_the_reason_is_told(tmp_path: Path, changes: dic
     assert ran.result.larger is None and ran.result.no_larger.startswith(why)
     assert f"  not known: {why}" in summary(ran.result, {}, "")
     assert max(ran.steps, default=32) == 32
+
+
+@dataclass(frozen=True)
+class SlowerAndCheaper(Overhead):
+    """Larger batches take longer, and less of the processor."""
+
+    def rate(self, config: Mapping[str, Value]) -> float:
+        return 1000.0 / math.pow(self.step_of(config) / 32, 0.1)
+
+    def outcome(self, config: Config, chance: random.Random, samples: float) -> Outcome:
+        outcome = super().outcome(config, chance, samples)
+        assert outcome.measurement is not None
+        cheaper = 0.001 * (self.step_of(config) / 32) ** -0.6 * (0.5 if "precision" in config else 1.0)
+        return replace(outcome, measurement=replace(outcome.measurement, cpu_s_per_sample=cheaper))
+
+
+CPU_TIME = Objective("CPU time", "s/sample", False, lambda measurement: measurement.cpu_s_per_sample or math.nan)
+
+
+def test_what_costs_less_is_not_said_to_reach_a_loss_sooner(tmp_path: Path) -> None:
+    """An objective that is no rate says nothing of the time to a loss, whatever the screen shows."""
+    ran = studied(tmp_path, SlowerAndCheaper(bf16=2.0), objective=CPU_TIME)
+    why = "CPU time is no rate: it doesn't say how soon a loss is reached"
+    assert ran.result.larger is None and ran.result.no_larger == why
+    text = summary(ran.result, {}, "")
+    assert text.startswith("better: precision=bf16\n2.00x as good by CPU time, ")
+    assert "the same loss" not in text and "the speed" not in text and "faster" not in text
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [(Overhead(fits=32), "none could be measured; batch_size=64 lr_scale=2.0: "),
+     (Overhead(step_s=0.0), "none was faster than the script as written")],
+)  # fmt: skip
+def test_what_could_not_be_measured_is_not_said_to_be_no_faster(tmp_path: Path, world: Overhead, why: str) -> None:
+    ran = studied(tmp_path, world)
+    assert ran.result.larger is None and ran.result.no_larger.startswith(why), ran.result.no_larger
+    assert ran.result.no_larger != "none could be measured; batch_size=64 lr_scale=2.0: "
+
+
+@dataclass(frozen=True)
+class Bf16FailsItsScreen(Overhead):
+    """bf16 computes twice as fast and learns as from 60% of the samples; larger batches bring more than that."""
+
+    def efficiency(self, config: Mapping[str, Value]) -> float:
+        return super().efficiency(config) * (0.6 if config.get("precision") == "bf16" else 1.0)
+
+
+def test_what_failed_its_screen_is_no_bar_for_larger_batches(tmp_path: Path) -> None:
+    ran = studied(tmp_path, Bf16FailsItsScreen(step_s=0.012, sample_s=0.0004, bf16=3.0, noise_scale=64.0))
+    assert not ran.result.improved
+    assert larger_of(ran).proven, larger_of(ran).why
 
 
 def test_batch_norm_minds_smaller_batches_only(tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""What is proven where the time isn't enough for the best candidate: by turns, on a made-up machine with a clock."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import worlds
+from support.ran import of
+
+from tuner.analysis.race import Race
+from tuner.events import Event, Noted
+from tuner.model import Config, Outcome, Phase, Ratio, Reference, Verdict
+from tuner.result import StudyResult
+from tuner.runner.replay import ReplayRunner
+from tuner.runner.request import ByTurns, TrialRequest
+from tuner.search.structured import StructuredSampler
+from tuner.study.run import run_study
+
+
+class Turning(ReplayRunner):
+    """Trials take turns. Each run takes as long as its outcome says, by what it is asked for."""
+
+    takes_turns = True
+
+    def __init__(self, gain_of: Callable[[Config], float], seconds_of: Callable[[TrialRequest], float]) -> None:
+        super().__init__(lambda config: worlds.measured(100.0 * gain_of(config), 0.3))
+        self._gain_of, self._seconds_of = gain_of, seconds_of
+        self.now = 0.0
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        outcome = super().run(request, stop)
+        seconds = self._seconds_of(request)
+        self.now += seconds
+        return replace(outcome, seconds=seconds)
+
+    def run_by_turns(self, requests: Sequence[TrialRequest], stop: threading.Event) -> ByTurns:
+        return ByTurns(tuple(self._turning(request, stop) for request in requests))
+
+    def run_beside(self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race) -> ByTurns:
+        return ByTurns((self._turning(request, stop),))
+
+    def _turning(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        outcome, gain = self.run(request, stop), self._gain_of(request.config)
+        assert outcome.measurement is not None
+        reference = Reference(100.0, Ratio(gain, gain * 0.98, gain * 1.02), 12) if request.config else None
+        return replace(outcome, measurement=replace(outcome.measurement, turns=12, reference=reference))
+
+
+def studied(
+    folder: Path, gain_of: Callable[[Config], float], *, seconds_of: Callable[[TrialRequest], float],
+    stop: threading.Event | None = None, **changes: object,
+) -> tuple[StudyResult, list[Event]]:
+    runner, events = Turning(gain_of, seconds_of), list[Event]()
+    plan = worlds.plan(folder, **{"selection": ("workers", "precision"), "finals_rounds": 5, "finalists": 1, **changes})
+    result = run_study(
+        plan, runner, StructuredSampler(), events.append, stop or threading.Event(), clock=lambda: runner.now
+    )
+    return result, events
+
+
+def speeds(config: Config) -> float:
+    """Two workers are half as fast again; with bf16, which needs a screen, twice as fast as the script as written."""
+    gain = {0: 1.0, 2: 1.5}.get(int(config.get("workers", 0)), 0.9)
+    return gain * {"fp32": 1.0, "bf16": 1.34}.get(str(config.get("precision", "fp32")), 0.5)
+
+
+LATE_S = 100.0
+"""What the search's last trial takes, so that its proof lacks time; all other runs take ten seconds."""
+
+
+def seconds_of(request: TrialRequest) -> float:
+    late = request.config.get("precision") == "fp16" or request.config.get("workers") == 4
+    return LATE_S if late else 10.0
+
+
+@pytest.mark.parametrize("left_s", [90.0, 100.0, 108.0])
+def test_a_candidate_whose_proof_fits_goes_before_a_better_one_whose_proof_may_not(
+    tmp_path: Path, left_s: float
+) -> None:
+    """A screen and three rounds of the better one take about 114 s, as foreseen; three rounds of the other one 54 s."""
+    budget_s = 3 * 10.0 + 2 * LATE_S + 10.0 + left_s
+    result, events = studied(tmp_path, speeds, seconds_of=seconds_of, budget_s=budget_s, trials=6)
+    assert sum(trial.phase in (Phase.BASELINE, Phase.SEARCH) for trial in result.trials) == 6
+    assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
+    assert result.winner.config == {"workers": 2} and result.seconds <= budget_s
+    assert any("--budget" in note.text and "precision=bf16" in note.text for note in of(events, Noted))
+
+
+def test_a_much_better_candidate_is_tried_all_the_same(tmp_path: Path) -> None:
+    """What is foreseen may be too long, and the other one is hardly worth having."""
+
+    def hardly(config: Config) -> float:
+        return 1.02 if config == {"workers": 2} else speeds(config)
+
+    budget_s = 3 * 10.0 + 2 * LATE_S + 10.0 + 100.0
+    result, _ = studied(tmp_path, hardly, seconds_of=seconds_of, budget_s=budget_s, trials=6)
+    assert any(trial.phase is Phase.SCREEN for trial in result.trials)
+
+
+def test_finals_that_have_begun_go_on_though_three_rounds_of_another_would_fit(tmp_path: Path) -> None:
+    """Three rounds more of the better one, whose runs take 20 s, would not, but one is enough."""
+    stop, fresh = threading.Event(), list[TrialRequest]()
+
+    def seconds(request: TrialRequest) -> float:
+        by_config = {"bf16": 20.0, "fp32": 4.0 if request.config.get("workers") == 2 else seconds_of(request)}
+        return by_config.get(str(request.config.get("precision", "fp32")), LATE_S)
+
+    def until_the_third_round(request: TrialRequest) -> float:
+        fresh.extend([request] if request.fresh else [])
+        if request.config and request.fresh and len(fresh) > 5:
+            stop.set()
+        return seconds(request)
+
+    budget_s = 10.0 + 10.0 + 4.0 + 20.0 + 2 * LATE_S + 185.0
+    first, _ = studied(tmp_path, speeds, seconds_of=until_the_third_round, stop=stop, trials=6, budget_s=budget_s)
+    begun = {trial.group for trial in first.trials if trial.phase is Phase.FINALS}
+    assert first.interrupted and len(begun) == 1
+    # What the first process spent is told by the wall clock, which the made-up machine hardly uses.
+    again, _ = studied(tmp_path, speeds, seconds_of=seconds, trials=6, budget_s=65.0)
+    assert {trial.group for trial in again.trials if trial.phase is Phase.FINALS} == begun
+    assert again.winner is not None and again.winner.config.get("precision") == "bf16"
+
+
+@pytest.mark.parametrize(("left_s", "rounds"), [(35.0, 0), (50.0, 1), (58.0, 3)])
+def test_once_a_round_has_shown_what_rounds_take_nothing_is_begun_that_can_not_be_ended(
+    tmp_path: Path, left_s: float, rounds: int
+) -> None:
+    """What is foreseen may be too long: one is begun. It took 20 s. The last one may end 3 s earlier."""
+    budget_s = 3 * 10.0 + LATE_S + left_s
+    result, events = studied(
+        tmp_path, speeds, seconds_of=seconds_of, budget_s=budget_s, trials=4, selection=("workers",)
+    )
+    assert len({trial.round for trial in result.trials if trial.phase is Phase.FINALS}) == rounds
+    lacks = any(note.text.startswith("not proven: no time left") for note in of(events, Noted))
+    assert lacks is (rounds < 3)
+
+
+@pytest.mark.parametrize(("budget_s", "rounds"), [(460.0, 18), (None, 8)])
+def test_undecided_finals_go_on_for_longer_than_usual_where_there_is_time(
+    tmp_path: Path, budget_s: float | None, rounds: int
+) -> None:
+    """The error is divided by the looks that there may be: at five, eight, twelve and eighteen rounds."""
+    chance, in_search = random.Random(1), [True] * 2
+
+    def noisy(config: Config) -> float:
+        """Each run asks twice: of its rate, and of that by turns."""
+        if config != {"workers": 2}:
+            return 0.5 if config else 1.0
+        return 1.3 if in_search and in_search.pop() else 1.03 * math.exp(chance.choice([-0.2, 0.2]))
+
+    result, _ = studied(
+        tmp_path, noisy, seconds_of=lambda request: 10.0, budget_s=budget_s, trials=4, selection=("workers",),
+        most_rounds=8,
+    )  # fmt: skip
+    assert len({trial.round for trial in result.trials if trial.phase is Phase.FINALS}) == rounds

@@ -1,0 +1,83 @@
+"""Whose loop configs take turns in: Keras' own, which compiles each of them, and no other trainer's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import worlds
+
+from tuner.events import Event, Noted
+from tuner.model import Config, Outcome, Ratio, Rotated, Value
+from tuner.runner.replay import ReplayRunner
+from tuner.runner.request import TrialRequest
+from tuner.search.structured import StructuredSampler
+from tuner.space.choose import Spaces
+from tuner.space.declare import Knob, SearchSpace
+from tuner.study.run import run_study
+
+WRITTEN: Mapping[str, Value] = {"precision": "fp32", "steps_in_call": 1}
+SPACE = SearchSpace(
+    "made-up",
+    "none",
+    (
+        Knob("precision", lambda known: ["fp32", "bf16"], "precision", switchable=True),
+        Knob("steps_in_call", lambda known: [1, 4, 16, 64], "steps in a call", ordered=True, switchable=True),
+    ),
+)
+
+
+class Fitted(ReplayRunner):
+    """All its configs are as fast; several may take turns in one of its processes."""
+
+    rotates = True
+
+    def __init__(self, trainer: str, framework: str, first_step_s: float) -> None:
+        super().__init__(self._outcome_of)
+        self._trainer = trainer
+        self._framework = framework
+        self._first_step_s = first_step_s
+        self.rotations: list[tuple[Config, ...]] = []
+
+    def _outcome_of(self, config: Config) -> Outcome:
+        outcome = worlds.measured(1000)
+        assert outcome.measurement is not None
+        known = replace(
+            outcome.knowledge, trainer=self._trainer, framework=self._framework, as_written=dict(WRITTEN)
+        )
+        return replace(
+            outcome, knowledge=known, measurement=replace(outcome.measurement, first_step_s=self._first_step_s)
+        )
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        outcome = super().run(request, stop)
+        if not request.rotation:
+            return outcome
+        self.rotations.append(request.rotation)
+        said = (Rotated(config, Ratio(1.0, 0.95, 1.05), 3) for config in request.rotation)
+        return replace(outcome, rotation=tuple(said))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "framework", "first_step_s", "obstacle"),
+    [
+        ("keras", "keras", 1.0, ""),
+        ("transformers", "torch", 1.0, "transformers sets some of the knobs itself"),
+        ("", "torch", 25.0, ""),
+        ("keras", "keras", 25.0, "configs in one process would take about"),
+    ],
+)
+def test_keras_own_loop_is_switched_in_and_compiles_each_config(
+    tmp_path: Path, trainer: str, framework: str, first_step_s: float, obstacle: str
+) -> None:
+    """A config's compilation takes half of what a start does: so much is foreseen of a quarter of the search's time."""
+    events: list[Event] = []
+    runner = Fitted(trainer, framework, first_step_s)
+    plan = worlds.plan(tmp_path, spaces=Spaces((SPACE,)), trials=9, budget_s=1200.0)
+    run_study(plan, runner, StructuredSampler(), events.append, threading.Event())
+    notes = [event.text for event in events if isinstance(event, Noted) and event.text.startswith("no rotation")]
+    assert bool(runner.rotations) is not bool(obstacle), notes
+    assert not obstacle or obstacle in notes[0]
