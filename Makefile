@@ -26,10 +26,14 @@ PYTEST = $(BIN)/python -m pytest
 # Keras 3.8 asks JAX for what newer ones no longer have (jax.spmd_mode): on JAX its tests fail, as plain Keras does.
 KERAS ?= keras==3.8.*
 
+# PyTorch's XLA devices need the PyTorch that they were built for, and so an environment of their own.
+XLA_VENV ?= .venv-xla
+TORCH_XLA ?= torch==2.9.* torch_xla==2.9.*
+
 # Hundreds of processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env study test test-all test-keras check-cuda benchmark-proof grids benchmark golden lint types clean
+.PHONY: env env-xla study test test-all test-keras test-xla check-cuda benchmark-proof grids benchmark golden lint types clean
 
 env: $(VENV)/.installed
 
@@ -50,6 +54,16 @@ $(VENV)/.tests: $(VENV)/.installed
 	$(INSTALL) $(TORCH) $(TENSORFLOW) -e '.[studies,test]'
 	$(COMPILE)
 	touch $@ $(VENV)/.keras
+
+env-xla: $(XLA_VENV)/.installed
+
+# What tests/conftest.py imports, and no more: the other tests run on the PyTorch of $(VENV).
+$(XLA_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(XLA_VENV)
+	$(XLA_VENV)/bin/python -m pip install -q $(PIP_ARGS) $(TORCH_XLA)
+	$(XLA_VENV)/bin/python -m pip install -q $(TORCH_XLA) -e '.[studies]' 'pytest>=8.4' 'pytest-rerunfailures>=16.7' \
+		'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	touch $@
 
 study: env $(NEEDS)
 	$(BIN)/autotune study $(STUDY) --study $(STUDY_FOLDER) $(STUDY_ARGS)
@@ -84,6 +98,10 @@ test-keras: $(VENV)/.tests
 	$(INSTALL) --no-deps --target $(VENV)/keras '$(KERAS)'
 	PYTHONPATH=$(abspath $(VENV)/keras) $(PYTEST) tests/end_to_end/test_keras_*.py tests/faults/test_keras_faults.py \
 		tests/differential/test_keras_*.py
+
+# torch_xla scripts on PJRT's CPU client: the tests that `make test` skips for want of torch_xla.
+test-xla: env-xla
+	$(XLA_VENV)/bin/python -m pytest -m xla tests/contract tests/end_to_end
 
 # How often planted gains are proven on a made-up machine, by turns and one after the other.
 benchmark-proof: $(VENV)/.tests
@@ -141,4 +159,4 @@ types: $(VENV)/.tests
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
