@@ -54,6 +54,7 @@ class Tree:
         self._born: dict[int, str] = {}
         self._next_walk = 0.0
         self._next_pss = 0.0
+        self._soonest_pss = 0.0
         self._session = 0
         self._leader = ""
 
@@ -94,10 +95,16 @@ class Tree:
         return [pid for pid, fields in every.items() if fields and int(fields[_SESSION]) == self._session]
 
     def read(self, near_bytes: float) -> Usage:
-        """One reading. Shared pages are told apart once a second, more often above ``near_bytes`` of RSS."""
+        """One reading. Shared pages are told apart once a second, more often above ``near_bytes`` of RSS.
+
+        They are sooner where the processes aren't those of before: what a program that was started shared with the
+        trial says nothing of a worker that is forked in its place.
+        """
         now = self._clock()
         if now >= self._next_walk or not self._pids:
-            self.pids()
+            before_walk = self._pids
+            if self.pids() != before_walk:
+                self._next_pss = self._soonest_pss
             self._next_walk = self._next_time(now, 1.0)
         rss = sum(rss_bytes(pid) for pid in self._pids)
         if self._forked_from is not None:
@@ -106,8 +113,8 @@ class Tree:
         if now >= self._next_pss and self._pids:
             before = self._clock()
             pss = own_bytes(self._pids, self._forked_from)
-            near = rss > near_bytes
-            self._next_pss = self._next_time(before, 0.2, 0.05) if near else self._next_time(before, 1.0)
+            self._soonest_pss = self._next_time(before, 0.2, 0.05)
+            self._next_pss = self._soonest_pss if rss > near_bytes else self._next_time(before, 1.0)
         cpu = sum(_cpu_seconds(pid, own=True) for pid in self._pids) + _cpu_seconds(self._guard, own=False)
         busy, steal = cpu_times(os.sched_getaffinity(0))
         return Usage(now, rss, pss, cpu, busy, steal, len(self._pids))

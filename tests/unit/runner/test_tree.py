@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tuner.runner.tree import cpu_times, own_bytes
+from tuner.analysis.resources import ResourceSample, peak_host_bytes
+from tuner.runner import tree
+from tuner.runner.tree import Tree, Usage, cpu_times, own_bytes
 
 #       user nice system idle iowait irq softirq steal guest guest_nice
 STAT = """\
@@ -103,3 +106,54 @@ def test_files_of_a_program_that_a_fork_started_count_once(tmp_path: Path) -> No
             server.kill()
     assert size <= of_fork <= used < size + 40 * 2**20
     assert size <= of_worker <= used
+
+
+REPLACED = """
+import os, subprocess, sys, time
+memory = bytearray(os.urandom(64 * 2**20))
+program = subprocess.Popen(["sleep", "60"])
+print(program.pid, flush=True)
+sys.stdin.readline()
+program.kill()
+program.wait()
+if not os.fork():
+    print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_worker_forked_in_a_programs_place_shares_more_than_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes before and after: 64 MiB and a small program, then 64 MiB that both share. PSS is dear to read."""
+    seconds = [0.0]
+
+    def dear(*asked: Any) -> int:
+        seconds[0] += 0.1
+        return own_bytes(*asked)
+
+    monkeypatch.setattr(tree, "own_bytes", dear)
+    guard = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {REPLACED!r}])"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    readings: list[Usage] = []
+    with guard:
+        assert guard.stdout is not None and guard.stdin is not None
+        processes = Tree(guard.pid, clock=lambda: seconds[0])
+        try:
+            for _ in range(2):
+                guard.stdout.readline()
+                readings += [processes.read(2**40) for _ in range(2)]
+                guard.stdin.write(b"go on\n")
+                guard.stdin.flush()
+                seconds[0] += 3.0
+        finally:
+            os.killpg(guard.pid, signal.SIGKILL)
+    assert [reading.processes for reading in readings] == [2] * 4
+    assert readings[2].rss_bytes > readings[0].rss_bytes + 60 * 2**20
+    samples = [
+        ResourceSample(t=reading.t, rss=reading.rss_bytes, pss=reading.pss_bytes, processes=reading.processes)
+        for reading in readings
+    ]
+    assert peak_host_bytes(samples) < 100 * 2**20

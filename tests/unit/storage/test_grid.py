@@ -105,7 +105,15 @@ def test_what_is_wrong_is_named_with_its_place(
     assert str(file) in raised.value.message and place in raised.value.message and says in raised.value.message
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"\xff\xfe"), gzip.compress(b"x" * 99)[:-9]])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"no gzip", id="not gzip"),
+        pytest.param(gzip.compress(b"\xff\xfe"), id="not UTF-8"),
+        pytest.param(gzip.compress(b"x" * 99)[:-9], id="cut off"),
+    ],
+)
 def test_what_is_no_such_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "grid.gz").write_bytes(content)
     with pytest.raises(GridError):
