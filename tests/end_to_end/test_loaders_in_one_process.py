@@ -53,11 +53,12 @@ def run(
     workers: int = 0,
     samples: int = 2400,
     loading: str = "",
+    text: str = WAITING_DATA,
     **window: Any,
 ) -> Outcome:
-    """``loading``: what is done with each item beside waiting for it."""
+    """``loading``: what is done with each item beside waiting for it, in the script whose ``text`` that is."""
     script = folder / "train.py"
-    text = WAITING_DATA.replace("WORKERS", str(workers)).replace("SAMPLES", str(samples))
+    text = text.replace("WORKERS", str(workers)).replace("SAMPLES", str(samples))
     script.write_text(text.replace("# as for a disk or a network", loading and f"; {loading}"))
     length = replace(Window(warmup_steps=4, warmup_s=0.3, block_s=0.4, max_s=1000.0), **window)
     request = TrialRequest(
@@ -112,3 +113,28 @@ def test_what_one_config_s_workers_cannot_do_costs_no_process(tmp_path: Path) ->
     told = {each.config: each for each in outcome.rotation}
     assert told[TWO].gain is None and "its loader failed: AssertionError: one is enough" in told[TWO].fault
     assert told[ONE].gain is not None
+
+
+VALIDATING = """
+held = torch.utils.data.DataLoader(torch.zeros(4, 4), batch_size=4)
+while True:
+    for rows, numbers in loader:
+        optimizer.zero_grad()
+        model(rows).mean().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for rows in held:
+            time.sleep(0.3)  # in which a worker that goes on makes nine batches
+            model(rows)
+    model.train()
+"""
+
+
+@pytest.mark.timed
+def test_what_is_made_while_the_script_validates_is_nobody_s_speed(tmp_path: Path) -> None:
+    """One worker is no faster than none, however many batches it may have ready after each validation."""
+    more = Config(num_workers=1, prefetch_factor=8)
+    text = WAITING_DATA.partition("while True:")[0] + VALIDATING
+    found = gains(run(tmp_path, (more, TWO, ONE), samples=64, text=text))
+    assert found[more] < 1.5

@@ -300,6 +300,8 @@ class LoaderWatch:
             if entry is None:
                 return original(iterator)
             self.sources.fetch_begins(entry)
+            if self.own is not None and self.session.clock.validating and entry is not self.sources.primary:
+                self.own.rest()
             if self.session.request.probe and entry.key in self.sources.known and not self.sources.is_fed_here:
                 return self._probe(original, iterator, entry)
             before = self._mark(entry)

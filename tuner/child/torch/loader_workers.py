@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,68 @@ def workers_of(iterator: object) -> list[Any]:
     return list(getattr(iterator, "_workers", None) or [])
 
 
-def signal_workers(iterator: object, number: signal.Signals) -> None:
-    """To all workers that live, and what they started."""
-    for worker in workers_of(iterator):
-        if not worker.is_alive():
-            continue  # its number may be another process's by now
-        for pid in (worker.pid, *_children(worker.pid)):
-            with suppress(OSError):
-                os.kill(pid, number)
+Lock = tuple[int, str]
+"""A process, and the file that it has locked for writing, as the kernel names it."""
+LOCK_PATIENCE_S = 0.25
+"""So long a worker goes on that has a file locked: whoever has it locked for longer has it for as long as it lives."""
+_STOP_PATIENCE_S = 0.02
+
+
+def stop_workers(iterator: object, lasting: set[Lock]) -> None:
+    """Stops them and what they started, but none while it has a file locked for a moment: others may wait for that.
+
+    ``lasting``: the locks that workers keep, to which those are added that are found to be such.
+    """
+    moving, deadline = _pids_of(iterator), time.monotonic() + LOCK_PATIENCE_S
+    while moving:
+        _signal(moving, signal.SIGSTOP)
+        _wait_until_still(moving)
+        held = {lock for lock in _locks() if lock[0] in moving} - lasting
+        if time.monotonic() >= deadline:
+            lasting |= held
+            return
+        moving = [pid for pid in moving if any(pid == holder for holder, _ in held)]
+        _signal(moving, signal.SIGCONT)
+        time.sleep(0.001 if moving else 0.0)
+
+
+def continue_workers(iterator: object) -> None:
+    """Lets them go on, and what they started."""
+    _signal(_pids_of(iterator), signal.SIGCONT)
+
+
+def kill_workers(iterator: object) -> None:
+    """Ends them at once, and what they started."""
+    _signal(_pids_of(iterator), signal.SIGKILL)
+
+
+def _pids_of(iterator: object) -> list[int]:
+    """Of all workers that live, and of what they started; the number of another may be a stranger's by now."""
+    alive = [worker.pid for worker in workers_of(iterator) if worker.is_alive()]
+    return [pid for worker in alive for pid in (worker, *_children(worker))]
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def _wait_until_still(pids: Sequence[int]) -> None:
+    """Until all of them are stopped or gone, for a moment: one that waits for a disk stops once it has an answer."""
+    deadline = time.monotonic() + _STOP_PATIENCE_S
+    while any((read_text(f"/proc/{pid}/stat").rpartition(")")[2].split() or "X")[0] not in "TtZX" for pid in pids):
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(0.0005)
+
+
+def _locks() -> Iterator[Lock]:
+    """Those for writing that anybody has; none where the kernel doesn't tell. Who waits for one is marked by ``->``."""
+    for row in read_text("/proc/locks").splitlines():
+        fields = row.split()
+        if len(fields) > 5 and fields[1] in ("FLOCK", "POSIX") and fields[3] == "WRITE":
+            yield int(fields[4]), fields[5]
 
 
 def _children(pid: int) -> list[int]:

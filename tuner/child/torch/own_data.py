@@ -10,23 +10,35 @@ from types import MethodType
 from ..data_state import State, state_of, values
 from .copies import copied
 from .datasets import reference
+from .reached import reached
 from .types import DataLoader
 
 CONNECTIONS = frozenset({"sqlite3", "lmdb", "h5py", "netCDF4", "tables", "psycopg", "psycopg2", "pymysql"})
 """Packages whose objects are open databases or files, which tell no descriptor."""
 CHANGED = "its data change between epochs"
+READING = ("__getitem__", "__getitems__", "__call__")
+"""Methods by which data of a map style are read."""
 
 
 def obstacle(loader: DataLoader) -> str:
     """Why workers that start within an epoch, and are stopped at any moment, can't read the loader's data, or ""."""
+    held = list(values({**copied(loader), "worker_init_fn": getattr(loader, "worker_init_fn", None)}))
+    told = [(path, value) for path, value, _ in held]
+    used = reached([value for _, value in told], READING)
+    told += [(f"a {type(value).__name__} that its data use", value) for value in used]
     # Several workers of the script's own read well what they share, or don't read well as written.
     shares = getattr(loader, "num_workers", 0) > 1
-    for path, value, _ in values(copied(loader)):
-        if type(value).__module__.startswith("multiprocessing."):
-            return f"{path} is shared by processes: one that is stopped may keep the others waiting for it"
+    for name, value in told:
+        if _is_shared(value):
+            return f"{name} is shared by processes: one that is stopped may keep the others waiting for it"
         if not shares and _is_open(value):
-            return f"{path} is open: workers that start within an epoch would share the place at which it is read"
+            return f"{name} is open: workers that start within an epoch would share the place at which it is read"
     return ""
+
+
+def _is_shared(value: object) -> bool:
+    package, _, module = type(value).__module__.partition(".")
+    return package in ("multiprocessing", "multiprocess") and module not in ("context", "process")
 
 
 def _is_open(value: object) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import copy
-import signal
 import sys
 import time
 import weakref
@@ -28,7 +27,16 @@ from ..session import Session
 from ..sources import TrainingSources
 from .batches import tensors_of
 from .loader_places import Loader
-from .loader_workers import machine_memory, private_bytes, shared_memory, signal_workers, workers_of
+from .loader_workers import (
+    Lock,
+    continue_workers,
+    kill_workers,
+    machine_memory,
+    private_bytes,
+    shared_memory,
+    stop_workers,
+    workers_of,
+)
 from .own_data import CHANGED, DataWatch, obstacle
 from .script_indices import Feed, ScriptIndices
 from .types import DataLoader, LoaderIterator, Result, WorkersIterator
@@ -84,6 +92,7 @@ class OwnLoaders:
         self._last: Callable[[], DataLoader | None] = lambda: None
         self._largest = self._batch_bytes = 0
         self._stopped: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._locked: set[Lock] = set()
 
     def install(self) -> None:
         """Patches how workers are ended: one that is stopped would not hear of it."""
@@ -93,19 +102,19 @@ class OwnLoaders:
     def _shutdown(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def _shutdown_workers(iterator: LoaderIterator) -> Result:
             if self._session.here:
-                signal_workers(iterator, signal.SIGCONT)
+                continue_workers(iterator)
             return original(iterator)
 
         return _shutdown_workers
 
     def _stop(self, iterator: LoaderIterator | None) -> None:
         if iterator is not None:
-            signal_workers(iterator, signal.SIGSTOP)
+            stop_workers(iterator, self._locked)
             self._stopped.add(iterator)
 
     def _go_on(self, iterator: LoaderIterator | None) -> None:
         if iterator is not None:
-            signal_workers(iterator, signal.SIGCONT)
+            continue_workers(iterator)
             self._stopped.discard(iterator)
 
     # what can be had
@@ -206,9 +215,12 @@ class OwnLoaders:
     def beginning(self, loader: DataLoader) -> Iterator[None]:
         """The script begins to iterate its own loader anew: workers of it that last have to answer. Where the data are
         others than before, those that read them for configs end.
+
+        What the start takes counts for no config, and so none makes batches meanwhile.
         """
         self._look_at_data(loader)
         if self._now is not None:
+            self._stop(self._now.iterator)
             self._go_on(self._written())
         try:
             yield
@@ -216,6 +228,12 @@ class OwnLoaders:
         finally:
             if self._now is not None:
                 self._stop(self._written())
+                self._go_on(self._now.iterator)
+
+    def rest(self) -> None:
+        """The script validates, until it asks for a batch to train on: that counts for no config either."""
+        if self._now is not None and self._now.iterator not in self._stopped:
+            self._stop(self._now.iterator)
 
     def _look_at_data(self, loader: DataLoader) -> None:
         if self._data is None or self._data.changed:
@@ -248,7 +266,8 @@ class OwnLoaders:
                 tensors: list[Any] = [*tensors_of(self._torch, batch)]
                 self._batch_bytes = sum(int(each.nbytes) for each in tensors if each.device.type == "cpu")
             return iterator, batch
-        taken = self.indices.take(iterator)
+        with self._held_at_a_start(own):
+            taken = self.indices.take(iterator)
         if taken is None:
             batch = self.indices.own_batch(original, self._awake(iterator))
             self._stop(iterator)
@@ -256,7 +275,7 @@ class OwnLoaders:
         own.feed.due.extend(taken)
         began = time.perf_counter()
         try:
-            batch = original(own.iterator)
+            batch = original(self._awake(own.iterator))
         except Exception as error:  # of its workers, or of the script's own data in them
             name, text = type(error).__name__, (str(error).strip().splitlines() or [""])[-1]
             own.failure = f"its loader failed: {text if text.startswith(name) else f'{name}: {text}'}"
@@ -269,8 +288,20 @@ class OwnLoaders:
             self._session.recorder.emit(LoaderStarted(self._config, seconds, own.workers, own.respawns))
         return own.iterator, batch
 
+    @contextmanager
+    def _held_at_a_start(self, own: _Own) -> Iterator[None]:
+        """An epoch's first index, for which samplers draw its whole order: a part of the start, as in ``beginning``."""
+        starts = own.source is not None and own.source.is_beginning
+        if starts:
+            self._stop(own.iterator)
+        try:
+            yield
+        finally:
+            if starts:
+                self._go_on(own.iterator)
+
     def _awake(self, iterator: LoaderIterator) -> LoaderIterator:
-        """The script's own, which may have been another one's outer loop while that was stopped."""
+        """One that may be stopped: in a validation, or the script's own as another one's outer loop."""
         if iterator in self._stopped:
             self._go_on(iterator)
         return iterator
@@ -352,6 +383,6 @@ def _end(own: _Own) -> None:
         pinning = vars(own.iterator).get("_pin_memory_thread_done_event")
         if pinning is not None:
             pinning.set()
-    signal_workers(own.iterator, signal.SIGKILL)
+    kill_workers(own.iterator)
     for worker in workers_of(own.iterator):
         worker.join(1.0)

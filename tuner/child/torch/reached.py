@@ -1,4 +1,4 @@
-"""What the code of modules reaches past them: globals of the script's and variables around it, by name.
+"""What the code of modules, or of data, reaches past them: globals of the script's and variables around it, by name.
 
 Nothing is called, and nothing of the code is run: a name that stands in it is taken for a global of that name.
 """
@@ -6,7 +6,7 @@ Nothing is called, and nothing of the code is run: a name that stands in it is t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,25 +18,35 @@ IGNORED = (type, ModuleType, BuiltinFunctionType)
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
-def reached(modules: Iterable[Any]) -> Iterator[object]:
-    """The values that the modules' forward methods name, and those that the functions that they name do in turn."""
-    for function, names in functions(modules):
+def reached(objects: Iterable[Any], methods: Sequence[str] = ("forward",)) -> Iterator[object]:
+    """The values that these functions, or methods of these objects, name, and those that the functions that they name
+    do in turn.
+    """
+    for function, names in functions(objects, methods):
         held: Mapping[str, object] = function.__globals__
         for value in [*around(function), *(held[name] for name in names if name in held)]:
             if _function(value) is None and not isinstance(value, IGNORED):
                 yield value
 
 
-def functions(modules: Iterable[Any]) -> Iterator[tuple[FunctionType, tuple[str, ...]]]:
-    """The modules' forward methods, the functions and methods that they name and so on, each with the names in it."""
+def functions(
+    objects: Iterable[Any], methods: Sequence[str] = ("forward",)
+) -> Iterator[tuple[FunctionType, tuple[str, ...]]]:
+    """The objects' methods of these names, the functions and methods that they name and so on, each with the names in
+    it. An object may be a function itself.
+    """
     kinds: dict[type, None] = {}
     waiting: list[tuple[FunctionType, type | None]] = []
-    for module in modules:
-        kinds[type(module)] = None
-        own = (value for value in vars(module).values() if isinstance(value, (FunctionType, MethodType)))
-        waiting += [(function, type(module)) for value in own if (function := _function(value)) is not None]
+    for each in objects:
+        if (itself := _function(each)) is not None:
+            waiting.append((itself, None))
+            continue
+        kinds[type(each)] = None
+        held_by = getattr(each, "__dict__", {}).values()
+        own = (value for value in held_by if isinstance(value, (FunctionType, MethodType)))
+        waiting += [(function, type(each)) for value in own if (function := _function(value)) is not None]
     for kind in kinds:
-        waiting += [(function, kind) for function in _methods(kind, ("forward",))]
+        waiting += [(function, kind) for function in _methods(kind, methods)]
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_FUNCTIONS:
         function, kind_of = waiting.pop()

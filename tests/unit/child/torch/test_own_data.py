@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import random
 import sqlite3
 from collections.abc import Callable
@@ -257,3 +258,73 @@ def test_memory_is_what_the_container_has(monkeypatch: pytest.MonkeyPatch, conta
     assert loader_workers.machine_memory() == (min(700_000_000, free_kib * 1024), 1_000_000_000)
     files["/proc/self/cgroup"] = ""
     assert loader_workers.machine_memory() == (free_kib * 1024, 8_000_000 * 1024)
+
+
+# what methods name of globals
+
+LOCK = multiprocessing.Lock()
+CONTEXT = multiprocessing.get_context("fork")
+SOURCE = io.BytesIO(b"")
+
+
+def locked(number: int) -> int:
+    with LOCK:
+        return number
+
+
+class Locking(Numbers):
+    """Through a function of the script's."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return super().__getitem__(locked(index))
+
+
+class Reading(Numbers):
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return super().__getitem__(index + len(SOURCE.read()))
+
+
+class Harmless(Numbers):
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        assert CONTEXT.get_start_method() == "fork"
+        return super().__getitem__(index)
+
+
+def collated(samples: list[Any]) -> Any:
+    return DataLoader([0]).collate_fn([*map(tuple, samples)][: locked(len(samples))])
+
+
+@pytest.mark.parametrize(("data", "more"), [(Locking(), {}), (Numbers(), {"collate_fn": collated})])
+def test_a_lock_that_only_a_global_holds_is_seen(
+    script: Callable[..., Script], data: Any, more: dict[str, Any]
+) -> None:
+    """A worker that is stopped while it has it would keep the training process waiting for good."""
+    ours = script(data, **more)
+    next(epoch := ours.epoch()), next(epoch)
+    assert "a Lock that its data use is shared by processes" in ours.switcher.refusal(TWO)
+    with pytest.raises(RuntimeError, match="shared by processes"):
+        ours.switcher.to(TWO)
+    ours.switcher.to({})
+
+
+@pytest.mark.parametrize(
+    ("opened", "loader", "refused"),
+    [(True, {}, True), (False, {}, False), (True, {"num_workers": 2}, False)],
+    ids=["a file", "in memory", "several workers as written"],
+)  # fmt: skip
+def test_a_file_that_only_a_global_holds_is_seen(
+    script: Callable[..., Script], monkeypatch: pytest.MonkeyPatch, loader: dict[str, Any], *, opened: bool,
+    refused: bool,
+) -> None:
+    with io.FileIO(__file__) as file:
+        file.seek(0, io.SEEK_END)
+        monkeypatch.setitem(globals(), "SOURCE", file if opened else SOURCE)
+        ours = script(Reading(), **loader)
+        next(epoch := ours.epoch()), next(epoch)
+        assert ("a FileIO that its data use is open" in ours.switcher.refusal(TWO)) is refused
+
+
+def test_what_is_no_lock_is_none(script: Callable[..., Script]) -> None:
+    ours = script(Harmless())
+    next(epoch := ours.epoch()), next(epoch)
+    assert not ours.switcher.refusal(TWO)
