@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -151,3 +152,18 @@ def test_processes_start_in_every_way(
     ]
     assert logs[0] == logs[1]
     assert "forkserver [(0, True, ['x']), (1, True, ['x']), (4, True, ['x'])]" in logs[0]
+
+
+def test_what_an_import_seeds_by_chance_differs_from_fork_to_fork(
+    runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
+) -> None:
+    """SymPy, which torch.compile imports, makes generators without a seed."""
+    script = write_script("""
+        import torch
+        import torch._dynamo
+        from sympy.core.random import rng
+        print("drawn", rng.random())
+    """)
+    requests = [ran(runner, tmp_path / str(number), script, fresh=False) for number in range(4)]
+    drawn = [re.findall(r"^drawn (\S+)$", log_of(request), re.MULTILINE) for request in requests]
+    assert all(len(each) == 1 for each in drawn) and len({each[0] for each in drawn}) == 4

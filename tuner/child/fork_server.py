@@ -28,7 +28,7 @@ from . import call_sites, preloaded, wire
 from .adapters import ADAPTERS
 from .execute import die_with
 from .hooks import PostImportFinder
-from .preloaded import GlobalGenerator, InstalledOnly, NotInstalled, Preloaded
+from .preloaded import ByChance, GlobalGenerator, InstalledOnly, NotInstalled, Preloaded
 from .recorder import Recorder
 from .records import ChildRequest
 from .session import Session
@@ -92,8 +92,9 @@ def _load(script: str, imports: list[tuple[int, str, list[str]]]) -> str:
     state, undrawn = Preloaded(frozenset(sys.modules)), random.getstate()
     path, main_module = list(sys.path), sys.modules["__main__"]
     strict = InstalledOnly(call_sites.library_folders())
-    generator = GlobalGenerator()
-    finders = [strict, PostImportFinder({**dict.fromkeys(names, state.note), GlobalGenerator.NAME: generator.note})]
+    generator, by_chance = GlobalGenerator(), ByChance()
+    noting = {GlobalGenerator.NAME: generator.note, ByChance.NAME: by_chance.note}
+    finders = [strict, PostImportFinder({**dict.fromkeys(names, state.note), **noting})]
     descriptors = set(os.listdir("/proc/self/fd"))
     stand_in = ModuleType("__main__")
     stand_in.__file__ = script
@@ -120,7 +121,7 @@ def _load(script: str, imports: list[tuple[int, str, list[str]]]) -> str:
     drawn, drawn_by_numpy = preloaded.drawn_since(undrawn), generator.drawn()
     if drawn is None or drawn_by_numpy is None:
         return "an import draws many numbers by chance"
-    state.drawn, state.drawn_by_numpy = drawn, drawn_by_numpy
+    state.drawn, state.drawn_by_numpy, state.seed_anew = drawn, drawn_by_numpy, by_chance.found()
     preloaded.here = state
     return ""
 
@@ -302,6 +303,8 @@ def _become_trial(
 
 def _renew() -> None:
     """What a fresh process draws by chance, or reads off the clock. Python's ``random`` seeds itself after a fork."""
+    for seed_anew in preloaded.here.seed_anew if preloaded.here is not None else ():
+        seed_anew()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()

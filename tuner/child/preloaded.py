@@ -6,14 +6,17 @@ has put there. A fork has both behind it, so the order in which they came has to
 
 from __future__ import annotations
 
+import gc
 import importlib.abc
 import importlib.machinery
 import random
 import sys
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 _MOST_DRAWN = 1000
 
@@ -29,13 +32,14 @@ class Preloaded:
     ``drawn``: so many numbers of 32 bits were drawn from ``random`` meanwhile, as rich does for its styles, and
     ``drawn_by_numpy`` from NumPy's global generator, as JAX does for its patience.
     ``completed``: libraries that have hooks, in the order in which their imports ended, each with what had taken its
-    names by then: see ``taken_by_now``.
+    names by then: see ``taken_by_now``. ``seed_anew``: seeds each generator that an import made and seeded by chance.
     """
 
     before: frozenset[str]
     completed: list[tuple[str, frozenset[str]]] = field(default_factory=list)
     drawn: int = 0
     drawn_by_numpy: int = 0
+    seed_anew: list[Callable[[], None]] = field(default_factory=list)
 
     def note(self, module: ModuleType) -> None:
         """To be called when the import of a library that has hooks has ended."""
@@ -99,6 +103,62 @@ class GlobalGenerator:
 
 def _plain(state: Any) -> tuple[object, ...]:
     return state[1].tobytes(), *state[2:]
+
+
+class ByChance:
+    """Notes the generators that imports make without a seed: in a fresh process each begins elsewhere.
+
+    Python's by the method that seeds them, NumPy's by what is drawn for them, from the import of ``NAME`` on.
+    """
+
+    NAME = "numpy.random.bit_generator"
+
+    def __init__(self) -> None:
+        self._pythons: weakref.WeakSet[random.Random] = weakref.WeakSet()
+        self._drawn: set[int] = set()
+        self._numpy: Any = None
+        self._put_back: list[Callable[[], None]] = []
+        pythons, seed, kind = self._pythons, random.Random.seed, cast("Any", random.Random)
+
+        def noting(generator: random.Random, a: Any = None, version: int = 2) -> None:
+            (pythons.add if a is None else pythons.discard)(generator)
+            seed(generator, a, version)
+
+        kind.seed = noting
+        self._put_back.append(lambda: setattr(kind, "seed", seed))
+
+    def note(self, module: Any) -> None:
+        """To be called when the import of that module has ended."""
+        draw, drawn = getattr(module, "randbits", None), self._drawn
+        if draw is None:
+            return  # another version's: its generators are the server's
+        self._numpy = module
+
+        def noting(bits: int) -> int:
+            number: int = draw(bits)
+            drawn.add(number)
+            return number
+
+        module.randbits = noting
+        self._put_back.append(lambda: setattr(module, "randbits", draw))
+
+    def found(self) -> list[Callable[[], None]]:
+        """What seeds each of them anew. Nothing is noted any more."""
+        for put_back in self._put_back:
+            put_back()
+        pythons = [each.seed for each in self._pythons if not isinstance(each, random.SystemRandom)]
+        return [*pythons, *(partial(_seed_anew, each) for each in self._of_numpy())]
+
+    def _of_numpy(self) -> list[Any]:
+        if self._numpy is None:
+            return []
+        made = [each for each in gc.get_objects() if issubclass(type(each), self._numpy.BitGenerator)]
+        seeds = ((each, getattr(each, "seed_seq", None) or getattr(each, "_seed_seq", None)) for each in made)
+        return [each for each, seed in seeds if getattr(seed, "entropy", None) in self._drawn]
+
+
+def _seed_anew(generator: Any) -> None:
+    generator.state = type(generator)().state
 
 
 here: Preloaded | None = None

@@ -10,12 +10,13 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 
 from tuner.child import patches
-from tuner.child.preloaded import GlobalGenerator, InstalledOnly, NotInstalled, drawn_since, taken_by_now
+from tuner.child.preloaded import ByChance, GlobalGenerator, InstalledOnly, NotInstalled, drawn_since, taken_by_now
 
 
 @pytest.fixture
@@ -166,3 +167,30 @@ def test_what_was_drawn_since_a_state_is_counted() -> None:
     assert drawn_since(before) == 703, "the generator has filled its table anew"
     random.seed(6)
     assert drawn_since(before) is None
+
+
+def test_generators_that_an_import_made_without_a_seed_are_seeded_anew() -> None:
+    """And no others: what has a seed gives the same numbers in each process."""
+    module: Any = numpy.random.bit_generator
+    seed, draw = random.Random.seed, module.randbits
+    noted = ByChance()
+    noted.note(module)
+    by_chance: list[Any] = [random.Random(), numpy.random.default_rng(), numpy.random.RandomState(), random.Random(3)]
+    by_chance[-1].seed()
+    seeded: list[Any] = [
+        random.Random(5), numpy.random.default_rng(2**127 + 1), numpy.random.RandomState(5), random.Random(),
+    ]  # fmt: skip
+    seeded[-1].seed(7)
+    again = noted.found()
+    assert random.Random.seed is seed and module.randbits is draw
+
+    def drawn() -> list[float]:
+        for seed_anew in again:
+            seed_anew()
+        return [float(each.random()) for each in by_chance]
+
+    assert not set(drawn()) & set(drawn())
+    assert [float(each.random()) for each in seeded] == [
+        random.Random(5).random(), numpy.random.default_rng(2**127 + 1).random(),
+        numpy.random.RandomState(5).random(), random.Random(7).random(),
+    ]  # fmt: skip
