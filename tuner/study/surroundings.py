@@ -20,6 +20,15 @@ _CARD = re.compile(
     r"|No CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA|no CUDA-capable device"
     r"|/device:GPU:\d+ unknown device|Could not satisfy (?:explicit )?device specification '[^']*GPU"
 )
+_KIND = r"(?:TPU|GPU|CUDA|accelerator)s?"
+_ELSEWHERE = re.compile(
+    rf"\bonly (?:{_KIND}(?:,|,? or|,? and|/)? ?)+(?:(?:is|are) )?(?:currently )?supported"
+    rf"|\b(?:requires?|needs?) (?:an? |at least one |one )?(?:\w+[ -](?:capable |enabled )?)?{_KIND}\b"
+    rf"|\b{_KIND}(?: device)? (?:is|are) required|(?:not|n't) (?:be )?(?:supported|run) on (?:the |a )?CPU\b"
+    r"|\bCPU(?: training)? (?:is|are) not supported|\bdoes not support (?:the )?CPU\b",
+    re.IGNORECASE,
+)
+"""What scripts say of themselves as they end, where they look for their device."""
 _ANSWER = re.compile(r"EOFError: EOF when reading a line")
 _TRACKER = re.compile(r'^  File "[^"\n]*/(wandb|comet_ml|neptune|swanlab|clearml|mlflow)/', re.MULTILINE)
 
@@ -42,6 +51,12 @@ def surroundings_error(outcome: Outcome, device: Device) -> UserScriptError | No
         hint = (
             "a trial sees one card, under the number 0: leave out the script's own choice, such as --gpu 3, and write"
             " --device cuda:3 instead"
+        )
+    elif on_host and _ELSEWHERE.search(detail):
+        message = f"the script can't run on {device.label}, by its own word: {detail}"
+        hint = (
+            "study it with --device cuda or --device tpu, where there is one, or give it the argument with which it"
+            " trains here"
         )
     elif _ANSWER.search(text):
         message = "the script asks for an answer on standard input, which is empty in a trial"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support import worlds
 
@@ -70,3 +72,33 @@ def test_a_tracker_that_is_off() -> None:
 def test_anything_else(text: str) -> None:
     assert surroundings_error(failed(text), cpu_device()) is None
     assert surroundings_error(failed(text), CARD) is None
+
+
+def ended(line: str) -> Outcome:
+    """By itself, with a status and no traceback."""
+    return Outcome(OutcomeKind.USER_ERROR, "script-failed", f"the script ended with status 1: {line}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Only TPU supported for AMP.",  # torch_xla's own test_train_mp_mnist_amp.py, 2.9
+        "Only TPU or GPU supported for AMP.", "only GPUs are supported", "This script requires a CUDA-capable GPU",
+        "Training needs at least one GPU.", "error: GPU is required", "flash attention can't run on the CPU",
+        "CPU training is not supported",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["cpu", "xla"])
+def test_a_script_that_ends_since_the_device_is_another_one(line: str, kind: str) -> None:
+    """Nobody's fault: nothing is run again to find out whose."""
+    error = surroundings_error(ended(line), replace(cpu_device(), kind=kind, label=kind))
+    assert error is not None and error.message.startswith(f"the script can't run on {kind}") and line in error.message
+    assert "\n" not in error.message and "by itself" not in error.message
+    assert surroundings_error(ended(line), CARD) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["No GPU found, using CPU", "GPU memory: 3 GiB", "the only GPU is busy", "batch 3 is not supported"]
+)
+def test_a_word_of_a_device_is_no_reason_by_itself(line: str) -> None:
+    assert surroundings_error(ended(line), cpu_device()) is None
