@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tuner.analysis import stats
 from tuner.analysis.contention import Host, contaminated_by, own_cpus
@@ -173,35 +174,46 @@ def failed_in(trials: Iterable[Trial], objective: Objective) -> list[Config]:
     return [run.config for run in runs if run.config and score_of(run.outcome, objective) is None]
 
 
+class Round(NamedTuple):
+    """A candidate's run beside the script as written: the scores of both and their measurements, the latter's first."""
+
+    scores: tuple[float, float]
+    measurements: tuple[Measurement, Measurement]
+
+
+def round_of(before: Trial | None, after: Trial | None, objective: Objective) -> Round | None:
+    """What two runs of one round say; None where one gave no figure, or they can't be held against each other."""
+    if before is None or after is None or before.outcome is None or after.outcome is None:
+        return None
+    there = _in_turns(before.outcome, after.measurement)
+    scores, written = (score_of(there, objective), score_of(after.outcome, objective)), there.measurement
+    if scores[0] is None or scores[1] is None or written is None or after.measurement is None:
+        return None
+    if written.unit != after.measurement.unit:
+        return None  # steps against samples: their ratio is no gain
+    if bool(written.turns) != bool(after.measurement.turns):
+        return None  # one of them lost those that it took turns with
+    surely = _without_unseen(scores[1], after.measurement, after.outcome.knowledge.unseen_samples, objective)
+    return Round((scores[0], surely), (written, after.measurement))
+
+
 def pairs_of(
     schedule: Schedule, config: Config, trials: Iterable[Trial], objective: Objective, *, calm_only: bool = False
 ) -> Pairs:
     """The rounds of a candidate so far; with ``calm_only`` those that nothing disturbed much."""
     runs = {(trial.round, trial.config): trial for trial in trials if schedule.holds(trial)}
-    rounds = []
-    for number in range(1, schedule.rounds + 1):
-        before, after = runs.get((number, BASELINE)), runs.get((number, config))
-        if before is None or after is None or before.outcome is None or after.outcome is None:
-            continue
-        measurements = before.outcome.measurement, after.outcome.measurement
-        scores = score_of(_in_turns(before.outcome, measurements[1]), objective), score_of(after.outcome, objective)
-        if scores[0] is None or scores[1] is None or not measurements[0] or not measurements[1]:
-            continue
-        if measurements[0].unit != measurements[1].unit:
-            continue  # steps against samples: their ratio is no gain
-        if bool(measurements[0].turns) != bool(measurements[1].turns):
-            continue  # one of them lost those that it took turns with
-        surely = _without_unseen(scores[1], measurements[1], after.outcome.knowledge.unseen_samples, objective)
-        rounds.append(((scores[0], surely), (measurements[0], measurements[1])))
+    numbers = range(1, schedule.rounds + 1)
+    every = (round_of(runs.get((each, BASELINE)), runs.get((each, config)), objective) for each in numbers)
+    rounds = [found for found in every if found is not None]
     if calm_only:
-        disturbed = _disturbed(schedule, [runs for _, runs in rounds])
+        disturbed = _disturbed(schedule, [found.measurements for found in rounds])
         rounds = [found for found, causes in zip(rounds, disturbed, strict=True) if not causes]
     return Pairs(
         config,
-        tuple(m[0] for _, m in rounds),
-        tuple(m[1] for _, m in rounds),
-        tuple(gain(s[1], s[0], objective) for s, _ in rounds),
-        tuple(s for s, _ in rounds),
+        tuple(found.measurements[0] for found in rounds),
+        tuple(found.measurements[1] for found in rounds),
+        tuple(gain(found.scores[1], found.scores[0], objective) for found in rounds),
+        tuple(found.scores for found in rounds),
     )
 
 

@@ -46,6 +46,7 @@ from tuner.result import LargerBatch, StudyResult
 KEEP = "keep your config"
 _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
+_NEAR = 1.005
 _TIER_NAMES = {1: "speed only", 2: "numerics", 3: "optimisation"}
 _LEARNED = {
     "not-needed": "", "pass": "learns as well", BY_TIME: "learns enough for its speed", "fail": "learns worse",
@@ -71,7 +72,7 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     parts.append(_larger_batches(result.larger, result.no_larger, result.knowledge))
     parts += [_fault(result), _remarks(remarks_of(result.trials))]
     if winner is not None:
-        parts.append(_comparison(winner, "winner" if result.improved else "candidate"))
+        parts.append(_comparison(winner, "winner" if result.improved else "candidate", result.objective))
     if winner is not None and result.improved:
         parts.append(_evidence(winner))
         parts.append(_cautions(winner, Tiers(result.tiers, result.knowledge), result.screened))
@@ -188,7 +189,7 @@ def _remarks(remarks: Sequence[str]) -> list[str]:
     return ["remarks on the script as written", *(f"  {remark}" for remark in remarks)] if remarks else []
 
 
-def _comparison(winner: Winner, title: str) -> list[str]:
+def _comparison(winner: Winner, title: str, objective: Objective) -> list[str]:
     before, after = winner.baseline, winner.winner
     rows = [
         ("", "as written", title),
@@ -201,7 +202,18 @@ def _comparison(winner: Winner, title: str) -> list[str]:
     if before.peak_device_bytes and after.peak_device_bytes:
         rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
     rows.append(("time to first step", _start(before), _start(after)))
-    return [*_columns(rows), *_break_even(before, after)]
+    return [*_columns(rows), *_apart(winner, objective), *_break_even(before, after)]
+
+
+def _apart(winner: Winner, objective: Objective) -> list[str]:
+    """That the rates' own ratio is above the one that is told, where only lucky rounds prove a gain so small."""
+    if not objective.is_rate or objective.planned_samples is not None or winner.baseline.rate <= 0:
+        return []
+    ratio = winner.winner.rate / winner.baseline.rate
+    if ratio <= _NEAR * winner.speedup.ratio:
+        return []
+    why = "since luck, or a queue that was full before, may be part of it"
+    return [f"these rates are {gain_text(ratio)} apart: less is told above, {why}"]
 
 
 def _break_even(before: Measurement, after: Measurement) -> list[str]:

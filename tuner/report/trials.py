@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tuner.analysis.bottleneck import bottleneck_of
+from tuner.analysis.comparison import round_of
 from tuner.analysis.contention import MOVED, throttle_text
 from tuner.analysis.gain import BaselineTrack, score_of
 from tuner.analysis.gain import gain as gain_of
@@ -43,13 +44,16 @@ class TrialsReport:
     objective: Objective
 
     def gain(self, trial: Trial) -> float | None:
-        """The trial's ratio to the baseline at that time, above 1 for better: in the finals, to that of its round."""
+        """The trial's ratio to the baseline at that time, above 1 for better: in the finals that of its round, by which
+        they are decided.
+        """
         if trial.phase is not Phase.FINALS:
             return self._track.gain(trial)
+        if not trial.config:
+            return 1.0 if self.score(trial) is not None else None
         same_round = (t for t in self.trials if t.phase is Phase.FINALS and _round(t) == _round(trial))
-        baseline = next((t for t in same_round if not t.config), None)
-        own, reference = self.score(trial), self.score(baseline)
-        return gain_of(own, reference, self.objective) if own is not None and reference is not None else None
+        found = round_of(next((t for t in same_round if not t.config), None), trial, self.objective)
+        return gain_of(found.scores[1], found.scores[0], self.objective) if found is not None else None
 
     def score(self, trial: Trial | None) -> float | None:
         """The objective's figure; None where the trial has none."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from support import worlds
 
-from tuner.analysis.comparison import TOLD, Contest, Schedule, contest_of, told_of
+from tuner.analysis.comparison import TOLD, Contest, Schedule, contest_of, decide, told_of
 from tuner.analysis.stats import mean_ratio_interval
-from tuner.model import Config, Phase, Ratio, Trial
+from tuner.model import Config, Phase, Ratio, Reference, Trial
+from tuner.report.trials import TrialsReport
 
 FAST, OTHER = (Trial(number, Phase.SEARCH, Config(workers=2 * number), "", worlds.measured(150.0)) for number in (1, 2))
 
@@ -87,3 +89,39 @@ def test_what_is_told_of_a_proven_gain_holds_the_truth_although_only_the_lucky_o
             proven, held = proven + 1, held + (told.low <= 1.02 <= told.high)
             usual += contest.pairs.ratio(0.95, worlds.OBJECTIVE).low <= 1.02
     assert held >= 0.9 * proven > usual
+
+
+def by_turns(config: Config, rate: float, as_written: float, round_number: int, number: int) -> Trial:
+    """A run of the finals that took turns: what the script as written did between its own turns is its reference."""
+    outcome = worlds.measured(rate)
+    assert outcome.measurement is not None
+    beside = Reference(as_written, Ratio(rate / as_written, 0.9, 1.9), 12) if config else None
+    measurement = replace(outcome.measurement, turns=12, reference=beside)
+    outcome = replace(outcome, measurement=measurement)
+    return Trial(number, Phase.FINALS, config, "", outcome, round_number, group=(1, 2))
+
+
+def test_by_turns_every_figure_is_by_the_same_turns_of_the_script_as_written() -> None:
+    """Of two candidates in a round each has its own: the machine was slower in those of the first."""
+    schedule, trials = Schedule((FAST, OTHER), 3, seed=0, first=3), list[Trial]()
+    for number, noise in enumerate((1.0, 1.02, 0.99), 1):
+        trials.append(by_turns(Config(), 100.0, 0.0, number, 10 * number))
+        trials.append(by_turns(FAST.config, 120.0 * noise, 80.0, number, 10 * number + 1))
+        trials.append(by_turns(OTHER.config, 110.0, 120.0, number, 10 * number + 2))
+    winner = decide(schedule, trials, worlds.OBJECTIVE)
+    assert winner is not None and winner.config == FAST.config
+    assert winner.baseline.rate == pytest.approx(80.0)
+    contest = contest_of(schedule, FAST.config, trials, worlds.OBJECTIVE)
+    assert contest is not None
+    assert winner.winner.rate / winner.baseline.rate == pytest.approx(contest.bound.ratio)
+    report = TrialsReport(trials, worlds.OBJECTIVE)
+    assert [report.gain(trial) for trial in trials[:3]] == pytest.approx([1.0, 120 / 80, 110 / 120])
+
+
+def test_a_run_in_another_unit_has_no_gain() -> None:
+    schedule = Schedule((FAST,), 3, seed=0, first=3)
+    [written, run, *_] = sorted(runs_of(schedule, {FAST.config: NOISE}), key=lambda trial: len(trial.config))[2:4]
+    assert written.outcome is not None and run.outcome is not None and run.outcome.measurement is not None
+    in_steps = replace(run.outcome, measurement=replace(run.outcome.measurement, unit="steps"))
+    trials = [written, replace(run, outcome=in_steps, round=written.round)]
+    assert TrialsReport(trials, worlds.OBJECTIVE).gain(trials[1]) is None

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from support import made_up
 
-from tuner.model import Outcome, OutcomeKind
+from tuner.model import Outcome, OutcomeKind, Ratio
+from tuner.objective import RATE, amortised
 from tuner.report.summary import summary
 
 
@@ -30,3 +31,13 @@ def test_a_trial_that_had_no_time_has_not_failed() -> None:
     lines = summary(replace(made_up.RESULT, trials=(made_up.BASELINE, late)), {}, "").splitlines()
     assert "1 of 2 trials had no time to be measured" in lines
     assert not [line for line in lines if "failed" in line]
+
+
+def test_rates_that_lie_further_apart_than_what_is_told_are_explained() -> None:
+    """Of a small gain that is proven less is told than the rounds' mean."""
+    told = replace(made_up.WINNER, speedup=Ratio(1.31, 1.0, 1.47))
+    lines = summary(replace(made_up.RESULT, winner=told), {}, "").splitlines()
+    assert [line for line in lines if line.startswith("these rates are 1.42x apart: less is told above")]
+    assert "these rates" not in summary(made_up.RESULT, {}, "")
+    longer = replace(made_up.RESULT, winner=told, objective=amortised(RATE, 10_000))
+    assert "these rates" not in summary(longer, {}, ""), "there the start is a part of the ratio"
