@@ -72,15 +72,16 @@ study: env $(NEEDS)
 	@cat $(STUDY_FOLDER)/best.json
 
 # What measures time or has a deadline ("timed") runs alone, behind all that doesn't. That shares the cores: a thread that
-# waits mustn't keep one busy meanwhile. What fails beside others is run once more, alone, as CPython's own test runner does:
-# it has failed if it fails then. However often a process of tests crashes, another one goes on with what it has left.
-IN_PARALLEL = --max-worker-restart 10000 -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not timed"
-ALONE = --last-failed --last-failed-no-failures none -m "not slow and not timed"
+# waits mustn't keep one busy meanwhile. What fails in either phase is run once more, alone, as CPython's own test runner
+# does: it has failed if it fails then. However often a process of tests crashes, another one goes on with what it has left.
+UNTIMED = -m "not slow and not timed"
+IN_PARALLEL = --max-worker-restart 10000 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(UNTIMED)
+ALONE = --last-failed --last-failed-no-failures none
 # The files of those: to import all others takes as long as several of them.
 TIMED = -m "timed and not slow" $(sort $(shell grep -rl --include='test_*.py' 'mark\.timed' tests))
 test: lint types
-	OMP_WAIT_POLICY=PASSIVE $(PYTEST) $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE); }
-	$(PYTEST) $(TIMED)
+	OMP_WAIT_POLICY=PASSIVE $(PYTEST) $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE) $(UNTIMED); }
+	$(PYTEST) $(TIMED) || { test $$? = 1 && $(PYTEST) $(ALONE) $(TIMED); }
 
 # The long campaigns and every variant, too, each script in a process that starts afresh, and examples of properties that
 # nobody tried before.

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 # What is imported here is needed by every test: `make check-cuda` runs where there is little beside PyTorch.
-pytest_plugins = ["support.skips", "support.disturbed", "support.postgresql", "support.examples", "support.children"]
+pytest_plugins = [
+    "support.skips", "support.again", "support.disturbed", "support.postgresql", "support.examples", "support.children",
+]  # fmt: skip
 
 
 @pytest.fixture
