@@ -11,7 +11,8 @@ import pytest
 
 # What is imported here is needed by every test: `make check-cuda` runs where there is little beside PyTorch.
 pytest_plugins = [
-    "support.skips", "support.again", "support.disturbed", "support.postgresql", "support.examples", "support.children",
+    "support.skips", "support.again", "support.disturbed", "support.order", "support.postgresql", "support.examples",
+    "support.children", "support.undurable",
 ]  # fmt: skip
 
 
@@ -60,6 +61,14 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         monkeypatch.delitem(sys.modules, module, raising=False)
 
     return make
+
+
+@pytest.fixture(scope="session", autouse=True)
+def locks_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """So it is with what fixtures of a module run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("locks")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -45,21 +45,26 @@ def played(
     return trials
 
 
-@pytest.fixture(params=sorted(SAMPLERS))
+@pytest.fixture(scope="module", params=sorted(SAMPLERS))
 def make(request: pytest.FixtureRequest) -> Callable[[], Sampler]:
     return SAMPLERS[request.param]
 
 
-def test_nothing_is_proposed_twice(make: Callable[[], Sampler]) -> None:
-    trials = played(make(), 60)
-    keys = [trial.config for trial in trials]
-    assert len(trials) > 8
+@pytest.fixture(scope="module")
+def sixty(make: Callable[[], Sampler]) -> list[Trial]:
+    """The trials of one search, for all tests that look at nothing else."""
+    return played(make(), 60)
+
+
+def test_nothing_is_proposed_twice(sixty: list[Trial]) -> None:
+    keys = [trial.config for trial in sixty]
+    assert len(keys) > 8
     assert len(set(keys)) == len(keys)
 
 
-def test_proposals_are_canonical_and_allowed(make: Callable[[], Sampler]) -> None:
+def test_proposals_are_canonical_and_allowed(sixty: list[Trial]) -> None:
     space = worlds.resolved()
-    for trial in played(make(), 40)[1:]:
+    for trial in sixty[1:]:
         assert trial.config
         assert space.canonical(trial.config) == trial.config
         assert space.allows(trial.config)
@@ -76,10 +81,9 @@ def test_a_batch_beyond_one_that_ran_out_of_memory_is_never_tried(make: Callable
             assert not (same and int(later["batch_size"]) >= int(config["batch_size"]))
 
 
-def test_a_knob_without_effect_leaves_the_search(make: Callable[[], Sampler]) -> None:
-    trials = played(make(), 60)
-    shown = [t.number for t in trials if "layout" in t.config and t.outcome is not None and t.outcome.complete]
-    assert not [t.number for t in trials[shown[0] + 1 :] if "layout" in t.config]
+def test_a_knob_without_effect_leaves_the_search(sixty: list[Trial]) -> None:
+    shown = [t.number for t in sixty if "layout" in t.config and t.outcome is not None and t.outcome.complete]
+    assert not [t.number for t in sixty[shown[0] + 1 :] if "layout" in t.config]
 
 
 def test_a_value_that_failed_alone_is_not_tried_in_company() -> None:
@@ -92,9 +96,9 @@ def test_a_value_that_failed_alone_is_not_tried_in_company() -> None:
     assert not history.is_ruled_out({"precision": "bf16", "batch_size": 128, "compile": "max"})
 
 
-def test_a_restart_changes_nothing(make: Callable[[], Sampler]) -> None:
+def test_a_restart_changes_nothing(make: Callable[[], Sampler], sixty: list[Trial]) -> None:
     """The history is all that a sampler has: a new one goes on where the old one died."""
-    unbroken = played(make(), 15)
+    unbroken = sixty[:16]
     world = worlds.World()
     trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
     while len(trials) < len(unbroken):

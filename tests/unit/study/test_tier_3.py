@@ -42,6 +42,25 @@ CHEAP_STEPS = Overhead(step_s=0.0002, sample_s=0.0005, bf16=2.0)
 BOTH_WAYS = Overhead(step_s=0.01, sample_s=0.0004, bf16=2.0)
 
 
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def overhead_bound(tmp_path_factory: pytest.TempPathFactory) -> Studied:
+    """A whole study, for all tests that only read it."""
+    return studied(tmp_path_factory.mktemp("overhead"), Overhead())
+
+
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory: pytest.TempPathFactory) -> Studied:
+    """One in which a config gains that keeps the batch, too."""
+    return studied(tmp_path_factory.mktemp("both"), BOTH_WAYS)
+
+
+def folder_of(ran: Studied) -> Path:
+    return Path(ran.result.study.folder)
+
+
 def larger_of(ran: Studied) -> LargerBatch:
     assert ran.result.larger is not None
     return ran.result.larger
@@ -56,10 +75,9 @@ def openings(folder: Path) -> dict[str, int]:
     return {**found, **({"keeping": stored["opening"]} if "opening" in stored else {})}
 
 
-def test_a_fixed_cost_of_each_step_is_a_proven_larger_batch_by_default(tmp_path: Path) -> None:
+def test_a_fixed_cost_of_each_step_is_a_proven_larger_batch_by_default(overhead_bound: Studied) -> None:
     """The headline: nothing that keeps the batch helps, and the study says what does."""
-    world = Overhead()
-    ran = studied(tmp_path, world)
+    world, ran = Overhead(), overhead_bound
     larger = larger_of(ran)
     assert not ran.result.improved and larger.proven and not larger.why
     truth = {size: world.rate(c) / world.rate({}) * world.efficiency(c) for size in (64, 128, 256, 512)
@@ -76,8 +94,8 @@ def test_a_fixed_cost_of_each_step_is_a_proven_larger_batch_by_default(tmp_path:
     assert "apply tier 3  autotune run --config best.json --tier 3 train.py" in told
 
 
-def test_the_winner_keeps_the_effective_batch_however_fast_a_larger_one_is(tmp_path: Path) -> None:
-    ran = studied(tmp_path, BOTH_WAYS)
+def test_the_winner_keeps_the_effective_batch_however_fast_a_larger_one_is(both_ways: Studied) -> None:
+    ran = both_ways
     winner, larger = ran.result.winner, larger_of(ran)
     assert winner is not None and ran.result.improved and winner.config == {"precision": "bf16"}
     assert larger.proven and larger.config["precision"] == "bf16" and larger.sooner is not None
@@ -91,11 +109,9 @@ def test_the_winner_keeps_the_effective_batch_however_fast_a_larger_one_is(tmp_p
     assert resolved.values["batch_size"] == (4, 8, 16, 32, 64, 128, 256, 512)
 
 
-def test_both_contests_share_the_permitted_error(tmp_path: Path) -> None:
-    studied(tmp_path / "both", BOTH_WAYS)
-    assert openings(tmp_path / "both") == {"keeping": 1, "larger": 2}
-    studied(tmp_path / "alone", Overhead())
-    assert openings(tmp_path / "alone") == {"larger": 1}
+def test_both_contests_share_the_permitted_error(both_ways: Studied, overhead_bound: Studied) -> None:
+    assert openings(folder_of(both_ways)) == {"keeping": 1, "larger": 2}
+    assert openings(folder_of(overhead_bound)) == {"larger": 1}
 
 
 @pytest.mark.parametrize("mode", ["keep", "free"])
@@ -144,7 +160,10 @@ def test_a_study_without_time_for_one_says_so(tmp_path: Path) -> None:
     assert "not known: the search ended before it tried one" in summary(ran.result, {}, "")
 
 
-@pytest.mark.parametrize("budget_s", [60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0])
+@pytest.mark.parametrize(
+    "budget_s",
+    [60.0, 120.0, 180.0, 300.0, *(pytest.param(seconds, marks=SLOW) for seconds in (90.0, 240.0, 360.0, 480.0))],
+)
 def test_within_any_budget_what_is_found_is_proven_or_named_with_its_gain(tmp_path: Path, budget_s: float) -> None:
     ran = studied(tmp_path, Overhead(), budget_s=budget_s, trials=30)
     assert ran.seconds <= 1.1 * budget_s
@@ -155,7 +174,9 @@ def test_within_any_budget_what_is_found_is_proven_or_named_with_its_gain(tmp_pa
     assert larger.proven is (budget_s >= 180.0)
 
 
-@pytest.mark.parametrize("budget_s", [180.0, 240.0, 300.0, 400.0, 600.0, 900.0])
+@pytest.mark.parametrize(
+    "budget_s", [180.0, 400.0, *(pytest.param(seconds, marks=SLOW) for seconds in (240.0, 300.0, 600.0, 900.0))]
+)
 def test_a_larger_batch_takes_no_proof_from_what_keeps_it(tmp_path: Path, budget_s: float) -> None:
     """Each study proves what one proves that knows of no larger batches."""
     kept = studied(tmp_path / "kept", BOTH_WAYS, budget_s=budget_s, trials=30, effective_batch="keep")
@@ -183,16 +204,19 @@ def test_the_same_command_derives_the_same_result_and_runs_nothing(tmp_path: Pat
     assert again.result.screened == first.result.screened and again.result.bests == first.result.bests
 
 
-@pytest.mark.parametrize("stop_at", [3, 9, 13, 16, 20, 24, 28, 31])
-def test_one_that_was_stopped_anywhere_goes_on_to_the_same_result(tmp_path: Path, stop_at: int) -> None:
-    whole = studied(tmp_path / "whole", BOTH_WAYS)
+@pytest.mark.parametrize(
+    "stop_at", [9, 20, 31, *(pytest.param(number, marks=SLOW) for number in (3, 13, 16, 24, 28))]
+)
+def test_one_that_was_stopped_anywhere_goes_on_to_the_same_result(
+    tmp_path: Path, both_ways: Studied, stop_at: int
+) -> None:
     stopped = studied(tmp_path / "stopped", BOTH_WAYS, stop_at=stop_at)
     assert stopped.result.interrupted
     assert not (stopped.result.larger is not None and stopped.result.larger.proven)
     resumed = studied(tmp_path / "stopped", BOTH_WAYS)
-    assert resumed.result.winner is not None and whole.result.winner is not None
-    assert resumed.result.winner.config == whole.result.winner.config
-    assert larger_of(resumed).config == larger_of(whole).config and larger_of(resumed).proven
+    assert resumed.result.winner is not None and both_ways.result.winner is not None
+    assert resumed.result.winner.config == both_ways.result.winner.config
+    assert larger_of(resumed).config == larger_of(both_ways).config and larger_of(resumed).proven
 
 
 def test_what_was_proven_of_a_larger_batch_stands(tmp_path: Path) -> None:
@@ -296,9 +320,8 @@ def test_batch_norm_minds_smaller_batches_only(tmp_path: Path) -> None:
     assert "BatchNorm" in ran.result.left_out["batch_size"].reason and min(ran.steps) == 32
 
 
-def test_the_search_keeps_time_to_prove_a_larger_batch(tmp_path: Path) -> None:
-    ran = studied(tmp_path, Overhead())
-    trials = [trial for trial in ran.result.trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
+def test_the_search_keeps_time_to_prove_a_larger_batch(tmp_path: Path, overhead_bound: Studied) -> None:
+    trials = [trial for trial in overhead_bound.result.trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
     known = Known(worlds.DEVICE, 8, knowledge=replace(overhead.KNOWN, effective_batch=BOTH))
     space = resolve(SPACE, known, selection=("batch_size", "precision"))
     budget = Budget(None, 10_000.0, 0.0, finals_share=0.0)
@@ -310,25 +333,24 @@ def test_the_search_keeps_time_to_prove_a_larger_batch(tmp_path: Path) -> None:
     assert with_larger.reserved_s() != without.reserved_s()
 
 
-def test_the_profile_holds_both(tmp_path: Path) -> None:
-    ran = studied(tmp_path, BOTH_WAYS)
-    content = PROFILE.serialize(ran.result, None)
+def test_the_profile_holds_both(both_ways: Studied) -> None:
+    content = PROFILE.serialize(both_ways.result, None)
     assert content is not None
     (profile,) = profiles.read(content, "best.json")
     assert profile.config == {"precision": "bf16"} and profile.verdict is Verdict.IMPROVED
-    assert profile.tier3 is not None and profile.tier3.config == larger_of(ran).config
+    assert profile.tier3 is not None and profile.tier3.config == larger_of(both_ways).config
     third = profiles.of_tier_3(profile, "best.json")
-    assert third.config == larger_of(ran).config and third.knowledge == profile.knowledge
+    assert third.config == larger_of(both_ways).config and third.knowledge == profile.knowledge
 
 
 def test_the_waterfall_shows_what_keeps_the_effective_batch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    both_ways: Studied, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    studied(tmp_path, BOTH_WAYS)
-    assert main(["trials", str(tmp_path), "--waterfall", "--json"]) == 0
+    folder = str(folder_of(both_ways))
+    assert main(["trials", folder, "--waterfall", "--json"]) == 0
     changes = json.loads(capsys.readouterr().out)
     assert [change["turned"] for change in changes] == [{}, {"precision": "bf16"}]
-    assert main(["trials", str(tmp_path), "--json"]) == 0
+    assert main(["trials", folder, "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [one["why"] for one in listed if one["phase"] == "search" and "lr_scale" in one["config"]]
 
