@@ -5,27 +5,36 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forked import KNOWN, KNOWN_OF_KERAS, asked, log_of, run, runner, was_forked
+from support.forked import KNOWN, KNOWN_OF_KERAS, Studied, asked, log_of, run, runner, was_forked
 from support.script_world import KERAS, TORCH, WORLD
 
-from tuner.knowledge import Knowledge
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest
 
 __all__ = ["runner"]
 
 SLOW = pytest.mark.slow
-EACH = pytest.mark.parametrize(
-    ("imports", "known"),
-    [pytest.param(TORCH, KNOWN, id="torch"), pytest.param(KERAS, KNOWN_OF_KERAS, id="keras"),
-     pytest.param("    import keras" + KERAS, KNOWN_OF_KERAS, id="keras-first", marks=SLOW),
-     pytest.param("    from tensorflow.keras import layers" + KERAS, KNOWN_OF_KERAS, id="lazy", marks=SLOW)],
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((TORCH, KNOWN), id="torch"), pytest.param((KERAS, KNOWN_OF_KERAS), id="keras"),
+        pytest.param(("    import keras" + KERAS, KNOWN_OF_KERAS), id="keras-first", marks=SLOW),
+        pytest.param(("    from tensorflow.keras import layers" + KERAS, KNOWN_OF_KERAS), id="lazy", marks=SLOW),
+    ],
 )  # fmt: skip
+def studied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studied]:
+    """A script that tells its world."""
+    imports, known = request.param
+    made = Studied.of(imports + WORLD, known, tmp_path_factory.mktemp("world"))
+    yield made
+    made.runner.close()
 
 
 def ran(runner: ProcessRunner, folder: Path, script: Path, *argv: str, fresh: bool) -> TrialRequest:
@@ -43,45 +52,38 @@ def told(folder: Path, name: str) -> dict[str, Any]:
     return world
 
 
-def worlds(
-    runner: ProcessRunner, tmp_path: Path, script: Path, *ways: bool, **fields: Any
-) -> list[dict[str, Any]]:
+def worlds(studied: Studied, tmp_path: Path, *ways: bool, seed: int | None = None) -> list[dict[str, Any]]:
     """What the script tells in trials that start fresh or don't."""
     found = []
+    name = str(studied.script.with_name("world.json"))
     for number, fresh in enumerate(ways):
         folder = tmp_path / f"trial-{number}"
-        name = str(tmp_path / "world.json")
-        run(runner, request := asked(folder, script, name, fresh=fresh, **fields))
+        request = asked(folder, studied.script, name, fresh=fresh, seed=seed, knowledge=studied.known)
+        with pytest.MonkeyPatch.context() as patch:
+            studied.surround(patch)
+            run(studied.runner, request)
         assert (folder / "files").exists(), log_of(request)
-        assert was_forked(request) is not fresh, runner.why_no_forks
+        assert was_forked(request) is not fresh, studied.runner.why_no_forks
         found.append(told(folder, "world.json"))
     return found
 
 
-@EACH
-def test_the_world_of_a_fork_is_that_of_a_fresh_process(
-    runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], imports: str, known: Knowledge
-) -> None:
+def test_the_world_of_a_fork_is_that_of_a_fresh_process(studied: Studied, tmp_path: Path) -> None:
     """All that a script can ask, and each place in any module, class or default that holds something patched."""
-    script = write_script(imports + WORLD)
-    fresh, *forks = worlds(runner, tmp_path, script, True, *[False] * 4, knowledge=known)
+    fresh, *forks = worlds(studied, tmp_path, True, False, False)
     assert len(fresh["world"]["patched"]) > 500
     for fork in forks:
         for name, value in fresh["world"].items():
             assert fork["world"][name] == value, name
     names = {"torch": "torch.save", "keras": "tensorflow.python.ops.io_ops.write_file"}
-    assert names[known.framework] in fresh["world"]["patched"], "the names are as they are meant"
-    for name in fresh["chance"]:  # the first and the last are of one server
-        assert len({json.dumps(each["chance"][name]) for each in (fresh, *forks)}) == 5, name
+    assert names[studied.known.framework] in fresh["world"]["patched"], "the names are as they are meant"
+    for name in fresh["chance"]:  # both forks are of one server
+        assert len({json.dumps(each["chance"][name]) for each in (fresh, *forks)}) == 3, name
 
 
-@EACH
-def test_a_seeded_fork_draws_what_a_seeded_fresh_process_draws(
-    runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], imports: str, known: Knowledge
-) -> None:
+def test_a_seeded_fork_draws_what_a_seeded_fresh_process_draws(studied: Studied, tmp_path: Path) -> None:
     """Screens compare runs of one seed: what an import has drawn before the shift is drawn again after it."""
-    script = write_script(imports + WORLD)
-    fresh, fork = worlds(runner, tmp_path, script, True, False, seed=7, knowledge=known)
+    fresh, fork = worlds(studied, tmp_path, True, False, seed=7)
     drawn = {name: value for name, value in fresh["chance"].items() if name not in ("authkey", "started", "state")}
     assert {name: fork["chance"][name] for name in drawn} == drawn
     # The modules that define them are loaded by the hook itself in a fresh process, and had been loaded in a fork.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forked import KNOWN_OF_KERAS, QUICK, asked, both, log_of, records_of, run, runner, was_forked
+from support.forked import KNOWN_OF_KERAS, QUICK, Studied, asked, both, log_of, records_of, run, runner, was_forked
 
+from tuner.model import Outcome
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import screen_window
+from tuner.runner.request import TrialRequest, screen_window
 
 __all__ = ["runner"]
 
@@ -56,35 +57,56 @@ LOOP = """
         train(rows)
 """
 
+THEIRS = b"the user's own"
+
+
+@pytest.fixture(scope="module")
+def of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studied]:
+    """``FIT``, and a file of the user's."""
+    made = Studied.of(FIT, KNOWN_OF_KERAS, tmp_path_factory.mktemp("script"))
+    made.script.with_name("model.keras").write_bytes(THEIRS)
+    yield made
+    made.runner.close()
+
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def fit(write_script: Callable[..., Path], folder: Path) -> Path:
+def fit(of_module: Studied, monkeypatch: pytest.MonkeyPatch) -> Studied:
     """Trains, and writes over a file of the user's again and again."""
-    return write_script(FIT)
+    of_module.surround(monkeypatch)
+    return of_module
 
 
-@pytest.mark.parametrize(
-    ("source", "seed"),
-    [pytest.param(FIT, 2, id="fit-seeded"), pytest.param(FIT, None, id="fit", marks=SLOW),
-     pytest.param(LOOP, 2, id="loop-seeded", marks=SLOW), pytest.param(LOOP, None, id="loop", marks=SLOW)],
-)  # fmt: skip
-def test_losses_are_the_same_to_the_last_bit(
-    runner: ProcessRunner, folder: Path, write_script: Callable[..., Path], source: str, seed: int | None
-) -> None:
-    runs = both(runner, folder, write_script(source), window=screen_window(1600), seed=seed, knowledge=KNOWN_OF_KERAS)
+@pytest.fixture(scope="module")
+def pair(of_module: Studied, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRequest, Outcome]]:
+    """The trial of the script as it is written: as it starts fresh, and as it is forked."""
+    folder = tmp_path_factory.mktemp("pair")
+    with pytest.MonkeyPatch.context() as patch:
+        of_module.surround(patch)
+        return both(of_module.runner, folder, of_module.script, knowledge=KNOWN_OF_KERAS)
+
+
+def check_losses(runner: ProcessRunner, folder: Path, script: Path, seed: int | None) -> None:
+    """Those of each step, in full."""
+    runs = both(runner, folder, script, window=screen_window(1600), seed=seed, knowledge=KNOWN_OF_KERAS)
     fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in runs)
     assert len(fresh) >= 20 and fresh == forked
 
 
-def test_facts_and_watches_are_the_same(runner: ProcessRunner, tmp_path: Path, fit: Path) -> None:
-    (_, fresh), (_, forked) = both(runner, tmp_path, fit, knowledge=KNOWN_OF_KERAS)
+@pytest.mark.parametrize("seed", [2, pytest.param(None, marks=SLOW)])
+def test_losses_are_the_same_to_the_last_bit(fit: Studied, tmp_path: Path, seed: int | None) -> None:
+    check_losses(fit.runner, tmp_path, fit.script, seed)
+
+
+@SLOW
+@pytest.mark.parametrize("seed", [2, None])
+def test_losses_of_a_loop_are_the_same_to_the_last_bit(
+    runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], seed: int | None
+) -> None:
+    check_losses(runner, tmp_path, write_script(LOOP), seed)
+
+
+def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    (_, fresh), (_, forked) = pair
     names = ("framework", "framework_version", "as_written", "left_out", "optimizers", "precisions", "watches", "unit",
              "options", "arguments", "remarks", "dataset_len", "counted_steps", "loss_reduction")  # fmt: skip
     for name in names:
@@ -97,18 +119,20 @@ def test_facts_and_watches_are_the_same(runner: ProcessRunner, tmp_path: Path, f
      pytest.param({"batch_size": 8, "grad_accumulation": 2, "jit_compile": False}, marks=SLOW)],
     ids="-".join,
 )  # fmt: skip
-def test_knobs_are_applied_and_seen(runner: ProcessRunner, tmp_path: Path, fit: Path, config: dict[str, Any]) -> None:
-    baseline = run(runner, asked(tmp_path / "baseline", fit, fresh=True, knowledge=KNOWN_OF_KERAS))
-    for request, _ in both(runner, tmp_path, fit, config=config, knowledge=baseline.knowledge):
+def test_knobs_are_applied_and_seen(
+    fit: Studied, pair: list[tuple[TrialRequest, Outcome]], tmp_path: Path, config: dict[str, Any]
+) -> None:
+    known = pair[0][1].knowledge
+    for request, _ in both(fit.runner, tmp_path, fit.script, config=config, knowledge=known):
         evidence = {record["knob"]: record["evidence"] for record in records_of(request, "knob")}
         assert evidence == dict.fromkeys(config, "verified"), log_of(request)
 
 
-def test_files_of_the_users_stay_as_they_were(runner: ProcessRunner, tmp_path: Path, fit: Path) -> None:
-    (tmp_path / "model.keras").write_bytes(b"the user's own")
-    for request, _ in both(runner, tmp_path, fit, knowledge=KNOWN_OF_KERAS):
-        assert (tmp_path / "model.keras").read_bytes() == b"the user's own"
-        kept = request.folder / "files" / str(tmp_path / "model.keras").lstrip("/")
+def test_files_of_the_users_stay_as_they_were(of_module: Studied, pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    model = of_module.script.with_name("model.keras")
+    assert model.read_bytes() == THEIRS
+    for request, _ in pair:
+        kept = request.folder / "files" / str(model).lstrip("/")
         assert kept.stat().st_size > 1000
 
 
@@ -128,13 +152,14 @@ def test_what_keras_computes_with_another_backend_starts_fresh(
 
 
 @SLOW  # as PyTorch's, which takes half as long (test_forked_trials.py)
-def test_memory_isnt_less_for_being_shared(runner: ProcessRunner, tmp_path: Path, fit: Path) -> None:
+def test_memory_isnt_less_for_being_shared(fit: Studied, tmp_path: Path) -> None:
     peaks: dict[bool, list[int]] = {True: [], False: []}
     window = replace(QUICK, warmup_s=1.5, min_s=2.0, max_s=3.0)
     for number in range(2):
         for fresh, found in peaks.items():
-            request = asked(tmp_path / f"{number}-{fresh}", fit, fresh=fresh, window=window, knowledge=KNOWN_OF_KERAS)
-            measurement = run(runner, request).measurement
+            folder = tmp_path / f"{number}-{fresh}"
+            request = asked(folder, fit.script, fresh=fresh, window=window, knowledge=KNOWN_OF_KERAS)
+            measurement = run(fit.runner, request).measurement
             assert measurement is not None and was_forked(request) is not fresh
             found.append(measurement.peak_host_bytes)
     assert max(peaks[False]) == pytest.approx(max(peaks[True]), rel=0.1), peaks

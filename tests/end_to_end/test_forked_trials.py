@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forked import KNOWN, QUICK, asked, both, log_of, records_of, run, runner, was_forked
+import torch
+from support.forked import (
+    KNOWN,
+    QUICK,
+    QUICKLY_LOADED,
+    Studied,
+    asked,
+    both,
+    log_of,
+    records_of,
+    run,
+    runner,
+    was_forked,
+)
 
 from tuner.model import Outcome
+from tuner.runner import fork_servers
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, screen_window
 
@@ -53,11 +66,34 @@ TRAIN = """
 """
 
 
+@pytest.fixture(scope="module")
+def of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studied]:
+    """``TRAIN``, and a file of the user's."""
+    made = Studied.of(TRAIN, KNOWN, tmp_path_factory.mktemp("script"))
+    torch.save({"the user's": torch.ones(1)}, made.script.with_name("model.pt"))
+    yield made
+    made.runner.close()
+
+
 @pytest.fixture
-def script(write_script: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Trains, and writes over a file of the user's with each step."""
-    monkeypatch.chdir(tmp_path)
-    return write_script(TRAIN)
+def studied(of_module: Studied, monkeypatch: pytest.MonkeyPatch) -> Studied:
+    """It trains in its own folder, and writes over a file of the user's with each step."""
+    of_module.surround(monkeypatch)
+    return of_module
+
+
+@pytest.fixture
+def quickly_loaded(monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path]) -> Path:
+    """A script whose servers have little to load, where it makes no difference what that is."""
+    monkeypatch.setattr(fork_servers, "FRAMEWORKS", QUICKLY_LOADED)
+    return write_script("""
+        import numpy
+        import time
+        import tuner
+        for step in range(1, 100_000):
+            time.sleep(0.005)
+            tuner.report(step=step, samples=8 * step)
+    """)
 
 
 @pytest.mark.parametrize(
@@ -65,23 +101,20 @@ def script(write_script: Callable[..., Path], tmp_path: Path, monkeypatch: pytes
     [("2", None), ("0", 2), pytest.param("0", None, marks=SLOW), pytest.param("2", 2, marks=SLOW)],
 )
 def test_losses_are_the_same_to_the_last_bit(
-    runner: ProcessRunner, tmp_path: Path, script: Path, workers: str, seed: int | None
+    studied: Studied, tmp_path: Path, workers: str, seed: int | None
 ) -> None:
-    runs = both(runner, tmp_path, script, "--workers", workers, window=screen_window(1600), seed=seed)
+    options: dict[str, Any] = {"window": screen_window(1600), "seed": seed}
+    runs = both(studied.runner, tmp_path, studied.script, "--workers", workers, **options)
     fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in runs)
     assert len(fresh) >= 90 and fresh == forked
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRequest, Outcome]]:
+def pair(of_module: Studied, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRequest, Outcome]]:
     """The trial of the script as it is written: as it starts fresh, and as it is forked."""
-    folder, runner = tmp_path_factory.mktemp("pair"), ProcessRunner()
-    (script := folder / "train.py").write_text(textwrap.dedent(TRAIN), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        found = both(runner, folder, script)
-    runner.close()
-    return found
+        of_module.surround(patch)
+        return both(of_module.runner, tmp_path_factory.mktemp("pair"), of_module.script)
 
 
 def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]) -> None:
@@ -99,22 +132,24 @@ def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]
     ids="-".join,
 )  # fmt: skip
 def test_knobs_are_applied_and_seen(
-    runner: ProcessRunner, tmp_path: Path, script: Path, config: dict[str, Any]
-) -> None:
-    baseline = run(runner, asked(tmp_path / "baseline", script, fresh=True))
-    for request, _ in both(runner, tmp_path, script, config=config, knowledge=baseline.knowledge):
+    runner: ProcessRunner, studied: Studied, pair: list[tuple[TrialRequest, Outcome]], tmp_path: Path,
+    config: dict[str, Any],
+) -> None:  # fmt: skip
+    """Its servers import more than those of the module: what a baseline has shown of its optimizers."""
+    known = pair[0][1].knowledge
+    for request, _ in both(runner, tmp_path, studied.script, config=config, knowledge=known):
         evidence = {record["knob"]: record["evidence"] for record in records_of(request, "knob")}
         assert evidence == dict.fromkeys(config, "verified"), log_of(request)
 
 
-def test_files_of_the_users_stay_as_they_were(runner: ProcessRunner, tmp_path: Path, script: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(b"the user's own")
-    broken = script.read_text().replace('old = torch.load("model.pt")', "pass")
-    script.write_text(broken)
-    for request, _ in both(runner, tmp_path, script):
-        assert (tmp_path / "model.pt").read_bytes() == b"the user's own"
-        kept = request.folder / "files" / str(tmp_path / "model.pt").lstrip("/")
-        assert kept.stat().st_size > 1000
+def test_files_of_the_users_stay_as_they_were(
+    of_module: Studied, pair: list[tuple[TrialRequest, Outcome]]
+) -> None:
+    model = of_module.script.with_name("model.pt")
+    assert [*torch.load(model)] == ["the user's"]
+    for request, _ in pair:
+        kept = request.folder / "files" / str(model).lstrip("/")
+        assert "0.weight" in torch.load(kept)
 
 
 def test_no_file_is_written_over_by_what_a_library_keeps_in_an_object(
@@ -151,27 +186,26 @@ def test_variables_that_a_script_sets_first_are_heeded(
 
 
 def test_an_environment_of_its_own_starts_fresh(
-    runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+    runner: ProcessRunner, tmp_path: Path, quickly_loaded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(runner, asked(tmp_path / "0", script, fresh=False))
+    run(runner, asked(tmp_path / "0", quickly_loaded, fresh=False))
     monkeypatch.setenv("MKL_NUM_THREADS", "1")
-    run(runner, request := asked(tmp_path / "1", script, fresh=False))
+    run(runner, request := asked(tmp_path / "1", quickly_loaded, fresh=False))
     assert not was_forked(request)
     monkeypatch.delenv("MKL_NUM_THREADS")
-    run(runner, request := asked(tmp_path / "2", script, fresh=False))
+    run(runner, request := asked(tmp_path / "2", quickly_loaded, fresh=False))
     assert was_forked(request)
 
 
 @pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
-def test_memory_isnt_less_for_being_shared(
-    runner: ProcessRunner, tmp_path: Path, script: Path, workers: str
-) -> None:
+def test_memory_isnt_less_for_being_shared(studied: Studied, tmp_path: Path, workers: str) -> None:
     peaks: dict[bool, list[int]] = {True: [], False: []}
-    window = replace(QUICK, warmup_s=1.5, min_s=2.0, max_s=3.0)
+    window = replace(QUICK, warmup_s=0.5, min_s=1.0, max_s=2.0)
     for number in range(2):
         for fresh, found in peaks.items():
-            request = asked(tmp_path / f"{number}-{fresh}", script, "--workers", workers, fresh=fresh, window=window)
-            measurement = run(runner, request).measurement
+            folder = tmp_path / f"{number}-{fresh}"
+            request = asked(folder, studied.script, "--workers", workers, fresh=fresh, window=window)
+            measurement = run(studied.runner, request).measurement
             assert measurement is not None and was_forked(request) is not fresh
             found.append(measurement.peak_host_bytes)
     assert max(peaks[False]) == pytest.approx(max(peaks[True]), rel=0.1), peaks
@@ -186,14 +220,17 @@ def test_a_first_step_is_told_as_from_a_fresh_start(pair: list[tuple[TrialReques
     assert KNOWN.framework == "torch" and json.loads((request.folder / "request.json").read_text())["spared_s"]
 
 
-def test_runs_of_a_round_have_a_server_each(runner: ProcessRunner, tmp_path: Path, script: Path) -> None:
+def test_runs_of_a_round_have_a_server_each(
+    runner: ProcessRunner, tmp_path: Path, quickly_loaded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever were loaded before; each is loaded anew for the next round, and all of them start alike."""
-    assert run(runner, asked(tmp_path / "search", script, fresh=False)).complete
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # as ``run`` does
+    assert run(runner, asked(tmp_path / "search", quickly_loaded, fresh=False)).complete
     used = {server.pid for server in runner._servers.alive}
     configs: list[dict[str, Any]] = [{"optimizer": "foreach"}, {"optimizer": "foreach"}, {"threads": 1}]
     for number, config in enumerate(configs):
         requests = [
-            asked(tmp_path / f"{number}-{side}", script, fresh=True, config=given)
+            asked(tmp_path / f"{number}-{side}", quickly_loaded, fresh=True, config=given)
             for side, given in enumerate([{}, config])
         ]
         outcomes = runner.run_by_turns(requests, threading.Event()).outcomes

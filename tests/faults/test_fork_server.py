@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.forked import QUICK, asked, below, lives, log_of, pid_of, run, wait_until_gone, was_forked
+from support.forked import QUICK, QUICKLY_LOADED, asked, below, lives, log_of, pid_of, run, wait_until_gone, was_forked
 
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner import fork_server
+from tuner.runner import fork_server, fork_servers
 from tuner.runner.fork_servers import Fork, ForkServers, Launch
 from tuner.runner.guard import descendants
 from tuner.runner.process import ProcessRunner
@@ -30,7 +30,7 @@ TRAIN = """
     import os
     import sys
     import time
-    import torch
+    import numpy
     import tuner
     worker = os.fork()
     if not worker:
@@ -48,6 +48,12 @@ TRAIN = """
             os.kill(os.getpid(), 9)
         tuner.report(step=step, samples=8 * step)
 """
+
+
+@pytest.fixture(autouse=True)
+def quickly_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here depends on what a server has loaded."""
+    monkeypatch.setattr(fork_servers, "FRAMEWORKS", QUICKLY_LOADED)
 
 
 @pytest.fixture
@@ -165,7 +171,7 @@ def test_a_module_of_the_users_own_is_run_by_no_server(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:
     write_script("import os\nprint('imported in', os.getpid())\nopen('runs.txt', 'a').write('x')", "yaml.py")
-    script = write_script("import torch\nimport yaml\n" + textwrap.dedent(TRAIN))
+    script = write_script("import numpy\nimport yaml\n" + textwrap.dedent(TRAIN))
     assert run(runner, request := asked(tmp_path / "0", script, fresh=False)).complete
     assert not was_forked(request) and log_of(request).count("imported in") == 1
     assert runner.why_no_forks == "yaml lies in no installed package"
@@ -193,7 +199,7 @@ def test_what_starts_with_python_and_is_the_users_own_is_in_no_server(
 def test_an_import_that_fails_is_the_scripts_to_tell(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:
-    script = write_script("import torch\nfrom numpy import no_such_thing\n")
+    script = write_script("import numpy\nfrom numpy import no_such_thing\n")
     outcome = run(runner, request := asked(tmp_path / "0", script, fresh=False))
     assert outcome.kind is OutcomeKind.USER_ERROR and not was_forked(request)
     assert "an import failed: ImportError" in runner.why_no_forks
@@ -218,9 +224,11 @@ PARENT = """
 import sys, threading
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from support.forked import asked, run
+from support.forked import QUICKLY_LOADED, asked, run
 from tuner.child.records import Window
+from tuner.runner import fork_servers
 from tuner.runner.process import ProcessRunner
+fork_servers.FRAMEWORKS = QUICKLY_LOADED
 runner = ProcessRunner()
 for number in range(1000):
     window = Window(max_s=0.5 if number < 3 else 600.0, min_s=0.2, warmup_s=0.0)
@@ -236,7 +244,7 @@ def test_a_killed_parent_leaves_nothing(tmp_path: Path, script: Path) -> None:
         parent = subprocess.Popen(
             [sys.executable, "-c", PARENT.format(tests=str(ROOT / "tests")), str(folder), str(script)], cwd=ROOT
         )
-        time.sleep(1.0 + 7.0 * chance.random())
+        time.sleep(0.5 + 4.0 * chance.random())
         ours = {*below(parent.pid)}
         parent.send_signal(signal.SIGKILL)
         parent.wait()
@@ -294,4 +302,4 @@ def test_a_study_that_is_stopped_while_servers_load_waits_for_none(
             runner.run_by_turns([asked(tmp_path / str(side), script, fresh=True) for side in range(2)], stop)
         else:
             runner.run(asked(tmp_path / "0", script, fresh=False), stop)
-    assert time.monotonic() - began < 20.0
+    assert time.monotonic() - began < fork_server.LOAD_PATIENCE_S / 2

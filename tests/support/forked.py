@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ KNOWN = Knowledge(framework="torch")
 """As after a baseline that PyTorch trained."""
 KNOWN_OF_KERAS = Knowledge(framework="keras")
 """As after one that Keras did."""
+QUICKLY_LOADED = {"torch": frozenset({"numpy"})}
+"""For ``fork_servers.FRAMEWORKS``, where what a server loads makes no difference: PyTorch takes ten times as long."""
 
 
 @pytest.fixture
@@ -35,7 +39,31 @@ def runner() -> Iterator[ProcessRunner]:
     made.close()
 
 
-def asked(folder: Path, script: Path, *argv: str, fresh: bool, config: Any = None, **fields: Any) -> TrialRequest:
+@dataclass(frozen=True)
+class Studied:
+    """A script in a folder of its own, with the servers that have its imports behind them.
+
+    For tests that don't look at what becomes of servers: to load one takes as long as a fresh start.
+    """
+
+    script: Path
+    known: Knowledge
+    runner: ProcessRunner
+
+    @classmethod
+    def of(cls, text: str, known: Knowledge, folder: Path) -> Studied:
+        """With its first server still to be loaded."""
+        (script := folder / "train.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        return cls(script, known, ProcessRunner())
+
+    def surround(self, patch: pytest.MonkeyPatch) -> None:
+        """Has each trial find what the others found: a server forks those alone."""
+        patch.chdir(self.script.parent)
+        patch.setenv("XDG_CACHE_HOME", str(self.script.with_name("cache")))
+
+
+def asked(
+folder: Path, script: Path, *argv: str, fresh: bool, config: Any = None, **fields: Any) -> TrialRequest:
     """A trial of the script."""
     given: dict[str, Any] = {"knowledge": KNOWN, "window": QUICK, "limits": Limits(trial_timeout_s=60.0), **fields}
     return TrialRequest(
@@ -44,8 +72,13 @@ def asked(folder: Path, script: Path, *argv: str, fresh: bool, config: Any = Non
 
 
 def run(runner: ProcessRunner, request: TrialRequest) -> Outcome:
-    """The trial to its outcome."""
-    return runner.run(request, threading.Event())
+    """The trial to its outcome.
+
+    Without pytest's own variable: it changes from test to test, and servers fork what finds the same as they did.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTEST_CURRENT_TEST", raising=False)
+        return runner.run(request, threading.Event())
 
 
 def both(

@@ -165,7 +165,7 @@ WORLD = """
         "depth": len(inspect.stack()), "recursion": sys.getrecursionlimit(), "temporary": tempfile.gettempdir(),
         "hooks": [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__],
         "logging": [logging.root.level, len(logging.root.handlers), sorted(logging.root.manager.loggerDict)],
-        "recent": time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) > 0 and time.process_time() < 30,
+        "recent": time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) > 0 and time.process_time() < 300,
         "patched": patched_places(),
         "called": [f"{f.__module__}.{f.__qualname__}" for f in (os.replace, os.remove, os.listdir, os.stat, open)],
     }
