@@ -43,7 +43,7 @@ COMPILED = """
 def test_who_takes_gradients_and_makes_no_optimizer_is_not_accused(
     write_script: Callable[..., Path], run_child: Callable[..., Any], text: str
 ) -> None:
-    run = run_child(write_script(text), {"threads": 1}, mode="apply")
+    run = run_child(write_script(text), {"batch_size": 4}, mode="apply")
     assert run.returncode == 0, run.output
     assert GRADIENTS.format("torch.autograd.grad") in run.output.splitlines()
 
@@ -75,14 +75,12 @@ SCRIPTED = """
 def test_what_is_scripted_or_compiled_takes_its_gradients_as_written(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
-    run = run_child(write_script(SCRIPTED), {"threads": 1}, mode="apply")
+    run = run_child(write_script(SCRIPTED), {"batch_size": 4}, mode="apply")
     assert run.returncode == 0, run.output
     assert run.output.splitlines()[:2] == ["tensor([2.])", "tensor([0.8000])"]
 
 
 BESIDE_TENSORFLOW = """
-    import os
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import sys
     import tensorflow as tf
     if sys.argv[1] == "jax":
@@ -120,6 +118,6 @@ BESIDE_TENSORFLOW = """
 def test_what_trains_unseen_beside_tensorflow_is_not_accused(
     write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, line: str
 ) -> None:
-    run = run_child(write_script(BESIDE_TENSORFLOW), {"threads": 1}, mode="apply", argv=(how,))
+    run = run_child(write_script(BESIDE_TENSORFLOW), {"batch_size": 4}, mode="apply", argv=(how,))
     assert run.returncode == (0 if line else 8), run.output
     assert (line or ENDED) in run.output.splitlines()

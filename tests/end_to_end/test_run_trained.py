@@ -28,6 +28,8 @@ TRAIN = """
             optimizer.step()
 """
 THREADS = {"threads": 1}
+BATCH = {"batch_size": 4}
+"""Which no process has to begin with: a script that imports PyTorch first is forked."""
 
 
 def run_of(run_child: Callable[..., Any], script: Path, **options: Any) -> Any:
@@ -83,19 +85,19 @@ def test_a_script_that_computes_gradients_and_takes_no_step_has_not_trained(
 ) -> None:
     """As where a batch of the profile's leaves fewer batches than the script accumulates."""
     text = TRAIN.replace("            optimizer.step()", "            if step == 8:\n                optimizer.step()")
-    run = run_of(run_child, write_script(text + "\n    train(4)"))
+    run = run_of(run_child, write_script(text + "\n    train(4)"), config=BATCH)
     assert run.returncode == 8 and ENDED in run.output, run.output
 
 
 @pytest.mark.parametrize(
     ("ending", "config"),
     [
-        ("train(1)", THREADS),
-        pytest.param("train(1)\n    import os\n    os._exit(0)", THREADS, marks=pytest.mark.slow),
-        pytest.param("torch.compile(train, backend='eager')(2)", THREADS, marks=pytest.mark.slow),
+        ("train(1)", BATCH),
+        pytest.param("train(1)\n    import os\n    os._exit(0)", BATCH, marks=pytest.mark.slow),
+        pytest.param("torch.compile(train, backend='eager')(2)", BATCH, marks=pytest.mark.slow),
         pytest.param("train(2)", {"threads": 1, "precision": "bf16"}, marks=pytest.mark.slow),
         ("import multiprocessing\n    process = multiprocessing.get_context('fork').Process(target=train, args=(2,))\n"
-         "    process.start()\n    process.join()", THREADS),
+         "    process.start()\n    process.join()", BATCH),
     ],
     ids=["one step", "one step and os._exit", "compiled whole", "precision", "in a forked process"],
 )  # fmt: skip
@@ -285,7 +287,6 @@ def test_as_written_nothing_is_asked(write_script: Callable[..., Path], run_chil
 KERAS = """
     import os
     import sys
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import keras
     import numpy
 
