@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -123,7 +124,7 @@ def test_what_one_has_made_is_not_there_for_the_others(
 
 PORT = """
     import socket, torch
-    place = socket.create_server(("127.0.0.1", 46123))
+    place = socket.create_server(("127.0.0.1", NUMBER))
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(100_000):
@@ -134,6 +135,9 @@ PORT = """
 
 
 def test_a_script_that_can_be_alive_once_only_is_told_apart(tmp_path: Path, write_script: Write) -> None:
-    first, second = by_turns(tmp_path, write_script(PORT), {}, {"threads": 1})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = free.getsockname()[1]
+    script = write_script(PORT.replace("NUMBER", str(number)))
+    first, second = by_turns(tmp_path, script, {}, {"threads": 1})
     assert first.complete and not second.complete
     assert "Address already in use" in second.traceback_text

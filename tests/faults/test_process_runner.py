@@ -159,7 +159,7 @@ def test_a_hang_with_signals_blocked_meets_the_deadline(run: Run) -> None:
     """
     outcome = run(body, trial_timeout_s=1.0)
     assert outcome.kind is OutcomeKind.TIMED_OUT
-    assert outcome.seconds < 8
+    assert outcome.seconds < 20, "and not what it sleeps"
 
 
 COUNTS = """
@@ -177,13 +177,13 @@ def test_a_window_that_the_deadline_cuts_short_is_measured_all_the_same(
     """The script as written would end the study otherwise, with everything there that the study needs."""
     script = write_script(COUNTS.replace("STEP_S", "0.02"))
     window = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_s=600.0, max_s=600.0)
-    request = replace(request_for(tmp_path, limits=Limits(trial_timeout_s=4.0)), script=Script(str(script), ()))
+    request = replace(request_for(tmp_path, limits=Limits(trial_timeout_s=5.0)), script=Script(str(script), ()))
     outcome = ProcessRunner().run(replace(request, window=window), threading.Event())
     assert (outcome.kind, outcome.detail) == (OutcomeKind.COMPLETE, "its time was up before its window was complete")
     assert outcome.measurement is not None and not outcome.measurement.steady
     assert 200 < outcome.measurement.rate < 405
     assert outcome.knowledge.unit == "samples" and outcome.knowledge.steps > 100
-    assert outcome.seconds < 8
+    assert outcome.seconds < 20, "and not the window"
 
 
 def test_a_deadline_before_there_is_a_figure_is_a_deadline(tmp_path: Path, write_script: Callable[..., Path]) -> None:
@@ -206,7 +206,7 @@ def test_a_loop_in_c_meets_the_no_progress_deadline(tmp_path: Path) -> None:
     asked = replace(asked, knowledge=Knowledge(silences=Silences(training_s=0.1)))
     outcome = ProcessRunner(child=write_program(tmp_path, body)).run(asked, threading.Event())
     assert (outcome.kind, outcome.reason) == (OutcomeKind.NO_PROGRESS, "no-progress")
-    assert outcome.seconds < 10
+    assert outcome.seconds < 20, "before its deadline"
 
 
 def test_a_stopped_child_is_killed(run: Run) -> None:
@@ -223,7 +223,7 @@ def test_a_script_that_will_not_leave_is_ended_and_complete(run: Run, monkeypatc
     monkeypatch.setattr("tuner.runner.watch.LEAVE_S", 1.0)
     outcome = run(WINDOW + "time.sleep(600)")
     assert outcome.complete
-    assert outcome.seconds < 8
+    assert outcome.seconds < 20, "and not what it sleeps"
 
 
 def test_an_exception_raised_by_our_own_kill_is_not_the_scripts(run: Run) -> None:
@@ -328,7 +328,7 @@ def test_stop_ends_the_trial_at_once(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(Interrupted):
         ProcessRunner(child=child).run(request_for(tmp_path), stop)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20, "and not what it sleeps"
     for name in ("pid", "daemon"):
         assert not is_alive(int((tmp_path / "trial" / name).read_text()))
 

@@ -154,7 +154,7 @@ def test_a_loop_that_hangs_is_ended_soon(run: Run) -> None:
     outcome = run(f"{REPORTS}\nsteps(1, 60)\nthreading.Event().wait()")
     assert outcome.kind is OutcomeKind.NO_PROGRESS
     assert outcome.detail == "no step for 1 s, and its processes use no CPU time: they wait for something"
-    assert outcome.seconds < 12
+    assert outcome.seconds < 25, "it has 60 s"
 
 
 def test_a_loop_that_computes_for_long_between_two_steps_trains_on(run: Run) -> None:
@@ -175,7 +175,7 @@ def test_a_start_up_that_computes_nothing_is_not_waited_for(run: Run, monkeypatc
     outcome = run(f"{REPORTS}\nthreading.Event().wait()")
     assert outcome.kind is OutcomeKind.NO_PROGRESS
     assert outcome.detail.startswith("no first step for") and "use no CPU time" in outcome.detail
-    assert outcome.seconds < 15
+    assert outcome.seconds < 25, "it has 60 s"
     computing = f"{REPORTS}\nended = time.monotonic() + 4\nwhile time.monotonic() < ended: pass\nsteps(1, 60)"
     assert run(computing).complete
 
