@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 MARKED = {"cuda": pytest.mark.cuda, "tpu": pytest.mark.tpu, "xla": pytest.mark.xla}
 KINDS = [pytest.param(kind, marks=[MARKED[kind]] if kind in MARKED else []) for kind in devices.KINDS]
 # A chain of products is given to the device; once it has been waited for, nothing is left to wait for in reading one.
+# The least of three: what doesn't wait leaves something each time, and others who take the core do not.
 WAITS = """
     import time, torch
     from tuner.child import devices
@@ -37,17 +38,21 @@ WAITS = """
     for _ in range(2):  # compiled by then
         work()
         device.torch_synchronize(torch)
-    began = time.perf_counter()
-    total = work()
-    given = time.perf_counter()
-    device.torch_synchronize(torch)
-    waited = time.perf_counter()
-    float(total)
-    read = time.perf_counter()
-    print(waited - began, read - waited, given - began)
+    giving, reading = [], []
+    for _ in range(3):
+        began = time.perf_counter()
+        total = work()
+        given = time.perf_counter()
+        device.torch_synchronize(torch)
+        waited = time.perf_counter()
+        float(total)
+        read = time.perf_counter()
+        giving.append((given - began) / (waited - began))
+        reading.append((read - waited) / (waited - began))
+    print(giving, reading)
     if device.asynchronous:
-        assert given - began < 0.5 * (waited - began), "nothing was left to wait for"
-    assert read - waited < 0.2 * (waited - began), "it had not ended"
+        assert min(giving) < 0.5, "nothing was left to wait for"
+    assert min(reading) < 0.2, "it had not ended"
 """
 NOTED_DOWN = """
     import torch, torch_xla, torch_xla.debug.metrics as metrics

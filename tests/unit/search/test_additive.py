@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +29,8 @@ from tuner.space.resolve import ResolvedSpace
 
 SPACE = worlds.resolved()
 BF16, W4 = Config(precision="bf16"), Config(workers=4)
+WORK_S = 0.010
+"""What ``work_of_its_kind`` takes at least on a core of an AMD EPYC (the least of 60, November 2026)."""
 
 
 def history_of(outcomes: Mapping[Config, Outcome], space: ResolvedSpace = SPACE) -> History:
@@ -188,15 +190,39 @@ def test_with_the_model_few_trials_fail_and_none_is_run_twice(seed: int) -> None
     assert ours.share(loop, 40) > 0.85
 
 
-@pytest.mark.timed
-@pytest.mark.parametrize("count", [60, 120, 200])
-def test_a_proposal_takes_50_ms_at_most(count: int) -> None:
-    """In the first 200 trials, where nothing else takes the core."""
+@pytest.fixture(scope="module")
+def searched() -> tuple[Loop, list[Trial]]:
+    """A search of 200 trials beside the baseline."""
     loop = Loop(1)
-    trials = play(Chain(StructuredSampler(), AdditiveSampler(1)), loop, count).trials
+    return loop, play(Chain(StructuredSampler(), AdditiveSampler(1)), loop, 200).trials
+
+
+def least_s(work: Callable[[], object]) -> float:
+    """What it takes where nothing else takes the core."""
     took = []
     for _ in range(7):
         began = time.perf_counter()
-        AdditiveSampler(1).propose(History(loop.space, loop.objective, trials))
+        work()
         took.append(time.perf_counter() - began)
-    assert min(took) < 0.05
+    return min(took)
+
+
+def work_of_its_kind() -> None:
+    """Of Python's own and of NumPy's, some of each."""
+    numbers = np.arange(40_000.0)
+    for _ in range(50):
+        np.argsort(np.sin(numbers[:4_000]))
+    sum(number % 7 for number in range(100_000))
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("count", [60, 120, 200])
+def test_a_proposal_takes_50_ms_at_most(searched: tuple[Loop, list[Trial]], count: int) -> None:
+    """In the first 200 trials; on a machine that is slower than the one that this was promised for, as much longer."""
+    loop, trials = searched
+
+    def propose() -> None:
+        AdditiveSampler(1).propose(History(loop.space, loop.objective, trials[: count + 1]))
+
+    slower = max(1.0, least_s(work_of_its_kind) / WORK_S)
+    assert least_s(propose) < 0.05 * slower
