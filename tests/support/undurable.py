@@ -1,6 +1,6 @@
 """Plugin: studies of the tests' own process, on made-up machines, of which nothing has to outlive a power cut.
 
-A study syncs each of its steps to the disk, which takes some 6 ms every time. What that is for is shown where processes
+A study syncs each of its steps to the disk, which takes milliseconds each. What that is for is shown where processes
 are killed (tests/faults) and files are written (tests/unit/storage).
 """
 
