@@ -1,5 +1,7 @@
 """The real command from a script to best.json and back: a whole study of a small script must prove its winner.
 
+Its windows are short (``support.short_study``); that it measures as long as it should is shown by the campaigns.
+
 Where a hypervisor takes the machine away all the while, a study rightly proves nothing: it must say so then, and what
 is derived from it must agree with that.
 """
@@ -10,10 +12,11 @@ import json
 import subprocess
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
-from support.command import SCRIPT, Place
+from support.command import SCRIPT, WITH_SHORT_WINDOWS, Place
 
 from tuner.analysis.comparison import FEWEST_PAIRS
 from tuner.analysis.contention import Host
@@ -38,6 +41,7 @@ class Studied:
     place: Place
     answer: subprocess.CompletedProcess[str]
     folder: Path
+    seconds: float
 
     @property
     def verdict(self) -> str:
@@ -49,6 +53,19 @@ class Studied:
     def proven(self) -> bool:
         """Whether it proved its winner."""
         return self.verdict.startswith("faster: ")
+
+    @cached_property
+    def config(self) -> dict[str, int]:
+        """What it tried: as many workers as keep up. Beside others a batch may take longer to load than a step."""
+        trials = json.loads(self.place.run("trials", "--json").stdout)
+        [tried] = [trial["config"] for trial in trials if trial["phase"] == "search"]
+        assert tried in ({"num_workers": 1}, {"num_workers": 2})
+        return dict(tried)
+
+    @property
+    def workers(self) -> int:
+        """The number of them."""
+        return self.config["num_workers"]
 
     @property
     def is_disturbed(self) -> bool:
@@ -62,13 +79,15 @@ class Studied:
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
-    place = Place(tmp_path_factory.mktemp("e2e"))
+    place = Place(tmp_path_factory.mktemp("e2e"), WITH_SHORT_WINDOWS)
     # It trains for longer than any trial, so that trials take turns.
     place.write(SCRIPT.replace("default=2.5", "default=3600.0"), "train.py")
+    started = time.monotonic()
     answer = place.run(*STUDY, timeout_s=STUDY_TIMEOUT_S)
+    seconds = time.monotonic() - started
     assert answer.returncode == 0, answer.stdout + answer.stderr
     [folder] = place.folder.glob(f"autotune-*{FOLDER_SUFFIX}")
-    return Studied(place, answer, folder)
+    return Studied(place, answer, folder, seconds)
 
 
 def test_a_study_proves_a_winner(studied: Studied) -> None:
@@ -79,11 +98,11 @@ def test_a_study_proves_a_winner(studied: Studied) -> None:
     if not studied.proven:
         assert studied.is_disturbed, studied.answer.stdout
         assert (profile["verdict"], profile["config"]) == ("keep-baseline", {})
-        assert profile["candidate"]["config"] == {"num_workers": 1}
+        assert profile["candidate"]["config"] == studied.config
         return
-    assert "faster: num_workers=1" in lines, studied.answer.stdout
+    assert f"faster: num_workers={studied.workers}" in lines, studied.answer.stdout
     assert profile["verdict"] == "improved"
-    assert profile["config"] == {"num_workers": 1}
+    assert profile["config"] == studied.config
     assert profile["speedup"]["low"] > 1.0
     assert profile["runs"] >= 3
     assert profile["script"]["argv"] == []
@@ -103,9 +122,9 @@ def test_the_same_command_again_derives_its_result_at_once(studied: Studied) -> 
     best.unlink()
     started = time.monotonic()
     again = studied.place.run(*STUDY)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < studied.seconds / 2, "it starts and looks, and runs nothing"
     assert again.returncode == 0
-    assert "resuming after 2 trials\nbest so far, not proven yet: num_workers=1, " in again.stdout
+    assert f"resuming after 2 trials\nbest so far, not proven yet: num_workers={studied.workers}, " in again.stdout
     assert studied.verdict in again.stdout.splitlines()
     assert studied.place.run("trials", "--json").stdout == trials
     [after] = json.loads(best.read_bytes())["profiles"]
@@ -128,10 +147,10 @@ def test_run_applies_the_winner_and_the_training_is_the_users_own(studied: Studi
     arguments = ("train.py", "--", "--seconds", "0.2")
     answer = studied.place.run("run", "--config", f"{studied.folder.name}/best.json", *arguments)
     model = studied.place.folder / "model.pt"
-    assert answer.stdout == f"workers={int(studied.proven)} batch=4\n"
+    assert answer.stdout == f"workers={studied.workers if studied.proven else 0} batch=4\n"
     assert answer.returncode == 0
     assert "its arguments were" in answer.stderr
-    assert ("applying num_workers=1 (" in answer.stderr) == studied.proven
+    assert (f"applying num_workers={studied.workers} (" in answer.stderr) == studied.proven
     assert model.is_file(), "a run is no trial: what it saves is kept where it says"
     model.unlink()
 
@@ -148,7 +167,7 @@ def test_the_tables_and_their_json(studied: Studied) -> None:
     assert list(dict.fromkeys(trial["phase"] for trial in trials)) == ["baseline", "search", "finals"]
     assert trials[0]["config"] == {} and trials[0]["gain"] == 1.0
     [tried] = [trial for trial in trials if trial["phase"] == "search"]
-    assert tried["config"] == {"num_workers": 1} and tried["gain"] > (1.5 if studied.proven else 1.0)
+    assert tried["gain"] > (1.5 if studied.proven else 1.0)
     table = studied.place.run("trials").stdout.splitlines()
     assert len(table) >= 1 + len(trials)
     assert [int(line.split()[0]) for line in table[1 : 1 + len(trials)]] == list(range(len(trials)))

@@ -7,10 +7,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.command import SCRIPT, Place, place
+from support.command import SCRIPT, WITH_SHORT_WINDOWS, Place, place
 
 __all__ = ["place"]
 
@@ -54,8 +55,10 @@ def test_a_script_that_can_not_be_tuned_is_told_in_a_line(
 
 def test_what_a_probe_found_stands_below_the_trials(place: Place) -> None:
     """Loading takes three times as long as training."""
+    place = replace(place, command=WITH_SHORT_WINDOWS)
     place.write(SCRIPT.replace("time.sleep(0.004)", "time.sleep(0.012)"), "train.py")
-    answer = place.run("study", "train.py", "--knobs", "num_workers", "--trials", "1", "--device", "cpu")
+    options = ("--knobs", "num_workers", "--trials", "1", "--device", "cpu")
+    answer = place.run("study", "train.py", *options, "--", "--seconds", "1.5")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     trials = json.loads(place.run("trials", "--json").stdout)
     assert list(dict.fromkeys(trial["phase"] for trial in trials)) == ["baseline", "probe"]

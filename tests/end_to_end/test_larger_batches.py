@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command import Place
+from support.command import WITH_SHORT_WINDOWS, Place
 
 from tuner.devices.cpu import cpu_device
 from tuner.devices.software import software
@@ -58,7 +58,7 @@ def study(place: Place, *arguments: str) -> tuple[dict[str, Any], str]:
 @pytest.mark.timeout(5 * BUDGET_S)
 def test_a_fixed_cost_of_each_step_is_answered_with_larger_batches_by_default(tmp_path: Path) -> None:
     """Sleep is the truth: no other knob shortens it. On a busy machine finals prove nothing, and the gain is named."""
-    place = Place(tmp_path)
+    place = Place(tmp_path, WITH_SHORT_WINDOWS)
     place.write(SCRIPT, "train.py")
     bounds = ("--trials", "6", "--screen-samples", "6144", "--budget", f"{BUDGET_S}s")
     profile, printed = study(place, "--knobs", "batch_size,optimizer", *bounds)

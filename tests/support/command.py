@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 AUTOTUNE = str(Path(sys.executable).with_name("autotune"))
+WITH_SHORT_WINDOWS = (sys.executable, str(Path(__file__).with_name("short_study.py")))
 # Loading a batch and training on it are sleeps of one length, so that a worker doubles the speed whatever else the
 # machine does. As it is, the script ends by itself before a whole window is measured, so that a trial is short.
 SCRIPT = """
@@ -57,15 +58,16 @@ SCRIPT = """
 
 @dataclass(frozen=True)
 class Place:
-    """A folder with a script, where the command is run."""
+    """A folder with a script, where the command is run: ``autotune``, or as ``support.short_study`` runs it."""
 
     folder: Path
+    command: tuple[str, ...] = (AUTOTUNE,)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts the command; its locks are its own, so that tests may run beside somebody's study."""
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder / ".cache")}
         return subprocess.Popen(
-            [AUTOTUNE, *arguments], cwd=self.folder, env=environment, text=True,
+            [*self.command, *arguments], cwd=self.folder, env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 

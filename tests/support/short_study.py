@@ -1,0 +1,28 @@
+"""The command line with short windows, and three rounds of finals at first: ``python short_study.py study train.py``.
+
+All else is the command's own. For tests of what a study makes of a script, and of what comes of it: how long it
+measures as a user calls it is shown by the campaigns, which are marked slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tuner.child.records import Window
+from tuner.cli import main, study
+from tuner.cli.planning import make_plan
+from tuner.cli.settings import Settings
+from tuner.study.budget import FEWEST_ROUNDS
+from tuner.study.plan import StudyPlan
+
+SHORT = Window(warmup_s=0.5, max_s=10.0)
+
+
+def short_plan(settings: Settings) -> StudyPlan:
+    """The plan of the settings, with these windows."""
+    return replace(make_plan(settings), window=SHORT, finals_rounds=FEWEST_ROUNDS)
+
+
+if __name__ == "__main__":
+    study.make_plan = short_plan  # type: ignore[attr-defined]  # the verb imports it by name
+    raise SystemExit(main())
