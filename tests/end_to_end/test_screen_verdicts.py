@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,7 @@ class Screen:
         self._script = Script(str(script), ())
         self._folder = folder
         self._runs = 0
+        self._runner = ProcessRunner()  # its server forks the runs of a screen, as a study's does
         self.baseline = self._run(BASELINE, None, QUICK, Knowledge())
         assert self.baseline.complete, self.baseline
 
@@ -117,7 +118,11 @@ class Screen:
         folder = self._folder / str(self._runs)
         folder.mkdir(parents=True)
         request = TrialRequest(folder, self._script, cpu_device(), config, knowledge, window, seed=seed)
-        return ProcessRunner().run(request, threading.Event())
+        return self._runner.run(request, threading.Event())
+
+    def close(self) -> None:
+        """Ends its server."""
+        self._runner.close()
 
     def of(self, config: Config, seeds: int = 3) -> Screened:
         """The verdict on a config."""
@@ -139,16 +144,20 @@ class Screen:
 
 
 @pytest.fixture
-def screen(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., Screen]:
+def screen(write_script: Callable[..., Path], tmp_path: Path) -> Iterator[Callable[..., Screen]]:
     """Begins a screen of the script with these parts."""
+    begun: list[Screen] = []
 
     def begin(**parts: str) -> Screen:
         text = textwrap.dedent(TRAIN)
         for name, code in {**MLP, **parts}.items():
             text = text.replace(name, code)
-        return Screen(write_script(text), tmp_path / "trials")
+        begun.append(Screen(write_script(text), tmp_path / "trials"))
+        return begun[-1]
 
-    return begin
+    yield begin
+    for each in begun:
+        each.close()
 
 
 @pytest.mark.parametrize(
