@@ -56,9 +56,8 @@ def found(outcome: Outcome) -> dict[Config, Rotated]:
     return {each.config: each for each in outcome.rotation}
 
 
-@pytest.mark.timed
-def test_the_digits_configs_are_ranked_with_all_their_turns(tmp_path: Path) -> None:
-    outcome = run(tmp_path, DIGITS, (SEVERAL, MORE, BF16), warmup_s=1.0, block_s=0.2)
+def check(outcome: Outcome) -> None:
+    """That these three were ranked, by all their turns."""
     assert outcome.kind is OutcomeKind.COMPLETE, outcome.detail
     ranked = found(outcome)
     assert set(ranked) == {SEVERAL, MORE, BF16} and not any(each.fault for each in ranked.values())
@@ -69,10 +68,16 @@ def test_the_digits_configs_are_ranked_with_all_their_turns(tmp_path: Path) -> N
 
 
 @pytest.mark.timed
+@pytest.mark.slow
+def test_the_digits_configs_are_ranked_with_all_their_turns(tmp_path: Path) -> None:
+    check(run(tmp_path, DIGITS, (SEVERAL, MORE, BF16), warmup_s=1.0, block_s=0.2))
+
+
+@pytest.mark.timed
 def test_many_small_steps_gain_by_calls_of_several(tmp_path: Path) -> None:
     """A step of this network takes a small part of what a call of Python's does."""
-    outcome = run(tmp_path, written(tmp_path), (SEVERAL, MORE))
-    assert outcome.kind is OutcomeKind.COMPLETE, outcome.detail
+    outcome = run(tmp_path, written(tmp_path), (SEVERAL, MORE, BF16))
+    check(outcome)
     gain = found(outcome)[MORE].gain
     assert gain is not None and gain.ratio > 1.3, outcome.rotation
     entries = read_records(tmp_path / "trial/records.jsonl")
