@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from shares import share_text
 from support import worlds
 
-from tuner.analysis.comparison import Schedule, decide, is_decided
+from tuner.analysis.comparison import decide, is_decided
 from tuner.analysis.contention import Host
+from tuner.analysis.schedule import Schedule
 from tuner.devices.base import FOREIGN_SHARE_BESIDE_A_DEVICE
 from tuner.model import BASELINE, Config, Phase, Trial, Verdict
 

@@ -9,11 +9,11 @@ scaled to that of a round where ``layout`` is 1.5%, as ``APART`` of ``tuner/stud
 candidate's own variance, with n - 1 degrees of freedom, as it is; the mean of all three's; moderated by them, and by
 the search's (Smyth, Linear models and empirical Bayes methods, Stat. Appl. Genet. Mol. Biol. 3, 2004): prior variance
 and its degrees of freedom are estimated from the variances. Prints how often anything is proven that isn't faster,
-which may be 1.3% (half of 0.05 * 0.75 * 0.7, all candidates together), and how often the gain is.
+which may be 0.9% (half of 0.05 * 0.75 * 0.5, all candidates together), and how often the gain is.
 
-November 2026, with the options as they are, falsely proven and the gain proven: own 1.1% to 1.3% and 5% to 15% on all
-machines; the mean of all 1.5% to 3.0% and 8% to 36%; moderated by all 2.6% to 3.5% and 15% to 42%; by the search 1.1%
-and 35% where the layout is what the scale is for, 8.0% where it is 4%, 3.9% and 8.5% where one candidate is two and
+November 2026, with the options as they are, falsely proven and the gain proven: own 0.8% to 1.0% and 4% to 12% on all
+machines; the mean of all 1.1% to 2.5% and 7% to 31%; moderated by all 2.1% to 2.9% and 13% to 38%; by the search 0.8%
+and 31% where the layout is what the scale is for, 6.7% where it is 4%, 3.1% and 7.3% where one candidate is two and
 three times as noisy. So finals keep to each candidate's own.
 """
 
@@ -25,6 +25,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.analysis.schedule import FIRST_LOOK
 from tuner.analysis.stats import student_t_quantile
 
 Floats = NDArray[np.float64]
@@ -61,7 +62,7 @@ def prior(variances: Floats, degrees: float) -> tuple[Floats, Floats]:
 
 def proven(means: Floats, variances: Floats, degrees: Floats, rounds: int) -> NDArray[np.bool_]:
     """Which candidates a t test at the first look's level proves."""
-    level = 1 - 0.05 * 0.75 * 0.7 / CANDIDATES / 2
+    level = 1 - 0.05 * 0.75 * FIRST_LOOK / CANDIDATES / 2
     kept = np.round(np.minimum(degrees, MOST_DEGREES), 1)
     quantiles = {each: student_t_quantile(level, float(each)) for each in np.unique(kept)}
     needed = np.vectorize(quantiles.__getitem__)(kept)

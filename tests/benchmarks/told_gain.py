@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from shares import share_text
 from support import worlds
 
-from tuner.analysis.comparison import Schedule, contest_of, decide, is_decided
+from tuner.analysis.comparison import contest_of, decide, is_decided
+from tuner.analysis.schedule import Schedule
 from tuner.model import Config, Phase, Ratio, Trial, Verdict
 from tuner.study.schedules import more_rounds
 
@@ -47,10 +48,7 @@ def held(seed: int, *, gain: float, noise: float, most: int, equals: int) -> Tol
     """One finals; None where nothing was proven."""
     chance = random.Random(seed)
     candidates = tuple(Trial(n, Phase.SEARCH, Config(workers=n), "", None) for n in range(1, equals + 2))
-    looks, rounds = 1, FIRST
-    while rounds < most:
-        looks, rounds = looks + 1, more_rounds(rounds, most)
-    schedule, trials = Schedule(candidates, FIRST, seed, looks, first=FIRST), list[Trial]()
+    schedule, trials = Schedule(candidates, FIRST, seed, first=FIRST, most=most), list[Trial]()
     while True:
         for of, config in schedule.runs_left(trials, ()):
             rate = 1000.0 * (gain * math.exp(chance.gauss(0, noise)) if config else 1.0)
@@ -59,7 +57,7 @@ def held(seed: int, *, gain: float, noise: float, most: int, equals: int) -> Tol
         winner = decide(schedule, trials, worlds.OBJECTIVE)
         if is_decided(winner) or schedule.rounds >= most:
             break
-        schedule = Schedule(candidates, more_rounds(schedule.rounds, most), seed, looks, first=FIRST)
+        schedule = schedule.looked_at_again(more_rounds(schedule.rounds, most))
     if winner is None or winner.verdict is not Verdict.IMPROVED:
         return None
     contest = contest_of(schedule, winner.config, trials, worlds.OBJECTIVE)

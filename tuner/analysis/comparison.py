@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -11,111 +10,20 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tuner.analysis import stats
-from tuner.analysis.contention import Host, contaminated_by, own_cpus
+from tuner.analysis.contention import contaminated_by, own_cpus
 from tuner.analysis.gain import WORTH_HAVING, BaselineTrack, at_rate, gain, score_of
 from tuner.analysis.proven import Proof, proven_interval
+from tuner.analysis.schedule import Schedule
 from tuner.analysis.turns import TOLD_TO
 from tuner.model import BASELINE, Config, Evidence, Measurement, Outcome, Phase, Ratio, Trial, Verdict, Winner
 from tuner.objective import Objective
 
-CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
-FIRST_LOOK = 0.7
-"""Of the permitted error, the share that the first look may spend where others may follow."""
 TOLD = 0.96
 """Of the interval that is told of a proven gain, and holds with 95%: finals end once it is narrow, which it is sooner
 where the rounds happen to agree (tests/benchmarks/told_gain.py)."""
 _ALIKE = 1e-9
 """Rounds whose logarithms differ by less show no noise."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Which runs the finals consist of. The same study always gets the same schedule, so that it can be resumed.
-
-    A round in which others took too many of the ``host``'s cores from a run, or its card was disturbed, is no evidence.
-    Where the time was up they have ``ended``: no rounds are added any more. ``opening``: 1 for the first finals of the
-    study, and one more each time that others are held after more was searched. ``dropped`` candidates, by number, get
-    no more runs. ``first``: the rounds of the first look; 0 in finals of earlier versions, whose looks are all alike.
-    """
-
-    candidates: tuple[Trial, ...]
-    rounds: int
-    seed: int
-    looks: int = 1
-    host: Host | None = None
-    ended: bool = False
-    opening: int = 1
-    dropped: tuple[int, ...] = ()
-    first: int = 0
-
-    @property
-    def confidence(self) -> float:
-        """Of each interval, so that all of them hold at 95% together.
-
-        The best of several candidates is a lucky one too (Bonferroni), and so is an interval that is looked at until
-        it suits (most of the error is spent at the first look, the rest in equal parts at those that may follow), and
-        a study that is resumed until its finals prove something (``opening_share``).
-        """
-        alpha = (1 - CONFIDENCE) * opening_share(self.opening) / max(1, len(self.candidates))
-        if not self.first:
-            return 1 - stats.pocock_level(alpha, self.looks)
-        if self.looks < 2:
-            return 1 - alpha
-        return 1 - alpha * (FIRST_LOOK if self.rounds <= self.first else (1 - FIRST_LOOK) / (self.looks - 1))
-
-    @property
-    def group(self) -> tuple[int, ...]:
-        """The numbers of the candidates' trials: tells these finals' runs from those of others of the study."""
-        return tuple(trial.number for trial in self.candidates)
-
-    def holds(self, trial: Trial) -> bool:
-        """Whether the trial is one of these finals' runs."""
-        return trial.phase is Phase.FINALS and trial.group == self.group and (trial.round or 0) in self._rounds
-
-    def runs_left(self, trials: Iterable[Trial], dropped: Iterable[Config]) -> list[tuple[int, Config]]:
-        """The round and the config of each run that isn't among the trials, in the order to run them."""
-        done = {(trial.round, trial.config) for trial in trials if self.holds(trial)}
-        out = {*dropped, *(trial.config for trial in self.candidates if trial.number in self.dropped)}
-        contenders = [t.config for t in self.candidates if t.config not in out]
-        if not contenders:
-            return []
-        return [
-            (round_number, config)
-            for round_number in self._rounds
-            for config in self._order(round_number)
-            if (round_number, config) not in done and config not in out
-        ]
-
-    @property
-    def _rounds(self) -> range:
-        return range(1, self.rounds + 1)
-
-    def _order(self, round_number: int) -> list[Config]:
-        """Balanced: in as many rounds as there are configs (twice as many where their number is odd) each config runs
-        at each place equally often, and right after each other one equally often (Williams, 1949). Who begins, and
-        which round of these comes when, is drawn.
-        """
-        configs: list[Config] = [BASELINE, *(trial.config for trial in self.candidates)]
-        random.Random(f"{self.seed}:{self.group}").shuffle(configs)
-        size = len(configs)
-        square, place = divmod(round_number - 1, size)
-        rows = list(range(size))
-        random.Random(f"{self.seed}:{self.group}:{square}").shuffle(rows)
-        steps = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(size)]
-        order = [configs[(rows[place] + step) % size] for step in steps]
-        return order[::-1] if size % 2 and square % 2 else order
-
-
-def opening_share(opening: int) -> float:
-    """The share of the permitted error that the finals of this opening may spend; of all openings together at most 1.
-
-    The first gets three quarters: most studies have no other. The k-th after it gets a quarter of 1 / (k (k + 1)).
-    Opening 0 is that of an earlier version, which knew of no other and let it spend all.
-    """
-    if opening < 2:
-        return 0.75 if opening else 1.0
-    return 0.25 / ((opening - 1) * opening)
 
 
 @dataclass(frozen=True)

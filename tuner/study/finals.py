@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.comparison import Schedule, contest_of, decide, failed_in, is_decided, pairs_of, told_of
+from tuner.analysis.comparison import contest_of, decide, failed_in, is_decided, pairs_of, told_of
 from tuner.analysis.learning import LATER, is_later
+from tuner.analysis.schedule import Schedule
 from tuner.analysis.stats import Noninferiority
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import config_text, count_text
@@ -16,7 +17,7 @@ from tuner.model import BASELINE, Config, Phase, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
-from tuner.study.schedules import Contest, all_finals, begun, more_rounds, most_of, save, schedule_of, was_judged
+from tuner.study.schedules import Contest, all_finals, begun, more_rounds, save, schedule_of, was_judged
 from tuner.study.screens import screen_of
 
 LEEWAY = 1.5
@@ -227,8 +228,7 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     What is looked at once has all rounds that there turns out to be time for, whatever they say: none is a look. Then
     it has ended: a longer budget, later, would make another look of one more round.
     """
-    rounds = more_rounds(schedule.rounds, most_of(study, schedule))
-    if schedule.looks == 1:
+    if schedule.one_look:
         longer = replace(schedule, rounds=schedule.rounds + 1)
         may_grow = not schedule.ended and longer.rounds <= more_rounds(schedule.first, study.plan.most_rounds)
         if not may_grow or study.budget.seconds is None or not study.time.fits(_left_s(study, longer, longer.rounds)):
@@ -238,7 +238,8 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
         return longer
     if schedule.ended or is_decided(winner):
         return None
-    fitting = (replace(schedule, rounds=more) for more in range(rounds, schedule.rounds, -1))
+    rounds = more_rounds(schedule.rounds, schedule.most or study.plan.most_rounds)
+    fitting = (schedule.looked_at_again(more) for more in range(rounds, schedule.rounds, -1))
     extended = next((one for one in fitting if study.time.fits(_left_s(study, one, one.rounds))), None)
     if extended is None:
         return None

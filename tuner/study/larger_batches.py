@@ -10,19 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.comparison import (
-    CONFIDENCE,
-    Schedule,
-    choose_candidates,
-    contest_of,
-    decide,
-    failed_in,
-    opening_share,
-)
+from tuner.analysis.comparison import choose_candidates, contest_of, decide, failed_in
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency, noise_of
 from tuner.analysis.learning import time_to_loss
 from tuner.analysis.loss_checks import sample_efficiency
+from tuner.analysis.schedule import CONFIDENCE, Schedule, opening_share
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
 from tuner.knowledge import batch_factor

@@ -8,7 +8,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from tuner.analysis.comparison import Schedule, failed_in, pairs_of
+from tuner.analysis.comparison import failed_in, pairs_of
+from tuner.analysis.schedule import Schedule
 from tuner.model import BASELINE, Phase, Trial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
@@ -50,9 +51,9 @@ def _read(study: StudyContext, stored: Mapping[str, Any]) -> Schedule | None:
     if not set(stored["candidates"]) <= set(known):
         return None
     return Schedule(
-        tuple(known[number] for number in stored["candidates"]), stored["rounds"], plan.seed, stored["looks"],
-        plan.host, stored.get("ended", False), stored.get("opening", 0),
-        tuple(stored.get("dropped", ())), stored.get("first", 0),
+        tuple(known[number] for number in stored["candidates"]), stored["rounds"], plan.seed, stored.get("looks", 1),
+        plan.host, stored.get("ended", False), stored.get("opening", 0), tuple(stored.get("dropped", ())),
+        stored["first"] if "most" in stored else 0, stored.get("most", 0), tuple(stored.get("looked", ())),
     )  # fmt: skip
 
 
@@ -100,10 +101,10 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
         if contest is Contest.KEEPING:
             study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
         return None
-    # How often they are looked at is settled before the first round: once, where there is no time for much more.
-    rounds, looks = _rounds_and_looks(study, rounds, sum(runs_s[: count + 1]))
+    # How many rounds the error is for is settled before the first one: one look, where there is no time for much more.
+    rounds, most = _first_and_most(study, rounds, sum(runs_s[: count + 1]))
     earlier = all_finals(study, contest)
-    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, looks, plan.host, first=rounds)
+    schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, host=plan.host, first=rounds, most=most)
     # The same candidates again: what was searched since brought nothing better. Their finals go on.
     same = next((finals for finals in earlier if finals.group == schedule.group), None)
     if same is None or not was_judged(study, same):
@@ -129,8 +130,12 @@ def save(study: StudyContext, schedule: Schedule) -> None:
     stored = stored_finals(study, contest)
     present = {
         "after": len(study.searched), "candidates": [trial.number for trial in schedule.candidates],
-        "rounds": schedule.rounds, "looks": schedule.looks, "ended": schedule.ended, "opening": schedule.opening,
-        "dropped": list(schedule.dropped), "first": schedule.first,
+        "rounds": schedule.rounds, "ended": schedule.ended, "opening": schedule.opening,
+        "dropped": list(schedule.dropped),
+        **(
+            {"first": schedule.first, "most": schedule.most, "looked": list(schedule.looked)} if schedule.first
+            else {"looks": schedule.looks}
+        ),
     }  # fmt: skip
     others = [*stored.get("earlier", ()), {k: v for k, v in stored.items() if k != "earlier"}] if stored else []
     others = [finals for finals in others if finals["candidates"] != present["candidates"]]
@@ -143,13 +148,6 @@ def save(study: StudyContext, schedule: Schedule) -> None:
     study.repository.save_finals(study.record.id, kept)
 
 
-def most_of(study: StudyContext, schedule: Schedule) -> int:
-    """The most rounds that these finals may have, by the looks that the permitted error was divided for."""
-    usual = study.plan.most_rounds
-    beyond = schedule.looks - _looks(schedule.first, usual) if schedule.first else 0  # earlier versions knew of none
-    return _longer(usual, beyond)
-
-
 def _longer(most: int, looks: int) -> int:
     """The most rounds with so many looks more; as it is with none."""
     for _ in range(looks):
@@ -157,30 +155,24 @@ def _longer(most: int, looks: int) -> int:
     return most
 
 
-def _rounds_and_looks(study: StudyContext, rounds: int, round_s: float) -> tuple[int, int]:
-    """The rounds to the first look, at least so many, and how many looks there may be.
+def _first_and_most(study: StudyContext, rounds: int, round_s: float) -> tuple[int, int]:
+    """The rounds to the first look, at least so many, and the most that there may be.
 
     A second look has a part of the error: where there is no time for so many more rounds, all that there is time for
     come before the first.
     """
     most, left_s = study.plan.most_rounds, study.time.left_s
     if rounds < study.time.rounds_to_tell():
-        return rounds, 1
+        return rounds, rounds
     for more in range(study.plan.looks_beyond, 0, -1):
         if left_s is not None and study.time.may_fit(_longer(most, more) * round_s):
-            return rounds, _looks(rounds, _longer(most, more))
+            return rounds, _longer(most, more)
     if left_s is None or more_rounds(rounds, most) * round_s <= left_s:
-        return rounds, _looks(rounds, most)
-    return max(rounds, min(most, int(left_s / round_s))), 1
+        return rounds, max(rounds, most)
+    rounds = max(rounds, min(most, int(left_s / round_s)))
+    return rounds, rounds
 
 
 def more_rounds(rounds: int, most: int) -> int:
     """The rounds at the look after that one."""
     return min(math.ceil(GROWTH * rounds), most)
-
-
-def _looks(rounds: int, most: int) -> int:
-    """How many looks there may be, the first one after so many rounds."""
-    return 1 + (_looks(more_rounds(rounds, most), most) if rounds < most else 0)
-
-

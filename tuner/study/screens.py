@@ -16,9 +16,10 @@ from tuner.analysis.accuracy import (
     untold,
 )
 from tuner.analysis.checks import Pair
-from tuner.analysis.comparison import CONFIDENCE, choose_candidates, opening_share
+from tuner.analysis.comparison import choose_candidates
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import sample_efficiency
+from tuner.analysis.schedule import CONFIDENCE, opening_share
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
 from tuner.formatting import config_text

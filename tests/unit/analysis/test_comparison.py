@@ -11,17 +11,16 @@ import pytest
 from support import worlds
 
 from tuner.analysis.comparison import (
-    Schedule,
     choose_candidates,
     decide,
     failed_in,
     is_decided,
-    opening_share,
     pairs_of,
     typical,
 )
 from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
+from tuner.analysis.schedule import Schedule, opening_share
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
 from tuner.model import BASELINE, CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
 

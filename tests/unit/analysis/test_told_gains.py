@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from support import worlds
 
-from tuner.analysis.comparison import TOLD, Contest, Schedule, contest_of, decide, told_of
+from tuner.analysis.comparison import TOLD, Contest, contest_of, decide, told_of
+from tuner.analysis.schedule import Schedule
 from tuner.analysis.stats import mean_ratio_interval
 from tuner.model import Config, Phase, Ratio, Reference, Trial
 from tuner.report.trials import TrialsReport
@@ -34,7 +35,7 @@ NOISE = (1.0, 1.04, 0.97, 1.02, 0.98)
 
 def told(gain: float, other: float = 0.9, spread: float = 1.0) -> tuple[Contest, Ratio]:
     """What five rounds say of a config that is so many times as fast, beside another one."""
-    schedule = Schedule((FAST, OTHER), 5, seed=0, looks=3, first=5)
+    schedule = Schedule((FAST, OTHER), 5, seed=0, first=5, most=12)
     own, others = [gain * each**spread for each in NOISE], [other * each for each in reversed(NOISE)]
     trials = runs_of(schedule, {FAST.config: own, OTHER.config: others})
     found = contest_of(schedule, FAST.config, trials, worlds.OBJECTIVE)
@@ -75,7 +76,8 @@ def test_rounds_without_noise_leave_nothing_open() -> None:
 @pytest.mark.parametrize("rounds", [5, 8])
 def test_what_is_told_of_a_proven_gain_holds_the_truth_although_only_the_lucky_ones_are_proven(rounds: int) -> None:
     """In noise of 6% a gain of 2% is proven now and then, and where it is, the rounds have overstated it."""
-    schedule, chance = Schedule((FAST,), rounds, seed=0, looks=5, first=5), random.Random(5)
+    looked, chance = (5,) if rounds > 5 else (), random.Random(5)
+    schedule = Schedule((FAST,), rounds, seed=0, first=5, most=27, looked=looked)
     proven = held = usual = 0
     while proven < 60:
         gains = [1.02 * math.exp(chance.gauss(0, 0.06)) for _ in range(rounds)]
