@@ -53,19 +53,55 @@ def choose_candidates(
     One that also turns a knob without effect gives way to the same config without it. One that failed in the finals is
     a candidate no more, but in those that are still ``going_on``: their ``Schedule.group``.
     """
+    return tuple(trial for own, trial in _ranked(trials, objective, going_on) if own > 1.0)[:count]
+
+
+def left_open(
+    trials: Sequence[Trial], objective: Objective, fit: Sequence[Trial], *, going_on: tuple[int, ...] = ()
+) -> tuple[Trial, ...]:
+    """The trials of the search beside those that are ``fit`` for finals which may bring a gain worth having, and more
+    than these, by their own intervals; best first. Those that are ``going_on`` are among them.
+
+    No others where the best that is fit is a gain by its own interval: it is what the finals are for. Trials that took
+    no turns tell nothing here, since their intervals don't say how far runs differ.
+    """
+    ranked = _ranked(trials, objective, going_on)
+    gains = {trial.number: own for own, trial in ranked}
+    best = max((trial for trial in fit if trial.number in gains), key=lambda trial: gains[trial.number], default=None)
+    is_sure = best is not None and math.log(gains[best.number]) > _uncertainty(best)
+    least = math.log(max([WORTH_HAVING, *(gains.get(trial.number, 0.0) for trial in fit)]))
+    return tuple(
+        trial for own, trial in ranked
+        if trial not in fit
+        and (trial.number in going_on or (not is_sure and 0 < _uncertainty(trial) >= least - math.log(own)))
+    )  # fmt: skip
+
+
+def _uncertainty(trial: Trial) -> float:
+    """How far the logarithm of a gain by turns may be off, by its 95% interval; 0 of a trial that took none."""
+    reference = trial.measurement.reference if trial.measurement is not None else None
+    if reference is None:
+        return 0.0
+    low, high = reference.gain.low, reference.gain.high
+    return math.log(high / low) / 2 if 0 < low <= high < math.inf else math.inf
+
+
+def _ranked(
+    trials: Sequence[Trial], objective: Objective, going_on: tuple[int, ...]
+) -> list[tuple[float, Trial]]:
+    """The trials of the search with their gains, best first, but those that ``choose_candidates`` leaves out."""
     failed = set(failed_in((trial for trial in trials if trial.group != going_on), objective))
     track = BaselineTrack(trials, objective)
     tried = {trial.config for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}
     gains = []
     for trial in trials:
         own = track.gain(trial) if trial.phase is Phase.SEARCH else None
-        if own is not None and own > 1.0 and trial.config not in failed:
+        if own is not None and trial.config not in failed:
             effective = with_effect(trial)
             if effective != trial.config and effective in tried:
                 continue
             gains.append((own, trial))
-    gains.sort(key=lambda pair: (-pair[0], pair[1].number))
-    return tuple(trial for _, trial in gains[:count])
+    return sorted(gains, key=lambda pair: (-pair[0], pair[1].number))
 
 
 def with_effect(trial: Trial) -> Config:

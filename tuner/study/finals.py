@@ -13,13 +13,15 @@ from tuner.analysis.schedule import Schedule
 from tuner.analysis.stats import Noninferiority
 from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import config_text, count_text
-from tuner.model import BASELINE, Config, Phase, Trial, Verdict, Winner
+from tuner.model import BASELINE, Config, Phase, Ratio, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 from tuner.study.schedules import Contest, all_finals, begun, more_rounds, save, schedule_of, was_judged
 from tuner.study.screens import screen_of
 
+LEFT_BEHIND = 0.9
+"""Candidates whose interval at that confidence ends below the ratio of the leading one get no more rounds."""
 LEEWAY = 1.5
 """So many times what is still to come is kept: on a busy machine runs become longer."""
 Judge = Callable[[StudyContext, Schedule], Winner | None]
@@ -206,16 +208,16 @@ def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
         winner = decide(schedule, study.trials, objective, without=[one.config for one in later])
         if winner is None or winner.verdict is not Verdict.IMPROVED:
             return later[0] if later else winner
-        if not _is_later(study, schedule, winner):
+        if not _is_later(study, candidate_of(schedule, winner), winner.speedup):
             return winner
         later.append(replace(winner, verdict=Verdict.KEEP_BASELINE, label=LATER))
 
 
-def _is_later(study: StudyContext, schedule: Schedule, winner: Winner) -> bool:
-    screened = screen_of(study, candidate_of(schedule, winner))
+def _is_later(study: StudyContext, candidate: Trial, speedup: Ratio) -> bool:
+    screened = screen_of(study, candidate)
     if screened is None or screened.efficiency is None or not study.plan.objective.is_rate:
         return False
-    return is_later(winner.speedup, screened.efficiency, study.tiers.of(winner.config))
+    return is_later(speedup, screened.efficiency, study.tiers.of(candidate.config))
 
 
 def candidate_of(schedule: Schedule, winner: Winner) -> Trial:
@@ -239,7 +241,8 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     if schedule.ended or is_decided(winner):
         return None
     rounds = more_rounds(schedule.rounds, schedule.most or study.plan.most_rounds)
-    fitting = (schedule.looked_at_again(more) for more in range(rounds, schedule.rounds, -1))
+    ahead = _without_left_behind(study, schedule)
+    fitting = (ahead.looked_at_again(more) for more in range(rounds, schedule.rounds, -1))
     extended = next((one for one in fitting if study.time.fits(_left_s(study, one, one.rounds))), None)
     if extended is None:
         return None
@@ -247,7 +250,29 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     proven = winner is not None and winner.verdict is Verdict.IMPROVED
     why = "proven, and there is time to know it better" if proven else "still undecided"
     study.note(f"{why}: {count_text(extended.rounds - schedule.rounds, 'more round')}")
+    left = [trial for trial in extended.candidates if trial.number in set(extended.dropped) - set(schedule.dropped)]
+    if left:
+        behind = "; ".join(config_text(trial.config) for trial in left)
+        study.note(f"the finals go on without {behind}, unlikely to be the fastest")
     return extended
+
+
+def _without_left_behind(study: StudyContext, schedule: Schedule) -> Schedule:
+    """The schedule without the candidates that are unlikely to be the fastest: their rounds' time goes to the others.
+
+    They count as candidates all the same, so that the error is divided as it was. One that reaches a loss later than
+    the script as written leads nobody.
+    """
+    objective, ratios = study.plan.objective, list[tuple[Trial, Ratio]]()
+    failed = failed_in(study.trials, objective)
+    still = [one for one in schedule.candidates if one.number not in schedule.dropped and one.config not in failed]
+    for trial in still:
+        contest = contest_of(schedule, trial.config, study.trials, objective)
+        if contest is not None and contest.enough:
+            ratios.append((trial, contest.pairs.ratio(LEFT_BEHIND, objective)))
+    leads = max((own.ratio for trial, own in ratios if not _is_later(study, trial, own)), default=0.0)
+    behind = [trial.number for trial, own in ratios if own.high < leads]
+    return replace(schedule, dropped=(*schedule.dropped, *behind))
 
 
 def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:

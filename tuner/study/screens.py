@@ -16,7 +16,7 @@ from tuner.analysis.accuracy import (
     untold,
 )
 from tuner.analysis.checks import Pair
-from tuner.analysis.comparison import choose_candidates
+from tuner.analysis.comparison import choose_candidates, left_open
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, opening_share
@@ -42,7 +42,8 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     """Screens the best trials, and sets ``study.screened`` and ``study.fit``. Returns the candidates, best first.
 
     The screens go on until as many candidates are fit as the finals take; those that need none are fit without, and a
-    near-twin of a better one that is fit is passed over. Raises as ``StudyContext.execute``. A candidate for which
+    near-twin of a better one that is fit is passed over. Then come those that single trials leave open, where there is
+    time that nothing else uses. Raises as ``StudyContext.execute``. A candidate for which
     there was no time, with the fewest rounds of the finals that have to follow, has no screen; neither have those after
     one that showed screens to tell nothing of this script.
     """
@@ -61,7 +62,49 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
         if is_fit and not told(trial, [one.config for one in fit]):
             fit.append(trial)
     study.fit = tuple(fit)
+    _add_left_open(study, kept, continued)
     return candidates
+
+
+def _add_left_open(study: StudyContext, trials: Sequence[Trial], continued: tuple[int, ...]) -> None:
+    """Makes those fit as well of which finals can say whether they are faster, and single trials can't.
+
+    Of small gains these are as many as the faster ones: a trial of what is 3% faster, read to 5%, says less than 1 each
+    fourth time; and who is passed over for a better one was read as badly. Those that finals have begun with stay.
+    """
+    for trial in left_open(trials, study.plan.objective, study.fit, going_on=continued):
+        if len(study.fit) >= study.plan.finalists:
+            return
+        known = [screened.config for screened in study.screened]
+        if trial.config in known:
+            continue
+        may_meet = trial.number in continued or _has_time_beside(study, trial)
+        if study.time.needs_screen(trial.config):
+            tells = len(known) < CANDIDATES * study.plan.finalists and all(one.seeds for one in study.screened)
+            if screen_of(study, trial) is None and not (may_meet and tells):
+                continue
+            result = screen(study, trial)
+            if result is None:
+                continue
+            study.screened = (*study.screened, result)
+            study.tell(Screening(trial, result))
+            may_meet = may_meet and result.verdict is Noninferiority.PASS
+        if may_meet:
+            study.fit = (*study.fit, trial)
+
+
+def _has_time_beside(study: StudyContext, trial: Trial) -> bool:
+    """Whether the budget has time for all rounds of finals with it and all that are fit; for the usual ones where it
+    would be alone.
+    """
+    if study.time.left_s is None:
+        return False
+    missing_s = 0.0
+    if study.time.needs_screen(trial.config):
+        missing_s = _missing_s(study, trial, SEEDS, lengths_of(study, trial)[0])
+    configs = [BASELINE, *(one.config for one in study.fit), trial.config]
+    rounds = study.plan.most_rounds if study.fit else study.time.rounds_to_tell()
+    return study.time.fits(missing_s + rounds * sum(study.time.run_s(Phase.FINALS, config) for config in configs))
 
 
 def limits_of(study: StudyContext, candidate: Trial) -> AccuracyLimits:

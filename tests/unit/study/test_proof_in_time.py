@@ -5,63 +5,15 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import worlds
 from support.ran import of
+from support.turning import studied
 
-from tuner.analysis.race import Race
-from tuner.events import Event, Noted
-from tuner.model import Config, Outcome, Phase, Ratio, Reference, Verdict
-from tuner.result import StudyResult
-from tuner.runner.replay import ReplayRunner
-from tuner.runner.request import ByTurns, TrialRequest
-from tuner.search.structured import StructuredSampler
-from tuner.study.run import run_study
-
-
-class Turning(ReplayRunner):
-    """Trials take turns. Each run takes as long as its outcome says, by what it is asked for."""
-
-    takes_turns = True
-
-    def __init__(self, gain_of: Callable[[Config], float], seconds_of: Callable[[TrialRequest], float]) -> None:
-        super().__init__(lambda config: worlds.measured(100.0 * gain_of(config), 0.3))
-        self._gain_of, self._seconds_of = gain_of, seconds_of
-        self.now = 0.0
-
-    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
-        outcome = super().run(request, stop)
-        seconds = self._seconds_of(request)
-        self.now += seconds
-        return replace(outcome, seconds=seconds)
-
-    def run_by_turns(self, requests: Sequence[TrialRequest], stop: threading.Event) -> ByTurns:
-        return ByTurns(tuple(self._turning(request, stop) for request in requests))
-
-    def run_beside(self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race) -> ByTurns:
-        return ByTurns((self._turning(request, stop),))
-
-    def _turning(self, request: TrialRequest, stop: threading.Event) -> Outcome:
-        outcome, gain = self.run(request, stop), self._gain_of(request.config)
-        assert outcome.measurement is not None
-        reference = Reference(100.0, Ratio(gain, gain * 0.98, gain * 1.02), 12) if request.config else None
-        return replace(outcome, measurement=replace(outcome.measurement, turns=12, reference=reference))
-
-
-def studied(
-    folder: Path, gain_of: Callable[[Config], float], *, seconds_of: Callable[[TrialRequest], float],
-    stop: threading.Event | None = None, **changes: object,
-) -> tuple[StudyResult, list[Event]]:
-    runner, events = Turning(gain_of, seconds_of), list[Event]()
-    plan = worlds.plan(folder, **{"selection": ("workers", "precision"), "finals_rounds": 5, "finalists": 1, **changes})
-    result = run_study(
-        plan, runner, StructuredSampler(), events.append, stop or threading.Event(), clock=lambda: runner.now
-    )
-    return result, events
+from tuner.events import Noted
+from tuner.model import Config, Phase, Verdict
+from tuner.runner.request import TrialRequest
 
 
 def speeds(config: Config) -> float:
