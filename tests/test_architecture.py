@@ -45,7 +45,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "records",
         "wire evidence",
         "seeds places preloading",
-        "recorder created_files",
+        "recorder created_files counted",
         "turns precision rounds",
         "clock devices rotation",
         "sources knobs facts metrics reported user_modules started",

@@ -137,6 +137,8 @@ class Measurement:
     "" where nothing was compiled. ``cold_first_step_s`` is what an earlier, cold trial of the study took, where this
     one wasn't; it isn't stored. ``turns``: so many the window had, 0 where nothing took turns with the trial;
     ``reference`` is None where the script as written had none between them.
+    ``warmup_extra_s``: what was trained on between the first step and the window took so many seconds more than at the
+    rate: a cache was filled, kernels were chosen. Production pays them once; None where an earlier version measured.
     """
 
     rate: float
@@ -171,6 +173,7 @@ class Measurement:
     cold_first_step_s: float | None = None
     turns: int = 0
     reference: Reference | None = None
+    warmup_extra_s: float | None = None
 
     @property
     def skip_share(self) -> float:
@@ -181,6 +184,11 @@ class Measurement:
     def start_s(self) -> float:
         """Seconds to the first step as production pays them once: with nothing compiled yet, where that is known."""
         return self.first_step_s if self.cold_first_step_s is None else self.cold_first_step_s
+
+    @property
+    def paid_once_s(self) -> float:
+        """Seconds that a training pays once, beside what its samples take at the rate."""
+        return self.start_s + (self.warmup_extra_s or 0.0)
 
 
 @dataclass(frozen=True)

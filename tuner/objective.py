@@ -38,7 +38,8 @@ class Objective:
 
 
 def amortised(objective: Objective, planned_samples: int) -> Objective:
-    """The rate over a whole training of so many samples: its start, compilation included, is charged to it.
+    """The rate over a whole training of so many samples: what is paid once is charged to it, which is its start, with
+    compilation, and what its first samples take longer than later ones, as where they fill a cache.
 
     It has no figure (NaN) where samples can't be counted: the rate is one of steps then, and samples are planned.
     That start is one with nothing compiled yet, wherever the study has seen one: see ``tuner.analysis.cold_start``.
@@ -54,7 +55,7 @@ def amortised(objective: Objective, planned_samples: int) -> Objective:
         if measurement.unit != "samples":
             return math.nan
         rate = objective.score(measurement)
-        return planned_samples / (measurement.start_s + planned_samples / rate)
+        return planned_samples / (measurement.paid_once_s + planned_samples / rate)
 
     return replace(
         objective, name=f"{objective.name} over {planned_samples} samples", score=score, planned_samples=planned_samples

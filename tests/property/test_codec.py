@@ -80,7 +80,7 @@ MEASUREMENTS = st.builds(
     first_metrics=st.dictionaries(KEYS, FLOATS, max_size=2),
     compile_cache=st.sampled_from(["", "cold", "warm", "mixed"]),
     queue_share=FLOATS,
-    **dict.fromkeys(("tokens_per_s", "validation_share"), st.none() | FLOATS),
+    **dict.fromkeys(("tokens_per_s", "validation_share", "warmup_extra_s"), st.none() | FLOATS),
 )
 WHOLE = st.integers(0, 2**63)
 KNOWLEDGE = st.builds(

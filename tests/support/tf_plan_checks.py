@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from support.tf_data_trials import Trial, after, numbers, sizes, values
 from tuner.child.patches import unpatch_all
+from tuner.child.tensorflow.data.filling import FILLS, STILL_FILLING
 from tuner.child.tensorflow.data.plans import SAME_PLAN
-from tuner.child.tensorflow.data.watch import FILLS, STILL_FILLING
 
 AUTO = tf.data.AUTOTUNE
 REFUSED = "not applicable"

@@ -60,6 +60,7 @@ def measurement_of(
         return None
     window = _sustained([block for _, block in chosen], knowledge, counted=counted)
     interval = window.rate
+    warmup = _before(entries, chosen) if in_window else []
     began, ended = chosen[0][0] - chosen[0][1].seconds, chosen[-1][0]
     cpus = cpu_use(samples, began, ended)
     turns = _turns(chosen, window, samples)
@@ -99,6 +100,7 @@ def measurement_of(
         validation_share=None if any(block.flagged for _, block in chosen) else validation_share(_blocks_of(records)),
         turns=len(turns),
         reference=_reference(window, *pairs),
+        warmup_extra_s=_extra_s(warmup, window, counted=counted),
     )
 
 
@@ -244,6 +246,18 @@ def _sustained(blocks: Sequence[child.Block], knowledge: Knowledge, *, counted: 
         interval.estimate * slower * length if tells_tokens else None,
         slower * ratio,
     )
+
+
+def _before(entries: Iterable[Entry], chosen: Sequence[TimedBlock]) -> list[child.Block]:
+    """The blocks of training before the window, from the first step on; by turns those of an earlier window, too."""
+    return [block for t, block in _timed_blocks(entries) if t < chosen[0][0] and not block.flagged]
+
+
+def _extra_s(before: Sequence[child.Block], window: _Sustained, *, counted: bool) -> float:
+    """Seconds that these blocks took more than the window would have for as much."""
+    amount = sum(block.samples if counted else block.steps for block in before) * window.slower
+    rate = window.rate.estimate
+    return max(0.0, sum(block.seconds for block in before) - amount / rate) if rate > 0 else 0.0
 
 
 def _loss_series(records: Iterable[Record]) -> tuple[LossSeries, ...]:

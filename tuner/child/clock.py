@@ -6,8 +6,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from .counted import Counted
 from .precision import rate_of, relative_half_width
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
@@ -32,24 +32,8 @@ STEPS_BETWEEN_WAITS = 8
 what the script does itself in a step (fetches, launches) then shows once a block, where it would have been hidden."""
 _LONGEST = 8
 """Times ``block_s``, after which such a block ends all the same: steps of seconds would make it endless."""
-
-
-@dataclass
-class _Count:
-    """What is counted of steps: samples, their tokens, seconds waited for data, iterations begun, seconds of those."""
-
-    samples: float = 0.0
-    tokens: float = 0.0
-    wait_s: float = 0.0
-    starts: int = 0
-    start_s: float = 0.0
-
-    def add(self, other: _Count) -> None:
-        self.samples += other.samples
-        self.tokens += other.tokens
-        self.wait_s += other.wait_s
-        self.starts += other.starts
-        self.start_s += other.start_s
+FILL_S = 20.0
+"""So long a warm-up lasts at most for a cache that is being filled: what it gains shows afterwards only."""
 
 
 class StepClock:
@@ -60,6 +44,7 @@ class StepClock:
     whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
     ``is_untold``: whether its samples have yet to be told of, for which it waits ``told_within`` times its length.
     ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
+    ``is_filling``: whether a cache is being filled, which the window waits for. It has to be over within ``FILL_S``.
 
     With ``turns`` the window is measured by turns of a block's length, and lasts until there are no more;
     ``on_held`` is told how many seconds it was held between two of them, which count nowhere, as their lead-in.
@@ -99,6 +84,7 @@ class StepClock:
         self.asynchronous = False
         self.on_block: Callable[[], None] = lambda: None
         self.ready: Callable[[], float | None] = lambda: None
+        self.is_filling: Callable[[], bool] = lambda: False
         self.turns: TurnGiver | None = None
         self.on_held: Callable[[float], None] = lambda seconds: None
         self._turn_s = 0.0
@@ -113,8 +99,8 @@ class StepClock:
         self._phase_started = self._block_started = clock()
         self._phase_steps = 0
         self._steps = 0
-        self._counted = _Count()
-        self._fetched = _Count()
+        self._counted = Counted()
+        self._fetched = Counted()
         self._fetched_lock = threading.Lock()
         self._carried_s = 0.0
         self._ready_at_start: float | None = None
@@ -128,7 +114,7 @@ class StepClock:
         """Called at the first step's end: what came before is start-up."""
         self.synchronize()
         self._phase_started = self._block_started = self._clock()
-        self._counted = _Count()
+        self._counted = Counted()
         self._carried_s = 0.0
         self._ready_at_start = self.ready()
         self._last_activity = self.activity()
@@ -147,18 +133,18 @@ class StepClock:
         self.told_samples += samples
         if not self.counts_samples:
             samples = tokens = 0.0
-        batch = _Count(samples, tokens, wait_s, int(start_s is not None), start_s or 0.0)
+        batch = Counted(samples, tokens, wait_s, int(start_s is not None), start_s or 0.0)
         with self._fetched_lock:
             if self._was_validated_on:
                 # No step followed: the script validates on its training data, too.
-                self._fetched = _Count()
+                self._fetched = Counted()
                 self._was_validated_on = False
             self._fetched.add(batch)
 
     def settle(self, samples: float, wait_s: float) -> None:
         """What a graph has counted by itself since the last time; ``synchronize`` calls it before a block is closed."""
         self.told_samples += samples
-        counted = _Count(samples if self.counts_samples else 0.0, wait_s=wait_s)
+        counted = Counted(samples if self.counts_samples else 0.0, wait_s=wait_s)
         if self._validating:
             # Counted since training resumed: it belongs to the step that ends now, not to what is set apart.
             with self._fetched_lock:
@@ -214,7 +200,7 @@ class StepClock:
             self.training_resumes()
         validated, self._has_resumed = self._has_resumed, False
         with self._fetched_lock:
-            fetched, self._fetched = self._fetched, _Count()
+            fetched, self._fetched = self._fetched, Counted()
             self._was_validated_on = False
         self._counted.add(fetched)
         self.total_samples += fetched.samples
@@ -269,7 +255,7 @@ class StepClock:
         self._phase_started += now - self._block_started
         self._phase_steps -= self._steps
         self._block_started, self._ready_at_start = now, self.ready()
-        self._steps, self._counted, self._carried_s = 0, _Count(), 0.0
+        self._steps, self._counted, self._carried_s = 0, Counted(), 0.0
 
     def _is_long_enough(self, seconds: float) -> bool:
         """Whether a block that is so long, with those before it in its turn, may end. By the script's own thread."""
@@ -320,7 +306,7 @@ class StepClock:
                 # A lead-in that nothing asks for isn't worth a step that takes a good part of a turn.
                 self._steps_are_short = seconds <= LEAD_IN_S * self._steps
             self.on_block()
-        self._block_started, self._ready_at_start, self._steps, self._counted = now, ready, 0, _Count()
+        self._block_started, self._ready_at_start, self._steps, self._counted = now, ready, 0, Counted()
 
     def _advance(self) -> None:
         """Moves from warm-up to the window and from the window to its end."""
@@ -335,7 +321,8 @@ class StepClock:
             enough = elapsed >= self._window.warmup_s and self._phase_steps >= self._window.warmup_steps
             # Ten steps of ten seconds each would cost more than they teach.
             slow = elapsed >= self._window.max_s and self._phase_steps >= 3
-            if enough or slow:
+            fills = elapsed < FILL_S and not self._window.until_samples and self.is_filling()
+            if (enough or slow) and not fills:
                 self._enter(Phase.WINDOW, now)
         elif self._is_complete(elapsed):
             self.complete = True

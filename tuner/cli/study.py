@@ -78,7 +78,8 @@ def add_parser(verbs: Subparsers) -> None:
         "--screen-samples", metavar="N", help="samples per run when learning is compared (default: 10 s of training)"
     )
     parser.add_argument(
-        "--planned-samples", metavar="N", help="length of the real training: its start-up and compile time then count"
+        "--planned-samples", metavar="N",
+        help="length of the real training: its start, compilation and slower first steps then count",
     )
     parser.add_argument(
         "--no-probe", dest="probe", action="store_const", const=False, help="skip the bottleneck probe at the start"

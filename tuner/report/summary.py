@@ -27,6 +27,7 @@ from tuner.formatting import (
 from tuner.knowledge import Knowledge, batch_factor
 from tuner.masking import masked
 from tuner.model import (
+    Evidence,
     KnobReport,
     LeftOut,
     Measurement,
@@ -47,6 +48,8 @@ KEEP = "keep your config"
 _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
 _NEAR = 1.005
+_A_PART = 0.1
+_FIRST_STEPS = "its slower first steps"
 _TIER_NAMES = {1: "speed only", 2: "numerics", 3: "optimisation"}
 _LEARNED = {
     "not-needed": "", "pass": "learns as well", BY_TIME: "learns enough for its speed", "fail": "learns worse",
@@ -217,14 +220,24 @@ def _apart(winner: Winner, objective: Objective) -> list[str]:
 
 
 def _break_even(before: Measurement, after: Measurement) -> list[str]:
-    """A slower start is paid back by a higher rate, after so many samples. What is compiled is paid for once."""
-    extra_s = after.start_s - before.start_s
+    """What is paid once, to compile or to fill a cache, is paid back by a higher rate, after so many samples."""
+    extra_s = after.paid_once_s - before.paid_once_s
     if extra_s < _WORTH_MENTIONING_S or after.rate <= before.rate:
         return []
     samples = extra_s / (1 / before.rate - 1 / after.rate)
-    seconds = samples / after.rate + after.start_s
-    start = "its slower start" + (" (nothing compiled yet)" if after.cold_first_step_s is not None else "")
-    return [f"{start} pays off after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
+    seconds = samples / after.rate + after.paid_once_s
+    return [f"{_paid_once(before, after)} off after {number_text(samples)} {before.unit} ({seconds_text(seconds)})"]
+
+
+def _paid_once(before: Measurement, after: Measurement) -> str:
+    """What it is that pays, or pay, off: whatever takes a good part of the seconds that are paid once."""
+    extra_s, parts = after.paid_once_s - before.paid_once_s, []
+    if after.start_s - before.start_s > _A_PART * extra_s:
+        parts.append("its slower start" + (" (nothing compiled yet)" if after.cold_first_step_s is not None else ""))
+    if (after.warmup_extra_s or 0.0) - (before.warmup_extra_s or 0.0) > _A_PART * extra_s:
+        filled = any(r.knob == "cache" and r.requested and r.evidence is Evidence.VERIFIED for r in after.knobs)
+        parts.append("the filling of its cache" if filled else _FIRST_STEPS)
+    return f"{' and '.join(parts)} {'pays' if len(parts) == 1 and parts[0] != _FIRST_STEPS else 'pay'}"
 
 
 def _start(measurement: Measurement) -> str:

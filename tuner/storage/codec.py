@@ -156,6 +156,7 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "queue_share": measurement.queue_share,
         "validation_share": measurement.validation_share,
         "turns": measurement.turns,
+        "warmup_extra_s": measurement.warmup_extra_s,
         "reference": None if measurement.reference is None else asdict(measurement.reference),
     }
 
@@ -183,6 +184,7 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         queue_share=fields.get("queue_share", 0.0),
         validation_share=fields.get("validation_share"),
         turns=fields.get("turns", 0),
+        warmup_extra_s=fields.get("warmup_extra_s"),
         reference=_reference_of(fields.get("reference")),
     )
 

@@ -81,9 +81,11 @@ class KerasAdapter(Adapter):
             watches.loops.synchronize()
 
     def activity(self) -> int:
-        """Traces of training functions, what XLA compiles, changes of the data."""
+        """Traces of training functions, what XLA compiles, changes of the data, a cache that is full by now."""
         in_loops = self.watches.loops.activity() if self.watches.loops is not None else 0
-        return in_loops + (self.watches.fits.steps.traces if self.watches.fits is not None else 0)
+        datasets = self.watches.datasets
+        full = int(datasets is not None and datasets.filling.is_over)
+        return full + in_loops + (self.watches.fits.steps.traces if self.watches.fits is not None else 0)
 
     def ready(self) -> float | None:
         """What was made of the training data, and wasn't fetched; not asked in a screen, where nothing is timed."""

@@ -13,14 +13,13 @@ from ...session import Session
 from ..types import Dataset, DatasetIterator
 from . import batches, options, order, plans, vectorize
 from .caches import Place, watch_tables
+from .filling import Filling
 from .recipes import Node, RecipeBook, Refused
 
 KNOBS = ("batch_size", "parallel_calls", "vectorized_map", "prefetch", "cache", "deterministic", "private_threads")
 # A cache is placed in what the script wrote; then come the links below the batch, the batch, and what stands behind.
 _ORDER = ("cache", "parallel_calls", "batch_size", "vectorized_map", "prefetch", "deterministic", "private_threads")
 FIRST_STEPS = 3
-FILLS = "the first pass over the data fills it and gains nothing, later ones read it"
-STILL_FILLING = "the trial ended before its first pass over the data: what a filled cache gains isn't in its rate"
 AS_WRITTEN = "the script is written so already"
 
 
@@ -54,8 +53,11 @@ class DatasetWatch:
         self._met = False
         self._looks = FIRST_STEPS
         self._feeding: Callable[[], Dataset | None] = lambda: None
-        self._cached: Dataset | None = None
+        self._cached: Place | None = None
         self._caches: dict[str, int] = {}
+        self.filling = Filling(session, self._trained)
+        if session.measuring and session.knobs.wants("cache"):
+            session.clock.is_filling = lambda: self.filling.is_under_way
 
     def install(self) -> None:
         """Patches tf.data's methods, to record only. Under "apply" only if a knob asks for it."""
@@ -120,7 +122,9 @@ class DatasetWatch:
         for knob, outcome in applied.items():
             self._add(knob, outcome)
         if applied.get("cache", Applied()).changed and self._cached is not None:
-            self._count_cache(self._cached)
+            self._count_cache(self._cached.last.own)
+            self.filling.begins(self._cached)
+            self._cached = None  # it holds the datasets of the script
         for name, value in vars(dataset).items():
             if not name.startswith("_") and name not in vars(adapted):
                 setattr(adapted, name, value)  # Keras leaves class_names there
@@ -189,7 +193,7 @@ class DatasetWatch:
     def _with_cache(self, node: Node, cached: bool) -> tuple[Node, int, int]:
         if cached:
             place = Place(node)
-            self._cached = place.last.own
+            self._cached = place
             return place.with_cache(self.book), 1, 1
         if any(x.method == "cache" for x in node.all()):
             raise Refused("the script caches its data itself")
@@ -306,6 +310,9 @@ class DatasetWatch:
             self._looks -= 1
             self.plans.look()
 
+    def _trained(self) -> float:
+        return max(float(sum(size * count for size, count in self.sizes.items())), self.session.clock.total_samples)
+
     def fed_by(self, iterator: DatasetIterator) -> None:
         """The iterator that training fetches from, before its first fetch."""
         dataset = getattr(iterator, "_dataset", None)
@@ -355,18 +362,8 @@ class DatasetWatch:
         else:
             finding = plans.judge(knob, requested, self.plans.plan, self.session.request.knowledge.input_plan)
         if knob == "cache" and requested and finding.evidence is Evidence.VERIFIED:
-            finding = replace(finding, reason=self._how_it_fills())
+            finding = replace(finding, reason=self.filling.told())
         self.session.knobs.report(knob, replace(finding, sites=applied.sites, changed=applied.changed))
-
-    def _how_it_fills(self) -> str:
-        """For people: from when on a cache gains, which no rate of a few seconds says."""
-        facts, trained = self.session.facts, sum(size * count for size, count in self.sizes.items())
-        batches, size = facts.cardinality or 0, facts.as_written.get("batch_size")
-        if batches < 1 or type(size) is not int:
-            return FILLS
-        # The last batch of a pass may hold as little as one sample.
-        is_filled = max(trained, self.session.clock.total_samples) > (batches - 1) * size
-        return f"{FILLS if is_filled else STILL_FILLING} (about {batches * size:,} samples in a pass)"
 
     def _judge_size(self, requested: Value) -> Finding:
         usual = self._usual_size()
