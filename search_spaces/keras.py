@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches, memory
+from search_spaces import batches, memory, prefetch
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
@@ -49,6 +49,11 @@ def _precisions(known: Known) -> Sequence[Value]:
 def _strategies(known: Known) -> Sequence[Value]:
     """A trial has one device: what mirrors is only in its way, and the others differ in how data reach the device."""
     return {"cuda": ["default", "one_device"], "tpu": ["default", "tpu"]}.get(known.device.kind, ["default"])
+
+
+def _prefetches(known: Known) -> Sequence[Value]:
+    found = prefetch.of_pipeline(known)
+    return [AUTO, 1, 4] if found is None else [AUTO, *sorted({1, 4, found.depth})]
 
 
 def _steps_in_call(known: Known) -> Sequence[Value]:
@@ -115,7 +120,7 @@ SPACE = SearchSpace(
             tier_reason="Only shuffled data, and only calls below nothing that goes by the order: zip, take, window.",
         ),
         Knob(
-            "prefetch", lambda known: [AUTO, 1, 4], "batches that tf.data keeps ready", loader=True,
+            "prefetch", _prefetches, "batches that tf.data keeps ready", loader=True, told=prefetch.depths_told,
             tier_reason="The same elements in the same order, made earlier.",
         ),
         Knob(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches, memory
+from search_spaces import batches, memory, prefetch
 from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
@@ -98,8 +98,9 @@ SPACE = SearchSpace(
         ),
         batches.BATCH_SIZE,
         Knob(
-            "prefetch_factor", lambda known: [2, 4, 8], "batches that each worker keeps ready",
+            "prefetch_factor", prefetch.factors, "batches that each worker keeps ready",
             ordered=True, loader=True, heavier=True, switchable=True, needs=_has_workers, value_type=int, least=1,
+            told=prefetch.factors_told,
             tier_reason="The same batches in the same order, made earlier; left out where a sampler learns.",
         ),
         Knob(

@@ -99,6 +99,7 @@ KNOWLEDGE = st.builds(
     gradient_scaler=st.none() | st.builds(ScalerCounts, WHOLE, WHOLE, WHOLE, WHOLE),
     epoch=st.none() | st.builds(EpochUse, WHOLE, FLOATS, WHOLE, FLOATS, WHOLE, FLOATS, st.booleans()),
     arguments=st.dictionaries(KEYS, VALUES, max_size=2),
+    batch_waits=st.lists(FLOATS, max_size=2).map(tuple),
     input_plan=st.none() | st.lists(PLAN_LINES, max_size=2).map(tuple),
     beside=st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=2), max_size=2),
     **dict.fromkeys(("batch_norm", "wait_is_unseen", "device_clean"), st.booleans()),

@@ -75,6 +75,7 @@ class Knowledge:
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``batch_waits``: seconds that the script as written waited for its newest batches, but an iteration's first one.
     ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with, by the first group
     of the optimizer that stepped first. ``group_rates``: optimizer, in the order of first steps, its step, and the
     rates of all its groups then, where there are several of either. ``initial_rates``: optimizer, and the rates that
@@ -86,9 +87,9 @@ class Knowledge:
     ``watches``: those that were in place, in this order; ``without``: those that were switched off.
 
     The study adds: ``placeholders`` (knobs bound to arguments), ``effective_batch`` (keep, free, both),
-    ``free_host_bytes`` (what the memory limit leaves), ``allocators`` (those installed), ``beside`` (knob → the
-    arguments without which it means nothing), ``device_clean`` (whether the device was free of the trial's memory
-    afterwards), ``silences``.
+    ``free_host_bytes`` (what the memory limit leaves), ``allocators`` (those installed), ``loop_s`` (what a batch takes
+    the loop beside its wait), ``beside`` (knob → the arguments without which it means nothing), ``device_clean``
+    (whether the device was free of the trial's memory afterwards), ``silences``.
     """
 
     as_written: Mapping[str, Value] = field(default_factory=dict)
@@ -133,6 +134,7 @@ class Knowledge:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    batch_waits: tuple[float, ...] = ()
     rates: tuple[tuple[int, float], ...] = ()
     group_rates: tuple[tuple[int, int, tuple[float, ...]], ...] = ()
     initial_rates: tuple[tuple[int, tuple[float, ...]], ...] = ()
@@ -144,6 +146,7 @@ class Knowledge:
     effective_batch: str = "keep"
     free_host_bytes: int | None = None
     allocators: tuple[str, ...] = ()
+    loop_s: float = 0.0
     beside: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     device_clean: bool = True
     watches: tuple[Watch, ...] = ()

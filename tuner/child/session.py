@@ -101,6 +101,12 @@ class Session:
         """Whether this is the process that the trial measures. Not asked of the system: a compiler may trace it."""
         return not self._forked_off
 
+    @property
+    def is_as_written(self) -> bool:
+        """Whether this is a trial of the script as written, with both sides of its loop, and nothing else."""
+        request = self.request
+        return self.measuring and not (request.config or request.probe or request.rotation)
+
     def uses(self, watch: Watch) -> bool:
         """Whether the watch is to be put in place; called when that is about to be done."""
         if watch in self.request.without:

@@ -14,6 +14,7 @@ that fetches ahead. How long that one waits is no wait of the loop's, and what t
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NoReturn, TypeVar
@@ -24,6 +25,8 @@ from .records import hold_lines
 
 TRAINING_SHARE = 0.5
 """A source trains if it is fetched in so many of the gaps between gradients."""
+MOST_WAITS = 400
+"""Of the newest batches of a source, which are kept one by one."""
 
 
 @dataclass
@@ -51,6 +54,7 @@ class DataSource:
     iteration to its first batch; ``later_starts``, ``later_start_s``: number and sum of those of later iterations.
     ``thread``: the last that fetched. ``tokens``: of all its batches, padding left out; 0 where none are counted.
     ``shortest``, ``longest``: tokens per sample, of its batches.
+    ``waits``: seconds that each of its newest batches was waited for, but for the first of an iteration.
     """
 
     key: str
@@ -69,6 +73,7 @@ class DataSource:
     tokens: int = 0
     shortest: float = 0.0
     longest: float = 0.0
+    waits: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_WAITS))
     _begun_s: float | None = None
 
     def count(self, samples: int, tokens: int = 0) -> None:
@@ -190,8 +195,10 @@ class TrainingSources(Generic[Source]):
             source.begins(0.0 if self.is_fed_here else wait_s)
             self._held.pop(source.key, None)
 
-    def fetched(self, source: Source, samples: int, wait_s: float, tokens: int = 0) -> None:
-        """A batch of so many samples and tokens came after so many seconds.
+    def fetched(
+        self, source: Source, samples: int, wait_s: float, tokens: int = 0, took_s: float | None = None
+    ) -> None:
+        """A batch of so many samples and tokens came after so many seconds: ``took_s``, where less of them count.
 
         Until the primary source is known those of its newest iteration are held: a trainer may fetch some ahead, but
         statistics are taken of all the data in an iteration of their own.
@@ -204,6 +211,8 @@ class TrainingSources(Generic[Source]):
             source.thread = threading.get_ident()
             source.count(samples, tokens)
             start_s = source.start_ends(wait_s)
+            if start_s is None:
+                source.waits.append(wait_s if took_s is None else took_s)
             wait_s += 0.0 if start_s is None else start_s - wait_s
             self._put_in_gap(source)
             if not self._counts():
@@ -267,6 +276,12 @@ class TrainingSources(Generic[Source]):
     def training(self) -> list[Source]:
         """The sources that feed training."""
         return [source for source in self if self.is_training(source)]
+
+    def told_waits(self) -> list[float]:
+        """The waits for the newest batches of the primary source, to the microsecond; empty where they aren't seen."""
+        if self.primary is None or self.wait_is_hidden:
+            return []
+        return [round(seconds, 6) for seconds in self.primary.waits]
 
     # probes: one side of the loop by itself
 

@@ -115,7 +115,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
             "name": study.name, "folder": study.folder, "trials": len(result.trials), "seconds": result.seconds,
             "ended": result.why, "interrupted": result.interrupted,
         },
-        "knowledge": plain(as_document(result.knowledge)),
+        "knowledge": plain(as_document(replace(result.knowledge, batch_waits=()))),  # they chose values, and apply none
     }  # fmt: skip
 
 

@@ -135,7 +135,10 @@ class _Walk:
         return self._history.bottleneck is not None and self._history.bottleneck.bound is Bound.OVERHEAD
 
     def _reason(self, axis: Axis) -> str:
-        """What the knob is, and the diagnostic that led to it."""
+        """What the knob is, the diagnostic that led to it, and what its values were measured by."""
+        return f"{self._diagnosis(axis)}; {axis.told}" if axis.told else self._diagnosis(axis)
+
+    def _diagnosis(self, axis: Axis) -> str:
         meaning, wait = axis.knob.meaning, self._wait
         bottleneck = self._history.bottleneck
         if self._turn(axis) == 0 and bottleneck is not None and bottleneck.overhead_share is not None:

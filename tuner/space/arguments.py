@@ -166,7 +166,7 @@ def _with_choices(knob: Knob, placeholder: Placeholder | None) -> Knob:
     if not placeholder.choices:
         return knob
     choices = placeholder.choices
-    return replace(knob, choices=lambda known: choices, ordered=knob.ordered and _numbers(choices))
+    return replace(knob, choices=lambda known: choices, told=None, ordered=knob.ordered and _numbers(choices))
 
 
 def _own_knob(placeholder: Placeholder) -> Knob:

@@ -48,6 +48,7 @@ class Knob:
     of those that make batches (``loader``) they may be, where they are seen to wait.
     ``keeps_up`` receives a number of such workers and the share of its time in [0, 1) that the loop waits with them,
     and gives the number that would keep up with the loop: the walk goes there first.
+    ``told`` says what its values were measured by; "" where they are the usual ones.
     ``switchable``: the framework's adapter can turn it between two steps of a script that runs; see ``rotation``.
     """
 
@@ -69,6 +70,7 @@ class Knob:
     on_cores: bool = False
     switchable: bool = False
     keeps_up: Callable[[Value, float], float] | None = None
+    told: Callable[[Known], str] | None = None
 
     @property
     def waits_at_times(self) -> bool:

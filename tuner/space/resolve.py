@@ -15,11 +15,14 @@ from tuner.space.declare import Knob, Known, SearchSpace
 
 @dataclass(frozen=True)
 class Axis:
-    """A knob with its values for one script on one device. ``as_written`` is the index of the script's own value."""
+    """A knob with its values for one script on one device. ``as_written`` is the index of the script's own value;
+    ``told`` says what was measured for the values, "" where they are the usual ones.
+    """
 
     knob: Knob
     values: tuple[Value, ...]
     as_written: int
+    told: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,11 +183,13 @@ def resolve(
             left_out[knob.name] = LeftOut(reason)
             continue
         written = knowledge.as_written[knob.name]
-        values = _distinct([written, *knob.choices(replace(known, as_written=written))], ordered=knob.ordered)
+        beside = replace(known, as_written=written)
+        values = _distinct([written, *knob.choices(beside)], ordered=knob.ordered)
         if len(values) < 2:
             left_out[knob.name] = LeftOut(only_one(written))
             continue
-        axes.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written)))
+        told = knob.told(beside) if knob.told is not None else ""
+        axes.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told))
     larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
     if larger is None and knowledge.effective_batch == BOTH:
         # What follows from a batch is as where it is kept: a pinned one, say, is the user's own choice.

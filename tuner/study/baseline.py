@@ -8,7 +8,7 @@ from pathlib import Path
 from tuner.devices.allocators import installed
 from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
-from tuner.knowledge import with_arguments
+from tuner.knowledge import count_of, with_arguments
 from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.space.arguments import bound_knobs
 from tuner.storage.atomic import write_durably
@@ -59,6 +59,7 @@ def measure_baseline(study: StudyContext) -> None:
         baseline.outcome.knowledge, effective_batch=study.plan.effective_batch,
         free_host_bytes=_free_host_bytes(study.plan, baseline.outcome.measurement),
         allocators=tuple(installed()),
+        loop_s=_loop_s(baseline.outcome),
     )  # fmt: skip
     study.knowledge = with_arguments(knowledge, bound_knobs(study.placeholders))
 
@@ -178,6 +179,14 @@ def blame_error(
             traceback_text=plain.traceback_text,
         )
     return baseline_error(failed, log)
+
+
+def _loop_s(baseline: Outcome) -> float:
+    """Seconds that a batch takes the loop beside its wait; 0 where that isn't seen."""
+    measurement, size = baseline.measurement, count_of(baseline.knowledge.as_written, "batch_size", 0)
+    if measurement is None or measurement.data_wait_share is None or measurement.unit != "samples":
+        return 0.0
+    return size * (1 - measurement.data_wait_share) / measurement.rate if measurement.rate > 0 else 0.0
 
 
 def _free_host_bytes(plan: StudyPlan, baseline: Measurement | None) -> int | None:

@@ -42,6 +42,9 @@ def resolve_space(study: StudyContext) -> None:
     ]
     if excluded:
         study.note(f"not tried, since the effective batch is kept (--effective-batch): {', '.join(excluded)}")
+    for axis in space.axes:
+        if axis.told:
+            study.note(f"{axis.knob.name}: {axis.told}")
 
 
 def widen_space(study: StudyContext) -> None:

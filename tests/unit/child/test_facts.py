@@ -9,7 +9,7 @@ from tuner.child.records import Facts
 
 GIVEN = {"suggested", "steps", "samples"}
 ADDED_BY_THE_STUDY = {
-    "placeholders", "effective_batch", "free_host_bytes", "allocators", "beside", "device_clean", "silences",
+    "placeholders", "effective_batch", "free_host_bytes", "allocators", "loop_s", "beside", "device_clean", "silences",
 }  # fmt: skip
 
 

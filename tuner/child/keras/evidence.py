@@ -110,6 +110,8 @@ class Observation:
                 datasets.observe()
             if loops is not None:
                 loops.observe()
+            if loops is not None and self.session.is_as_written:
+                self.session.facts.batch_waits = loops.iterations.sources.told_waits()
         elif call.fed_by == "dataset" and datasets is not None:
             if self._largest_part(self.steps):
                 datasets.saw_batch(self._largest_part(self.steps))

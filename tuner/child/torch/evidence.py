@@ -124,6 +124,8 @@ class Observation:
         elif self.sources.wait_is_hidden:
             facts.hide_wait("another thread fetches it from the loader")
         facts.epoch = self.watches.loaders.epoch()
+        if self.session.is_as_written:
+            facts.batch_waits = self.sources.told_waits()
         if primary is not None and primary.tokens:
             facts.tokens_per_sample = primary.tokens / primary.samples
             facts.lengths_vary = primary.longest > LENGTHS_ALIKE * primary.shortest

@@ -310,7 +310,7 @@ class LoaderWatch:
             if before is not None and after is not None:
                 self._marks.append((before, after, wait_s))
                 wait_s = 0.0
-            self.sources.fetched(entry, fetched.samples, wait_s, fetched.tokens)
+            self.sources.fetched(entry, fetched.samples, wait_s, fetched.tokens, fetched.wait_s)
             return fetched.batch
 
         return __next__
