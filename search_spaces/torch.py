@@ -46,11 +46,14 @@ def _has_workers(config: Mapping[str, Value]) -> bool:
 
 def _allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
     """The compiler's cache on disk doesn't go by the kernel of attention: it would give one that was compiled with
-    another.
+    another. What is compiled decides itself what it keeps.
     """
-    compiles = complete.get("compile", "off") != "off"
+    return batches.allowed(complete, knowledge) and not _is_at_odds(complete, knowledge)
+
+
+def _is_at_odds(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
     chosen = complete.get("attention") != knowledge.as_written.get("attention")
-    return batches.allowed(complete, knowledge) and not (compiles and chosen)
+    return complete.get("compile", "off") != "off" and (chosen or complete.get("checkpointing") is True)
 
 
 CUDA = frozenset({"cuda"})
@@ -117,6 +120,11 @@ SPACE = SearchSpace(
             "cudnn_benchmark", lambda known: [True, False], "cuDNN picks its kernels by trial",
             devices=CUDA, switchable=True, value_type=bool,
             tier_reason="The same convolution in the same precision; left out where the script asks for determinism.",
+        ),
+        Knob(
+            "checkpointing", lambda known: [True, False], "repeated blocks are computed again in the backward",
+            tier=2, devices=CPU_AND_CUDA, value_type=bool, spares_memory=True,
+            tier_reason="The same blocks on the same numbers, but Python in them runs twice, so it is screened.",
         ),
         batches.GRAD_ACCUMULATION,
         batches.LR_SCALE,

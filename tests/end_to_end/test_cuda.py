@@ -108,6 +108,42 @@ def test_each_attention_that_is_offered_runs(
         assert ran.evidence("attention") == "verified", ran.of("knob")
 
 
+REPEATS = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.back = torch.nn.Linear(64, 2048), torch.nn.Linear(2048, 64)
+        def forward(self, x):
+            return x + self.back(torch.nn.functional.dropout(torch.relu(self.wide(x)), 0.1, self.training))
+
+    model = torch.nn.Sequential(*(Block() for _ in range(8))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(2**14, 64), torch.randn(2**14, 64))
+    for epoch in range(10**6):
+        for x, y in DataLoader(data, batch_size=4096):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+"""
+
+
+def test_checkpointing_spares_the_cards_memory_and_draws_the_same(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    script = write_script(REPEATS)
+    screen = {"until_samples": 40 * 4096.0, "warmup_s": 0.0}
+    plain, spared = (
+        run_child(script, config, device="cuda:0", seed=3, window=screen) for config in ({}, {"checkpointing": True})
+    )
+    assert spared.evidence("checkpointing") == "verified", spared.of("knob")
+    assert spared.of("memory")[-1]["allocated"] < 0.6 * plain.of("memory")[-1]["allocated"]
+    losses = [[record["value"] for record in ran.of("loss")] for ran in (plain, spared)]
+    assert losses[0] and losses[1] == pytest.approx(losses[0], rel=1e-5), "dropout draws from the card's generator"
+
+
 def test_the_cap_is_the_allocators_own(trained: Callable[..., Any]) -> None:
     hungry = TRAIN.replace("WIDTH = 512", "WIDTH = 2**18")  # half a GiB of weights, and as much again thrice
     ran = trained({"precision": "fp32"}, hungry, max_device_bytes=256 * 2**20)

@@ -50,7 +50,9 @@ def test_each_knob_that_a_cpu_has_is_among_them() -> None:
     on_cpu = {knob.name for knob in load_space("torch").knobs if knob.devices is None or "cpu" in knob.devices}
     tried = {getattr(case, "values", case)[0] for case in ALONE}
     # Processes that begin with it, and models that call it.
-    elsewhere = {"allocator": "test_preloaded_allocators", "attention": "test_attention"}
+    elsewhere = {
+        "allocator": "test_preloaded_allocators", "attention": "test_attention", "checkpointing": "test_checkpointing",
+    }  # fmt: skip
     assert on_cpu - tried == elsewhere.keys()
 
 

@@ -37,7 +37,8 @@ class Overhead:
     """A step takes ``step_s`` and ``sample_s`` a sample; bf16 computes samples ``bf16`` times as fast.
 
     So many samples are needed as the noise scale says (``noise_scale``, in batches as written). Batches above ``fits``
-    run out of memory, ``diverges`` gives NaN. Rates scatter by ``scatter``, relatively; losses by ``rough``.
+    run out of memory, above ``fits_spared`` with checkpointing, which computes samples for a third longer; ``diverges``
+    gives NaN. Rates scatter by ``scatter``, relatively; losses by ``rough``.
     """
 
     step_s: float = 0.015
@@ -45,6 +46,7 @@ class Overhead:
     bf16: float = 1.0
     noise_scale: float = 16.0
     fits: int = 10**6
+    fits_spared: int = 10**6
     diverges: int = 10**6
     scatter: float = 0.003
     rough: float = 0.004
@@ -57,6 +59,7 @@ class Overhead:
     def rate(self, config: Mapping[str, Value]) -> float:
         """Samples per second."""
         faster = self.bf16 if config.get("precision") == "bf16" else 1.0
+        faster /= 4 / 3 if config.get("checkpointing") else 1.0
         parts = int(config.get("grad_accumulation", 1))
         size = self.step_of(config)
         return size / (self.step_s * parts + self.sample_s * size / faster)
@@ -68,7 +71,7 @@ class Overhead:
 
     def outcome(self, config: Config, chance: random.Random, samples: float) -> Outcome:
         """What a run gives; ``samples`` are those of a screen, 0 elsewhere."""
-        if self.step_of(config) > self.fits:
+        if self.step_of(config) > (self.fits_spared if config.get("checkpointing") else self.fits):
             return worlds.infeasible("device-oom")
         rate = self.rate(config) * (1 + chance.gauss(0, self.scatter))
         outcome = worlds.measured(rate)

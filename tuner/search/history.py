@@ -168,6 +168,14 @@ class History:
         """The config's peak memory in bytes, None where too little is known."""
         return forecast(self.space, config, self._all)
 
+    def is_too_large(self, config: Mapping[str, Value]) -> bool:
+        """Whether memory doesn't suffice for the config, as a trial showed, of it or of one that takes no more, or by
+        forecast.
+        """
+        canonical = self.space.canonical(config)
+        heavy = any(self._is_at_least_as_heavy(canonical, failed) for failed in self._too_large)
+        return heavy or (self.find(canonical) is None and self._is_forecast_to_be_too_large(canonical))
+
     def _is_forecast_to_be_too_large(self, config: Mapping[str, Value]) -> bool:
         expected = self.forecast(config)
         return expected is not None and expected.exceeds(self._memory)

@@ -69,15 +69,22 @@ def _late(history: History) -> Proposal | None:
 
 
 def _climb(history: History, base: Config, values: list[Value]) -> Proposal | None:
-    """The first of these batches on top of the config that has no trial, if those before it grew."""
-    before = _gain(history, history.find(base))
+    """The first of these batches on top of the config that has no trial, if those before it grew.
+
+    Where memory doesn't suffice for one it goes on with what spares memory, which costs time.
+    """
+    before, why = _gain(history, history.find(base)), f"on top of {_name(history, base)}"
     for value in values:
         config = history.space.with_larger(base, value)
+        spared = history.space.spared(base) if history.is_too_large(config) else None
+        if spared is not None:
+            base, config = spared, history.space.with_larger(spared, value)
+            why = f"{why}, with {history.space.lighter_name}: there is no memory for it without"
         trial = history.find(config)
         if trial is None:
             if history.is_larger_ruled_out(config):
                 return None
-            return Proposal(config, f"a larger effective batch (tier 3), on top of {_name(history, base)}")
+            return Proposal(config, f"a larger effective batch (tier 3), {why}")
         own = _gain(history, trial)
         if own < GROWS * before:
             return None

@@ -49,6 +49,7 @@ class Knob:
     ``keeps_up`` receives a number of such workers and the share of its time in [0, 1) that the loop waits with them,
     and gives the number that would keep up with the loop: the walk goes there first.
     ``told`` says what its values were measured by; "" where they are the usual ones.
+    ``spares_memory``: it takes less memory and more time, and is tried only with larger batches that don't fit without.
     ``switchable``: the framework's adapter can turn it between two steps of a script that runs; see ``rotation``.
     """
 
@@ -71,6 +72,7 @@ class Knob:
     switchable: bool = False
     keeps_up: Callable[[Value, float], float] | None = None
     told: Callable[[Known], str] | None = None
+    spares_memory: bool = False
 
     @property
     def waits_at_times(self) -> bool:

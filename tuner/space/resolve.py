@@ -12,6 +12,8 @@ from tuner.knowledge import BOTH, FREE, KEEP, Knowledge
 from tuner.model import BASELINE, Config, Device, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, SearchSpace
 
+_FOR_LARGER = "it spares memory for larger batches, and none are tried"
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -32,8 +34,9 @@ class ResolvedSpace:
     A complete config gives every knob a value, and is a plain dict; a ``Config`` is canonical: what is as written, and
     what means nothing beside the rest, is absent. ``cores`` are those that the training may use. ``larger`` are the
     batches that would make the effective batch larger, from the smallest on, and the script's own; None where none are
-    tried, ``no_larger`` says why ("" where that wasn't asked for). ``device`` is the one that it was resolved for;
-    ``spare_cores`` are beside ``cores``, and others may use them.
+    tried, ``no_larger`` says why ("" where that wasn't asked for). ``lighter`` is the knob that spares memory, for
+    these alone; None without one. ``device`` is the one that it was resolved for; ``spare_cores`` are beside
+    ``cores``, and others may use them.
     """
 
     space: SearchSpace
@@ -46,6 +49,7 @@ class ResolvedSpace:
     no_larger: str = ""
     device: Device | None = None
     spare_cores: int = 0
+    lighter: Axis | None = None
 
     @property
     def size(self) -> int:
@@ -118,7 +122,7 @@ class ResolvedSpace:
     def searched(self) -> tuple[str, ...]:
         """The knobs that are turned, in the space's order."""
         names = [axis.knob.name for axis in self.axes]
-        others = [self.larger.knob.name] if self.larger is not None else []
+        others = [axis.knob.name for axis in (self.larger, self.lighter) if axis is not None]
         return tuple(dict.fromkeys([*names, *others]))
 
     def is_larger(self, config: Mapping[str, Value]) -> bool:
@@ -137,6 +141,21 @@ class ResolvedSpace:
         """The config with that larger batch in place of its own, and with what follows from it."""
         assert self.larger is not None
         return self.canonical({**self.without_batch(config), self.larger.knob.name: value})
+
+    @property
+    def lighter_name(self) -> str:
+        """The knob that spares memory; "" without one."""
+        return self.lighter.knob.name if self.lighter is not None else ""
+
+    def spared(self, config: Mapping[str, Value]) -> Config | None:
+        """A config that keeps its batch, with what spares memory; None where nothing does beside the rest of it."""
+        if self.lighter is None or not same_value(
+            self.complete(config)[self.lighter.knob.name], self.lighter.values[self.lighter.as_written]
+        ):
+            return None
+        other = next(value for place, value in enumerate(self.lighter.values) if place != self.lighter.as_written)
+        spared = self.canonical({**config, self.lighter.knob.name: other})
+        return spared if self.allows(spared) else None
 
     def without_batch(self, config: Mapping[str, Value]) -> Config:
         """The config without its batch and what follows from that: what a larger one is tried on top of."""
@@ -174,6 +193,7 @@ def resolve(
     knowledge = known.knowledge
     left_out: dict[str, LeftOut] = {}
     axes: list[Axis] = []
+    lighter: list[Axis] = []
     for knob in space.knobs:
         if knob.name not in pinned and (knob.name in unwanted or (wanted and knob.name not in wanted)):
             left_out[knob.name] = LeftOut("not selected", unselected=True)
@@ -189,14 +209,16 @@ def resolve(
             left_out[knob.name] = LeftOut(only_one(written))
             continue
         told = knob.told(beside) if knob.told is not None else ""
-        axes.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told))
+        of = lighter if knob.spares_memory else axes
+        of.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told))
     larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
+    left_out |= {axis.knob.name: LeftOut(_FOR_LARGER) for axis in lighter if larger is None}
     if larger is None and knowledge.effective_batch == BOTH:
         # What follows from a batch is as where it is kept: a pinned one, say, is the user's own choice.
         knowledge = replace(knowledge, effective_batch=KEEP)
     return ResolvedSpace(
         space, tuple(axes), left_out, Config(pinned), knowledge, known.cores, larger, no_larger, known.device,
-        known.spare_cores,
+        known.spare_cores, lighter[0] if larger is not None and lighter else None,
     )  # fmt: skip
 
 

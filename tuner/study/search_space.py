@@ -15,7 +15,7 @@ from tuner.space.resolve import Axis, ResolvedSpace, only_one, resolve, selected
 from tuner.study.context import StudyContext
 from tuner.study.identity import check_space, space_document
 
-NEWER = frozenset({"allocator", "attention", "grappler_mixed_precision"})
+NEWER = frozenset({"allocator", "attention", "checkpointing", "grappler_mixed_precision"})
 """Knobs that spaces of ours have got since the first studies. Those of others are part of what makes a study."""
 
 
@@ -104,11 +104,13 @@ def as_begun(space: ResolvedSpace, begun_with: Mapping[str, Sequence[Value]]) ->
 
 
 def _with_larger(space: ResolvedSpace) -> dict[str, tuple[object, ...]]:
-    """Knob → its values, larger effective batches among them."""
+    """Knob → its values, larger effective batches among them, and what spares memory for these."""
     values: dict[str, tuple[object, ...]] = {axis.knob.name: axis.values for axis in space.axes}
     if space.larger is not None:
         name = space.larger.knob.name
         values[name] = tuple(dict.fromkeys([*values.get(name, ()), *space.larger.values]))
+    if space.lighter is not None:
+        values[space.lighter.knob.name] = space.lighter.values
     return values
 
 

@@ -12,6 +12,7 @@ from support import overhead, worlds
 
 from search_spaces.torch import SPACE
 from tuner.analysis.bottleneck import Bottleneck, Bound
+from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.knowledge import BOTH, FREE, KEEP, Knowledge
 from tuner.model import BASELINE, Config, Phase, Side, Trial, Value
 from tuner.search.chain import Chain
@@ -175,3 +176,64 @@ def test_before_the_script_as_written_was_run_there_is_nothing_to_go_by() -> Non
     history = History(space(), worlds.OBJECTIVE, [])
     assert LargerBatchSampler().propose(history) is None and LargerBatchSampler(early=True).propose(history) is None
     assert Knowledge().effective_batch == KEEP
+
+
+def sparing(**changes: Any) -> ResolvedSpace:
+    """A space with checkpointing, which its model can have."""
+    written = {**overhead.KNOWN.as_written, "checkpointing": False, "compile": "off"}
+    knowledge = replace(overhead.KNOWN, effective_batch=BOTH, as_written=written)
+    known = Known(worlds.DEVICE, 4, knowledge=knowledge)
+    return resolve(SPACE, known, selection=(*SELECTION, "checkpointing", "compile"), **changes)
+
+
+def tried(trials: list[Trial]) -> list[tuple[int, bool]]:
+    return [(int(t.config["batch_size"]), bool(t.config.get("checkpointing"))) for t in trials[1:]]
+
+
+def test_what_spares_memory_is_tried_where_a_batch_ran_out_of_it_and_from_there_on() -> None:
+    world = overhead.Overhead(fits=64, fits_spared=256, scatter=0.0)
+    trials = played(LargerBatchSampler(), world, sparing())
+    assert tried(trials) == [(64, False), (128, False), (128, True), (256, True), (512, True)]
+    assert len({t.config for t in trials}) == len(trials)
+
+
+def test_its_cost_has_to_be_paid_for_by_the_batch() -> None:
+    world = overhead.Overhead(step_s=0.002, sample_s=0.0004, fits=64, scatter=0.0)
+    assert world.rate({"batch_size": 128, "checkpointing": True}) < 1.05 * world.rate({"batch_size": 64})
+    assert tried(played(LargerBatchSampler(), world, sparing())) == [(64, False), (128, False), (128, True)]
+
+
+def test_without_a_lack_of_memory_it_gets_no_trial() -> None:
+    trials = played(verbs(), overhead.Overhead(bf16=1.5), sparing(), count=40)
+    assert len(trials) > 5 and not any("checkpointing" in t.config for t in trials)
+    assert "checkpointing" not in {axis.knob.name for axis in sparing().axes}
+
+
+def test_nothing_spares_memory_beside_a_compiler_or_where_it_is_pinned() -> None:
+    assert sparing().spared(Config(precision="bf16")) == {"precision": "bf16", "checkpointing": True}
+    assert sparing().spared(Config(compile="default")) is None
+    assert sparing().spared(Config(checkpointing=True)) is None
+    assert sparing(pinned={"checkpointing": True}).lighter is None
+    assert space().spared(BASELINE) is None
+
+
+def test_a_forecast_is_a_lack_of_memory_too() -> None:
+    """Two batches tell what the third would take."""
+    trials = [trial(overhead.Overhead(scatter=0.0), 0, BASELINE, Phase.BASELINE)]
+    for number, size in enumerate((64, 128), 1):
+        config = sparing().with_larger(BASELINE, size)
+        trials.append(trial(overhead.Overhead(scatter=0.0), number, config))
+    peaks = {32: 2**30, 64: 2**31, 128: 2**32}
+    heavy = [
+        replace(t, outcome=replace(t.outcome, measurement=replace(t.outcome.measurement, peak_host_bytes=peak)))
+        for t, peak in zip(trials, peaks.values(), strict=True)
+        if t.outcome is not None and t.outcome.measurement is not None
+    ]
+    history = History(sparing(), worlds.OBJECTIVE, heavy, MemoryLimits(host_bytes=6 * 2**30))
+    proposal = LargerBatchSampler().propose(history)
+    assert proposal is not None
+    assert proposal.config == {"batch_size": 256, "lr_scale": 8.0, "checkpointing": True}
+    assert proposal.why == (
+        "a larger effective batch (tier 3), on top of the script as written, with checkpointing: there is no"
+        " memory for it without"
+    )

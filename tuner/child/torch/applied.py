@@ -150,6 +150,7 @@ class AppliedKnobs:
             "channels_last": self._channels_last,
             "optimizer": self._optimizer,
             "attention": self._attention,
+            "checkpointing": self._checkpointing,
             "grad_accumulation": self._accumulation,
             "lr_scale": self._rate,
             "threads": lambda: self._setting("threads", self.torch.get_num_threads()),
@@ -191,6 +192,11 @@ class AppliedKnobs:
         if not attention.seen:
             return Effect(0, COMPILED, is_unseen=True) if modules.script_compiled else Effect(0, NOT_CALLED)
         return Effect(int(attention.observed == self.knobs.wanted("attention")), attention.why_another)
+
+    def _checkpointing(self) -> Effect:
+        checkpointing = self.watches.modules.checkpointing
+        otherwise = "no block of a model that is called in training was computed again"
+        return Effect(checkpointing.sites[1], checkpointing.obstacle or otherwise)
 
     def _roots(self, counts: Callable[[bool], bool], otherwise: str) -> Effect:
         roots = [root for root in self.watches.modules.roots.values() if root.trains and root.calls]

@@ -168,6 +168,7 @@ class Observation:
             if not modules.has_conv2d:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
         modules.attention.written(compiled=modules.script_compiled)
+        modules.checkpointing.written(compiled=modules.script_compiled)
         written.update(threads=torch.get_num_threads(), allocator=allocator.in_use() or None)
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
@@ -257,6 +258,7 @@ class Observation:
             else:
                 knobs.compare("channels_last", modules.observed_layout)
         modules.attention.report()
+        modules.checkpointing.report()
         if knobs.requested.get("compile") in NOT_COMPILED:
             knobs.compare("compile", knobs.requested["compile"] if not compiler.counts().graphs else "on")
         elif "compile" in knobs.requested:

@@ -16,6 +16,7 @@ from ..session import Session
 from .attention import KNOB as ATTENTION
 from .attention import AttentionWatch
 from .calls import OutermostCalls
+from .checkpointing import CheckpointWatch
 from .compiling import (
     CUDA_GRAPHS,
     DYNAMIC,
@@ -76,6 +77,7 @@ class ModuleWatch:
         self.device_type = session.device.torch_type
         self.parts = PartsWatch(session, torch, self._rounds)
         self.attention = AttentionWatch(session, torch)
+        self.checkpointing = CheckpointWatch(session, torch)
         self.roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
@@ -104,6 +106,7 @@ class ModuleWatch:
         """Patches what the mode needs."""
         self.session.knobs.on_delegation(self._delegated)
         acts = self.precision in DTYPES or bool(self.channels_last or self.compile_mode) or self.parts.parts > 1
+        acts |= self.checkpointing.wanted
         if self.session.measuring or acts or self._shows_attention:
             patch(self.torch.nn.Module, "__call__", self._call)
         if self.session.measuring or self._shows_attention:
@@ -173,6 +176,7 @@ class ModuleWatch:
         The checkpoint brings back the autocast that it was called in. Where that is ours, or where the module was never
         called to train by itself, the module was within another that we had prepared: nothing is done to it here.
         """
+        self.checkpointing.recomputes()
         root = self.roots.get(module)
         if root is None or not root.trains or self._is_in_precision():
             return original(module, *args, **kwargs)
@@ -194,7 +198,8 @@ class ModuleWatch:
             self._look_at_compiled(root)
         if self.session.measuring:
             root.shapes.given(self.torch, (*args, *kwargs.values()), compiled=root.compiled is not None)
-        with self._observing(module) if self._is_worth_a_look(root) else nullcontext():
+        looking = self._observing(module) if self._is_worth_a_look(root) else nullcontext()
+        with looking, self.checkpointing.around(module, root.calls):
             result = self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
         root.calls += 1
         if root.compiled is not None:
