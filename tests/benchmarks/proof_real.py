@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import json
 import math
 import os
 import statistics
@@ -36,6 +35,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from json_lines import append, finished
 from shares import share_text
 from support import worlds
 
@@ -186,15 +186,6 @@ def described(result: StudyResult, truth: float) -> dict[str, Any]:
     return line
 
 
-def finished(path: Path) -> list[dict[str, Any]]:
-    """The lines written so far; one that a kill tore is cut off, so that it is studied again."""
-    content = path.read_bytes() if path.exists() else b""
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
-    return [json.loads(line) for line in whole.splitlines()]
-
-
 def summary(lines: list[dict[str, Any]]) -> str:
     """Shares of "improved", of all studies and of those whose finals could have said so."""
     text = []
@@ -241,8 +232,7 @@ def main() -> None:
         number = len(lines)
         load = number % 2 == 1 and not options.calm
         lines.append(study(number, gain=options.gain, load=load, spell_s=options.spell, wait_s=options.wait))
-        with options.out.open("a") as out:
-            out.write(json.dumps(lines[-1]) + "\n")
+        append(options.out, lines[-1])
         print(lines[-1], flush=True)
     print(summary(lines))
 
