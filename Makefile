@@ -33,7 +33,7 @@ TORCH_XLA ?= torch==2.9.* torch_xla==2.9.*
 # Hundreds of processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env env-xla study test test-all test-keras test-xla check-cuda benchmark-proof grids benchmark golden lint types clean
+.PHONY: env env-xla study test test-all test-keras test-xla check-cuda benchmark-proof grids benchmark side-by-side golden lint types clean
 
 env: $(VENV)/.installed
 
@@ -148,6 +148,14 @@ SEEDS ?= 30
 benchmark: $(VENV)/.tests
 	$(INSTALL) $(TORCH) -e '.[benchmark]'
 	$(BIN)/python tests/benchmarks/samplers_on_grids.py --seeds $(SEEDS) --out $(GRID_FOLDER)
+
+# autotune and what a user would do instead, on the same scripts in the same minutes, with nothing else at work: each script
+# takes three times the minutes and that of the pairs. Ended at any moment, the same command goes on.
+SIDE_BY_SIDE ?= studies/digits studies/photos studies/keras_digits studies/keras_photos studies/waterfall
+SIDE_BY_SIDE_ARGS ?=
+side-by-side: $(VENV)/.tests
+	$(INSTALL) $(TORCH) -e '.[side-by-side]'
+	$(BIN)/python tests/benchmarks/side_by_side.py $(SIDE_BY_SIDE) $(SIDE_BY_SIDE_ARGS)
 
 # AUTOTUNE_GOLDEN=write make golden  writes the golden files anew
 golden: $(VENV)/.tests
