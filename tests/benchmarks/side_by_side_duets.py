@@ -38,6 +38,8 @@ from tuner.study.run import opened
 from tuner.study.search_space import resolve_space
 
 LR_SCALE, THROUGHPUT = "lr_scale", "throughput"
+LONGEST = "10m"
+"""A run that is measured again may take so long: whoever compiles by hand waits for it, and no search is kept up."""
 _OPTIMISATION = 3
 
 
@@ -46,7 +48,7 @@ def plan_of(given: str, folder: Path, device: str) -> StudyPlan:
 
     Raises as ``autotune study``.
     """
-    options = ["--study", str(folder), "--device", device, "--no-probe"]
+    options = ["--study", str(folder), "--device", device, "--no-probe", "--trial-timeout", LONGEST]
     arguments = build_parser(["study"]).parse_args(["study", given, *options])
     arguments.script_args = None
     settings = gather(arguments)

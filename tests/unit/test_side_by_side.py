@@ -234,6 +234,7 @@ def test_tables_are_written_anew_without_running_anything(
     assert side_by_side.main([*given, "--minutes", "3"]) == ExitCode.STORAGE
     assert "there are no results" in capsys.readouterr().err
     plan, config = plan_of(script, tmp_path / "new", "cpu"), {"num_workers": 2}
+    assert plan.limits.trial_timeout_s == 600 and plan.budget_s is None and plan.trials is None
     folder = out / plan.name
     folder.mkdir(parents=True)
     lines = [side_by_side.header_of(plan, 3.0, 4), answer("autotune", config), *pairs(config, 2.0, 2.0, 2.0, 2.1)]
