@@ -129,8 +129,8 @@ def changes_of(config: Mapping[str, Value], tiers: Tiers, knowledge: Knowledge) 
     parts = []
     factor = batch_factor(own, knowledge)
     if factor != 1:
-        parts.append(f"effective batch x{factor:g}")
-        parts.append(f"learning rate x{own[LR_SCALE]:g}" if LR_SCALE in own else "learning rate as written")
+        parts.append(f"effective batch x{factor:.3g}")
+        parts.append(f"learning rate x{own[LR_SCALE]:.3g}" if LR_SCALE in own else "learning rate as written")
     others = [knob for knob, tier in of.items() if tier == _OPTIMISATION and knob not in (*BATCH_KNOBS, LR_SCALE)]
     if LR_SCALE in own and factor == 1:
         others.append(LR_SCALE)
