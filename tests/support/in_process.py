@@ -11,7 +11,7 @@ from tuner.child.recorder import Recorder
 from tuner.child.records import Record
 from tuner.child.session import Session
 
-ENDLESS = {
+ENDLESS: dict[str, float] = {
     "warmup_steps": 1, "warmup_s": 0.0, "block_s": 0.001, "min_blocks": 10**9, "min_s": 1e9, "max_s": 1e9,
     "target_half_width": 0.0,
 }  # fmt: skip

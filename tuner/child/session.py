@@ -291,9 +291,15 @@ class Session:
         if self._is_late():
             self.stop("its time was up before its window was complete", complete=False)
 
+    @property
+    def left_s(self) -> float:
+        """Until the trial has to leave; infinite without a deadline."""
+        return self._ends_by - time.monotonic()
+
     def _was_held(self, seconds: float) -> None:
-        """Others had their turns: that is no time of this trial's."""
-        self._ends_by += seconds
+        """Others had their turns: that is no time of this trial's, unless they had them in its own process."""
+        if self.rotation is None:
+            self._ends_by += seconds
         self._last_step += seconds
 
     def _is_late(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.in_process import Log
+from support.in_process import ENDLESS, Log, session_of
 
 from tuner.child.clock import StepClock
 from tuner.child.participants import Switcher
@@ -277,3 +277,15 @@ def test_what_settles_after_a_switch_is_not_measured() -> None:
     assert all(block["seconds"] == pytest.approx(0.02 * block["steps"]) for block in blocks)
     assert all(block["samples"] == 8 * block["steps"] for block in blocks)
     assert sum(block["seconds"] for block in blocks) == pytest.approx(4.0, abs=1.5)
+
+
+@pytest.mark.parametrize(("rotation", "spared"), [([], 50.0), ([A], 0.0)])
+def test_what_switching_takes_is_time_of_the_trial_s_own(rotation: list[Mapping[str, Value]], spared: float) -> None:
+    """Others have theirs in other processes; a loader that is made and what is compiled count here."""
+    request = {"config": {}, "knowledge": {}, "window": ENDLESS, "device": "cpu", "folder": "", "rotation": rotation}
+    session = session_of({**request, "deadline_s": 100.0}, Log())
+    session.claim("none")
+    session.rotation = Rotation(Log(), rotation, MadeUp(), lambda why: None) if rotation else None
+    before = session.left_s
+    session.clock.on_held(50.0)
+    assert session.left_s - before == pytest.approx(spared, abs=1.0)
