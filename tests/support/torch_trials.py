@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from support.in_process import InProcess
+from support.in_process import ENDLESS, InProcess
 from tuner.child.patches import unpatch_all
 
 
@@ -45,10 +45,12 @@ def begin() -> Iterator[Callable[..., Trial]]:
             sys.modules["torch._dynamo.utils"].counters.clear()  # of all that this process compiled
 
     def start(
-        config: dict[str, Any] | None = None, mode: str = "trial", seed: int | None = None, **knowledge: Any
-    ) -> Trial:
+        config: dict[str, Any] | None = None, mode: str = "trial", seed: int | None = None,
+        rotation: Sequence[dict[str, Any]] = (), **knowledge: Any,
+    ) -> Trial:  # fmt: skip
         clean()
-        return Trial(config or {}, knowledge, mode=mode, seed=seed)
+        request: dict[str, Any] = {"rotation": list(rotation), "window": {**ENDLESS, "warmup_s": 1e9}}
+        return Trial(config or {}, knowledge, mode=mode, seed=seed, **(request if rotation else {}))
 
     yield start
     clean()

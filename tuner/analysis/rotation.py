@@ -17,6 +17,7 @@ from tuner.analysis.turns import DISTURBED, Turn, calm_pairs, gain_interval, log
 from tuner.child.counts import EpochUse
 from tuner.child.records import (
     Block,
+    DisturbedTurn,
     Facts,
     LeftRotation,
     LoaderStarted,
@@ -206,10 +207,14 @@ def _weighted(turn: Turn, weight: float) -> Turn:
 
 
 def _turns(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Iterator[Turn]:
-    """The turns of the last window, of all configs, with what was counted in each."""
+    """The turns of the last window, of all configs, with what was counted in each; none that held something else."""
     timed = [(entry.t, entry.record) for entry in entries if isinstance(entry.record, Block)]
     begins = max((at for at, (_, block) in enumerate(timed) if block.phase is Phase.WARMUP), default=-1) + 1
-    window = [(t, block) for t, block in timed[begins:] if block.turn and not block.flagged and block.seconds > 0]
+    disturbed = {entry.record.turn for entry in entries if isinstance(entry.record, DisturbedTurn)}
+    window = [
+        (t, block) for t, block in timed[begins:]
+        if block.turn and block.turn not in disturbed and not block.flagged and block.seconds > 0
+    ]  # fmt: skip
     loads = any(isinstance(entry.record, SwitchedTo) and entry.record.loads for entry in entries)
     for number, (amount, seconds) in counts_of((block for _, block in window), loads=loads).items():
         of = [(t, block) for t, block in window if block.turn == number]

@@ -29,6 +29,10 @@ class Switcher(Protocol):
         """What of the config didn't take effect in the steps since the first switch to it, or ""."""
         ...
 
+    def disturbed(self, config: Mapping[str, Value]) -> str:
+        """What the config's turn held besides training, so that it doesn't count, or ""."""
+        return ""
+
     def put_back_weights(self) -> None:
         """The weights, and what the optimizers remember, are what they were at the beginning."""
 

@@ -18,6 +18,8 @@ from .learned import FirstGradient as FirstGradient
 from .learned import Loss as Loss
 from .learned import Metric as Metric
 from .learned import WeightChange as WeightChange
+from .turn_records import ConfigCompiled as ConfigCompiled
+from .turn_records import DisturbedTurn as DisturbedTurn
 from .turn_records import LeftRotation as LeftRotation
 from .turn_records import LoaderStarted as LoaderStarted
 from .turn_records import SwitchedTo as SwitchedTo
@@ -391,7 +393,7 @@ class Exit:
 Record = (
     Hello | FrameworkSeen | FirstStep | Block | TurnEnd | TrainingPause | Loss | Metric | FirstGradient | WeightChange
     | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit | SwitchedTo
-    | LeftRotation | LoaderStarted
+    | LeftRotation | LoaderStarted | ConfigCompiled | DisturbedTurn
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {record.kind: record for record in get_args(Record)}
 """By their names on the wire."""

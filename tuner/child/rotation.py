@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .participants import Switcher
 from .recorder import Recorder
-from .records import Block, LeftRotation, Phase, SwitchedTo, Value
+from .records import Block, DisturbedTurn, LeftRotation, Phase, SwitchedTo, Value
 from .rounds import ROUNDS, Noise, behind, counts_of, groups, weights_around
 from .turns import LEAD_IN_S, TurnGiver
 
 AS_WRITTEN: Mapping[str, Value] = {}
 NO_SWITCH = "nothing can switch its config while it trains"
+MOST_DISTURBED = 2
+"""A config leaves of whose measured turns so many held something else."""
 Member = tuple[int, Mapping[str, Value]]
 """A config, and its place among those of the rotation; the script as written has 0."""
 WRITTEN: Member = (0, AS_WRITTEN)
@@ -49,6 +51,8 @@ class Rotation(TurnGiver):
         """A measured turn's number → the place of the one whose turn it is."""
         self._firsts: dict[int, int] = {}
         """So of first turns."""
+        self._disturbed: dict[int, int] = {}
+        """A config's place → how many of its measured turns held something besides training."""
         self._gone: set[int] = set()
         self._now: Member = WRITTEN
         self._before: Member = WRITTEN
@@ -80,6 +84,8 @@ class Rotation(TurnGiver):
             doubt = self._switcher.doubt(self._now[1])
             if doubt:
                 self._leave(self._now, f"did not take effect: {doubt}")
+            elif not self._warms_up:
+                self._look_for_disturbance()
         if not self.ended:
             self._next()
         return time.perf_counter() - began
@@ -163,6 +169,18 @@ class Rotation(TurnGiver):
         for place in behind(gains, firsts, noise):
             self._leave((place, staying[place]), f"is far behind after {self._rounds} of {ROUNDS} rounds", slow=True)
 
+    def _look_for_disturbance(self) -> None:
+        """The turn of a config that has ended doesn't count where it held something else; with too many it leaves."""
+        assert self._switcher is not None
+        place, reason = self._now[0], self._switcher.disturbed(self._now[1])
+        if not reason or place in self._gone:
+            return
+        self._recorder.emit(DisturbedTurn(self.current, reason))
+        self._tally.leave_out(self.current)
+        self._disturbed[place] = self._disturbed.get(place, 0) + 1
+        if self._disturbed[place] >= MOST_DISTURBED:
+            self._leave(self._now, f"has too few turns that count: in {MOST_DISTURBED} of them {reason}")
+
     def _next(self) -> None:
         assert self._switcher is not None and self._turns is not None
         if self._is_spoilt:
@@ -207,6 +225,10 @@ class _Tally:
             self._blocks.clear()
         elif not block.flagged and block.turn:
             self._blocks.append(block)
+
+    def leave_out(self, turn: int) -> None:
+        """That turn doesn't count."""
+        self._blocks = [block for block in self._blocks if block.turn != turn]
 
     def rates(self, *, loads: bool) -> dict[int, float]:
         """The logarithm of each turn's rate by its number, in their order, by which a rotation is judged."""

@@ -50,6 +50,25 @@ class LoaderStarted:
 
 
 @dataclass(frozen=True)
+class ConfigCompiled:
+    """A config of a rotation was compiled before its first turn: ``graphs``, in ``seconds`` that no turn holds."""
+
+    kind: ClassVar[str] = "config-compiled"
+    config: Mapping[str, Value]
+    seconds: float
+    graphs: int
+
+
+@dataclass(frozen=True)
+class DisturbedTurn:
+    """A turn of a rotation doesn't count. ``reason``: what it held besides training; continues a sentence."""
+
+    kind: ClassVar[str] = "disturbed-turn"
+    turn: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class LeftRotation:
     """A config of a rotation has no more turns. ``reason`` continues a sentence of which the config is the subject.
 

@@ -16,6 +16,7 @@ from tuner.analysis.rotation import ENDED, TOO_FEW, rotation_of
 from tuner.child.counts import EpochUse
 from tuner.child.records import (
     Block,
+    DisturbedTurn,
     Facts,
     FirstStep,
     LeftRotation,
@@ -98,6 +99,20 @@ def test_each_config_is_held_against_the_turns_around_its_own() -> None:
         assert each.gain is not None and each.pairs == 4 and not each.fault
         assert each.gain.ratio == pytest.approx(RATES[config] / 100)
         assert each.gain.high - each.gain.low < 1e-6
+
+
+def test_a_turn_that_held_something_else_counts_for_nobody() -> None:
+    """Something was compiled anew in it, which took nine tenths of its time."""
+    recorded = Recorded()
+    for number in range(3):
+        recorded.turn({})
+        recorded.turn(BF16, factor=0.1 if number == 1 else 1.0)
+        if number == 1:
+            recorded.emit(DisturbedTurn(4, "1 graphs were compiled anew"))
+    recorded.turn({})
+    found = recorded.end().found()[Config(BF16)]
+    assert found.gain is not None and found.pairs == 2
+    assert found.gain.ratio == pytest.approx(1.7)
 
 
 def test_a_drift_of_the_machine_is_no_gain() -> None:

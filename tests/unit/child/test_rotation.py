@@ -38,6 +38,9 @@ class MadeUp(Switcher):
     def begin(self) -> None:
         self.switched.clear()
 
+    def disturbed(self, config: Mapping[str, Value]) -> str:
+        return self.told.get("disturbed", "") if config == B else ""
+
     def to(self, config: Mapping[str, Value]) -> None:
         self.switched.append(config)
         if "raises" in self.told and config == B:
@@ -153,6 +156,35 @@ def test_a_config_leaves_by_itself(told: dict[str, str], reason: str) -> None:
     assert [(record["config"], record["reason"]) for record in log.of("left")] == [(B, reason)]
     assert B not in measured(log) and measured(log).count(A) == measured(log).count(C) == ROUNDS
     assert rotation.ended and not refused
+
+
+def test_a_turn_that_held_something_else_does_not_count_and_two_are_too_many() -> None:
+    """A first turn may hold whatever it likes: it isn't measured."""
+    rotation, _, log, _ = rotated([A, B, C], {"disturbed": "1 graphs were compiled anew"})
+    turns = [record["turn"] for record in log.of("switch") if record["config"] == B and not record["warm_up"]]
+    assert [record["turn"] for record in log.of("disturbed-turn")] == turns and len(turns) == 2
+    assert [(record["config"], record["behind"]) for record in log.of("left")] == [(B, False)]
+    assert "in 2 of them 1 graphs were compiled anew" in log.of("left")[0]["reason"]
+    assert rotation.ended and measured(log).count(A) == measured(log).count(C) == ROUNDS
+
+
+def test_nobody_is_judged_by_a_turn_that_does_not_count() -> None:
+    """B was compiled anew in its first measured turn, which took ten times as long."""
+
+    class Once(MadeUp):
+        def disturbed(self, config: Mapping[str, Value]) -> str:
+            return self.told.pop("disturbed", "") if config == B else ""
+
+    log, turns = Log(), list[int]()
+    rotation = Rotation(log, [A, B], Once(disturbed="1 graphs were compiled anew"), lambda why: None)
+    for _ in range(100):
+        rotation.wait(enough=False, whole=True)
+        if not rotation.ended:
+            switch = log.of("switch")[-1]
+            turns += [rotation.current] if switch["config"] == B and not switch["warm_up"] else []
+            rate = 10.0 if turns == [rotation.current] else 100.0
+            rotation.measured(Block(Phase.WINDOW, 10, rate, 1.0, 0.0, turn=rotation.current))
+    assert not log.of("left") and len(turns) == ROUNDS
 
 
 def test_an_obstacle_is_told_and_nothing_switched() -> None:

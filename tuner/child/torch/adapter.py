@@ -99,10 +99,14 @@ class TorchAdapter(Adapter):
         return self.watches.xla_loaders.ready_samples()
 
     def activity(self) -> int:
-        """Changes with every graph that is compiled, every fp16 step that is skipped, every change of what counts."""
+        """Changes with every graph that is compiled, every fp16 step that is skipped, every change of what counts.
+
+        Not with what configs of a rotation compile for themselves.
+        """
         watches = self.watches
         changes = watches.loaders.sources.changes_of_primary + watches.own_batches.changes
-        return compiler.counts().graphs + watches.xla.compiled() + watches.steps.scalers.skipped + changes
+        graphs = compiler.counts().graphs - watches.compiled_turns.graphs
+        return graphs + watches.xla.compiled() + watches.steps.scalers.skipped + changes
 
     def on_block(self) -> None:
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""

@@ -6,6 +6,7 @@ second time for all the others once it has met them.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from . import compiler
 from .outputs import with_tensors
 from .types import Keywords, Module, Node
 
+KNOB = "compile"
 NOT_COMPILED = ("off", False)
 CUDA_GRAPHS = "reduce-overhead"
 """The mode of torch.compile that replays CUDA graphs."""
@@ -33,6 +35,7 @@ _OF_A_GRAPH = "CompiledFunction"
 """What the gradient of a compiled graph is called, which its outputs carry."""
 NO_GRADIENT = "what it gives shows no gradient, by which compiled code is told"
 _MOST_NODES = 20_000
+_numbers = itertools.count(1)
 Shape = tuple[tuple[int, ...], ...]
 """Of the tensors of one call."""
 
@@ -96,10 +99,9 @@ class CompiledCalls:
         """Calls what was compiled of that place."""
         if not self.looks:
             return run(*args, **kwargs)
-        given = _gradients_of(torch, (args, kwargs))
+        before = gradients_of(torch, (args, kwargs))
         result = run(*args, **kwargs)
-        nodes = _gradients_of(torch, result) - given
-        self.ran[place] = _is_any_compiled(nodes, given) if nodes else None
+        self.ran[place] = runs_compiled(torch, before, result)
         return result
 
     @property
@@ -119,7 +121,16 @@ def not_running(compiled: Sequence[CompiledCalls]) -> str:
     return f"none of {blocks} blocks runs compiled" if blocks > 1 else "the model runs without what was compiled"
 
 
-def _gradients_of(torch: ModuleType, value: object) -> set[Node]:
+def runs_compiled(torch: ModuleType, before: set[Node], result: object) -> bool | None:
+    """Whether compiled code lies between what a call was given and what it gave; None where no gradient tells.
+
+    ``before``: the gradients of what it was given.
+    """
+    nodes = gradients_of(torch, result) - before
+    return _is_any_compiled(nodes, before) if nodes else None
+
+
+def gradients_of(torch: ModuleType, value: object) -> set[Node]:
     """What the tensors in a value go back through in a backward."""
     nodes: set[Node] = set()
 
@@ -218,7 +229,10 @@ def _framed(torch: ModuleType, **how: object) -> Callable[..., Any]:
     """``module.compile()`` silently does nothing for classes of torch.nn itself; a frame of its own is compiled."""
     from torch._dynamo.external_utils import wrap_inline
 
-    run: Callable[..., Any] = torch.compile(wrap_inline(_call_of), **how)
+    # What is compiled is kept with the code that it was compiled of, and few versions of it: this has code of its own.
+    frame: Any = wrap_inline(_call_of)
+    frame.__code__ = frame.__code__.replace(co_name=f"{frame.__code__.co_name}_{next(_numbers)}")
+    run: Callable[..., Any] = torch.compile(frame, **how)
     return run
 
 

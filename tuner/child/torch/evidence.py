@@ -62,7 +62,7 @@ class Observation:
 
     def _device(self) -> None:
         session, counts = self.session, compiler.counts()
-        if counts.graphs:
+        if counts.graphs > self.watches.compiled_turns.graphs:
             hits, misses = compiler.cache_counts()
             session.recorder.emit(Compile(counts.graphs, counts.seconds, counts.breaks, hits, misses))
         memory = session.device.torch_memory(self.torch, session.request.used_device_bytes)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
@@ -20,17 +20,22 @@ from .checkpointing import CheckpointWatch
 from .compiling import (
     CUDA_GRAPHS,
     DYNAMIC,
+    KNOB,
     NOT_COMPILED,
     REGIONAL,
     CompiledCalls,
     Shapes,
     compiled_model,
+    gradients_of,
     repeated_blocks,
+    runs_compiled,
     with_compiled_blocks,
 )
+from .kept_calls import KeptCalls
+from .layer_looks import LayerLook, is_channels_last
 from .outputs import with_tensors
 from .parts import PartsWatch, in_backward
-from .types import Handle, Layer, Module, Result, Tensor
+from .types import Module, Result
 
 EXACT = "fp32"
 NOT_ROUNDED = "the processor takes products of float32 in full, although PyTorch lets it round them"
@@ -45,7 +50,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass
-class _Root:
+class Root:
     """An outermost module: whether it has parameters to train, how often it was called, what it was compiled to."""
 
     trains: bool
@@ -72,13 +77,13 @@ class ModuleWatch:
         self.calls = OutermostCalls()
         self.precision = session.knobs.wanted("precision")
         self.channels_last = session.knobs.wanted("channels_last")
-        mode = session.knobs.wanted("compile")
+        mode = session.knobs.wanted(KNOB)
         self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.torch_type
         self.parts = PartsWatch(session, torch, self._rounds)
         self.attention = AttentionWatch(session, torch)
         self.checkpointing = CheckpointWatch(session, torch)
-        self.roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
+        self.roots: weakref.WeakKeyDictionary[Module, Root] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
         self.script_autocast = False
@@ -92,6 +97,11 @@ class ModuleWatch:
         self.has_batch_norm = False
         self.compiled: list[CompiledCalls] = []
         """Of each model that was compiled."""
+        of_a_rotation = [config for config in session.request.rotation if session.measuring and KNOB in config]
+        self.kept_calls = KeptCalls(session, torch) if of_a_rotation else None
+        """What configs of a rotation are compiled on; None where none of them is."""
+        self.ran_compiled: bool | None = None
+        """Of the newest look at a call of what is not compiled: whether compiled code ran all the same."""
         self.repeats_blocks = False
         self.shapes: list[Shapes] = []
         """Of each model that trains; they outlive it."""
@@ -99,7 +109,7 @@ class ModuleWatch:
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
             self.precision = None
-        elif knob == "compile":
+        elif knob == KNOB:
             self.compile_mode = None
 
     def install(self) -> None:
@@ -189,30 +199,36 @@ class ModuleWatch:
         return bool(self.torch.get_autocast_dtype(self.device_type) == getattr(self.torch, DTYPES[str(self.precision)]))
 
     def _forward(
-        self, original: Callable[..., Result], module: Module, root: _Root, args: tuple[object, ...],
+        self, original: Callable[..., Result], module: Module, root: Root, args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> Result:  # fmt: skip
         # The first call is eager, so that hooks on single layers can see what really happens in them.
         if self.compile_mode and root.calls >= 1 and self.parts.decided(module):
-            root.compiled = root.compiled or self._compiled(module, root)
+            root.compiled = root.compiled or self.compile(module, root)
             self._look_at_compiled(root)
         if self.session.measuring:
             root.shapes.given(self.torch, (*args, *kwargs.values()), compiled=root.compiled is not None)
-        looking = self._observing(module) if self._is_worth_a_look(root) else nullcontext()
-        with looking, self.checkpointing.around(module, root.calls):
+        looks = self._is_worth_a_look(root)
+        keeping = self.kept_calls.of(module, root.calls, args, kwargs) if self.kept_calls is not None else nullcontext()
+        shown = looks and self.kept_calls is not None
+        before = gradients_of(self.torch, (args, kwargs)) if shown else set()
+        looking = self._observing(module) if looks else nullcontext()
+        with keeping, looking, self.checkpointing.around(module, root.calls):
             result = self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
+        if shown:
+            self.ran_compiled = runs_compiled(self.torch, before, result)
         root.calls += 1
         if root.compiled is not None:
             root.shapes.compiled_call_ended()
         return result
 
-    def _look_at_compiled(self, root: _Root) -> None:
+    def _look_at_compiled(self, root: Root) -> None:
         """Looked at are some calls after that for which it is compiled, and the first one in the window."""
         in_window = self.session.measuring and self.session.clock.phase is Phase.WINDOW
         root.compiled_calls.look(now=root.calls in COMPILED_LOOKED_AT or (in_window and not root.seen_in_window))
         root.seen_in_window |= in_window
 
-    def _is_worth_a_look(self, root: _Root) -> bool:
+    def _is_worth_a_look(self, root: Root) -> bool:
         """The first call, and one in the window: what is seen there is what was measured. Of a run some of the first.
 
         Not where anything is compiled: hooks would compile it anew.
@@ -227,19 +243,34 @@ class ModuleWatch:
         return True
 
     def _prepared(
-        self, original: Callable[..., Result], module: Module, root: _Root, args: tuple[object, ...],
+        self, original: Callable[..., Result], module: Module, root: Root, args: tuple[object, ...],
         kwargs: dict[str, object], *, compiled: Callable[..., Any] | None,
     ) -> Result:  # fmt: skip
         """The module's own call, or what it was compiled to, in the layout and the precision of the config."""
-        if self.channels_last and root.has_conv2d:
-            args = tuple(self._to_channels_last(a) for a in args)
-            kwargs = {k: self._to_channels_last(v) for k, v in kwargs.items()}
+        args, kwargs = self._laid(root, args, kwargs)
         forward: Callable[..., Any] = compiled or partial(original, module)
         if compiled is not None and self.compile_mode == CUDA_GRAPHS:
             # A CUDA graph writes its next outputs over these, which the script may still hold.
             forward = self._cloning(compiled)
         result: Result = self._in_precision(lambda: self.parts.run(module, forward, args, kwargs))
         return result
+
+    def rehearse(self, module: Module, root: Root, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Calls what the module was compiled to as a step does, and has that looked at; it counts as no step's call."""
+        compiled = root.compiled
+        assert compiled is not None
+        args, kwargs = self._laid(root, args, kwargs)
+        root.compiled_calls.look(now=True)
+        with self.calls.entered(module):
+            return self._in_precision(lambda: compiled(*args, **kwargs))
+
+    def _laid(
+        self, root: Root, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        if not (self.channels_last and root.has_conv2d):
+            return args, kwargs
+        laid = {name: self._to_channels_last(value) for name, value in kwargs.items()}
+        return tuple(map(self._to_channels_last, args)), laid
 
     def _in_precision(self, run: Callable[[], Result]) -> Result:
         if self.precision not in DTYPES:
@@ -270,7 +301,8 @@ class ModuleWatch:
             return value.contiguous(memory_format=self.torch.channels_last)
         return value
 
-    def _compiled(self, module: Module, root: _Root) -> Callable[..., Any]:
+    def compile(self, module: Module, root: Root) -> Callable[..., Any]:
+        """What to call in the place of the module, in the mode of the config."""
         if self.compile_mode == REGIONAL:
             compiled, calls = with_compiled_blocks(self.torch, module)
         else:
@@ -279,12 +311,12 @@ class ModuleWatch:
         root.compiled_calls = calls
         return compiled
 
-    def _meet(self, module: Module) -> _Root:
+    def _meet(self, module: Module) -> Root:
         torch = self.torch
         parameters = list(module.parameters())
         convolutions = [m for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
         trains = any(p.requires_grad for p in parameters)
-        root = _Root(trains, bool(convolutions))
+        root = Root(trains, bool(convolutions))
         self.roots[module] = root
         if trains:
             self.parameter_dtypes |= {str(p.dtype).removeprefix("torch.") for p in parameters}
@@ -294,14 +326,27 @@ class ModuleWatch:
             self.shapes.append(root.shapes)
             self.repeats_blocks |= bool(repeated_blocks(torch, module))
             self.script_autocast |= torch.is_autocast_enabled(self.device_type)
-            self.weights_channels_last |= any(_layout(torch, c.weight) for c in convolutions)
+            self.weights_channels_last |= any(is_channels_last(torch, c.weight) for c in convolutions)
             if self.channels_last and convolutions:
                 module.to(memory_format=torch.channels_last)
         return root
 
     @contextmanager
     def _observing(self, module: Module) -> Iterator[None]:
-        of_layers = _Observation(self, module) if self.session.measuring else nullcontext()
+        shown: list[str] = []
+
+        def computed_in(dtype: str) -> None:
+            if dtype and not shown:
+                shown.append(dtype)
+                self.observed_dtype = dtype
+            if self.precision not in DTYPES:
+                self.script_autocast |= self.torch.is_autocast_enabled(self.device_type)
+
+        def given_in(channels_last: bool) -> None:
+            self.layouts[channels_last] += 1
+
+        looks = self.session.measuring
+        of_layers = LayerLook(self.torch, module, computed_in, given_in) if looks else nullcontext()
         with of_layers, self.attention.looking(compiled=self.script_compiled):
             yield
 
@@ -321,7 +366,7 @@ class ModuleWatch:
 
     def look_again(self) -> None:
         """Has each model's next call in the window looked at, as if none had been."""
-        self.observed_dtype, self.layouts = "", {True: 0, False: 0}
+        self.observed_dtype, self.layouts, self.ran_compiled = "", {True: 0, False: 0}, None
         self.attention.look_again()
         for root in self.roots.values():
             root.seen_in_window = False
@@ -331,48 +376,3 @@ class ModuleWatch:
         self.parts.backward_ran()
         self.covered_backwards += self.calls_since_backward > 0
         self.calls_since_backward = 0
-
-
-class _Observation(AbstractContextManager[None]):
-    """Hooks on the first matrix product and the first convolution for one call, removed right after it."""
-
-    def __init__(self, watch: ModuleWatch, module: Module) -> None:
-        self.watch = watch
-        self.module = module
-        self.handles: list[Handle] = []
-        self.dtype_seen = False
-
-    def __enter__(self) -> None:
-        nn = self.watch.torch.nn
-        products = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.RNNBase, nn.MultiheadAttention)
-        for layer in self.module.modules():
-            if isinstance(layer, products):
-                self.handles.append(layer.register_forward_hook(self._saw_output))
-            if isinstance(layer, nn.Conv2d) and layer.in_channels > 1:
-                self.handles.append(layer.register_forward_pre_hook(self._saw_input))
-
-    def _saw_output(self, layer: Layer, args: object, output: object) -> None:
-        tensor = output[0] if isinstance(output, tuple) else output
-        if not self.dtype_seen and hasattr(tensor, "dtype"):
-            self.dtype_seen = True
-            self.watch.observed_dtype = str(tensor.dtype).removeprefix("torch.")
-        device_type = self.watch.device_type
-        if self.watch.precision not in DTYPES:
-            self.watch.script_autocast |= self.watch.torch.is_autocast_enabled(device_type)
-
-    def _saw_input(self, layer: Layer, args: Sequence[Tensor]) -> None:
-        layout = _layout(self.watch.torch, args[0]) if args else None
-        if layout is not None:
-            self.watch.layouts[layout] += 1
-
-    def __exit__(self, *exc: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-
-def _layout(torch: ModuleType, tensor: Tensor) -> bool | None:
-    """Whether the channels of a batch of images lie last; None where its sizes leave both layouts the same."""
-    if tensor.dim() != 4:
-        return None
-    last, first = tensor.is_contiguous(memory_format=torch.channels_last), tensor.is_contiguous()
-    return None if last == first else bool(last)

@@ -15,6 +15,7 @@ Where a mode, an attribute or an argument changes later it is watched and asked 
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -66,14 +67,14 @@ number, and in a part of them; each with full float32, and with fewer digits.
 class _Root:
     """An outermost module. ``refused``: why it isn't called in parts; ``left_whole``: why its newest call wasn't.
 
-    ``trust``: in which cases it was asked. ``split``: outlines of arguments whose newest call was made in parts.
-    ``untold``: whether nothing was said yet of that it isn't called in parts any more.
+    ``trusts``: into how many parts → in which cases it was asked. ``split``: outlines of arguments whose newest call
+    was made in parts. ``untold``: whether nothing was said yet of that it isn't called in parts any more.
     """
 
     calls: int = 0
     refused: str = ""
     left_whole: str = ""
-    trust: Trust = field(default_factory=Trust)
+    trusts: dict[int, Trust] = field(default_factory=lambda: defaultdict(Trust))
     conditions: ConditionsReader = field(default_factory=ConditionsReader)
     split: set[str] = field(default_factory=set)
     in_parts: bool = False
@@ -123,7 +124,11 @@ class PartsWatch:
         """What a wrapper for several ranks calls in turn: that is called in parts, and the wrapper once."""
         self._measuring = session.measuring
         self._rounds = rounds
-        self._config, self._written = session.request.config, session.request.knowledge.as_written
+        known = session.request.knowledge.as_written.get("batch_size")
+        self._written = known if type(known) is int else 0
+        given = session.request.config.get("batch_size", self._written)
+        self._size = given if type(given) is int else 0
+        """The rows of a part, as far as they are said; else 0."""
         # In a screen the first step's gradient is compared. Its config has run as a trial: the model was watched there.
         self._watched_calls = WATCHED_CALLS if session.request.seed is None else 0
         self._roots: weakref.WeakKeyDictionary[Module, _Root] = weakref.WeakKeyDictionary()
@@ -138,12 +143,18 @@ class PartsWatch:
         if knob == KNOB:
             self.parts = 1
 
+    def choose(self, parts: int, size: int | None = None) -> None:
+        """Has batches computed in so many parts of ``size`` rows from here on; 1: whole. Between two steps."""
+        self.parts, self._size = parts, self._written if size is None else size
+        self._due = self._done = False
+        self._due_backwards = self._done_backwards = 0
+
     # the calls
 
     def decided(self, module: Module) -> bool:
         """Whether it is known how the module is called: a compiler should see no other shapes before."""
         root = self._roots.get(module)
-        return self.parts == 1 or (root is not None and bool(root.refused or root.trust or root.wraps))
+        return self.parts == 1 or (root is not None and bool(root.refused or root.trusts[self.parts] or root.wraps))
 
     def run(self, module: Module, forward: Forward, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """What ``forward(*args, **kwargs)`` gives, computed in parts where that is the same."""
@@ -213,12 +224,12 @@ class PartsWatch:
             if call.rows > call.size:
                 case = self._case(root, module, call)
                 root.split.discard(case.outline)
-                todo = Todo.PARTS if root.refused else root.trust.todo(case)
+                todo = Todo.PARTS if root.refused else root.trusts[self.parts].todo(case)
                 self._due |= todo is not Todo.WATCH
                 if todo is Todo.ASK:
                     root.refused = self._doubt(module, call)
                     if not root.refused:
-                        root.trust.add(case)
+                        root.trusts[self.parts].add(case)
                 if todo is not Todo.WATCH and not root.refused:
                     result = call.in_parts()
                     root.split.add(case.outline)
@@ -258,12 +269,6 @@ class PartsWatch:
     def _call_of(self, forward: Forward, given: Given) -> _Call:
         rows = count(self.torch, given, self._size * self.parts)
         return _Call(self.torch, forward, given, rows, self._size_of_part(rows))
-
-    @property
-    def _size(self) -> int:
-        """The rows of a part, as far as they are said; else 0."""
-        size = self._config.get("batch_size", self._written.get("batch_size"))
-        return size if type(size) is int else 0
 
     def _size_of_part(self, rows: int) -> int:
         """A smaller last batch has fewer parts of the same size; several rows a sample make larger parts."""

@@ -24,9 +24,12 @@ State = list[tuple[object, object, object]]
 """Each entry, what would show that it was changed in place, and what is kept alive so that nothing takes its place."""
 
 
-def state_of(module: Module) -> State:
-    """Every buffer and attribute of the module and of those in it, what lies in them, and what their code names."""
-    reader = _Reader()
+def state_of(module: Module, *, buffers: bool = True) -> State:
+    """Every buffer and attribute of the module and of those in it, what lies in them, and what their code names.
+
+    Without ``buffers`` what lies in its attributes counts, and its buffers don't.
+    """
+    reader = _Reader(buffers=buffers)
     reader.add_modules(module)
     return reader.state
 
@@ -48,15 +51,16 @@ def hooked(module: Module) -> bool:
 class _Reader:
     """Reads each object once, however many modules hold it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, buffers: bool) -> None:
         self.state: State = []
+        self._with_buffers = buffers
         self._seen: set[int] = set()
 
     def add_modules(self, module: Any) -> None:
         modules = [each for each in module.modules() if id(each) not in self._seen]
         self._seen.update(map(id, modules))
         for each in modules:
-            for buffer in each._buffers.values():
+            for buffer in each._buffers.values() if self._with_buffers else ():
                 self._add(buffer, 0)
             for name, value in vars(each).items():
                 if name not in OWN:

@@ -8,12 +8,14 @@ from typing import Any
 
 from ..participants import Switcher
 from ..records import Value
-from . import compiler
+from . import compiler, compiling
 from .implementations import Implementations
 from .layouts import KeptWeights, Layouts
 from .modules import DTYPES
 from .optimizers import implementations
 from .own_loaders import KNOBS as OWN_LOADER_KNOBS
+from .parts_turns import KNOBS as PARTS_KNOBS
+from .parts_turns import PartsTurns
 from .watches import TorchWatches
 
 MOST_KEPT_BYTES = 2 << 30
@@ -32,6 +34,8 @@ class TorchSwitcher(Switcher):
         self._torch: Any = watches.torch
         self._modules = watches.modules
         self._own_loaders = watches.loaders.own
+        self._compiled = watches.compiled_turns
+        self._parts = PartsTurns(watches)
         self._on: dict[str, Value] = {}
         self._restore: dict[str, Callable[[], None]] = {}
         self._layouts = Layouts(self._torch, self._models, self._optimizers)
@@ -85,11 +89,13 @@ class TorchSwitcher(Switcher):
 
     def refusal(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.refusal``."""
-        own = self._own_loaders.refusal(config) if self._own_loaders is not None else ""
-        if own:
-            return f"can't be switched to: {own}"
-        others = [knob for knob in config if self._own_loaders is None or knob not in OWN_LOADER_KNOBS]
-        unknown = sorted(knob for knob in others if knob not in self._turn or not self._session.knobs.is_free(knob))
+        why = self._own_loaders.refusal(config) if self._own_loaders is not None else ""
+        why = why or self._parts.refusal(config) or self._compiled.refusal(config)
+        if why:
+            return f"can't be switched to: {why}"
+        elsewhere = {*PARTS_KNOBS, *(OWN_LOADER_KNOBS if self._own_loaders is not None else ())}
+        free, known = self._session.knobs.is_free, {*self._turn, compiling.KNOB}
+        unknown = sorted(knob for knob in config if knob not in elsewhere and (knob not in known or not free(knob)))
         if unknown:
             return f"can't be switched to: {', '.join(unknown)} can't be turned while it trains"
         if config.get("precision") == UNSWITCHED_PRECISION:
@@ -135,8 +141,9 @@ class TorchSwitcher(Switcher):
         """As ``Switcher.to``. The calls after it are looked at for what it changed."""
         if self._own_loaders is not None:
             self._own_loaders.hold()
-        if config != self._on:
-            self._modules.look_again()
+        self._modules.look_again()
+        self._compiled.off()
+        self._parts.to(config)
         self._implementations.reset_others()
         for knob in [knob for knob in self._on if config.get(knob) != self._on[knob]]:
             self._restore[knob]()
@@ -145,6 +152,7 @@ class TorchSwitcher(Switcher):
             if knob not in self._on and knob in self._turn:
                 self._on[knob] = value  # before it is done: a part of it may be, where it fails
                 self._turn[knob](value)
+        self._compiled.on(config)  # in its other settings
         if self._own_loaders is not None:
             self._own_loaders.to(config)
 
@@ -154,11 +162,13 @@ class TorchSwitcher(Switcher):
 
     def leave(self, config: Mapping[str, Value]) -> None:
         """As ``Switcher.leave``."""
+        self._compiled.leave(config)
         if self._own_loaders is not None:
             self._own_loaders.leave(config)
 
     def end(self) -> None:
         """As ``Switcher.end``."""
+        self._compiled.end()
         if self._own_loaders is not None:
             self._own_loaders.end()
 
@@ -170,9 +180,10 @@ class TorchSwitcher(Switcher):
     def doubt(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.doubt``."""
         modules, seen = self._modules, self._modules.observed_dtype
-        of_loader = self._own_loaders.doubt(config) if self._own_loaders is not None else ""
-        if of_loader:
-            return of_loader
+        elsewhere = self._own_loaders.doubt(config) if self._own_loaders is not None else ""
+        elsewhere = elsewhere or self._parts.doubt(config) or self._compiled.doubt(config)
+        if elsewhere:
+            return elsewhere
         wanted = DTYPES.get(str(config.get("precision")), "")
         if wanted and seen and seen != wanted:
             return f"the first layer gave {seen}"
@@ -186,6 +197,10 @@ class TorchSwitcher(Switcher):
         if "optimizer" in config and not self._implementations.are(str(config["optimizer"])):
             return "an optimizer, or a group of its weights, was made or loaded meanwhile"
         return ""
+
+    def disturbed(self, config: Mapping[str, Value]) -> str:
+        """As ``Switcher.disturbed``."""
+        return self._compiled.disturbed()
 
     def _set_precision(self, value: Value) -> None:
         self._modules.precision = value

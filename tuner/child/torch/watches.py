@@ -12,6 +12,7 @@ from ..session import Session
 from ..watch import Watch
 from .batches import sizes_of
 from .checkpoints import ResumeWatch
+from .compiled_turns import CompiledTurns
 from .gradients import GradientWatch
 from .loader import LoaderWatch
 from .modules import ModuleWatch
@@ -37,6 +38,7 @@ class TorchWatches:
         """Whether the script sets the number of threads itself."""
         self.benchmark_at_import = bool(torch.backends.cudnn.benchmark)
         self.modules = ModuleWatch(session, torch, self._called)
+        self.compiled_turns = CompiledTurns(session, torch, self.modules)
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
         self.steps = StepWatch(session, torch, self._backward_ran, self.own_batches.step_ends, self.gradients)

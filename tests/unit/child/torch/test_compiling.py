@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from support.compiling import backend
 from support.torch_trials import begin
 from torch import nn
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch.utils.checkpoint import checkpoint
 
 from tuner.child.torch.compiler import CompilerCounts
 from tuner.child.torch.compiling import Shapes, repeated_blocks, with_compiled_blocks
 
-__all__ = ["begin"]
+__all__ = ["backend", "begin"]
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 Begin = Callable[..., Any]
@@ -49,24 +48,6 @@ class Model(nn.Module):  # type: ignore[misc]  # likewise
         for block in self.blocks:
             x = block(x)
         return self.head(x)
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """``torch.compile`` with a backend that runs graphs as they are: the shapes that each was made for."""
-    shapes: list[Any] = []
-    whole = torch.compile
-
-    def as_it_is(graph: Any, inputs: Any) -> Any:
-        shapes.append([tuple(each.shape) for each in inputs if isinstance(each, torch.Tensor)])
-        return make_boxed_func(graph.forward)
-
-    def compile(function: Any, **how: Any) -> Any:
-        backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=lambda graph, _: make_boxed_func(graph.forward))
-        return whole(function, backend=backend, **{name: each for name, each in how.items() if name != "mode"})
-
-    monkeypatch.setattr(torch, "compile", compile)
-    return shapes
 
 
 def _train(model: nn.Module, sizes: list[int]) -> list[float]:

@@ -1,0 +1,107 @@
+"""Training calls of a script's models that are kept, so that a config of a rotation can be compiled on them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ..session import Session
+from .outputs import with_tensors
+from .parts import KEEPS
+from .state import hooked, same_state, state_of
+from .types import Keywords, Module
+
+MOST_SHAPES = 3
+"""Of one model: those of an epoch's batches, of its last one, and one more."""
+WATCHED_CALLS = (1, 2, 3)
+"""By their number: the first one may set something up."""
+CHANGES_WEIGHTS = "a call of the model changes its weights"
+Shape = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class KeptCall:
+    """What a model was called with: the very tensors, apart from what they came from. ``training``: its mode then.
+
+    ``autocast``: whether the script had that on, its format, and whether it keeps what it cast.
+    """
+
+    args: tuple[object, ...]
+    kwargs: Keywords
+    training: bool
+    autocast: tuple[bool, Any, bool]
+
+
+class KeptCalls:
+    """The first call of each shape, of the models that train; and whether calls leave anything behind in a model."""
+
+    def __init__(self, session: Session, torch: ModuleType) -> None:
+        self._torch: Any = torch
+        self._device_type = session.device.torch_type
+        self._calls: weakref.WeakKeyDictionary[Module, dict[Shape, KeptCall]] = weakref.WeakKeyDictionary()
+        self._leaves: weakref.WeakKeyDictionary[Module, str] = weakref.WeakKeyDictionary()
+
+    def of(
+        self, module: Module, number: int, args: tuple[object, ...], kwargs: Keywords
+    ) -> AbstractContextManager[None]:
+        """Around a call that trains: it is kept where its shape is new, and some of the first ones are watched."""
+        known = self._calls.setdefault(module, {})
+        if len(known) < MOST_SHAPES:
+            shape = self._shape_of(args, kwargs)
+            if shape not in known:
+                known[shape] = self._kept(module, args, kwargs)
+        return self._watched(module) if number in WATCHED_CALLS else nullcontext()
+
+    def calls_of(self, module: Module) -> list[KeptCall]:
+        """Those that were kept, in the order in which they were seen."""
+        return list(self._calls.get(module, {}).values())
+
+    def obstacle(self, module: Any) -> str:
+        """Why the model can't be called beside the training without leaving a trace in it, or ""."""
+        if hooked(module) or any(weight._backward_hooks for weight in module.parameters()):
+            return "the script has hooks on its model or its weights"
+        if not self._calls.get(module):
+            return "a model of it wasn't seen to be called"
+        return self._leaves.get(module, "it isn't known whether the model keeps anything from a call")
+
+    def _shape_of(self, args: tuple[object, ...], kwargs: Keywords) -> Shape:
+        values = (*args, *kwargs.values())
+        return tuple(tuple(value.shape) for value in values if isinstance(value, self._torch.Tensor))
+
+    def _kept(self, module: Any, args: tuple[object, ...], kwargs: Keywords) -> KeptCall:
+        def apart(tensor: Any) -> Any:
+            return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
+
+        given: Any = with_tensors(self._torch, (args, dict(kwargs)), apart)
+        torch, device = self._torch, self._device_type
+        autocast = (
+            bool(torch.is_autocast_enabled(device)), torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()
+        )  # fmt: skip
+        return KeptCall(given[0], given[1], module.training, autocast)
+
+    @contextmanager
+    def _watched(self, module: Any) -> Iterator[None]:
+        before, versions = _looked_at(module), _versions(module)
+        yield
+        after = _looked_at(module)
+        if before is None or after is None or not same_state(before, after):
+            self._leaves[module] = KEEPS
+        elif _versions(module) != versions:
+            self._leaves[module] = CHANGES_WEIGHTS
+        else:
+            self._leaves.setdefault(module, "")
+
+
+def _looked_at(module: Module) -> Any:
+    try:
+        return state_of(module, buffers=False)
+    except Exception:  # what the script's own objects may raise
+        return None
+
+
+def _versions(module: Any) -> list[int]:
+    return [weight._version for weight in module.parameters()]

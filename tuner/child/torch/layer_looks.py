@@ -1,0 +1,56 @@
+"""What single layers of a model show in one call: the format that they compute in, the layout that they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import ModuleType
+
+from .types import Handle, Layer, Module, Tensor
+
+
+class LayerLook(AbstractContextManager[None]):
+    """Hooks on matrix products and convolutions for one call, removed right after it.
+
+    ``computed_in`` is told the format of each product, as PyTorch names it ("" where it gives no tensor), and
+    ``given_in`` of each convolution with several input channels whether its batch lies channels-last.
+    """
+
+    def __init__(
+        self, torch: ModuleType, module: Module, computed_in: Callable[[str], None], given_in: Callable[[bool], None]
+    ) -> None:
+        self._torch = torch
+        self._module = module
+        self._computed_in = computed_in
+        self._given_in = given_in
+        self._handles: list[Handle] = []
+
+    def __enter__(self) -> None:
+        nn = self._torch.nn
+        products = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.RNNBase, nn.MultiheadAttention)
+        for layer in self._module.modules():
+            if isinstance(layer, products):
+                self._handles.append(layer.register_forward_hook(self._saw_output))
+            if isinstance(layer, nn.Conv2d) and layer.in_channels > 1:
+                self._handles.append(layer.register_forward_pre_hook(self._saw_input))
+
+    def _saw_output(self, layer: Layer, args: object, output: object) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        self._computed_in(str(getattr(tensor, "dtype", "")).removeprefix("torch."))
+
+    def _saw_input(self, layer: Layer, args: Sequence[Tensor]) -> None:
+        layout = is_channels_last(self._torch, args[0]) if args else None
+        if layout is not None:
+            self._given_in(layout)
+
+    def __exit__(self, *exc: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+def is_channels_last(torch: ModuleType, tensor: Tensor) -> bool | None:
+    """Whether the channels of a batch of images lie last; None where its sizes leave both layouts the same."""
+    if tensor.dim() != 4:
+        return None
+    last, first = tensor.is_contiguous(memory_format=torch.channels_last), tensor.is_contiguous()
+    return None if last == first else bool(last)
