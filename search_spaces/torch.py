@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from search_spaces import batches, memory, prefetch
 from tuner.knowledge import Knowledge
@@ -99,7 +100,7 @@ SPACE = SearchSpace(
             tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
             tier_reason="Its sums are rounded otherwise, and dropout draws other numbers, so it is screened.",
         ),
-        batches.BATCH_SIZE,
+        replace(batches.BATCH_SIZE, switchable=True),
         Knob(
             "prefetch_factor", prefetch.factors, "batches that each worker keeps ready",
             ordered=True, loader=True, heavier=True, switchable=True, needs=_has_workers, value_type=int, least=1,
@@ -130,7 +131,7 @@ SPACE = SearchSpace(
         batches.LR_SCALE,
         Knob(
             "compile", _compile_modes, "torch.compile and its mode",
-            tier=2, late=True, devices=CPU_AND_CUDA, value_type=str,
+            tier=2, late=True, devices=CPU_AND_CUDA, switchable=True, value_type=str,
             tier_reason="Fused kernels round otherwise, and what Python does in a step is frozen, so it is screened.",
         ),
     ),

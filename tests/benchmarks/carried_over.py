@@ -2,6 +2,9 @@
 
     python tests/benchmarks/carried_over.py studies/keras_digits/train.py --rounds 3 \\
         '{"precision": "bf16"}' '{"steps_per_execution": 4}' '{"steps_per_execution": 4, "precision": "bf16"}'
+    python tests/benchmarks/carried_over.py studies/digits/train.py --rounds 3 \\
+        '{"compile": "default"}' '{"compile": "default", "precision": "bf16"}' \\
+        '{"batch_size": 32, "grad_accumulation": 2}'
 
 In each round all configs take turns in one process, and then each one in a process of its own with a fresh one of the
 script as written, so that the machine is the same for both. Prints the ratios and seconds of each, then for each config
@@ -28,7 +31,7 @@ from tuner.child.rounds import turns_of, turns_of_round
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Config, Script
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import TrialRequest
+from tuner.runner.request import Limits, TrialRequest
 
 PAIR = Window(max_s=10.0)
 TURN_S = 0.25
@@ -102,7 +105,8 @@ class Comparison:
     ) -> TrialRequest:
         return TrialRequest(
             self._folder / name, self._script, cpu_device(), config, window=window, rotation=rotation,
-            ends_by=time.monotonic() + DEADLINE_S,
+            ends_by=time.monotonic() + DEADLINE_S, compile_cache=self._folder / "compile-cache",
+            limits=Limits(trial_timeout_s=DEADLINE_S),
         )  # fmt: skip
 
 

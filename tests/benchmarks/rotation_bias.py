@@ -1,8 +1,10 @@
 """How far the ratios of a rotation are from those of fresh processes by turns, config by config, on a real script.
 
     python tests/benchmarks/rotation_bias.py studies/photos/train.py --repeat 3 \
-        --config '{"num_workers": 1}' --config '{"num_workers": 2}' --config '{"precision": "bf16"}'
+        --config '{"num_workers": 1}' --config '{"num_workers": 2}' --config '{"precision": "bf16"}' \
+        --config '{"batch_size": 16, "grad_accumulation": 2}' --config '{"compile": "default"}'
 
+A smaller batch needs the accumulation that makes up for it; what is compiled is kept in a cache of the benchmark's own.
 Each repetition is a rotation of all the configs and then, of each, two fresh processes by turns, as in the finals: it
 and the script as written. Prints every ratio; then of each config the rotation's geometric mean as a ratio to that of
 the fresh processes, and of all configs how far the two are apart, in the median and at worst. A ratio by turns holds
@@ -56,8 +58,9 @@ def add_rotation(folder: Path, script: Path, turn_s: float, found: Found) -> Non
     """One rotation of all the configs."""
     window = Window(warmup_s=WARMUP_S, block_s=turn_s, max_s=1000.0)
     request = TrialRequest(
-        folder, Script(str(script), ()), cpu_device(), BASELINE, window=window, rotation=tuple(found)
-    )
+        folder, Script(str(script), ()), cpu_device(), BASELINE, window=window, rotation=tuple(found),
+        compile_cache=folder.parent.parent / "compile-cache",
+    )  # fmt: skip
     outcome = ProcessRunner().run(request, threading.Event())
     if not outcome.complete:
         sys.exit(f"no rotation: {outcome.detail or outcome.reason}")
@@ -71,7 +74,10 @@ def add_fresh(folder: Path, script: Path, window_s: float, config: Config, found
     """One pair of fresh processes by turns."""
     window = Window(warmup_s=WARMUP_S, max_s=window_s)
     requests = [
-        TrialRequest(folder / str(side), Script(str(script), ()), cpu_device(), each, window=window)
+        TrialRequest(
+            folder / str(side), Script(str(script), ()), cpu_device(), each, window=window,
+            compile_cache=folder.parent.parent / "compile-cache",
+        )
         for side, each in enumerate((BASELINE, config))
     ]
     outcomes = ProcessRunner().run_by_turns(requests, threading.Event()).outcomes

@@ -11,8 +11,10 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tuner.analysis.bottleneck import INPUT_SHARE, bottleneck_of
+from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound, bottleneck_of
+from tuner.analysis.cold_start import COMPILE
 from tuner.analysis.rotation import ENDED, TOO_FEW
+from tuner.knowledge import changes_batch
 from tuner.model import Config, Measurement, OutcomeKind, Phase, Rotated, Trial, Value, baseline_of, same_value
 from tuner.search.waiting import WAITING, costly_wait
 from tuner.space.resolve import Axis, ResolvedSpace
@@ -30,8 +32,9 @@ MOST_RUNS = 3
 """The values one by one, what helped in combinations, and one of the two again after an error in it."""
 MOST_BIAS = 1.2
 """By so much a ratio of a rotation may be off from that of fresh processes, either way."""
-MOST_LOADER_BIAS = 1.5
-"""So where a loader is among the knobs: of these nobody has measured on a quiet machine how far they are off."""
+MOST_UNMEASURED_BIAS = 1.5
+"""So where a loader or one of ``UNMEASURED`` is among the knobs: nobody has measured on a quiet machine how far off."""
+UNMEASURED = frozenset({BATCH, COMPILE})
 LOSES = 0.97
 """A config whose ratio is sure to be below that, by the rotation, and by the bias besides, loses."""
 LOSES_IN_COMPANY = 0.75
@@ -59,28 +62,29 @@ def ranking_of(trials: Iterable[Trial]) -> Ranking:
     return dict(sorted(found.items(), key=lambda item: -_ratio(item[1])))
 
 
-def next_rotation(space: ResolvedSpace, trials: Iterable[Trial]) -> tuple[Config, ...]:
+def next_rotation(space: ResolvedSpace, trials: Iterable[Trial], most_compiled: int = MOST) -> tuple[Config, ...]:
     """The configs of the next rotation, by those that were made; empty where there is no other.
 
-    First each value by itself, then combinations of what helped. Where an error in one config ended the process, the
+    First each value by itself, then combinations of what helped; of those that turn a compiler so many at most, which
+    have their first turns last. Where an error in one config ended the process, the
     others go on once, without it. After one that took too long there is none: that was no config's fault.
     """
     trials = list(trials)
     outcomes = [t.outcome for t in trials if t.phase is Phase.ROTATION and t.outcome is not None]
     runs = [outcome.rotation for outcome in outcomes]
-    singles = _singles(space, trials)
+    singles = _limited(space, _singles(space, trials), most_compiled, MOST)
     if len(singles) < FEWEST or space.pinned or len(runs) >= MOST_RUNS:
         return ()
     if any(outcome.kind is OutcomeKind.UNFINISHED for outcome in outcomes):
         return ()
     if not runs:
-        return tuple(singles[:MOST])
+        return tuple(singles)
     told = {each.config: each for run in runs for each in run}
-    combined = any(len(config) > 1 for config in told)
+    combined = any(len(_turned(space, config)) > 1 for config in told)
     ranking = ranking_of(trials)
-    combinations = _combinations(space, ranking)
+    combinations = _limited(space, _combinations(space, ranking), most_compiled, MOST_COMBINED)
     if _broke(runs[-1]):
-        asked = combinations if combined else singles[:MOST]
+        asked = combinations if combined else singles
         left = [config for config in asked if config not in told or told[config].fault == TOO_FEW]
         first = sum(map(_broke, runs)) == 1
         return tuple(left) if first and len(left) > 1 else ()
@@ -90,6 +94,30 @@ def next_rotation(space: ResolvedSpace, trials: Iterable[Trial]) -> tuple[Config
 def loads(space: ResolvedSpace, configs: Iterable[Config]) -> bool:
     """Whether any of the configs takes a loader of its own."""
     return any(not _loader_knobs(space).isdisjoint(config) for config in configs)
+
+
+def compiled(space: ResolvedSpace, configs: Iterable[Config]) -> int:
+    """How many of the configs turn a compiler."""
+    return sum(_compiles(space, config) for config in configs)
+
+
+def _compiles(space: ResolvedSpace, config: Config) -> bool:
+    return any(axis.knob.late and axis.knob.name in config for axis in space.axes)
+
+
+def _limited(space: ResolvedSpace, configs: Iterable[Config], most_compiled: int, most: int) -> list[Config]:
+    """The first ones, those that turn a compiler behind the others, and no more of these than that."""
+    chosen: list[Config] = []
+    for config in configs:
+        fits = compiled(space, chosen) < most_compiled or not _compiles(space, config)
+        if fits and len(chosen) < most:
+            chosen.append(config)
+    return sorted(chosen, key=lambda config: _compiles(space, config))
+
+
+def _turned(space: ResolvedSpace, config: Mapping[str, Value]) -> dict[str, Value]:
+    """The config without what follows from the rest of it, as an accumulation does from a batch size."""
+    return {knob: value for knob, value in config.items() if knob in space.searched}
 
 
 def _loader_knobs(space: ResolvedSpace) -> frozenset[str]:
@@ -120,7 +148,11 @@ def _has_even_stretches(as_written: Measurement) -> bool:
 
 
 def loses(
-    config: Mapping[str, Value], ranking: Ranking, wait: float = 0.0, loaders: Collection[str] = ()
+    config: Mapping[str, Value],
+    ranking: Ranking,
+    wait: float = 0.0,
+    loaders: Collection[str] = (),
+    follows: Collection[str] = (),
 ) -> bool:
     """Whether a rotation showed that the config clearly loses, or a value of it by itself loses by far.
 
@@ -128,22 +160,29 @@ def loses(
     costs nothing as long as it lies within that. A value isn't judged by itself beside others that no rotation turned:
     what costs in small batches may gain in large ones, and fewer threads leave cores to loader workers. So it isn't
     where the config turns knobs of the loader (``loaders``) and others: one of them may pay for what another costs.
+    ``follows``: knobs of the config that follow from others of it.
     """
     whole, hidden = Config(config), 1 - wait
     if whole in ranking:
         return _is_below(ranking[whole], LOSES * hidden, loaders)
     turned = {knob for ranked in ranking for knob in ranked}
-    feeding = {knob for knob in config if knob in loaders}
-    if not turned.issuperset(config) or (feeding and len(feeding) < len(config)):
+    own = [knob for knob in config if knob not in follows]
+    feeding = [knob for knob in own if knob in loaders]
+    if not turned.issuperset(config) or 0 < len(feeding) < len(own):
         return False
-    parts = (Config({knob: value}) for knob, value in config.items())
-    return any(_is_below(ranking[part], LOSES_IN_COMPANY * hidden, loaders) for part in parts if part in ranking)
+    alone = {_without(ranked, follows): each for ranked, each in ranking.items()}
+    parts = (Config({knob: config[knob]}) for knob in own)
+    return any(_is_below(alone[part], LOSES_IN_COMPANY * hidden, loaders) for part in parts if part in alone)
+
+
+def _without(config: Config, follows: Collection[str]) -> Config:
+    return Config({knob: value for knob, value in config.items() if knob not in follows})
 
 
 def is_outranked(config: Config, other: Config, ranking: Ranking, loaders: Collection[str] = ()) -> bool:
     """Whether a rotation ranks the config clearly below the other one."""
     best = ranking[other].gain if other in ranking else None
-    beside = [knob for knob in other if knob in loaders]
+    beside = [knob for knob in other if knob in loaders or knob in UNMEASURED]
     loaders = [*loaders, *config] if beside else loaders  # the other one's ratio is as doubtful
     return best is not None and config in ranking and _is_below(ranking[config], best.low, loaders)
 
@@ -159,7 +198,8 @@ def worth_a_trial(ranking: Ranking, least: float, most: int) -> list[Config]:
 
 
 def _is_below(rotated: Rotated, bound: float, loaders: Collection[str]) -> bool:
-    bias = MOST_LOADER_BIAS if any(knob in loaders for knob in rotated.config) else MOST_BIAS
+    rough = any(knob in loaders or knob in UNMEASURED for knob in rotated.config)
+    bias = MOST_UNMEASURED_BIAS if rough else MOST_BIAS
     return rotated.gain is not None and rotated.gain.high < bound and rotated.gain.ratio < bound / bias
 
 
@@ -174,18 +214,27 @@ def _broke(run: Sequence[Rotated]) -> bool:
 def _singles(space: ResolvedSpace, trials: Sequence[Trial]) -> list[Config]:
     """Each value that can be switched to, by itself: not of knobs that something of the script's own sets.
 
-    An option of its own for its loader makes no difference: configs get loaders beside the one that it made.
+    An option of its own for its loader makes no difference, since configs get loaders beside the one that it made; nor
+    does one for its batches, which stay what they are: the model computes them in parts. None has another effective
+    batch, and none has parts where the steps cost more than their samples.
     """
-    known, feeds = space.knowledge, _feeds(trials)
-    set_otherwise = {*known.placeholders, *known.suggested}
+    known, feeds, bottleneck = space.knowledge, _feeds(trials), bottleneck_of(trials)
+    stay = {BATCH, *_loader_knobs(space)}
+    unwanted = {*known.placeholders, *known.suggested, *(name for name in known.options if name not in stay)}
+    if bottleneck is not None and bottleneck.bound is Bound.OVERHEAD:
+        unwanted.add(BATCH)
     configs = [
         space.canonical({axis.knob.name: value})
         for axis in space.axes
-        if axis.knob.switchable and axis.knob.name not in set_otherwise
-        and (feeds if axis.knob.loader else axis.knob.name not in known.options)
+        if axis.knob.switchable and axis.knob.name not in unwanted and (feeds or not axis.knob.loader)
         for value in _values(axis, space.cores)
     ]  # fmt: skip
-    return [config for config in dict.fromkeys(configs) if len(config) == 1 and space.allows(config)]
+    return [config for config in dict.fromkeys(configs) if _is_single(space, config) and space.allows(config)]
+
+
+def _is_single(space: ResolvedSpace, config: Config) -> bool:
+    """Whether it turns one knob, and what else follows from that keeps the steps what they are."""
+    return len(_turned(space, config)) == 1 and not changes_batch(config, space.knowledge)
 
 
 def _feeds(trials: Sequence[Trial]) -> bool:
@@ -214,18 +263,24 @@ def _combinations(space: ResolvedSpace, ranking: Ranking) -> list[Config]:
     """Values of several knobs that did no clear harm alone, those first whose gains multiply to most."""
     alone: dict[str, dict[Value, float]] = {}
     for config, rotated in ranking.items():
-        if len(config) == 1 and not _is_below(rotated, NOT_WORSE, _loader_knobs(space)):
-            ((knob, value),) = config.items()
+        turned = _turned(space, config)
+        if len(turned) == 1 and not _is_below(rotated, NOT_WORSE, _loader_knobs(space)):
+            ((knob, value),) = turned.items()
             alone.setdefault(knob, {})[value] = _ratio(rotated)
     choices = [[None, *((knob, value) for value in list(values)[:2])] for knob, values in alone.items()]
     expected: dict[Config, float] = {}
     for chosen in itertools.product(*choices):
         turned = dict(each for each in chosen if each is not None)
         config = space.canonical(turned)
-        if len(turned) > 1 and _is_same(config, turned) and space.allows(config):
+        if len(turned) > 1 and _is_same(_turned(space, config), turned) and _may_share(space, config):
             expected[config] = math.prod(alone[knob][value] for knob, value in turned.items())
-    return sorted(expected, key=lambda config: -expected[config])[:MOST_COMBINED]
+    return sorted(expected, key=lambda config: -expected[config])
 
 
-def _is_same(config: Config, turned: Mapping[str, Value]) -> bool:
+def _may_share(space: ResolvedSpace, config: Config) -> bool:
+    """Whether the values can be switched to together: what is compiled isn't computed in parts beside others."""
+    return space.allows(config) and not (BATCH in config and _compiles(space, config))
+
+
+def _is_same(config: Mapping[str, Value], turned: Mapping[str, Value]) -> bool:
     return len(config) == len(turned) and all(same_value(config.get(knob), value) for knob, value in turned.items())

@@ -26,7 +26,7 @@ from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, keeping_batch, searched
 from tuner.study.execution import TrialExecutor, window_of
-from tuner.study.lengths import rotation_window
+from tuner.study.lengths import most_compiled, rotation_window
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore
@@ -35,6 +35,8 @@ SHARE_TOGETHER = 0.8
 """Of the memory that is available, which trials may take that are alive at once."""
 ROTATION_SHARE = 0.5
 """Of the time for searching, after which a rotation is ended: nobody knows how slow its slowest config is."""
+FITTED = "keras"
+"""The framework whose own loop is told of the switches of a rotation; other trainers aren't."""
 
 
 @dataclass
@@ -179,10 +181,22 @@ class StudyContext:
         )[0]
 
     def _configs_by_turns(self, trial: Trial) -> tuple[Config, ...]:
-        """Those of a rotation: the same ones where one is run again that was interrupted."""
+        """Those of a rotation; of one that was interrupted the same ones, but for those that turn a compiler."""
         if trial.phase is not Phase.ROTATION or self.space is None:
             return ()
-        return next_rotation(self.space, [each for each in self.trials if each.number < trial.number])
+        return self.next_rotated([each for each in self.trials if each.number < trial.number])
+
+    def next_rotated(self, trials: Sequence[Trial]) -> tuple[Config, ...]:
+        """The configs of the rotation that comes after these trials; of those that turn a compiler as many as there is
+        time for. Keras' loop compiles each of them.
+        """
+        space, baseline = self.space, self.baseline.measurement if self.baseline is not None else None
+        if space is None or baseline is None or self.knowledge.framework == FITTED:
+            return next_rotation(space, trials) if space is not None else ()
+        others = next_rotation(space, trials, most_compiled=0)
+        time_s = self.time.search_s()
+        most = most_compiled(self.plan, baseline, len(others), time_s, loads=loads(space, others))
+        return next_rotation(space, trials, most)
 
     def _ends_by(self, trial: Trial) -> float:
         """The moment by which a search trial or a rotation has to be through, so that others have their time; none for

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.analysis.cold_start import COLD
+from tuner.analysis.cold_start import COLD, COMPILE
 from tuner.analysis.contention import contamination, disturbance
 from tuner.analysis.race import Race
 from tuner.child.records import Window
@@ -137,7 +137,12 @@ class TrialExecutor:
         def is_in_time(seconds: float) -> bool:
             return time_for(seconds) and time.monotonic() + seconds <= request.ends_by
 
-        return self._undisturbed(f"trial {request.folder.name}", [request], is_in_time, self._run)[0]
+        def run(requests: Sequence[TrialRequest]) -> list[Outcome]:
+            return self._undisturbed(f"trial {request.folder.name}", requests, is_in_time, self._run)
+
+        # What it compiles is kept from the study's cache: the first trial of a setting shows what a cold start takes.
+        compiles = any(COMPILE in config for config in request.rotation)
+        return (self._as_cold([request], run) if compiles else run([request]))[0]
 
     def _undisturbed(
         self,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tuner.child.records import Window
 from tuner.child.rounds import turns_of, turns_of_round
+from tuner.child.turns import LEAD_IN_S
 from tuner.devices.present import kind_of
 from tuner.model import Measurement, Phase, Trial
 from tuner.study.plan import StudyPlan
@@ -21,6 +23,14 @@ WARMUP_S = 1.0
 """Of a trial by turns: what the machine warms up to meets both sides."""
 LOADER_TURN_S, LOADER_STEPS = 0.5, 4
 """A turn of a rotation takes so long, and so many steps of the script as written, where loaders are compared."""
+LARGEST_SHARE = 0.25
+"""Of the time for searching that one rotation takes at most, as it is foreseen."""
+TURNS_SHARE, SHARE_WITH_COMPILERS = 0.5, 0.75
+"""Of the time that one run of the script may take: for turns alone, and together with what is compiled before them."""
+COMPILED_S = 20.0
+"""What a compiler is taken to need for a config of a rotation, before any was seen."""
+MOST_COMPILED = 3
+"""Configs of a rotation that turn a compiler."""
 _STEPS_ON_A_CARD = 8
 """A block holds so many where waiting for the device takes away the lead that the script had."""
 _BY_ITSELF = {Phase.BASELINE: 1.0, Phase.ANCHOR: 1.0, Phase.PROBE: 0.25, Phase.SEARCH: 0.5, Phase.FINALS: 0.5}
@@ -66,6 +76,29 @@ def rotation_window(plan: StudyPlan, baseline: Trial | None, count: int, *, load
         turn_s = rotation_turn_s(plan, measurement, loads=loads)
     turns = turns_of(count) - turns_of_round(count) / 2
     return replace(window, block_s=block_s, warmup_s=min(window.warmup_s, WARMUP_S), max_s=turns * turn_s)
+
+
+def rotation_s(plan: StudyPlan, baseline: Measurement, count: int, *, loads: bool = False) -> float:
+    """What the turns of a rotation take at most: where all configs stay."""
+    turn_s = rotation_turn_s(plan, baseline, loads=loads) + max(LEAD_IN_S, 1 / baseline.steps_per_s)
+    return turn_s * turns_of(count)
+
+
+def most_rotation_s(plan: StudyPlan, search_s: float | None, share: float = TURNS_SHARE) -> float:
+    """Seconds that a rotation may be foreseen to take; ``search_s``: those left for searching, None without an end.
+
+    ``share``: of the time that one run of the script may take.
+    """
+    return min(share * plan.limits.trial_timeout_s, math.inf if search_s is None else LARGEST_SHARE * search_s)
+
+
+def most_compiled(
+    plan: StudyPlan, baseline: Measurement, count: int, search_s: float | None, *, loads: bool = False
+) -> int:
+    """How many configs that turn a compiler fit into a rotation beside ``count`` others. See ``most_rotation_s``."""
+    turns_s = rotation_s(plan, baseline, count + MOST_COMPILED, loads=loads)
+    left_s = most_rotation_s(plan, search_s, SHARE_WITH_COMPILERS) - baseline.first_step_s - turns_s
+    return max(0, int(min(left_s / COMPILED_S, MOST_COMPILED)))
 
 
 def screen_lengths(plan: StudyPlan, baseline: Trial | None, larger_step: int = 0) -> tuple[int, ...]:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.child.rounds import turns_of
-from tuner.child.turns import LEAD_IN_S
 from tuner.formatting import seconds_text
-from tuner.model import BASELINE, Config, Measurement, Phase
-from tuner.search.rotation import loads, next_rotation
+from tuner.model import BASELINE, Config, Phase
+from tuner.search.rotation import compiled, loads
 from tuner.storage.database import NewTrial
-from tuner.study.context import StudyContext
-from tuner.study.lengths import rotation_turn_s
-from tuner.study.plan import StudyPlan
+from tuner.study.context import FITTED, StudyContext
+from tuner.study.lengths import COMPILED_S, SHARE_WITH_COMPILERS, TURNS_SHARE, most_rotation_s, rotation_s
 
-LARGEST_SHARE = 0.25
-"""Of the time for searching that one rotation takes at most."""
 WAITS = 0.5
 """Where the script as written waits for data for a larger share of its time, what it computes with decides little."""
-
-
-FITTED = "keras"
-"""The framework whose own loop is told of the switches; other trainers aren't."""
 COMPILES = 0.5
 """Of the time until its first step, in which a script starts and compiles, that a config's compilation takes there."""
 
@@ -36,12 +27,12 @@ def rotate(study: StudyContext) -> None:
         return
     if not study.plan.objective.is_rate:
         return
-    while configs := next_rotation(study.space, study.trials):
+    while configs := study.next_rotated(study.trials):
         interrupted = study.claim()
         if interrupted is not None:
             study.execute(interrupted)
             continue
-        obstacle = _obstacle(study, configs, loads=loads(study.space, configs))
+        obstacle = _obstacle(study, configs)
         if obstacle:
             study.note(f"no rotation: {obstacle}")
             return
@@ -52,27 +43,26 @@ def rotate(study: StudyContext) -> None:
             return
 
 
-def _obstacle(study: StudyContext, configs: Sequence[Config], *, loads: bool) -> str:
-    """Why these configs aren't rotated here, or "". ``loads``: some of them have loaders of their own."""
+def _obstacle(study: StudyContext, configs: Sequence[Config]) -> str:
+    """Why these configs aren't rotated here, or ""."""
     count = len(configs)
     baseline = study.baseline.measurement if study.baseline is not None else None
-    if baseline is None:
+    if baseline is None or study.space is None:
         return "the script as written has no figure"
     if study.knowledge.trainer not in ("", FITTED):
         return f"{study.knowledge.trainer} sets some of the knobs itself"
-    if (baseline.data_wait_share or 0.0) > WAITS and not loads:
+    loaders = loads(study.space, configs)
+    if (baseline.data_wait_share or 0.0) > WAITS and not loaders:
         return "it waits for its data most of the time, and no other loader is among what can be switched"
-    compiled = count * COMPILES if study.knowledge.framework == FITTED else 0.0
-    seconds = (1 + compiled) * baseline.first_step_s + foreseen_s(study.plan, baseline, count, loads=loads)
-    within, search_s = study.plan.limits.trial_timeout_s / 2, study.time.search_s()
-    if seconds > within or (search_s is not None and seconds > LARGEST_SHARE * search_s):
-        return f"{count} configs in one process would take about {seconds_text(seconds)}"
-    if seconds > count * study.time.trial_s():
+    # Under Keras each config is traced anew; elsewhere a trial of one that turns a compiler compiles as long.
+    by_keras_s = COMPILES * count * baseline.first_step_s * (study.knowledge.framework == FITTED)
+    compiling_s = 0.0 if by_keras_s else COMPILED_S * compiled(study.space, configs)
+    turns_s = baseline.first_step_s + by_keras_s + rotation_s(study.plan, baseline, count, loads=loaders)
+    within_s, all_within_s = (
+        most_rotation_s(study.plan, study.time.search_s(), share) for share in (TURNS_SHARE, SHARE_WITH_COMPILERS)
+    )
+    if turns_s > within_s or turns_s + compiling_s > all_within_s:
+        return f"{count} configs in one process would take about {seconds_text(turns_s + compiling_s)}"
+    if turns_s > count * study.time.trial_s():
         return "a trial of each takes no longer"
     return ""
-
-
-def foreseen_s(plan: StudyPlan, baseline: Measurement, count: int, *, loads: bool = False) -> float:
-    """What the turns of a rotation take at most: where all configs stay."""
-    turn_s = rotation_turn_s(plan, baseline, loads=loads) + max(LEAD_IN_S, 1 / baseline.steps_per_s)
-    return turn_s * turns_of(count)

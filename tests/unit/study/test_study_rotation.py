@@ -35,8 +35,7 @@ from tuner.space.choose import Spaces
 from tuner.space.declare import Knob, Known, SearchSpace
 from tuner.space.resolve import ResolvedSpace, resolve
 from tuner.study.context import StudyContext
-from tuner.study.lengths import rotation_window
-from tuner.study.rotation import foreseen_s
+from tuner.study.lengths import rotation_s, rotation_window
 from tuner.study.run import run_study
 
 SPACE = SearchSpace(
@@ -307,7 +306,7 @@ def test_one_in_which_all_configs_stay_takes_what_was_foreseen(tmp_path: Path, s
         clock.add_samples(8, 0.0)
         began = began or now[0] * (rotation.current > 0)
     assert rotation.current == turns_of(5)
-    assert now[0] - began == pytest.approx(foreseen_s(plan, measurement, 5), rel=0.15)
+    assert now[0] - began == pytest.approx(rotation_s(plan, measurement, 5), rel=0.15)
 
 
 @pytest.mark.parametrize(
