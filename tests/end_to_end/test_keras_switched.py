@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy
 import pytest
-from support.in_process import ENDLESS
-from support.keras_trials import Trial, arrays, keras
+from support.keras_switching import Knobs, acting, rotating, same, state, unpatched
+from support.keras_trials import arrays, keras
 
 from tuner.child.keras.switch import KerasSwitcher
-from tuner.child.patches import unpatch_all
 
+__all__ = ["unpatched"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 ROWS, BATCH = 100, 16
-Knobs = Mapping[str, Any]
 SEVERAL: Knobs = {"steps_per_execution": 4}
 XLA: Knobs = {"jit_compile": True}
 BF16: Knobs = {"precision": "bf16"}
 REWRITTEN: Knobs = {"grappler_mixed_precision": True}
 BOTH: Knobs = {**SEVERAL, **BF16}
 ALL: tuple[Knobs, ...] = (SEVERAL, XLA, BF16, REWRITTEN, BOTH)
-Act = Callable[[KerasSwitcher, Any], None]
-
-
-@pytest.fixture(autouse=True)
-def unpatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)
-    keras()
-    unpatch_all()
-    yield
-    unpatch_all()
 
 
 def network(**compiled: Any) -> Any:
@@ -50,39 +38,10 @@ def network(**compiled: Any) -> Any:
     return made
 
 
-def state(made: Any) -> list[Any]:
-    held = [*made.variables, *made.metrics_variables, *made.optimizer.variables]
-    return [numpy.array(variable.numpy()) for variable in held]
-
-
-def same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
-
-
-def acting(trial: Trial, at: Mapping[int, Act]) -> Any:
-    """A callback that does something behind calls of these numbers, as the rotation does between two steps."""
-    switcher, fits = trial.adapter.switcher(), trial.adapter.watches.fits
-    assert fits is not None
-    calls = [0]
-
-    def stepped(made: Any) -> None:
-        calls[0] += 1
-        if calls[0] in at:
-            at[calls[0]](switcher, made)
-
-    fits.steps.on_step = stepped
-    return switcher
-
-
 def fit(made: Any, **arguments: Any) -> Any:
     return made.fit(
         *arrays(ROWS), **{"epochs": 3, "verbose": 0, "shuffle": False, "batch_size": BATCH, **arguments}
     ).history
-
-
-def rotating(*configs: Mapping[str, Any]) -> Trial:
-    """It never gets beyond its warm-up: the switches are the test's own."""
-    return Trial({}, {}, rotation=[dict(config) for config in configs], window={**ENDLESS, "warmup_steps": 10**9})
 
 
 def test_what_a_config_is_compiled_on_leaves_no_trace_in_the_training() -> None:
