@@ -36,6 +36,24 @@ while True:
 """
 
 
+PIPELINE = """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+import keras, numpy, tensorflow as tf
+keras.utils.set_random_seed(0)
+def heavy(x, y):
+    size = 200 + 0 * tf.cast(x[0], tf.int32)
+    product = tf.linalg.matmul(tf.random.uniform((size, size)), tf.random.uniform((size, size)))
+    return x + 0 * product[0, 0], y
+x = numpy.random.default_rng(0).random((4000, 4), dtype="float32")
+data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).map(heavy).shuffle(500).batch(8)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(16), keras.layers.Dense(1, dtype="float32")])
+model.compile(optimizer="sgd", loss="mse")
+while True:
+    model.fit(data, epochs=20, verbose=0)
+"""
+
+
 def run(folder: Path, script: Path, configs: tuple[Config, ...], **window: Any) -> Outcome:
     length = replace(Window(warmup_steps=4, warmup_s=0.3, block_s=0.05, max_s=1000.0), **window)
     request = TrialRequest(
@@ -86,6 +104,26 @@ def test_many_small_steps_gain_by_calls_of_several(tmp_path: Path) -> None:
         block = entry.record
         if isinstance(block, Block) and block.phase is Phase.WINDOW and block.turn and not block.flagged:
             assert block.samples <= 16 * block.steps, turns[block.turn]
+
+
+@pytest.mark.timed
+def test_a_queue_that_others_turns_would_fill_flatters_nobody(tmp_path: Path) -> None:
+    """The data take nearly all of a step's time: with 64 batches ahead the loop is as fast, but for a queue that was
+    filled before. In the turns of all others together some 40 batches could be made, in its own 15.
+    """
+    script = tmp_path / "train.py"
+    script.write_text(PIPELINE)
+    deep, calls = Config(prefetch=64), Config(parallel_calls=2)
+    outcome = run(tmp_path, script, (deep, calls, SEVERAL), block_s=0.4)
+    assert outcome.kind is OutcomeKind.COMPLETE, outcome.detail
+    ranked = found(outcome)
+    assert not any(each.fault for each in ranked.values()), ranked
+    gain = ranked[deep].gain
+    assert gain is not None and gain.ratio < 1.5, "while it trains the next batch is made, and no more"
+    switches = [entry.record for entry in read_records(tmp_path / "trial/records.jsonl")]
+    assert all(record.loads for record in switches if isinstance(record, SwitchedTo))
+    blocks = [each for each in switches if isinstance(each, Block) and each.turn and each.phase is Phase.WINDOW]
+    assert all(each.ready_before is not None and each.ready_after is not None for each in blocks if not each.flagged)
 
 
 def test_what_python_does_in_each_step_keeps_a_config_from_being_traced(tmp_path: Path) -> None:

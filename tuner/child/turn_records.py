@@ -25,7 +25,7 @@ class SwitchedTo:
     """A turn of a rotation begins, with this config; an empty one is the script as written.
 
     ``turn`` is the number that its blocks have. ``warm_up``: it isn't measured, as every config's first turn.
-    ``loads``: configs of this rotation have loaders of their own, which hold still between their turns.
+    ``loads``: configs of this rotation have loaders of their own, which make nothing between their turns.
     """
 
     kind: ClassVar[str] = "switch"

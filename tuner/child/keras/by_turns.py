@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ..tensorflow.types import Function, Structure, Tensor
+from ..tensorflow.types import Dataset, DatasetIterator, Function, Structure, Tensor
 from .types import EpochIterator, TrainFunction
 
 KEPT_AT = 1
@@ -28,7 +29,8 @@ class Made(NamedTuple):
 class StepsByTurns:
     """``taken``: steps of the newest call. ``enumerates``: whether epochs go by calls of any length.
 
-    ``batch``: of the training; None where none could be kept. ``rows``: its samples.
+    ``batch``: of the training; None where none could be kept. ``rows``: its samples. ``own``: what the calls are fed
+    by in place of the script's own iterator, whose dataset ``feeding`` refers to weakly; None for that itself.
     """
 
     def __init__(self, tf: ModuleType) -> None:
@@ -37,6 +39,8 @@ class StepsByTurns:
         self.enumerates = False
         self.batch: Structure = None
         self.rows = 0
+        self.own: DatasetIterator | None = None
+        self.feeding: Callable[[], Dataset | None] = lambda: None
         self._spec: Structure = None
         self._tails: set[int] = set()
         self._before = (0, 0)
@@ -46,9 +50,15 @@ class StepsByTurns:
     def fed(self, iterator: Any, call: int, per_call: int) -> Any:
         """What this call of the training function is to be fed by: once by a batch that is kept besides.
 
+        In turns in which another pipeline makes the batches of the same dataset the script's own isn't asked.
+
         ``per_call``: the steps that it takes, as long as there are batches.
         """
-        self.taken = per_call
+        self.taken, dataset = per_call, getattr(iterator, "_dataset", None)
+        if dataset is not self.feeding():
+            self.feeding, self.own = (weakref.ref(dataset) if dataset is not None else lambda: None), None
+        if self.own is not None:
+            return self.own
         if call != KEPT_AT or type(iterator).__name__ != "OwnedIterator":
             return iterator
         try:

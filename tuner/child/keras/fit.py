@@ -139,13 +139,14 @@ class FitWatch:
             self.session.note(f"Model.fit could not be prepared: {type(error).__name__}: {error}")
 
     def _begin(self, model: Model, arguments: FitArguments) -> FitCall:
-        listed = callbacks.listed(arguments.get("callbacks"))
+        listed, x = callbacks.listed(arguments.get("callbacks")), arguments.get("x")
         return FitCall(
-            model, self._kind_of(arguments.get("x")), custom_step=has_own_step(type(model)),
+            model, self._kind_of(x), custom_step=has_own_step(type(model)),
             sets_rate=callbacks.sets_rate(listed), lowers_rate=callbacks.lowers_rate(listed),
             acts_by_batch=callbacks.acts_by_batch(listed),
             saves_by_batch=callbacks.saves_by_batch(listed), epoch_steps=int(arguments.get("steps_per_epoch") or 0),
             validation_steps=int(arguments.get("validation_steps") or 0),
+            dataset=weakref.ref(x) if _is_dataset(x) else lambda: None,
         )  # fmt: skip
 
     def _read(self, call: FitCall, arguments: FitArguments) -> None:

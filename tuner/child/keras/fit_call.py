@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..records import Value
@@ -18,7 +19,7 @@ class FitCall:
     a training step of its own. ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one
     multiplies it. ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none.
     ``epoch_steps`` and ``validation_steps``: as the script counts them; 0 where it doesn't. ``refused``: knob → why it
-    isn't turned in this call.
+    isn't turned in this call. ``dataset``: a weak reference to the one that feeds it.
     """
 
     model: Model
@@ -34,6 +35,7 @@ class FitCall:
     refused: dict[str, str] = field(default_factory=dict)
     dataset_len: int | None = None
     workers: int = 0
+    dataset: Callable[[], object] = lambda: None
 
     @property
     def counted_steps(self) -> tuple[int, ...]:

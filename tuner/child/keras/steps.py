@@ -190,10 +190,9 @@ class StepWatch:
             self.trajectory.fit_begins(model, state)
             if self.loops is None:
                 self.weights.step_begins(model, None if state is None else state[0])
-            if self.by_turns is not None:
-                args = (*args[:-1], self.by_turns.fed(args[-1], self.calls, per_call))
             # Where calls of several steps have turns as well, no wait is timed: theirs couldn't be.
-            result = self._run(function, args, timed=per_call == 1 and self.by_turns is None)
+            timed = per_call == 1 and self.by_turns is None
+            result = self._run(function, self._fed(args, per_call), timed=timed)
             self._look_at_weights(model, result)
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
@@ -204,6 +203,12 @@ class StepWatch:
 
         setattr(train_function, _STEPPING, True)
         return train_function
+
+    def _fed(self, args: tuple[object, ...], per_call: int) -> tuple[object, ...]:
+        """The arguments of a call. A pipeline that isn't the script's ends once no frame refers to it any more."""
+        if self.by_turns is None:
+            return args
+        return (*args[:-1], self.by_turns.fed(args[-1], self.calls, per_call))
 
     def _run(self, function: TrainFunction, args: tuple[object, ...], *, timed: bool) -> object:
         """The training function's result; on the probe's loader side a batch is fetched in its place."""
@@ -270,7 +275,8 @@ class StepWatch:
     def _stepped(self, model: Model, per_call: int) -> None:
         """A call of the training function has ended: counts the updates that it made."""
         accumulated = accumulation_of(model)
-        in_epoch = self.callback.params.get("steps") if self.callback is not None else None
+        endless = self.by_turns is not None and self.by_turns.own is not None
+        in_epoch = self.callback.params.get("steps") if self.callback is not None and not endless else None
         micro_steps = per_call if in_epoch is None else max(1, min(per_call, in_epoch - self._epoch_steps))
         self._epoch_steps += micro_steps
         before = self.batches_trained // accumulated

@@ -19,10 +19,15 @@ from .fit_call import FitCall
 from .formats import Formats
 from .freezing import what_froze
 from .kept import KeptVariables, changed_by
-from .model import makes_own_function
+from .model import accumulation_of, makes_own_function
+from .own_pipelines import KNOBS as PIPELINE_KNOBS
+from .own_pipelines import OwnPipelines
+from .split import OWN_LOSS, OWN_PARTS
 from .types import TrainFunction
 from .watches import Watches
 
+BATCH_KNOBS = ("batch_size", "grad_accumulation")
+"""The samples in one forward pass, of a batch that stays what it is: a step takes it in parts."""
 MOST_KEPT_BYTES = 2 << 30
 """What a step changes is kept in the host's memory: no more than so much."""
 BF16 = "bfloat16"
@@ -60,6 +65,7 @@ class KerasSwitcher(Switcher):
         self._written = Prepared(Made(None, None), None)
         self._now: Prepared | None = None
         self._on: dict[str, Value] = {}
+        self._pipelines = OwnPipelines(watches)
 
     # what can be switched
 
@@ -85,7 +91,7 @@ class KerasSwitcher(Switcher):
 
     def refusal(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.refusal``."""
-        known = (*MODEL_KNOBS, "precision", REWRITES)
+        known = (*MODEL_KNOBS, "precision", REWRITES, *BATCH_KNOBS, *PIPELINE_KNOBS)
         unknown = sorted(knob for knob in config if knob not in known or not self._session.knobs.is_free(knob))
         if unknown:
             return f"can't be switched to: {', '.join(unknown)} can't be turned while it trains"
@@ -103,8 +109,25 @@ class KerasSwitcher(Switcher):
         if "steps_per_execution" in config and not by_turns.enumerates:
             return "this version of Keras goes through an epoch otherwise"
         if "steps_per_execution" in config:
-            return call.why_not_several_steps(int(config["steps_per_execution"]), call.epoch_steps)
-        return ""
+            why = call.why_not_several_steps(int(config["steps_per_execution"]), call.epoch_steps)
+            if why:
+                return why
+        return self._why_no_parts(call, config) or self._pipelines.refusal(config)
+
+    def _why_no_parts(self, call: FitCall, config: Mapping[str, Value]) -> str:
+        """Why its steps can't take their batches in parts, or "" where they can or needn't."""
+        if not any(knob in config for knob in BATCH_KNOBS):
+            return ""
+        told = {**self._session.facts.as_written, **call.written}.get("batch_size")
+        written = told or self._fits.steps.largest_batch
+        parts, size = int(config.get("grad_accumulation", 1)), int(config.get("batch_size", 0))
+        if call.fed_by not in ("arrays", "dataset") or parts < 2 or parts * size != written:
+            return "its steps would train on other batches than those as written"
+        if config.get("run_eagerly", call.model.run_eagerly):
+            return "a step that isn't traced takes whole batches while it trains"
+        if accumulation_of(call.model) > 1:
+            return OWN_PARTS
+        return OWN_LOSS if call.custom_step else self._fits.split.why_whole(call.model, self._fits.steps.graphs())
 
     # switching
 
@@ -127,25 +150,43 @@ class KerasSwitcher(Switcher):
             rewrites = mixed.is_on
             self._restore[REWRITES] = lambda: mixed.set(rewrites)
         fits.as_written = self._as_written
+        rotation = self._session.request.rotation
+        self._pipelines.begin([config for config in rotation if not self.refusal(config)])
 
     def to(self, config: Mapping[str, Value]) -> None:
         """As ``Switcher.to``. A config's first time takes as long as its compilation does."""
+        self._pipelines.hold()
         self._unset()
-        if not config:
-            self._take(self._written)
-            return
-        call, key = self._call, tuple(sorted(config.items()))
-        if call is None or call.model is not self._model or self._is_another:
+        self._written.traces = _traces(self._written.made)  # those of its own turns are nobody else's
+        self._take(self._written)
+        call = self._call
+        if config and (call is None or call.model is not self._model or self._is_another):
             raise RuntimeError("another model trains meanwhile, or it was compiled anew")
+        of_model = {knob: value for knob, value in config.items() if knob not in PIPELINE_KNOBS}
         try:
-            self._set(config)
-            if key not in self._prepared:
-                self._prepared[key] = self._prepare(config)
+            if of_model:
+                self._take(self._function_of(of_model))
+            self._pipelines.to(config)
         except BaseException:
             self._unset()
             self._take(self._written)
             raise
-        self._take(self._prepared[key])
+
+    def _function_of(self, config: Mapping[str, Value]) -> Prepared:
+        """Its training function, with its settings on."""
+        key = tuple(sorted(config.items()))
+        self._set(config)
+        if key not in self._prepared:
+            self._prepared[key] = self._prepare(config)
+        return self._prepared[key]
+
+    def loads(self, config: Mapping[str, Value]) -> bool:
+        """As ``Switcher.loads``."""
+        return any(knob in config for knob in PIPELINE_KNOBS)
+
+    def end(self) -> None:
+        """As ``Switcher.end``."""
+        self._pipelines.end()
 
     def _take(self, prepared: Prepared) -> None:
         """The next call is of this function. A model that was compiled anew meanwhile keeps what it makes."""
@@ -174,7 +215,7 @@ class KerasSwitcher(Switcher):
             return "the model was compiled anew in its turn"
         if _traces(now.made) != now.traces:
             return "its step was traced anew in its turn, by batches of another shape"
-        return now.doubt
+        return now.doubt or self._pipelines.doubt(config)
 
     # a config's settings, and its function
 
@@ -192,7 +233,7 @@ class KerasSwitcher(Switcher):
 
     def _unset(self) -> None:
         for knob in self._on:
-            if knob not in MODEL_KNOBS or not self._is_another:
+            if knob in self._restore and (knob not in MODEL_KNOBS or not self._is_another):
                 self._restore[knob]()
         self._on = {}
 
@@ -209,11 +250,12 @@ class KerasSwitcher(Switcher):
 
     def _prepare(self, config: Mapping[str, Value]) -> Prepared:
         """Makes its function and runs it. What that changed is put back, whatever comes of it."""
-        model, steps = self._model, self._fits.steps
+        model, steps, split = self._model, self._fits.steps, self._fits.split
         changed = KeptVariables([*changed_by(model, steps.graphs()), *self._counters()])
         changed.keep()
         now = model.train_function
         model.train_function = None
+        split.begin(model, int(config.get("grad_accumulation", 1)))
         try:
             model.make_train_function()
             prepared = Prepared(steps.made, model.train_function)
@@ -221,12 +263,14 @@ class KerasSwitcher(Switcher):
             prepared.traces = _traces(prepared.made)
             return prepared
         finally:
+            split.begin(model, 1)
             changed.put_back()
             model.train_function, steps.made = now, self._written.made
 
     def _rehearse(self, made: Made, config: Mapping[str, Value]) -> str:
         """What of the config the function doesn't take up, by what ran."""
         steps, call, mixed = self._fits.steps, self._call, self._watches.mixed_precision
+        self._fits.split.seen = 0
         assert steps.by_turns is not None and steps.graph is not None and made.function is not None and call is not None
         by_turns, function, loops = steps.by_turns, made.function, self._watches.loops
         sizes, before = {steps.graph.largest}, steps.graph.samples
@@ -257,6 +301,11 @@ class KerasSwitcher(Switcher):
     def _unseen(self, made: Made, config: Mapping[str, Value], rewritten: Mapping[str, int]) -> str:
         step, tf = made.traced, self._watches.tf
         graphs = list(step._list_all_concrete_functions()) if step is not None else []
+        split, parts = self._fits.split, int(config.get("grad_accumulation", 1))
+        if parts > 1 and split.seen != parts:
+            return split.refused or "its step took whole batches"
+        if parts > 1 and split.why_whole(self._model, graphs):
+            return split.why_whole(self._model, graphs)
         wanted = config.get("precision")
         if wanted is not None and tf is not None:
             counts = {dtype: count for graph in graphs for dtype, count in products(tf, graph).items()}

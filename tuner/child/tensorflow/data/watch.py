@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -138,20 +138,36 @@ class DatasetWatch:
         node, factor = self.book.read(dataset), 1.0
         applied: dict[str, Applied] = {}
         for knob in wanted:
+            if knob != "batch_size":
+                node, applied[knob] = self._turned(node, dataset, knob, config[knob])
+                continue
             try:
-                if knob == "batch_size":
-                    node, outcome, factor = self._resized(node, dataset, batched, parts)
-                else:
-                    node, sites, changed = self._edited(node, dataset, knob, config[knob])
-                    outcome = Applied(sites, changed)
+                node, applied[knob], factor = self._resized(node, dataset, batched, parts)
             except Refused as refusal:
-                outcome = Applied(1, 0, str(refusal))
-            applied[knob] = outcome
+                applied[knob] = Applied(1, 0, str(refusal))
         adapted = node.build()
         resized = applied.get("batch_size", Applied())
         if resized.changed:
             batches.check_shapes(tf, dataset, adapted, resized.size)
         return adapted, applied, factor
+
+    def turned(self, dataset: Dataset, config: Mapping[str, Value]) -> tuple[Node, dict[str, Applied]]:
+        """How the dataset would be made with the knobs of this config, but its batch size, and what became of each.
+
+        Nothing of it is made or counted.
+        """
+        node, applied = self.book.read(dataset), dict[str, Applied]()
+        for knob in _ORDER:
+            if knob in config and knob != "batch_size":
+                node, applied[knob] = self._turned(node, dataset, knob, config[knob])
+        return node, applied
+
+    def _turned(self, node: Node, dataset: Dataset, knob: str, value: Value) -> tuple[Node, Applied]:
+        try:
+            node, sites, changed = self._edited(node, dataset, knob, value)
+            return node, Applied(sites, changed)
+        except Refused as refusal:
+            return node, Applied(1, 0, str(refusal))
 
     def _resized(self, node: Node, dataset: Dataset, batched: bool, parts: int) -> tuple[Node, Applied, float]:
         """With batches of ``parts`` times as many samples as the config has in one forward pass."""
