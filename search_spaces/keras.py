@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from search_spaces import batches, memory, prefetch
 from tuner.model import Value
@@ -95,12 +96,12 @@ SPACE = SearchSpace(
         ),
         Knob(
             "parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True,
-            on_cores=True,
+            on_cores=True, switchable=True,
             tier_reason="Order kept; left out for functions that call Python or keep a state between calls.",
         ),
         Knob(
             "vectorized_map", lambda known: [True, False], "tf.data maps whole batches where the script maps elements",
-            loader=True, value_type=bool,
+            loader=True, switchable=True, value_type=bool,
             tier_reason="Stateless functions only; the first results are compared with those of single elements.",
         ),
         Knob(
@@ -116,16 +117,17 @@ SPACE = SearchSpace(
         ),
         Knob(
             "deterministic", lambda known: [True, False], "tf.data keeps the order of elements",
-            loader=True, value_type=bool,
+            loader=True, switchable=True, value_type=bool,
             tier_reason="Only shuffled data, and only calls below nothing that goes by the order: zip, take, window.",
         ),
         Knob(
-            "prefetch", _prefetches, "batches that tf.data keeps ready", loader=True, told=prefetch.depths_told,
+            "prefetch", _prefetches, "batches that tf.data keeps ready", loader=True, switchable=True,
+            told=prefetch.depths_told,
             tier_reason="The same elements in the same order, made earlier.",
         ),
         Knob(
             "private_threads", _private_threads, "threads of tf.data's own, 0 for the runtime's",
-            ordered=True, loader=True, value_type=int, least=0, on_cores=True,
+            ordered=True, loader=True, switchable=True, value_type=int, least=0, on_cores=True,
             tier_reason="The same functions on the same elements in the same order, in other threads.",
         ),
         Knob(
@@ -148,7 +150,7 @@ SPACE = SearchSpace(
             tier=2, devices=CPU, needs=_rewrites_float32, switchable=True, value_type=bool,
             tier_reason="Products are rounded to another format, so it is screened.",
         ),
-        batches.BATCH_SIZE,
+        replace(batches.BATCH_SIZE, switchable=True),
         batches.GRAD_ACCUMULATION,
         batches.LR_SCALE,
         Knob(

@@ -63,17 +63,18 @@ class Way:
 class Comparison:
     """Both ways of one script; each trial has a folder of its own."""
 
-    def __init__(self, script: str, folder: Path) -> None:
+    def __init__(self, script: str, folder: Path, turn_s: float) -> None:
         self._script = Script(script, ())
         self._folder = folder
+        self._turn_s = turn_s
         self._runner, self._stop = ProcessRunner(), threading.Event()
         self.rotated, self.fresh = Way(), Way()
 
     def rotate(self, configs: tuple[Config, ...], name: str) -> None:
         """All of them in one process."""
         count = len(configs)
-        most_s = (turns_of(count) - turns_of_round(count) / 2) * TURN_S
-        window = Window(warmup_s=1.0, block_s=TURN_S, max_s=most_s)
+        most_s = (turns_of(count) - turns_of_round(count) / 2) * self._turn_s
+        window = Window(warmup_s=1.0, block_s=self._turn_s, max_s=most_s)
         began = time.monotonic()
         outcome = self._runner.run(self._request(name, BASELINE, window, configs), self._stop)
         self.rotated.seconds += time.monotonic() - began
@@ -116,10 +117,11 @@ def main() -> None:
     parser.add_argument("script")
     parser.add_argument("configs", nargs="+", type=json.loads, help="as JSON")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turn", type=float, default=TURN_S, help="seconds of one; 0.5 where data are turned")
     given = parser.parse_args()
     configs = tuple(Config(each) for each in given.configs)
     with tempfile.TemporaryDirectory() as folder:
-        compared = Comparison(given.script, Path(folder))
+        compared = Comparison(given.script, Path(folder), given.turn)
         for number in range(given.rounds):
             compared.rotate(configs, f"{number}")
             print("in processes of their own:")

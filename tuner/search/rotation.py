@@ -248,7 +248,7 @@ def _feeds(trials: Sequence[Trial]) -> bool:
 
 
 def _values(axis: Axis, cores: int) -> list[Value]:
-    """Those worth a turn: of numbers of workers only a few, none above the cores."""
+    """Those worth a turn: of numbers of workers, or of calls, only a few, none above the cores."""
     values = [value for place, value in enumerate(axis.values) if place != axis.as_written]
     if not axis.knob.waits_at_times:
         return values
@@ -256,7 +256,7 @@ def _values(axis: Axis, cores: int) -> list[Value]:
     for number in sorted((v for v in values if type(v) is int and v <= cores), reverse=True):
         if len(chosen) < MOST_NUMBERS and (not chosen or number <= 0.7 * chosen[-1]):
             chosen.append(number)
-    return list(chosen[::-1])
+    return [*(value for value in values if type(value) is not int), *chosen[::-1]]
 
 
 def _combinations(space: ResolvedSpace, ranking: Ranking) -> list[Config]:
