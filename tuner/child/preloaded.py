@@ -152,7 +152,10 @@ class ByChance:
     def _of_numpy(self) -> list[Any]:
         if self._numpy is None:
             return []
-        made = [each for each in gc.get_objects() if issubclass(type(each), self._numpy.BitGenerator)]
+        of_all = sys.modules["numpy.random"].get_bit_generator()  # seeded anew by NumPy itself, and stays at its place
+        made = [
+            each for each in gc.get_objects() if issubclass(type(each), self._numpy.BitGenerator) and each is not of_all
+        ]
         seeds = ((each, getattr(each, "seed_seq", None) or getattr(each, "_seed_seq", None)) for each in made)
         return [each for each, seed in seeds if getattr(seed, "entropy", None) in self._drawn]
 
