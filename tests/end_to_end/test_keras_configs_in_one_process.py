@@ -28,7 +28,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 import keras, numpy
 keras.utils.set_random_seed(0)
 x = numpy.random.default_rng(0).random((4000, 4), dtype="float32")
-model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(16), keras.layers.Dense(1, dtype="float32")])
+hidden = [keras.layers.Dense(16), keras.layers.Dense(16)]
+model = keras.Sequential([keras.Input((4,)), *hidden, keras.layers.Dense(1, dtype="float32")])
 model.compile(optimizer="sgd", loss="mse")
 PREPARE
 while True:
