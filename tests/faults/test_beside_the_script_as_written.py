@@ -70,6 +70,22 @@ def test_one_script_as_written_serves_many_trials(tmp_path: Path) -> None:
     assert nothing_is_left()
 
 
+@pytest.mark.parametrize(("start_s", "least_s", "most_s"), [(0.0, 0.6, 1.0), (3.0, 1.5, 2.3)])
+def test_a_rough_trial_that_may_be_the_best_goes_on_until_it_was_worth_its_start(
+    tmp_path: Path, start_s: float, least_s: float, most_s: float
+) -> None:
+    """It goes by fits and starts; windows are 0.3 s long, and twice that where nothing else is known."""
+    study = Study(tmp_path, "if me and count % 3 == 0: time.sleep(0.1)")
+    child = tmp_path / "child.py"
+    first = 'emit("first_step"'
+    child.write_text(child.read_text().replace(first, f"time.sleep({start_s} if me else 0)\n{first}"))
+    outcome = study.run(0)
+    study.runner.close()
+    assert outcome.measurement is not None
+    assert least_s <= sum(block.seconds for block in outcome.measurement.blocks) <= most_s
+    assert nothing_is_left()
+
+
 def test_figures_follow_from_what_lies_in_the_trials_own_folder(tmp_path: Path) -> None:
     """The turns of the script as written as well, and what was read of the cores in them."""
     study = Study(tmp_path)

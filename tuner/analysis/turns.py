@@ -16,8 +16,12 @@ from tuner.model import Measurement
 
 DISTURBED = 0.1
 """Where others had more than that share of the cores' time a turn says little."""
+SPARSE = 0.5
+"""Of what a side counts in a pair on average: with less, a pair doesn't stand for itself."""
 TOLD_TO = 0.05
 """A proven ratio is to be told with a relative 95% half-width of that."""
+FOUR_OF_FIVE = 0.8416
+"""The quantile of the standard normal distribution that four of five values stay below."""
 FEWEST_CALM = 4
 """With fewer calm pairs of turns than that, all count."""
 
@@ -37,9 +41,9 @@ class Turn(NamedTuple):
 def pairs_of_turns(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple[Turn, Turn]]:
     """Each pair of neighbouring turns, one of either side, in their order.
 
-    Pairs of which a side counted nothing count together with the next one. Pairs that were disturbed are left out where
-    enough others remain: that bursts of others' load fall into single turns is what makes these worth more than one
-    long window.
+    Pairs of which a side counted next to nothing count together with their neighbours. Pairs that were disturbed are
+    left out where enough others remain: that bursts of others' load fall into single turns is what makes these worth
+    more than one long window.
     """
     return calm_pairs(neighbouring_pairs(own, other))
 
@@ -57,30 +61,30 @@ def neighbouring_pairs(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple
 
 def calm_pairs(pairs: Sequence[tuple[Turn, Turn]], fewest: int = FEWEST_CALM) -> list[tuple[Turn, Turn]]:
     """The pairs that nobody disturbed, where there are enough of them; else all. Those count of which both sides do."""
-    pairs = _with_counts(pairs)
-    calm = [pair for pair in pairs if max(turn.lost for turn in pair) <= DISTURBED]
-    return calm if len(calm) >= fewest else pairs
+    calm = _with_counts([pair for pair in pairs if max(turn.lost for turn in pair) <= DISTURBED])
+    return calm if len(calm) >= fewest else _with_counts(pairs)
 
 
 def _with_counts(pairs: Sequence[tuple[Turn, Turn]]) -> list[tuple[Turn, Turn]]:
-    """The pairs, those of which a side counted nothing joined to the next one, the last to the one before."""
+    """The pairs, as many of them joined to one as it takes for both sides of each to count ``SPARSE`` of their mean.
 
-    def is_empty(pair: tuple[Turn, Turn]) -> bool:
-        return min(turn.amount for turn in pair) <= 0
+    A loop that goes by fits and starts, longer than its turns, is told by what holds both. At least ``FEWEST_CALM`` are
+    left, as long as both sides of each count anything. What is over at the end is joined to the last one.
+    """
+    for size in range(1, len(pairs) + 1):
+        last = max(0, len(pairs) - size - len(pairs) % size)
+        groups = [pairs[place : place + size] for place in range(0, last, size)] + [pairs[last:]]
+        joined = [(together([own for own, _ in of]), together([other for _, other in of])) for of in groups]
+        fewest = min(_least_share(side) for side in zip(*joined, strict=True))
+        if fewest >= SPARSE or (fewest > 0 and len(pairs) // (size + 1) < FEWEST_CALM):
+            return joined
+    return []
 
-    def joined(one: tuple[Turn, Turn], other: tuple[Turn, Turn]) -> tuple[Turn, Turn]:
-        return together([one[0], other[0]]), together([one[1], other[1]])
 
-    kept: list[tuple[Turn, Turn]] = []
-    for pair in pairs:
-        if kept and is_empty(kept[-1]):
-            kept[-1] = joined(kept[-1], pair)
-        else:
-            kept.append(pair)
-    if len(kept) > 1 and is_empty(kept[-1]):
-        last = kept.pop()
-        kept[-1] = joined(kept[-1], last)
-    return [pair for pair in kept if not is_empty(pair)]
+def _least_share(turns: Sequence[Turn]) -> float:
+    """What the one counted that counted least, as a share of the mean; 0 where none counted anything."""
+    total = sum(turn.amount for turn in turns)
+    return min(turn.amount for turn in turns) * len(turns) / total if total > 0 else 0.0
 
 
 def gain_interval(pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) -> Interval | None:
@@ -110,11 +114,16 @@ def noise_within(measurement: Measurement, window_s: float) -> float | None:
 
 
 def rounds_to_tell(noise: float, fewest: int, most: int) -> int | None:
-    """How many rounds tell a ratio to ``TOLD_TO``, where the logarithm of one round's is off by ``noise``; None where
-    so many as ``most`` don't.
+    """How many rounds tell a ratio to ``TOLD_TO`` in four of five studies, where the logarithm of one round's is off by
+    ``noise`` (a standard deviation); None where so many as ``most`` don't.
+
+    Rounds show a noise of their own: four of five times no more than by the quantile of chi squared (the approximation
+    by Wilson and Hilferty, 1931).
     """
     for rounds in range(max(2, fewest), most + 1):
-        if student_t_quantile(0.975, rounds - 1) * noise / math.sqrt(rounds) <= math.log1p(TOLD_TO):
+        shape = 2 / (9 * (rounds - 1))
+        shown = noise * (1 - shape + FOUR_OF_FIVE * math.sqrt(shape)) ** 1.5
+        if student_t_quantile(0.975, rounds - 1) * shown / math.sqrt(rounds) <= math.log1p(TOLD_TO):
             return rounds
     return None
 

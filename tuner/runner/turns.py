@@ -29,6 +29,11 @@ FEWEST_TURNS = 4
 """Of a window that ends since the study's time is up."""
 LONGEST = 2
 """Times its window that a trial goes on which may be the best one, or which others leave too few calm turns."""
+WORTH_ITS_START = 0.5
+"""And until it was measured for so many times what its start took: another trial would say less in the same time.
+
+A loop may go by fits and starts that are longer than its turns, such as one that fills a buffer in each epoch.
+"""
 _PATIENCE = 3
 """The script as written is started again so often for one trial: it ends by itself, or is killed."""
 
@@ -159,7 +164,9 @@ class Exchange:
             return False
         calm = sum(max(turn.lost for turn in pair) <= DISTURBED for pair in pairs)
         wanted = calm < FEWEST_CALM or self._race.is_open(pairs)
-        return not wanted or measured_s(self._trial) >= LONGEST * self._request.window.max_s
+        measured = measured_s(self._trial)
+        longest_s = max(LONGEST * self._request.window.max_s, WORTH_ITS_START * (self._trial.seconds - measured))
+        return not wanted or measured >= longest_s
 
 
 def keep_reference(request: TrialRequest, entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Beside:

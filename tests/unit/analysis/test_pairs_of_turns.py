@@ -73,11 +73,15 @@ def test_pairs_that_others_disturbed_are_left_out_where_enough_remain() -> None:
     assert [mine.number for mine, _ in pairs] == [1, 3, 7, 9, 11, 13, 17, 19]
     found = gain_interval(pairs)
     assert found is not None and math.exp(found.estimate) == pytest.approx(1.5)
+
+    def seconds(own: list[Turn]) -> float:
+        return sum(mine.seconds for mine, _ in pairs_of_turns(own, other))
+
     busy = [turn._replace(lost=0.5) for turn in own]
-    assert len(pairs_of_turns(busy, other)) == 10, "a machine that is always busy is taken as it is"
+    assert seconds(busy) == pytest.approx(2.5), "a machine that is always busy is taken as it is"
     few = [turn._replace(lost=0.5) if place >= FEWEST_CALM - 1 else turn for place, turn in enumerate(own)]
     few[2] = few[2]._replace(lost=0.0)
-    assert len(pairs_of_turns(few, other)) == 10
+    assert seconds(few) == pytest.approx(2.5)
 
 
 def test_turns_in_which_nothing_was_counted_count_with_their_neighbours() -> None:
@@ -161,15 +165,39 @@ def test_what_turns_say_of_a_rounds_noise_and_how_many_rounds_that_takes() -> No
     assert noise_within(replace(made_up.FASTER, reference=replace(reference, pairs=1)), 3.0) is None
 
 
-def test_as_many_rounds_as_tell_a_ratio_to_five_percent() -> None:
+def test_a_loop_that_goes_by_fits_and_starts_is_told_by_pairs_that_hold_both() -> None:
+    """In one turn of five a buffer is filled, and the loop lives on it in the others: three times as fast in the mean.
+
+    The logarithm of next to nothing would make the interval endless.
+    """
+    chance, held, wide = random.Random(5), 0, list[float]()
+    for _ in range(200):
+        own, other, phase = list[Turn](), list[Turn](), chance.randrange(5)
+        for number in range(25):
+            fills = (number + phase) % 5 == 0
+            own.append(Turn(2 * number + 1, 1.0 if fills else 93.5 * math.exp(chance.gauss(0, 0.05)), 0.25))
+            other.append(Turn(2 * number + 2, 25 * math.exp(chance.gauss(0, 0.05)), 0.25))
+        found = gain_interval(pairs_of_turns(own, other))
+        assert found is not None
+        wide.append((found.high - found.low) / 2)
+        held += found.low <= math.log(3) <= found.high
+    assert median(wide) < 0.4, "it was 0.85"
+    assert held >= 190
+
+
+def test_as_many_rounds_as_tell_a_ratio_to_five_percent_in_four_of_five_studies() -> None:
     chance = random.Random(1)
+
+    def share_told(rounds: int) -> float:
+        halves = []
+        for _ in range(1000):
+            gains = [math.exp(chance.gauss(0, noise)) for _ in range(rounds)]
+            halves.append(mean_ratio_interval([1.0] * rounds, gains).relative_half_width)
+        return sum(half <= TOLD_TO for half in halves) / len(halves)
+
     for noise in (0.04, 0.06, 0.09):
         rounds = rounds_to_tell(noise, 3, 27)
         assert rounds is not None
-        halves = []
-        for _ in range(400):
-            gains = [math.exp(chance.gauss(0, noise)) for _ in range(rounds)]
-            halves.append(mean_ratio_interval([1.0] * rounds, gains).relative_half_width)
-        assert median(halves) < TOLD_TO < 1.3 * median(halves), (noise, rounds)
+        assert share_told(rounds) > 0.77 > share_told(rounds - 2), (noise, rounds)
     assert rounds_to_tell(0.001, 5, 27) == 5
     assert rounds_to_tell(0.06, 5, 5) is None and rounds_to_tell(1.0, 5, 27) is None
