@@ -124,6 +124,9 @@ class _Walk:
             if self._is_starved() and not axis.knob.own:
                 return False
             moved = left_at is None or self._wait <= left_at - MOVED_DOWN
+            if axis.knob.own and left_at is not None:
+                # Nobody knows what the script does with it: it may be what its data come by.
+                moved = moved or self._wait >= left_at + MOVED_DOWN
         return moved and self._visits[axis.knob.name] < MOST_VISITS
 
     def _is_starved(self) -> bool:
@@ -269,7 +272,13 @@ class _Walk:
         return sees_wait(self._incumbent) or (bottleneck is not None and bottleneck.compute is not None)
 
     def _saved_share(self) -> float:
-        return self._history.bottleneck.saved_share if self._history.bottleneck is not None else 0.0
+        """What a kept batch saved the script as written; 0 where an argument of the script's own was turned since then,
+        and the wait is seen: its loader may be another one.
+        """
+        own = {axis.knob.name for axis in self._history.axes if axis.knob.own}
+        if self._history.bottleneck is None or (own & set(self._incumbent.config) and sees_wait(self._incumbent)):
+            return 0.0
+        return self._history.bottleneck.saved_share
 
     def _data_cost_time(self) -> bool:
         """Whether a loader could bring anything: the loop waits for its data, or a kept batch was faster by far."""
