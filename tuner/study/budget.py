@@ -30,7 +30,11 @@ FEWEST_TOLD = 3
 LARGE = 1 + 2 * TOLD_TO
 """A smaller gain is told well enough by the usual rounds."""
 LARGEST_SHARE_FOUND = 0.7
-"""Of the budget is kept for more than the fewest rounds of the finals at most."""
+"""Of the budget is kept for the usual rounds of the finals at most, if they are more than the fewest."""
+LARGEST_SHARE_RANKED, LARGEST_SHARE_UNRANKED = 0.55, 0.35
+"""Of the budget is kept for more than the usual rounds at most: where a rotation has ranked the knobs, and where none
+has. Then another trial may well find more than what those rounds would tell better.
+"""
 FEWEST_ROUNDS = 3
 """Finals of fewer rounds prove nothing."""
 ADDED_ROUNDS = 1.5
@@ -222,10 +226,13 @@ class StudyTime:
         best = self._best()
         larger_s = self._larger_proof_s()
         if best is not None and best.phase is not Phase.BASELINE:
+            ranked = any(trial.phase is Phase.ROTATION and trial.measurement is not None for trial in self.trials)
+            to_tell = LARGEST_SHARE_RANKED if ranked else LARGEST_SHARE_UNRANKED
             # Three rounds prove a large gain, and tell roughly how large it is.
             for rounds in range(max(self.rounds_to_tell(), FEWEST_ROUNDS), FEWEST_ROUNDS - 1, -1):
                 proof_s = self.proof_s(best.config, rounds=rounds)
-                most_s = LARGEST_SHARE_FOUND * (self.budget.seconds or math.inf)
+                share = LARGEST_SHARE_FOUND if rounds <= self.plan.finals_rounds else to_tell
+                most_s = share * (self.budget.seconds or math.inf)
                 if rounds == FEWEST_ROUNDS or (proof_s <= most_s and self.fits(proof_s)):
                     break
             both_s = proof_s + larger_s

@@ -303,7 +303,7 @@ def with_gain(trial: Trial, gain: float) -> Outcome:
     return replace(trial.outcome, measurement=measured)
 
 
-@pytest.mark.parametrize(("half", "rounds"), [(0.01, 5), (0.12, 15), (1.0, 27)])
+@pytest.mark.parametrize(("half", "rounds"), [(0.01, 5), (0.12, 19), (1.0, 27)])
 def test_as_many_rounds_are_kept_time_for_as_the_noise_by_turns_asks_for(
     tmp_path: Path, half: float, rounds: int
 ) -> None:
