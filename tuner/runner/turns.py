@@ -97,6 +97,8 @@ class Exchange:
         self._race = race
         self._entries: list[Entry] = []
         self._samples: list[ResourceSample] = []
+        self._looked_at = 0
+        self._race_is_over = False
         self.obstacle = ""
 
     def run(self, numbers: Iterator[int], stop: threading.Event) -> Beside:
@@ -158,7 +160,11 @@ class Exchange:
         if _is_late([self._trial]):
             return True
         pairs, alike = pairs_of_turns(own, other), _counts(self._trial.blocks) == _counts(self._theirs())
-        if self._race.is_settled(pairs, whole=self._trial.is_whole and alike):
+        # Pairs that are joined may become fewer again: no look is taken twice.
+        if len(pairs) > self._looked_at and not self._race_is_over:
+            self._looked_at = len(pairs)
+            self._race_is_over = self._race.is_settled(pairs, whole=self._trial.is_whole and alike)
+        if self._race_is_over:
             return True
         if not self._trial.has_enough:
             return False
