@@ -22,6 +22,8 @@ BEHIND = 1.2
 """A config leaves only where the best one is faster by more than that: by so much a rotation may be off in itself."""
 SURE = 3.0
 """And by so many standard errors of what lies between them: see tests/benchmarks/rotation.py for what that costs."""
+MOST_SHUFFLED = 64
+"""Elements in the buffer of a shuffle, in the pipelines of tf.data that begin anew with each turn."""
 PRIOR_NOISE, PRIOR_DEGREES = 0.07, 4.0
 """How far a turn's ratio is off (standard deviation of its logarithm) before a rotation's own turns say more, and for
 how many degrees of freedom of theirs that counts."""

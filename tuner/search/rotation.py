@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, bottleneck_of
 from tuner.analysis.cold_start import COMPILE
@@ -27,7 +27,7 @@ MOST_NUMBERS = 4
 """Of numbers of workers: the largest one, and those below it by about half each."""
 LONGEST_STEP_S = 0.25
 """Steps of the script as written that take longer make turns too long in which a loader shows what it can keep up."""
-MOST_COMBINED = 6
+FEWEST_COMBINED, MOST_COMBINED = 2, 6
 MOST_RUNS = 3
 """The values one by one, what helped in combinations, and one of the two again after an error in it."""
 MOST_BIAS = 1.2
@@ -51,6 +51,8 @@ NOT_WORSE = 0.95
 """A value whose ratio by itself is sure to be below that isn't combined with others."""
 
 Ranking = Mapping[Config, Rotated]
+Fits = Callable[[Sequence[Config]], bool]
+"""Whether there is time for a rotation of these configs."""
 
 
 def ranking_of(trials: Iterable[Trial]) -> Ranking:
@@ -62,17 +64,25 @@ def ranking_of(trials: Iterable[Trial]) -> Ranking:
     return dict(sorted(found.items(), key=lambda item: -_ratio(item[1])))
 
 
-def next_rotation(space: ResolvedSpace, trials: Iterable[Trial], most_compiled: int = MOST) -> tuple[Config, ...]:
+def next_rotation(
+    space: ResolvedSpace,
+    trials: Iterable[Trial],
+    most_compiled: int | None = None,
+    fits: Fits = lambda configs: True,
+) -> tuple[Config, ...]:
     """The configs of the next rotation, by those that were made; empty where there is no other.
 
-    First each value by itself, then combinations of what helped; of those that turn a compiler so many at most, which
-    have their first turns last. Where an error in one config ended the process, the
-    others go on once, without it. After one that took too long there is none: that was no config's fault.
+    First each value by itself, then combinations of what helped: as many as there is time for, and the fewest where
+    there is none for these either. Of those that turn a compiler there are so many at most, which have their first
+    turns last; None where they take no longer than others. Where an error in one config ended the process, the others
+    go on once, without it. After one that took too long there is none: that was no config's fault.
     """
     trials = list(trials)
     outcomes = [t.outcome for t in trials if t.phase is Phase.ROTATION and t.outcome is not None]
     runs = [outcome.rotation for outcome in outcomes]
-    singles = _limited(space, _singles(space, trials), most_compiled, MOST)
+    values = _singles(space, trials)
+    by_worth = _of_each_knob_first(space, values)
+    singles = _limited(space, values, by_worth, (FEWEST, MOST), most_compiled=most_compiled, fits=fits)
     if len(singles) < FEWEST or space.pinned or len(runs) >= MOST_RUNS:
         return ()
     if any(outcome.kind is OutcomeKind.UNFINISHED for outcome in outcomes):
@@ -82,13 +92,15 @@ def next_rotation(space: ResolvedSpace, trials: Iterable[Trial], most_compiled: 
     told = {each.config: each for run in runs for each in run}
     combined = any(len(_turned(space, config)) > 1 for config in told)
     ranking = ranking_of(trials)
-    combinations = _limited(space, _combinations(space, ranking), most_compiled, MOST_COMBINED)
+    found = _combinations(space, ranking)
+    bounds = (FEWEST_COMBINED, MOST_COMBINED)
+    combinations = _limited(space, found, found, bounds, most_compiled=most_compiled, fits=fits)
     if _broke(runs[-1]):
         asked = combinations if combined else singles
         left = [config for config in asked if config not in told or told[config].fault == TOO_FEW]
         first = sum(map(_broke, runs)) == 1
         return tuple(left) if first and len(left) > 1 else ()
-    return () if combined or len(combinations) < 2 else tuple(combinations)
+    return () if combined else tuple(combinations)
 
 
 def loads(space: ResolvedSpace, configs: Iterable[Config]) -> bool:
@@ -105,14 +117,52 @@ def _compiles(space: ResolvedSpace, config: Config) -> bool:
     return any(axis.knob.late and axis.knob.name in config for axis in space.axes)
 
 
-def _limited(space: ResolvedSpace, configs: Iterable[Config], most_compiled: int, most: int) -> list[Config]:
-    """The first ones, those that turn a compiler behind the others, and no more of these than that."""
+def _limited(
+    space: ResolvedSpace,
+    configs: Sequence[Config],
+    by_worth: Sequence[Config],
+    bounds: tuple[int, int],
+    *,
+    most_compiled: int | None,
+    fits: Fits,
+) -> list[Config]:
+    """As many as there is time for, in their order, those that turn a compiler behind the others; the fewest where
+    there is time for none, so that it can be told; none where these are fewer still.
+
+    ``by_worth``: the same, those that are left out first at its end; before any other those that turn a compiler are,
+    of which there are ``most_compiled`` at most, unless that is None. ``bounds``: the fewest and the most.
+    """
+    fewest, most = bounds
+    compilers = [most] if most_compiled is None else list(range(min(most_compiled, most), -1, -1))
+    chosen: list[Config] = []
+    for count in range(min(most, len(configs)), fewest - 1, -1):
+        for so_many in compilers:
+            found = _first(space, by_worth, count, so_many)
+            if len(found) >= fewest:
+                chosen = sorted(found, key=lambda config: (_compiles(space, config), configs.index(config)))
+                if fits(chosen):
+                    return chosen
+    return chosen
+
+
+def _first(space: ResolvedSpace, configs: Iterable[Config], count: int, compilers: int) -> list[Config]:
+    """The first ones, so many in all, and no more than that of those that turn a compiler."""
     chosen: list[Config] = []
     for config in configs:
-        fits = compiled(space, chosen) < most_compiled or not _compiles(space, config)
-        if fits and len(chosen) < most:
+        fits = compiled(space, chosen) < compilers or not _compiles(space, config)
+        if fits and len(chosen) < count:
             chosen.append(config)
-    return sorted(chosen, key=lambda config: _compiles(space, config))
+    return chosen
+
+
+def _of_each_knob_first(space: ResolvedSpace, singles: Iterable[Config]) -> list[Config]:
+    """A value of each knob, then a second one of each, and so on: of numbers of workers and calls the largest first."""
+    values: dict[str, list[Config]] = {}
+    for config in singles:
+        values.setdefault(next(iter(_turned(space, config))), []).append(config)
+    downwards = {axis.knob.name for axis in space.axes if axis.knob.waits_at_times}
+    columns = (of[::-1] if knob in downwards else of for knob, of in values.items())
+    return [config for row in itertools.zip_longest(*columns) for config in row if config is not None]
 
 
 def _turned(space: ResolvedSpace, config: Mapping[str, Value]) -> dict[str, Value]:

@@ -20,13 +20,13 @@ from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, SIDELINES, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted
-from tuner.search.rotation import loads, next_rotation
+from tuner.search.rotation import compiled, loads, next_rotation
 from tuner.space.arguments import Placeholder
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, keeping_batch, searched
 from tuner.study.execution import TrialExecutor, window_of
-from tuner.study.lengths import most_compiled, rotation_window
+from tuner.study.lengths import MOST_COMPILED, Foreseen, foreseen, rotation_window
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore
@@ -181,22 +181,39 @@ class StudyContext:
         )[0]
 
     def _configs_by_turns(self, trial: Trial) -> tuple[Config, ...]:
-        """Those of a rotation; of one that was interrupted the same ones, but for those that turn a compiler."""
+        """Those of a rotation; of one that was interrupted the same ones, but for what there is no more time for."""
         if trial.phase is not Phase.ROTATION or self.space is None:
             return ()
         return self.next_rotated([each for each in self.trials if each.number < trial.number])
 
     def next_rotated(self, trials: Sequence[Trial]) -> tuple[Config, ...]:
-        """The configs of the rotation that comes after these trials; of those that turn a compiler as many as there is
-        time for. Keras' loop compiles each of them.
+        """The configs of the rotation that comes after these trials: as many as there is time for, of those that turn a
+        compiler only a few. Keras' loop compiles each of them.
         """
-        space, baseline = self.space, self.baseline.measurement if self.baseline is not None else None
-        if space is None or baseline is None or self.knowledge.framework == FITTED:
-            return next_rotation(space, trials) if space is not None else ()
-        others = next_rotation(space, trials, most_compiled=0)
+        if self.space is None:
+            return ()
         time_s = self.time.search_s()
-        most = most_compiled(self.plan, baseline, len(others), time_s, loads=loads(space, others))
-        return next_rotation(space, trials, most)
+
+        def fits(configs: Sequence[Config]) -> bool:
+            time = self.rotation_time(configs)
+            return time is None or time.is_within(self.plan, time_s)
+
+        return next_rotation(self.space, trials, None if self._is_fitted else MOST_COMPILED, fits)
+
+    def rotation_time(self, configs: Sequence[Config]) -> Foreseen | None:
+        """What a rotation of these takes; None before the script as written was measured."""
+        space, baseline = self.space, self.baseline.measurement if self.baseline is not None else None
+        if space is None or baseline is None:
+            return None
+        return foreseen(
+            self.plan, baseline, len(configs), compiled=compiled(space, configs), loads=loads(space, configs),
+            fitted=self._is_fitted,
+        )  # fmt: skip
+
+    @property
+    def _is_fitted(self) -> bool:
+        """Whether the script trains in Keras' own loop."""
+        return self.knowledge.framework == FITTED
 
     def _ends_by(self, trial: Trial) -> float:
         """The moment by which a search trial or a rotation has to be through, so that others have their time; none for

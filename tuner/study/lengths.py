@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from typing import NamedTuple
 
 from tuner.child.records import Window
-from tuner.child.rounds import turns_of, turns_of_round
+from tuner.child.rounds import MOST_SHUFFLED, turns_of, turns_of_round
 from tuner.child.turns import LEAD_IN_S
 from tuner.devices.present import kind_of
 from tuner.model import Measurement, Phase, Trial
@@ -31,6 +31,10 @@ COMPILED_S = 20.0
 """What a compiler is taken to need for a config of a rotation, before any was seen."""
 MOST_COMPILED = 3
 """Configs of a rotation that turn a compiler."""
+TRACED = 0.5
+"""Of the time until its first step, in which a script starts and compiles, that each config takes in Keras' own loop:
+it is traced and compiled before its first turn."""
+_SAMPLES = "samples"
 _STEPS_ON_A_CARD = 8
 """A block holds so many where waiting for the device takes away the lead that the script had."""
 _BY_ITSELF = {Phase.BASELINE: 1.0, Phase.ANCHOR: 1.0, Phase.PROBE: 0.25, Phase.SEARCH: 0.5, Phase.FINALS: 0.5}
@@ -78,27 +82,47 @@ def rotation_window(plan: StudyPlan, baseline: Trial | None, count: int, *, load
     return replace(window, block_s=block_s, warmup_s=min(window.warmup_s, WARMUP_S), max_s=turns * turn_s)
 
 
-def rotation_s(plan: StudyPlan, baseline: Measurement, count: int, *, loads: bool = False) -> float:
-    """What the turns of a rotation take at most: where all configs stay."""
+def rotation_s(
+    plan: StudyPlan, baseline: Measurement, count: int, *, loads: bool = False, fitted: bool = False
+) -> float:
+    """What the turns of a rotation take at most: where all configs stay. ``fitted``: see ``foreseen``."""
     turn_s = rotation_turn_s(plan, baseline, loads=loads) + max(LEAD_IN_S, 1 / baseline.steps_per_s)
-    return turn_s * turns_of(count)
+    return (turn_s + (_pipeline_start_s(baseline) if loads and fitted else 0.0)) * turns_of(count)
 
 
-def most_rotation_s(plan: StudyPlan, search_s: float | None, share: float = TURNS_SHARE) -> float:
-    """Seconds that a rotation may be foreseen to take; ``search_s``: those left for searching, None without an end.
-
-    ``share``: of the time that one run of the script may take.
+def _pipeline_start_s(baseline: Measurement) -> float:
+    """What a pipeline of tf.data takes to begin anew with a turn, at most: the buffer of its shuffle is filled, and its
+    first batch is made. Samples aren't made more slowly than the script as written trains on them.
     """
-    return min(share * plan.limits.trial_timeout_s, math.inf if search_s is None else LARGEST_SHARE * search_s)
+    shuffled_s = MOST_SHUFFLED / baseline.rate if baseline.unit == _SAMPLES else 0.0
+    return shuffled_s + 1 / baseline.steps_per_s
 
 
-def most_compiled(
-    plan: StudyPlan, baseline: Measurement, count: int, search_s: float | None, *, loads: bool = False
-) -> int:
-    """How many configs that turn a compiler fit into a rotation beside ``count`` others. See ``most_rotation_s``."""
-    turns_s = rotation_s(plan, baseline, count + MOST_COMPILED, loads=loads)
-    left_s = most_rotation_s(plan, search_s, SHARE_WITH_COMPILERS) - baseline.first_step_s - turns_s
-    return max(0, int(min(left_s / COMPILED_S, MOST_COMPILED)))
+class Foreseen(NamedTuple):
+    """What a rotation takes, in seconds: ``turns_s`` from its process's start to its last turn, and besides what is
+    compiled before turns.
+    """
+
+    turns_s: float
+    compiling_s: float
+
+    def is_within(self, plan: StudyPlan, search_s: float | None) -> bool:
+        """Whether a rotation may take that long; ``search_s``: those left for searching, None without an end."""
+        timeout_s, all_s = plan.limits.trial_timeout_s, self.turns_s + self.compiling_s
+        in_time = self.turns_s <= TURNS_SHARE * timeout_s and all_s <= SHARE_WITH_COMPILERS * timeout_s
+        return in_time and (search_s is None or all_s <= LARGEST_SHARE * search_s)
+
+
+def foreseen(
+    plan: StudyPlan, baseline: Measurement, count: int, *, compiled: int = 0, loads: bool = False, fitted: bool = False
+) -> Foreseen:
+    """What a rotation of so many configs takes, of which so many turn a compiler; elsewhere than in Keras' own loop
+    (``fitted``) a trial of such a config would compile as long. There each is traced, and each turn of a rotation that
+    turns knobs of the data (``loads``) begins a pipeline anew.
+    """
+    traced_s = TRACED * count * baseline.first_step_s if fitted else 0.0
+    turns_s = baseline.first_step_s + traced_s + rotation_s(plan, baseline, count, loads=loads, fitted=fitted)
+    return Foreseen(turns_s, 0.0 if fitted else COMPILED_S * compiled)
 
 
 def screen_lengths(plan: StudyPlan, baseline: Trial | None, larger_step: int = 0) -> tuple[int, ...]:

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 
 from tuner.formatting import seconds_text
 from tuner.model import BASELINE, Config, Phase
-from tuner.search.rotation import compiled, loads
+from tuner.search.rotation import loads
 from tuner.storage.database import NewTrial
 from tuner.study.context import FITTED, StudyContext
-from tuner.study.lengths import COMPILED_S, SHARE_WITH_COMPILERS, TURNS_SHARE, most_rotation_s, rotation_s
 
 WAITS = 0.5
 """Where the script as written waits for data for a larger share of its time, what it computes with decides little."""
-COMPILES = 0.5
-"""Of the time until its first step, in which a script starts and compiles, that a config's compilation takes there."""
 
 
 def rotate(study: StudyContext) -> None:
@@ -45,24 +42,16 @@ def rotate(study: StudyContext) -> None:
 
 def _obstacle(study: StudyContext, configs: Sequence[Config]) -> str:
     """Why these configs aren't rotated here, or ""."""
-    count = len(configs)
+    count, time = len(configs), study.rotation_time(configs)
     baseline = study.baseline.measurement if study.baseline is not None else None
-    if baseline is None or study.space is None:
+    if baseline is None or study.space is None or time is None:
         return "the script as written has no figure"
     if study.knowledge.trainer not in ("", FITTED):
         return f"{study.knowledge.trainer} sets some of the knobs itself"
-    loaders = loads(study.space, configs)
-    if (baseline.data_wait_share or 0.0) > WAITS and not loaders:
+    if (baseline.data_wait_share or 0.0) > WAITS and not loads(study.space, configs):
         return "it waits for its data most of the time, and no other loader is among what can be switched"
-    # Under Keras each config is traced anew; elsewhere a trial of one that turns a compiler compiles as long.
-    by_keras_s = COMPILES * count * baseline.first_step_s * (study.knowledge.framework == FITTED)
-    compiling_s = 0.0 if by_keras_s else COMPILED_S * compiled(study.space, configs)
-    turns_s = baseline.first_step_s + by_keras_s + rotation_s(study.plan, baseline, count, loads=loaders)
-    within_s, all_within_s = (
-        most_rotation_s(study.plan, study.time.search_s(), share) for share in (TURNS_SHARE, SHARE_WITH_COMPILERS)
-    )
-    if turns_s > within_s or turns_s + compiling_s > all_within_s:
-        return f"{count} configs in one process would take about {seconds_text(turns_s + compiling_s)}"
-    if turns_s > count * study.time.trial_s():
+    if not time.is_within(study.plan, study.time.search_s()):
+        return f"{count} configs in one process would take about {seconds_text(time.turns_s + time.compiling_s)}"
+    if time.turns_s > count * study.time.trial_s():
         return "a trial of each takes no longer"
     return ""

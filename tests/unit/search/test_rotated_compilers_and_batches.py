@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tuner.search.history import History
 from tuner.search.rotation import FEWEST_STEPS, MOST_COMBINED, compiled, is_outranked, loses, next_rotation, ranking_of
 from tuner.space.declare import Knob, Known, SearchSpace
 from tuner.space.resolve import ResolvedSpace, resolve
-from tuner.study.lengths import COMPILED_S, MOST_COMPILED, most_compiled
+from tuner.study.lengths import COMPILED_S, LARGEST_SHARE, MOST_COMPILED, foreseen
 
 WRITTEN: dict[str, Any] = {
     "precision": "fp32", "layout": False, "batch_size": 64, "grad_accumulation": 1, "compile": "off",
@@ -130,15 +130,26 @@ def test_what_nobody_has_measured_on_a_quiet_machine_has_to_lose_by_more() -> No
     assert is_outranked(LAYOUT, BF16, best) and not is_outranked(LAYOUT, WHOLE, best)
 
 
-@pytest.mark.parametrize(("search_s", "count"), [(None, MOST_COMPILED), (0.0, 0), (1e9, MOST_COMPILED)])
-def test_compilers_have_turns_where_there_is_time_for_them(tmp_path: Path, search_s: float | None, count: int) -> None:
+def in_time(tmp_path: Path, search_s: float | None) -> tuple[Config, ...]:
+    """The first rotation of a study that has so much time left for searching."""
     plan, measurement = worlds.plan(tmp_path), baseline().measurement
     assert measurement is not None
-    assert most_compiled(plan, measurement, 6, search_s) == count
+
+    def fits(configs: Sequence[Config]) -> bool:
+        assert measurement is not None
+        return foreseen(plan, measurement, len(configs), compiled=compiled(space(), configs)).is_within(plan, search_s)
+
+    return next_rotation(space(), [baseline()], MOST_COMPILED, fits)
+
+
+@pytest.mark.parametrize(("search_s", "count"), [(None, MOST_COMPILED), (0.0, 1), (1e9, MOST_COMPILED)])
+def test_compilers_have_turns_where_there_is_time_for_them(tmp_path: Path, search_s: float | None, count: int) -> None:
+    """Where there is time for nothing the fewest are told of."""
+    found = in_time(tmp_path, search_s)
+    assert compiled(space(), found) == count and BF16 in found and LAYOUT in found
 
 
 def test_each_that_compiles_takes_its_share_of_the_time(tmp_path: Path) -> None:
-    plan, measurement = worlds.plan(tmp_path), baseline().measurement
-    assert measurement is not None
-    found = [most_compiled(plan, measurement, 6, 4 * COMPILED_S * shares) for shares in range(12)]
-    assert sorted(found) == found and set(found) == set(range(MOST_COMPILED + 1))
+    shares = [COMPILED_S * share / LARGEST_SHARE for share in range(12)]
+    found = [compiled(space(), in_time(tmp_path, search_s)) for search_s in shares]
+    assert sorted(found) == found and set(found) == {1, 2, MOST_COMPILED}

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 from support import worlds
 
 from search_spaces.keras import SPACE
+from tuner.child.rounds import MOST_SHUFFLED, turns_of
 from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Rotated, Trial, Value
-from tuner.search.rotation import FEWEST_STEPS, loads, next_rotation
+from tuner.search.rotation import FEWEST, FEWEST_COMBINED, FEWEST_STEPS, loads, next_rotation
 from tuner.space.declare import Known
 from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.study.lengths import TRACED, foreseen
 
 PIPELINE: Mapping[str, Value] = {
     "parallel_calls": "none", "prefetch": 0, "vectorized_map": False, "deterministic": True, "private_threads": 0,
@@ -72,3 +76,39 @@ def test_a_smaller_batch_is_combined_with_what_helps_beside_it_once() -> None:
     combined = next_rotation(whole, [baseline(0.0), ranked(gains)])
     assert combined[0] == Config(batch_size=16, grad_accumulation=2, precision="bf16")
     assert not next_rotation(whole, [baseline(0.0), ranked(gains), ranked(dict.fromkeys(combined, 1.0))])
+
+
+@pytest.mark.parametrize("most", [5, 7, 9])
+def test_as_many_have_turns_as_there_is_time_for_and_each_knob_before_the_second_value_of_any(most: int) -> None:
+    """Twelve took too long for a study, which made no rotation for that, and not a smaller one."""
+    whole = next_rotation(space(PIPELINE), [baseline()])
+    found = next_rotation(space(PIPELINE), [baseline()], fits=lambda configs: len(configs) <= most)
+    assert len(whole) == 9 and len(found) == most
+    assert {knob for config in found for knob in config} == set(PIPELINE) - {"cache"}
+    assert [config for config in whole if config in found] == list(found), "in the same order"
+
+
+def test_where_there_is_time_for_none_the_fewest_say_what_they_would_take() -> None:
+    found = next_rotation(space(PIPELINE), [baseline()], fits=lambda configs: False)
+    assert len(found) == FEWEST == len({knob for config in found for knob in config})
+
+
+def test_combinations_are_as_many_as_there_is_time_for_too() -> None:
+    whole = space(COMPUTING)
+    first = next_rotation(whole, [baseline(0.0)])
+    trials = [baseline(0.0), ranked(dict.fromkeys(first, 1.1))]
+    combined = next_rotation(whole, trials)
+    fewer = next_rotation(whole, trials, fits=lambda configs: len(configs) <= 4)
+    assert len(combined) > len(fewer) == 4 and set(fewer) < set(combined)
+    assert len(next_rotation(whole, trials, fits=lambda configs: False)) == FEWEST_COMBINED
+
+
+def test_what_a_turn_s_own_pipeline_takes_to_begin_is_foreseen(tmp_path: Path) -> None:
+    """Nothing of it is measured, and a rotation of two minutes was taken for one of half a minute."""
+    plan, measurement = worlds.plan(tmp_path), baseline().measurement
+    assert measurement is not None
+    begun_s = MOST_SHUFFLED / measurement.rate + 1 / measurement.steps_per_s
+    elsewhere, here = (foreseen(plan, measurement, 9, loads=True, fitted=fitted).turns_s for fitted in (False, True))
+    assert here - elsewhere == pytest.approx(turns_of(9) * begun_s + TRACED * 9 * measurement.first_step_s)
+    computing = [foreseen(plan, measurement, 9, fitted=fitted).turns_s for fitted in (False, True)]
+    assert computing[1] - computing[0] == pytest.approx(TRACED * 9 * measurement.first_step_s)

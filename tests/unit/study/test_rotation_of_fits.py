@@ -49,8 +49,9 @@ class Fitted(ReplayRunner):
             outcome.knowledge, trainer=self._trainer, framework=self._framework, as_written=dict(WRITTEN)
         )
         return replace(
-            outcome, knowledge=known, measurement=replace(outcome.measurement, first_step_s=self._first_step_s)
-        )
+            outcome, knowledge=known, seconds=10.0 + self._first_step_s,
+            measurement=replace(outcome.measurement, first_step_s=self._first_step_s),
+        )  # fmt: skip
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         outcome = super().run(request, stop)
@@ -81,3 +82,12 @@ def test_keras_own_loop_is_switched_in_and_compiles_each_config(
     notes = [event.text for event in events if isinstance(event, Noted) and event.text.startswith("no rotation")]
     assert bool(runner.rotations) is not bool(obstacle), notes
     assert not obstacle or obstacle in notes[0]
+
+
+def test_where_not_all_configs_have_time_fewer_take_turns(tmp_path: Path) -> None:
+    """Four would take 63 s of the 60 s that half of a trial's time limit is."""
+    runner = Fitted("keras", "keras", 18.0)
+    plan = worlds.plan(tmp_path, spaces=Spaces((SPACE,)), trials=9, budget_s=1200.0)
+    result = run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event())
+    assert runner.rotations[0] == (Config(precision="bf16"), Config(steps_in_call=4), Config(steps_in_call=16))
+    assert any("3 configs in one process" in trial.why for trial in result.trials)

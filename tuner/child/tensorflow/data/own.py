@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...rounds import MOST_SHUFFLED
 from .batches import BATCHERS, as_int
 from .caches import is_steady_link, lasting_ops, why_unsteady
 from .recipes import Node
 
-MOST_SHUFFLED = 64
-"""Elements in the buffer of a shuffle."""
 # Behind these it makes no difference whether the elements of several passes come one after the other.
 _INDIFFERENT = (
     "map", "filter", "flat_map", "interleave", "shuffle", "prefetch", "with_options", "unbatch", "ignore_errors",
