@@ -329,3 +329,27 @@ def test_without_a_look_at_tf_data_no_config_has_a_pipeline() -> None:
     acting(trial, {4: lambda switcher, made: refusals.append(switcher.refusal(AHEAD))})
     fit(network(), rows(), epochs=1)
     assert refusals == ["can't be switched to: no dataset of tf.data is seen to feed Model.fit"]
+
+
+def test_pipelines_with_larger_batches_than_the_script_s_leave_the_others_their_turns() -> None:
+    """Its epochs are one batch each that isn't full: a pipeline without an end would fill it."""
+    import tensorflow as tf
+
+    trial, seen = rotating(CALLS), list[str]()
+    half: Knobs = {"precision": "bf16"}
+
+    def begin(switcher: KerasSwitcher, made: Any) -> None:
+        assert switcher.refusal(CALLS) == "" and switcher.refusal(half) == ""
+        switcher.begin()
+        with pytest.raises(RuntimeError) as raised:
+            switcher.to(CALLS)
+        seen.append(str(raised.value))
+        switcher.to(half)
+        assert switcher.doubt(half) == ""
+        switcher.to({})
+
+    acting(trial, {4: begin})
+    data = tf.data.Dataset.from_tensor_slices(arrays(20)).map(lambda x, y: (2 * x, y)).batch(64)
+    fit(network(), data, epochs=8)
+    assert seen == ["its batches would have 64 samples, and the script's have 20 at most"]
+    assert trial.end()["samples"] == 8 * 20

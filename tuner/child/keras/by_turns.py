@@ -73,7 +73,7 @@ class StepsByTurns:
         if kept is None or kept.element_spec != self._spec:
             # It was taken from the iterator: it has to be trained on, and needn't be kept.
             return iter(self._tf.data.Dataset.from_tensors(batch))
-        self.batch, self.rows = batch, self._rows_of(batch)
+        self.batch, self.rows = batch, self.rows_of(batch)
         return kept
 
     def _iterator(self, batch: Structure, count: int) -> Any:
@@ -91,7 +91,8 @@ class StepsByTurns:
 
         return iter(tf.data.Dataset.from_tensors(batch).repeat(count).map(relaxed))
 
-    def _rows_of(self, batch: Structure) -> int:
+    def rows_of(self, batch: Structure) -> int:
+        """The samples of a batch; 0 where its parts don't agree on it."""
         sizes = {int(part.shape[0] or 0) for part in self._dense(batch)}
         return sizes.pop() if len(sizes) == 1 else 0
 
@@ -123,7 +124,7 @@ class StepsByTurns:
             iterator = self._iterator(batch, 2)
             for _ in range(1 if per_call > 1 else 2):
                 function(iterator)
-            trained += 2 * self._rows_of(batch)
+            trained += 2 * self.rows_of(batch)
         return trained
 
     def _of(self, size: int) -> Structure:

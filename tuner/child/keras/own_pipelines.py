@@ -17,8 +17,9 @@ from ..evidence import Finding
 from ..records import Evidence, Value
 from ..tensorflow.data import own, plans
 from ..tensorflow.data.plans import Plan
+from ..tensorflow.data.recipes import Refused
 from ..tensorflow.data.watch import AS_WRITTEN, DatasetWatch
-from ..tensorflow.types import Dataset, DatasetIterator
+from ..tensorflow.types import Dataset, DatasetIterator, Structure
 from .by_turns import StepsByTurns
 from .watches import Watches
 
@@ -55,7 +56,8 @@ class OwnPipelines:
         self._plan: Plan | None = None
         """Of the script as written."""
         self._feeds = False
-        self._restless = False
+        self._obstacle = ""
+        """Why no config has its own after all, though none of them was refused."""
 
     # what can be had
 
@@ -84,7 +86,7 @@ class OwnPipelines:
         try:
             _, applied = datasets.turned(dataset, wanted)
         except Exception as error:  # the script's own functions are traced anew, and may raise anything
-            return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            return _told(error)
         refused = next((each.refused for each in applied.values() if each.refused), "")
         return refused or (AS_WRITTEN if not all(each.changed for each in applied.values()) else "")
 
@@ -96,10 +98,13 @@ class OwnPipelines:
             return
         self._dataset, self._feeds = _reference(self._feeding), True
         # What the script's own has begun to make it goes on making, though nobody asks for it.
-        self._restless = not is_at_rest()
-        if not self._restless:
-            written, self._plan = self._made({})
-            self._own[()] = written
+        self._obstacle = "" if is_at_rest() else RESTLESS
+        if self._obstacle:
+            return
+        try:
+            self._own[()], self._plan = self._made({})
+        except Exception as error:  # the script's own functions are traced anew, and may raise anything
+            self._obstacle = _told(error)
 
     def hold(self) -> None:
         """The turn is over: what made its batches ends."""
@@ -115,7 +120,7 @@ class OwnPipelines:
         if not self._feeds or by_turns is None or fits is None:
             return
         wanted = self._part(config)
-        why = RESTLESS if self._restless else CHANGED if self._has_changed else ""
+        why = self._obstacle or (CHANGED if self._has_changed else "")
         if why and wanted:
             raise RuntimeError(why)
         if why:
@@ -152,9 +157,20 @@ class OwnPipelines:
         node, _ = datasets.turned(dataset, wanted)
         made = own.apart(node).build()
         if made.element_spec != dataset.element_spec:
-            raise RuntimeError("its batches would have another shape, for which the step would be traced anew")
-        plan = _plan_of(datasets, iter(made))
+            raise Refused("its batches would have another shape, for which the step would be traced anew")
+        iterator = iter(made)
+        batches = [next(iterator) for _ in range(PREPARED_BATCHES)]
+        self._check_rows(batches)
+        plan = _plan_of(datasets, iterator)
         return _Own(made, self._judged(wanted, made, plan)), plan
+
+    def _check_rows(self, batches: Sequence[Structure]) -> None:
+        """Raises ``Refused`` where these hold more samples than any of the script's, as where one is all its data."""
+        by_turns, fits = self._by_turns, self._watches.fits
+        assert by_turns is not None and fits is not None
+        rows, largest = max(map(by_turns.rows_of, batches)), fits.steps.largest_batch
+        if 0 < largest < rows:
+            raise Refused(f"its batches would have {rows} samples, and the script's have {largest} at most")
 
     def _judged(self, wanted: Config, made: Dataset, plan: Plan | None) -> str:
         for knob, value in wanted.items():
@@ -187,8 +203,6 @@ class OwnPipelines:
 
 
 def _plan_of(datasets: DatasetWatch, iterator: DatasetIterator) -> Plan | None:
-    for _ in range(PREPARED_BATCHES):
-        next(iterator)
     try:
         plan = plans.read(datasets.tf, iterator)
     except Exception:  # TensorFlow tells none
@@ -205,6 +219,11 @@ def is_at_rest() -> bool:
         used_s = time.process_time() - used_s
         calm = calm + 1 if used_s <= CALM * (time.perf_counter() - began) else 0
     return calm >= LOOKS
+
+
+def _told(error: Exception) -> str:
+    line = (str(error).strip().splitlines() or [""])[0]
+    return line if isinstance(error, Refused) else f"{type(error).__name__}: {line}"
 
 
 def _reference(dataset: Dataset | None) -> Callable[[], object]:
