@@ -46,7 +46,8 @@ def hold(study: StudyContext, schedule: Schedule, judge: Judge) -> Winner | None
         schedule, rounds_done = _run_rounds(study, schedule)
         if rounds_done < schedule.rounds:
             return _out_of_time(study, schedule, rounds_done, judge)
-        winner = decide(schedule, study.trials, study.plan.objective)
+        # Where all of them reach a loss later, it is how well their speed is known.
+        winner = _leading(study, schedule)[0] or decide(schedule, study.trials, study.plan.objective)
         extended = _extended(study, schedule, winner)
         if extended is None:
             return judge(study, schedule)
@@ -203,13 +204,22 @@ def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
 
     Where one of the others alone is proven to be faster, that is kept with its figures, and isn't improved.
     """
-    objective, later = study.plan.objective, list[Winner]()
+    winner, later = _leading(study, schedule)
+    is_improved = winner is not None and winner.verdict is Verdict.IMPROVED
+    return later[0] if later and not is_improved else winner
+
+
+def _leading(study: StudyContext, schedule: Schedule) -> tuple[Winner | None, list[Winner]]:
+    """What the finals say of those that reach a loss no later than the script as written, so far; and those of the
+    others that are proven to be faster, which isn't improved.
+    """
+    later = list[Winner]()
     while True:
-        winner = decide(schedule, study.trials, objective, without=[one.config for one in later])
+        winner = decide(schedule, study.trials, study.plan.objective, without=[one.config for one in later])
         if winner is None or winner.verdict is not Verdict.IMPROVED:
-            return later[0] if later else winner
+            return winner, later
         if not _is_later(study, candidate_of(schedule, winner), winner.speedup):
-            return winner
+            return winner, later
         later.append(replace(winner, verdict=Verdict.KEEP_BASELINE, label=LATER))
 
 

@@ -162,12 +162,20 @@ def test_a_proof_stands_where_later_finals_are_stopped(tmp_path: Path) -> None:
 
 
 class SlowLearner(ReplayRunner):
-    """bf16 is 1.1 times as fast, and learns as from 80% of the samples; workers are 1.05 times as fast."""
+    """bf16 is 1.1 times as fast, and learns as from 80% of the samples; workers are 1.05 times as fast, after their
+    first run by turns more and less, up to that ``spread``.
+    """
 
-    def __init__(self) -> None:
-        super().__init__(
-            lambda c: worlds.measured(100.0 * (1.1 if "precision" in c else 1.05 if "workers" in c else 1.0), 0.3)
-        )
+    def __init__(self, spread: float) -> None:
+        super().__init__(self._outcome_of)
+        self._spread = spread
+        self._runs = Counter[Config]()
+
+    def _outcome_of(self, config: Config) -> Outcome:
+        self._runs[config] += 1
+        gain = 1.1 if "precision" in config else 1.05 if "workers" in config else 1.0
+        varies = gain == 1.05 and self._runs[config] > 1
+        return worlds.measured(100.0 * gain * (1 + self._spread) ** (varies * (-1) ** self._runs[config]), 0.3)
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         outcome = super().run(request, stop)
@@ -178,10 +186,10 @@ class SlowLearner(ReplayRunner):
         return replace(outcome, measurement=replace(outcome.measurement, losses=(losses,)))
 
 
-def slowly_learned(folder: Path, *knobs: str) -> StudyResult:
+def slowly_learned(folder: Path, *knobs: str, spread: float = 0.0) -> StudyResult:
     lenient = AccuracyLimits(max_loss_increase=1.0, min_sample_efficiency=0.5)
     study = worlds.plan(folder, trials=8, selection=knobs, accuracy=lenient, finalists=9)
-    return run_study(study, SlowLearner(), StructuredSampler(), lambda event: None, threading.Event())
+    return run_study(study, SlowLearner(spread), StructuredSampler(), lambda event: None, threading.Event())
 
 
 def test_what_reaches_a_loss_later_is_not_improved(tmp_path: Path) -> None:
@@ -198,6 +206,13 @@ def test_what_reaches_a_loss_later_is_not_improved(tmp_path: Path) -> None:
 def test_a_slower_candidate_takes_the_place_of_one_that_reaches_a_loss_later(tmp_path: Path) -> None:
     result = slowly_learned(tmp_path, "precision", "workers")
     assert result.improved and result.winner is not None and set(result.winner.config) == {"workers"}
+
+
+def test_finals_go_on_for_it_though_the_one_that_is_later_is_known_well(tmp_path: Path) -> None:
+    """It was proven at the first look, and ended the finals with all time left: nothing was improved by them."""
+    result = slowly_learned(tmp_path, "precision", "workers", spread=0.05)
+    assert result.improved and result.winner is not None and set(result.winner.config) == {"workers"}
+    assert result.winner.runs > 5
 
 
 def run_of(
