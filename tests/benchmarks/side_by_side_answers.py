@@ -21,6 +21,7 @@ from typing import Any
 
 from side_by_side_table import OURS, OURS_TIER_3
 
+from tuner.devices.present import kind_of
 from tuner.errors import AutotuneError, UsageError
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
@@ -209,16 +210,26 @@ def edited(name: str, program: str, *options: str, framework: str = "", needs: s
         if needs and importlib.util.find_spec(needs) is None:
             return [Answer(name, missing=f"{needs} isn't installed: pip install -e '.[side-by-side]'")]
         words = [word.format(minutes=task.minutes) for word in options]
-        environment = {"PYTHONPATH": os.pathsep.join(map(str, (EDITED, task.path.resolve().parent)))}
         log = task.folder / f"{name.replace(', ', '-').replace(' ', '-')}.log"
         command = [sys.executable, str(EDITED / program), task.name, *words]
         scratch = task.folder / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
         most_s = 60 * task.minutes + LATE_S
-        ran = run_for(command, most_s, log, environment=environment, max_bytes=task.max_host_bytes, cwd=scratch)
+        ran = run_for(
+            command, most_s, log, environment=environment_of(task), max_bytes=task.max_host_bytes, cwd=scratch
+        )
         return [read_answer(name, ran, task.knowledge)]
 
     return answer
+
+
+def environment_of(task: Task) -> dict[str, str]:
+    """Of an edited script, beside the user's: its parts, and the study's device alone, as a trial sees it. Whatever
+    looks for a card by itself would answer for that where a study of the processor is compared.
+    """
+    folders = (EDITED, task.path.resolve().parent)
+    shown = kind_of(task.device).environment(task.device, alone=True)
+    return {**shown, "PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
 def tf_data_autotune(task: Task) -> list[Answer]:

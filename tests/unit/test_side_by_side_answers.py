@@ -25,6 +25,7 @@ from side_by_side_answers import (
     checklists,
     differing,
     edited,
+    environment_of,
     ours,
     read_answer,
     run_for,
@@ -137,6 +138,19 @@ def test_time_is_up_when_it_is_and_nothing_is_left_behind(tmp_path: Path) -> Non
         time.sleep(0.1)
     else:
         pytest.fail(f"{child} is still there")
+
+
+def test_who_is_asked_sees_the_device_that_is_compared_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a study of the processor the edited scripts trained on a card, where there was one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    code = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    card = replace(CPU, kind="cuda", index=1, uuid="GPU-made-up")
+    for device, seen in ((CPU, "''"), (card, "'GPU-made-up'")):
+        environment = environment_of(task(tmp_path, device=device))
+        ran = run_for([sys.executable, "-c", code], 30.0, tmp_path / "a.log", environment=environment)
+        assert ran.output.strip() == seen
 
 
 def test_memory_ends_where_it_is_said_to(tmp_path: Path) -> None:
