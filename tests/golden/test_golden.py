@@ -20,7 +20,7 @@ from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, Tria
 from tuner.export import PROFILE
 from tuner.export.profile import read
 from tuner.model import Config, LeftOut, Phase, Ratio, Rotated, Trial, Verdict
-from tuner.objective import RATE
+from tuner.objective import RATE, amortised
 from tuner.progress.live import draw
 from tuner.progress.plain import PlainView
 from tuner.progress.state import State, row_of, started_text
@@ -45,21 +45,30 @@ SUMMARIES: dict[str, StudyResult] = {
         left_out={**made_up.RESULT.left_out, "num_workers": LeftOut("the watch loader is off")},
     ),
     "larger": made_up.WITH_LARGER,
-    "larger_alone": replace(made_up.WITH_LARGER, winner=made_up.KEEP),
-    "larger_unproven": replace(
-        made_up.WITH_LARGER, winner=made_up.KEEP, screened=(), bests=(),
-        larger=LargerBatch(made_up.LARGER_CONFIG, 2.9, why="no time left to compare how it learns, and to prove it"),
+    "larger_alone": made_up.with_larger(made_up.KEEP),
+    "larger_unproven": made_up.with_larger(
+        made_up.KEEP, LargerBatch(made_up.LARGER_CONFIG, 2.97, why="no time left to compare how it learns"),
+        screened=(), more=(made_up.MORE_LARGER,),
     ),
-    "larger_not_sooner": replace(
-        made_up.WITH_LARGER, winner=made_up.KEEP,
-        larger=replace(
+    "larger_not_sooner": made_up.with_larger(
+        made_up.KEEP,
+        replace(
             made_up.LARGER, sooner=Ratio(1.21, 0.97, 1.51), why="it isn't shown to reach a loss sooner",
             winner=replace(made_up.LARGER.winner or made_up.WINNER, verdict=Verdict.KEEP_BASELINE),
         ),
     ),
+    "larger_and_nothing_else": replace(
+        made_up.with_larger(made_up.KEEP), winner=None, best=made_up.BASELINE, screened=(made_up.LARGER_SCREENED,),
+        bests=(),
+    ),
     "larger_not_tried": replace(
         made_up.RESULT, no_larger="steps are counted, and not their samples: batches of other sizes can't be compared"
     ),
+    "planned": replace(
+        made_up.RESULT, objective=amortised(RATE, 50_000),
+        winner=replace(made_up.WINNER, speedup=Ratio(1.3412, 1.2951, 1.3893)),
+    ),
+    "planned_and_no_time": replace(made_up.RESULT, objective=amortised(RATE, 50_000), winner=None),
     "drifted": replace(made_up.RESULT, winner=made_up.KEEP, shifts=(made_up.SHIFT,)),
     "nothing_faster": replace(
         made_up.RESULT, trials=(made_up.BASELINE, made_up.SEARCHED[5]), winner=None, best=made_up.BASELINE

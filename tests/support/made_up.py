@@ -162,20 +162,30 @@ LARGER_SCREENED = Screened(
     3, 12800, efficiency=Ratio(0.81, 0.76, 0.86), by_time=True,
 )  # fmt: skip
 _BOTH = replace(
-    RESULT, trials=(*TRIALS, LARGER_TRIAL), screened=(SCREENED[0], LARGER_SCREENED), larger=LARGER,
-    knowledge=Knowledge(
+    RESULT, trials=(*TRIALS, LARGER_TRIAL), knowledge=Knowledge(
         framework="torch",
         as_written={"num_workers": 0, "precision": "fp32", "batch_size": 32, "grad_accumulation": 1, "lr_scale": 1.0},
     ),
 )  # fmt: skip
-WITH_LARGER = replace(
-    _BOTH,
-    bests=best_of_tiers(
-        _BOTH.trials, BaselineTrack(TRIALS, RATE), Tiers(TIERS, _BOTH.knowledge), (WINNER, LARGER.winner or WINNER),
-        _BOTH.screened,
-    ),
-)  # fmt: skip
-"""The same study with a larger effective batch beside its winner."""
+MORE_LARGER = complete(14, Phase.SEARCH, {**LARGER_CONFIG, "batch_size": 256}, 3700.0, "on top of trial 13")
+"""It was read as faster still, and is less likely to reach a loss soon."""
+
+
+def with_larger(
+    winner: Winner = WINNER,
+    larger: LargerBatch = LARGER,
+    *,
+    screened: tuple[Screened, ...] = (SCREENED[0], LARGER_SCREENED),
+    more: tuple[Trial, ...] = (),
+) -> StudyResult:
+    """The same study with a larger effective batch beside what keeps it."""
+    trials, judged = (*_BOTH.trials, *more), [one for one in (winner, larger.winner) if one is not None]
+    tiers, track = Tiers(TIERS, _BOTH.knowledge), BaselineTrack(TRIALS, RATE)
+    bests = best_of_tiers(trials, track, tiers, judged, screened, larger=larger.config)
+    return replace(_BOTH, trials=trials, winner=winner, larger=larger, screened=screened, bests=bests)
+
+
+WITH_LARGER = with_larger()
 
 
 BESTS = best_of_tiers(

@@ -52,26 +52,31 @@ def best_of_tiers(
     tiers: Tiers,
     winners: Sequence[Winner],
     screened: Sequence[Screened],
+    *,
+    larger: Config | None = None,
 ) -> tuple[TierBest, ...]:
     """The best of each tier that has any, by tier: what the finals proved, else the fastest single trial with a gain.
+
+    ``larger``: the config that the contest of larger batches came to, if any. It stands for its tier though another one
+    was read as faster: of these the best is whatever reaches a loss soonest.
 
     ``track`` is that of the same trials, ``winners`` what finals judged, ``screened`` what the screens showed.
     """
     proven = {winner.config for winner in winners if winner.verdict is Verdict.IMPROVED}
     speedups = {winner.config: winner.speedup for winner in winners}
-    best: dict[int, tuple[bool, float, Trial]] = {}
+    best: dict[int, tuple[bool, bool, float, Trial]] = {}
     for trial in trials:
         gain = track.gain(trial) if trial.phase is Phase.SEARCH else None
         if gain is None or gain <= 1.0 or not trial.config:
             continue
-        own = (trial.config in proven, gain, trial)
+        own = (trial.config in proven, trial.config == larger, gain, trial)
         tier = tiers.of(trial.config)
-        if tier not in best or own[:2] > best[tier][:2]:
+        if tier not in best or own[:3] > best[tier][:3]:
             best[tier] = own
     return tuple(
         TierBest(
             tier=tier, config=trial.config, gain=gain, proven=is_proven, learned=learned(trial.config, tier, screened),
             speedup=speedups.get(trial.config),
         )
-        for tier, (is_proven, gain, trial) in sorted(best.items())
+        for tier, (is_proven, _, gain, trial) in sorted(best.items(), key=lambda item: item[0])
     )  # fmt: skip

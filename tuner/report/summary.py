@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.learning import LATER, time_to_loss
 from tuner.analysis.stats import Noninferiority
-from tuner.analysis.tiers import BY_TIME, Tiers
+from tuner.analysis.tiers import Tiers
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -24,7 +24,6 @@ from tuner.formatting import (
     shift_text,
     value_text,
 )
-from tuner.knowledge import Knowledge, batch_factor
 from tuner.masking import masked
 from tuner.model import (
     Evidence,
@@ -33,16 +32,16 @@ from tuner.model import (
     Measurement,
     OutcomeKind,
     Phase,
-    Ratio,
     Script,
-    TierBest,
     Trial,
     Verdict,
     Winner,
     baseline_of,
 )  # fmt: skip
 from tuner.objective import Objective
-from tuner.result import LargerBatch, StudyResult
+from tuner.report.table import aligned
+from tuner.report.tiers import best_of_each, larger_batches
+from tuner.result import StudyResult
 
 KEEP = "keep your config"
 _EXAMPLES = 3
@@ -50,11 +49,6 @@ _WORTH_MENTIONING_S = 1.0
 _NEAR = 1.005
 _A_PART = 0.1
 _FIRST_STEPS = "its slower first steps"
-_TIER_NAMES = {1: "speed only", 2: "numerics", 3: "optimisation"}
-_LEARNED = {
-    "not-needed": "", "pass": "learns as well", BY_TIME: "learns enough for its speed", "fail": "learns worse",
-    "inconclusive": "not shown to learn as well", "not-screened": "learning not compared",
-}  # fmt: skip
 _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 
 
@@ -72,14 +66,14 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     if result.validation_share is not None:
         validation = share_text(result.validation_share)
         parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
-    parts.append(_larger_batches(result.larger, result.no_larger, result.knowledge))
+    parts.append(larger_batches(result.larger, result.no_larger, result.knowledge))
     parts += [_fault(result), _remarks(remarks_of(result.trials))]
     if winner is not None:
-        parts.append(_comparison(winner, "winner" if result.improved else "candidate", result.objective))
+        parts.append(_comparison(winner, "winner" if result.improved else "best candidate", result.objective))
     if winner is not None and result.improved:
         parts.append(_evidence(winner))
         parts.append(_cautions(winner, Tiers(result.tiers, result.knowledge), result.screened))
-    parts.append(_best_of_tiers(result.bests, result.larger))
+    parts.append(best_of_each(result.bests, result.larger))
     parts += [_accuracy(result.screened), [shift_text(shift) for shift in result.shifts]]
     parts += [_left_out(result.left_out), _failures(result.trials), _cut_short(result.trials)]
     parts.append(_next(result, files, profile))
@@ -97,7 +91,8 @@ def _verdict(result: StudyResult) -> list[str]:
     if winner.verdict is Verdict.IMPROVED:
         proof = [_proof(winner, result.objective), *_killed(result, winner), *_sooner(winner, result)]
         return [f"{_more(result.objective)}: {config_text(winner.config)}", *proof, ended]
-    nothing = f"nothing tried was proven {_more(result.objective)}"
+    tried = "nothing that keeps the effective batch" if result.larger and result.larger.proven else "nothing tried"
+    nothing = f"{tried} was proven {_more(result.objective)}"
     faster = "what is faster reaches a loss later" if winner.label == LATER else nothing
     untold = result.cannot_tell if winner.label != LATER else ""
     lines = [f"can't tell: {untold}" if untold else f"{KEEP}: {faster}"]
@@ -129,6 +124,8 @@ def _more(objective: Objective) -> str:
 
 def _better(objective: Objective) -> str:
     """What gains are gains of."""
+    if objective.planned_samples is not None:
+        return f"the speed over {objective.planned_samples:,} samples, start included"
     return "the speed" if objective.is_rate else f"as good by {objective.name}"
 
 
@@ -146,11 +143,12 @@ def _sooner(winner: Winner, result: StudyResult) -> list[str]:
 def _unproven(result: StudyResult) -> list[str]:
     """Without finals nothing is proven, whatever one trial showed."""
     best, baseline = result.best, baseline_of(result.trials)
+    kept = " that keeps the effective batch" if result.larger is not None else ""
     if baseline is None or not _rate(baseline):
         return ["no result yet: the script as written was not measured to the end"]
     if best is None or not best.config:
         searched = any(trial.phase is Phase.SEARCH for trial in result.trials)
-        none = f"no trial was {_more(result.objective)} than the script as written"
+        none = f"no trial{kept} was {_more(result.objective)} than the script as written"
         tried = none if searched else "nothing else was measured"
         untold = result.cannot_tell
         return [f"can't tell: {untold}; {tried}" if untold else f"{KEEP}: {tried}"]
@@ -169,9 +167,9 @@ def _unproven(result: StudyResult) -> list[str]:
         ended = "it failed in the finals"
     lines = [
         f"not proven: {ended}",
-        f"the fastest single trial was {config_text(best.config)}: {gain} the speed of the script as written"
-        if result.objective.is_rate
-        else f"the best single trial was {config_text(best.config)}: {gain} {_better(result.objective)}",
+        f"the fastest single trial{kept} was {config_text(best.config)}: {gain} the speed of the script as written"
+        if result.objective.is_rate and result.objective.planned_samples is None
+        else f"the best single trial{kept} was {config_text(best.config)}: {gain} {_better(result.objective)}",
     ]
     return [*lines, f"that is no more than a hint: {result.cannot_tell}"] if result.cannot_tell else lines
 
@@ -205,7 +203,7 @@ def _comparison(winner: Winner, title: str, objective: Objective) -> list[str]:
     if before.peak_device_bytes and after.peak_device_bytes:
         rows.append(("device memory", bytes_text(before.peak_device_bytes), bytes_text(after.peak_device_bytes)))
     rows.append(("time to first step", _start(before), _start(after)))
-    return [*_columns(rows), *_apart(winner, objective), *_break_even(before, after)]
+    return [*aligned(rows), *_apart(winner, objective), *_break_even(before, after)]
 
 
 def _apart(winner: Winner, objective: Objective) -> list[str]:
@@ -254,7 +252,7 @@ def _evidence(winner: Winner) -> list[str]:
     for knob, value in winner.config.items():
         report = reports.get(knob)
         rows.append((f"  {knob}={value_text(value)}", _seen(report) if report else "not observed"))
-    return ["observed effect of its knobs", *_columns(rows)]
+    return ["observed effect of its knobs", *aligned(rows)]
 
 
 def _seen(report: KnobReport) -> str:
@@ -269,55 +267,7 @@ def _accuracy(screened: Sequence[Screened]) -> list[str]:
     if not screened:
         return []
     rows = [(f"  {config_text(screen.config)}", screened_text(screen)) for screen in screened]
-    return ["learning, compared with the script as written on the same seeds", *_columns(rows)]
-
-
-def _larger_batches(larger: LargerBatch | None, none: str, knowledge: Knowledge) -> list[str]:
-    """The larger effective batch beside the winner: how much sooner it reaches a loss, or why that isn't known."""
-    title = "larger batches (tier 3, changes the optimisation)"
-    if larger is None:
-        return [title, f"  not known: {none}"] if none else []
-    config, winner = config_text(larger.config), larger.winner
-    if winner is None or larger.sooner is None:
-        single = f"{gain_text(larger.gain)} the speed in a single trial"
-        learns = f", learns as from {1 / larger.efficiency.ratio:.2f}x the samples" if larger.efficiency else ""
-        return [title, f"  {config}: {single}{learns}; not proven: {larger.why}"]
-    sooner, speed = larger.sooner, winner.speedup
-    reaches = "reaches the same loss" if larger.proven else f"not proven: {larger.why}; measured:"
-    reaches = f"{reaches} {gain_text(sooner.ratio)} as fast, 95% interval {_interval(sooner)}"
-    lines = [title, f"  {config}: {reaches}"]
-    if larger.efficiency is not None:
-        needs = f"needs {1 / larger.efficiency.ratio:.2f}x the samples, by its screen"
-        runs = f"{winner.runs} runs of each in fresh processes"
-        lines.append(f"  {gain_text(speed.ratio)} the speed, 95% interval {_interval(speed)}, from {runs}; {needs}")
-    if larger.proven:
-        factor = batch_factor(larger.config, knowledge)
-        fewer = f"a script that trains for so many steps, not epochs, needs {1 / factor:.2g} times as many"
-        lines.append(f"  each step trains on {factor:g} times the samples: {fewer}")
-    return lines
-
-
-def _interval(ratio: Ratio) -> str:
-    return f"{ratio.low:.2f} to {ratio.high:.2f}"
-
-
-def _best_of_tiers(bests: Sequence[TierBest], larger: LargerBatch | None) -> list[str]:
-    """A row a tier, where there are several: whoever won't have other numerics sees what is left."""
-    if len(bests) < 2:
-        return []
-    rows = []
-    for best in bests:
-        if best.speedup is not None:
-            said = f"{gain_text(best.speedup.ratio)} in the finals, {'proven' if best.proven else 'not proven'}"
-        else:
-            said = f"{gain_text(best.gain)} in a single trial, not proven"
-        learned = _LEARNED[best.learned]
-        if larger is not None and best.config == larger.config:
-            learned = "" if larger.proven else "not shown to reach a loss sooner"
-            if larger.sooner is not None and larger.proven:
-                said = f"reaches a loss {gain_text(larger.sooner.ratio)} as fast, proven"
-        rows.append((f"  {best.tier} {_TIER_NAMES[best.tier]}", config_text(best.config), said, learned))
-    return ["best of each tier", *_columns(rows)]
+    return ["learning, compared with the script as written on the same seeds", *aligned(rows)]
 
 
 def _cautions(winner: Winner, tiers: Tiers, screened: Sequence[Screened]) -> list[str]:
@@ -335,7 +285,7 @@ def _cautions(winner: Winner, tiers: Tiers, screened: Sequence[Screened]) -> lis
 def _left_out(left_out: Mapping[str, LeftOut]) -> list[str]:
     """Why knobs weren't searched; that the user chose others is no news to him."""
     rows = [(f"  {knob}", left.reason) for knob, left in left_out.items() if not left.unselected]
-    return ["knobs left out", *_columns(rows)] if rows else []
+    return ["knobs left out", *aligned(rows)] if rows else []
 
 
 def _failures(trials: Sequence[Trial]) -> list[str]:
@@ -352,7 +302,7 @@ def _failures(trials: Sequence[Trial]) -> list[str]:
     most_first = sorted(groups.items(), key=lambda group: -len(group[1]))
     rows = [(f"  {len(runs)} {name}", _examples(runs)) for name, runs in most_first]
     failed = sum(len(runs) for runs in groups.values())
-    return [f"{failed} of {count_text(len(trials), 'trial')} failed", *_columns(rows)]
+    return [f"{failed} of {count_text(len(trials), 'trial')} failed", *aligned(rows)]
 
 
 def _examples(runs: Sequence[str]) -> str:
@@ -376,7 +326,7 @@ def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[s
     rows.append(("trials", shlex.join(["autotune", "trials", result.study.folder])))
     if result.interrupted:
         rows.append(("resume", "run the same command again"))
-    return _columns(rows)
+    return aligned(rows)
 
 
 def run_command(script: Script, profile: str, *options: str) -> str:
@@ -389,11 +339,3 @@ def run_command(script: Script, profile: str, *options: str) -> str:
 def _rate(trial: Trial) -> float:
     measurement = trial.outcome.measurement if trial.outcome is not None else None
     return measurement.rate if measurement is not None else 0.0
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows with their columns aligned, the last one ragged."""
-    if not rows:
-        return []
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows]

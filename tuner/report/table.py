@@ -13,3 +13,11 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: frozenset[str] = frozenset()
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of rows whose columns are aligned, the last one ragged."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows]

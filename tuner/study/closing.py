@@ -38,7 +38,11 @@ def result_of(
         screened=study.screened, shifts=tuple(track.shifts(MOVED)), bottleneck=study.bottleneck,
         space=space.space.name if space is not None else "",
         left_out=dict(space.left_out) if space is not None else {}, tiers=tiers.of_knobs,
-        bests=best_of_tiers(study.trials, track, tiers, winners, study.screened), knowledge=study.knowledge,
+        bests=best_of_tiers(
+            study.trials, track, tiers, winners, study.screened,
+            larger=larger.config if larger is not None else None,
+        ),
+        knowledge=study.knowledge,
         broke_it=tuple(broke_it), fault=str(study.plan.folder / FAULT) if broke_it else "",
         disturbed=sum(
             trial.phase is Phase.SEARCH and trial.outcome is not None and bool(contamination(trial.outcome, host))

@@ -88,3 +88,23 @@ def test_another_effective_batch_is_of_tier_3_and_parts_of_the_same_one_change_s
     config: Mapping[str, Value], tier: int
 ) -> None:
     assert TIERS.of(Config(config)) == tier
+
+
+LARGER = [
+    *TRIALS, trial(7, {"batch_size": 128, "lr_scale": 2.0}, 250.0),
+    trial(8, {"batch_size": 256, "lr_scale": 4.0}, 260.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verdict", [None, *Verdict])
+def test_of_larger_batches_that_stands_for_its_tier_which_reaches_a_loss_soonest(verdict: Verdict | None) -> None:
+    """Not the one that was read as fastest: a summary named both, and a reader couldn't tell which is meant."""
+    named, fastest = LARGER[-2].config, LARGER[-1].config
+    winners = [won(named, verdict)] if verdict is not None else []
+    track = BaselineTrack(LARGER, worlds.OBJECTIVE)
+    *_, best = best_of_tiers(LARGER, track, TIERS, winners, (), larger=named)
+    assert (best.tier, best.config) == (3, named) and best.gain == pytest.approx(2.5)
+    *_, best = best_of_tiers(LARGER, track, TIERS, [won(fastest, Verdict.IMPROVED)], (), larger=named)
+    assert best.config == fastest, "what is proven stands above it"
+    *_, best = best_of_tiers(LARGER, track, TIERS, (), ())
+    assert best.config == fastest
