@@ -82,7 +82,9 @@ def measurement_document(measurement: Measurement) -> dict[str, Any]:
             document[field.name] = plain(getattr(measurement, field.name))
     if measurement.unit != _SAMPLES:
         document["cpu_s_per_sample"] = None
-    for name, record in (("card", measurement.card), ("reference", measurement.reference)):
+    for name, record in (
+        ("card", measurement.card), ("reference", measurement.reference), ("energy", measurement.energy),
+    ):  # fmt: skip
         document[name] = plain(asdict(record)) if record is not None else None
     document["knobs"] = [knob_document(report) for report in measurement.knobs]
     return document

@@ -86,6 +86,17 @@ class CardUse:
 
 
 @dataclass(frozen=True)
+class Energy:
+    """Joules for each sample, of the host's processor and of a device that counts its own; None where not known.
+
+    Counters are those of the whole processor, or card, whoever else used it.
+    """
+
+    host_joules_per_sample: float | None = None
+    device_joules_per_sample: float | None = None
+
+
+@dataclass(frozen=True)
 class Ratio:
     """A ratio of rates with its 95% interval."""
 
@@ -174,6 +185,7 @@ class Measurement:
     turns: int = 0
     reference: Reference | None = None
     warmup_extra_s: float | None = None
+    energy: Energy = Energy()
 
     @property
     def skip_share(self) -> float:

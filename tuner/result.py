@@ -58,6 +58,7 @@ class StudyFacts:
     """What was studied, where and within which limits, as its plan says. ``software`` is name → version.
 
     ``cores`` are those of the host that the trials might use; None where that isn't known.
+    ``energy_unknown``: of the ``host`` and the ``device``, why none of their energy is counted; nothing of what is.
     """
 
     name: str
@@ -67,6 +68,7 @@ class StudyFacts:
     limits: StudyLimits
     software: Mapping[str, str] = field(default_factory=dict)
     cores: int | None = None
+    energy_unknown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from tuner.analysis.resources import CpuUse, ResourceSample, card_use, cpu_use, held_bytes, lost_share, peak_host_bytes
-from tuner.analysis.rotation import of_the_script_as_written
+from tuner.analysis.resources import (
+    CpuUse,
+    ResourceSample,
+    card_use,
+    cpu_use,
+    energy_use,
+    held_bytes,
+    lost_share,
+    peak_host_bytes,
+)
+from tuner.analysis.rotation import of_the_script_as_written, rotates
 from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
 from tuner.analysis.turns import Turn, gain_interval, neighbouring_pairs, pairs_of_turns
@@ -65,8 +74,7 @@ def measurement_of(
     cpus = cpu_use(samples, began, ended)
     turns = _turns(chosen, window, samples)
     pairs = _pairs(turns, beside, with_validation, counted=counted)
-    first_step, ended_as = last_of(records, child.FirstStep), last_of(records, child.WindowEnd)
-    complete = ended_as is not None and ended_as.complete
+    first_step = last_of(records, child.FirstStep)
     scaler = knowledge.gradient_scaler or ScalerCounts()
     return Measurement(
         rate=interval.estimate,
@@ -81,7 +89,7 @@ def measurement_of(
         first_step_s=0.0 if first_step is None else first_step.seconds,
         compile_s=sum((record.seconds for record in all_of(records, child.Compile)), 0.0),
         losses=_loss_series(records),
-        steady=complete and in_window and is_steady(window.rates),
+        steady=in_window and _is_whole(records) and is_steady(window.rates),
         cpu_s_per_sample=cpus.own / interval.estimate if interval.estimate > 0 else 0.0,
         foreign_cpus=_foreign_cpus(cpus, [own for own, _ in pairs[0]], samples),
         knobs=knob_reports(records),
@@ -89,6 +97,7 @@ def measurement_of(
         notes=tuple(note.text for note in all_of(records, child.Note)),
         stolen_cpus=min(cpus.stolen, _foreign_cpus(cpus, [own for own, _ in pairs[0]], samples)),
         card=card_use(samples, began, ended),
+        energy=energy_use(samples, began, ended, interval.estimate if counted and not rotates(entries) else 0.0),
         scaled_steps=scaler.late_steps,
         skipped_steps=scaler.late_skipped,
         gradient=last_of(records, FirstGradient),
@@ -196,6 +205,12 @@ def _foreign_cpus(cpus: CpuUse, counting: Sequence[Turn], samples: Sequence[Reso
         return cpus.foreign
     lost_s, seconds = sum(turn.lost * turn.seconds for turn in counting), sum(turn.seconds for turn in counting)
     return lost_s / seconds * samples[-1].cores if samples else 0.0
+
+
+def _is_whole(records: Iterable[Record]) -> bool:
+    """Whether the window came to its end."""
+    ended = last_of(records, child.WindowEnd)
+    return ended is not None and ended.complete
 
 
 def _is_counted(blocks: Iterable[child.Block], knowledge: Knowledge) -> bool:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tuner.model import CardUse
+from tuner.model import CardUse, Energy
 
 CardProcess = tuple[int, int | None, float | None, bool | None]
 """A process on a card: its pid, its bytes there, the percent of the multiprocessors' time that it had since the last
@@ -18,7 +18,7 @@ class CardReading:
     """One raw reading of a CUDA card; None where the card, its driver or the binding can't tell.
 
     ``reasons`` are NVML's bits of what limits the clocks, ``used`` bytes. ``tells_shares``: whether the processes'
-    shares of the multiprocessors can be told.
+    shares of the multiprocessors can be told. ``joules`` are those of the card since its driver was loaded.
     """
 
     sm_mhz: float | None = None
@@ -27,6 +27,7 @@ class CardReading:
     used: int | None = None
     tells_shares: bool = False
     processes: tuple[CardProcess, ...] = ()
+    joules: float | None = None
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class ResourceSample:
 
     ``rss`` and ``pss`` are bytes. ``cpu_s`` is the trial's own CPU time; ``busy_s`` that of all the cores that we may
     use, whoever used them; ``steal_s`` the part of it that the hypervisor gave to other machines. ``held_s``: for how
-    long the trial was held, so that others had their turns; of those seconds nothing is counted. ``cores``: that we may
-    use.
+    long the trial was held, so that others had their turns; of those seconds nothing is counted, nor of their joules.
+    ``cores``: that we may use. ``host_joules``: of the whole processor since some moment, None where not known.
     """
 
     t: float
@@ -49,6 +50,7 @@ class ResourceSample:
     card: CardReading | None = None
     held_s: float = 0.0
     cores: int = 1
+    host_joules: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,35 @@ def lost_share(samples: Sequence[ResourceSample], began: float, ended: float) ->
     elapsed = last.t - first.t - (last.held_s - first.held_s)
     foreign_s = last.busy_s - first.busy_s - max(0.0, last.cpu_s - first.cpu_s)
     return max(0.0, foreign_s) / (elapsed * last.cores) if elapsed > 0 else 0.0
+
+
+HOST, DEVICE = "host", "device"
+"""Whose energy is counted."""
+LEAST_METERED_S = 1.0
+"""The shortest span whose energy is told: counters of cards move ten times a second."""
+
+
+def energy_use(samples: Iterable[ResourceSample], began: float, ended: float, samples_per_s: float) -> Energy:
+    """What a sample took between two moments of the monotonic clock, without what the trial was held.
+
+    A card's counter goes on while the trial is held, and says nothing of it then.
+    """
+    inside = [sample for sample in samples if began <= sample.t <= ended]
+    if not inside or samples_per_s <= 0:
+        return Energy()
+    was_held = inside[-1].held_s > inside[0].held_s
+    host = _watts([(sample.t - sample.held_s, sample.host_joules) for sample in inside])
+    card = _watts([(sample.t, sample.card.joules) for sample in inside if sample.card is not None and not was_held])
+    return Energy(*(watts / samples_per_s if watts is not None else None for watts in (host, card)))
+
+
+def _watts(readings: Iterable[tuple[float, float | None]]) -> float | None:
+    """The mean between the first and the last reading that says something; None where they are too close."""
+    known = [(t, joules) for t, joules in readings if joules is not None]
+    if not known or known[-1][0] - known[0][0] < LEAST_METERED_S:
+        return None
+    joules = known[-1][1] - known[0][1]
+    return joules / (known[-1][0] - known[0][0]) if joules >= 0 else None
 
 
 def held_bytes(samples: Iterable[ResourceSample]) -> list[int]:

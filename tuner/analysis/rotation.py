@@ -90,10 +90,15 @@ def rotation_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> 
     )
 
 
+def rotates(entries: Iterable[Entry]) -> bool:
+    """Whether configs took turns in the process."""
+    return any(isinstance(entry.record, SwitchedTo) for entry in entries)
+
+
 def of_the_script_as_written(entries: Sequence[Entry]) -> Sequence[Entry]:
     """The records without the blocks of other configs' turns, nor those that warm up; all, without a rotation."""
     own = {e.record.turn for e in entries if isinstance(e.record, SwitchedTo) and not e.record.config}
-    if not any(isinstance(entry.record, SwitchedTo) for entry in entries):
+    if not rotates(entries):
         return entries
     return [
         entry for entry in entries

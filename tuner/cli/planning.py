@@ -10,6 +10,7 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.cli.quantities import parse_bytes
 from tuner.cli.script import find_script, refuse_many_ranks, source_of, stem
 from tuner.cli.settings import DEFAULTS, Settings
+from tuner.devices.abilities import energy_unknown
 from tuner.devices.host import host_memory, spare_cores, usable_cores
 from tuner.devices.present import kind_of, resolve_device
 from tuner.devices.software import software
@@ -69,6 +70,7 @@ def make_plan(settings: Settings) -> StudyPlan:
         cores=usable_cores(),
         spare_cores=spare_cores(),
         software=software(),
+        energy_unknown=energy_unknown(device),
         effective_batch=settings.effective_batch,
         probe=settings.probe,
         without=settings.without,

@@ -88,6 +88,10 @@ class DeviceKind(ABC):
         """What tells this physical device from others of the machine."""
         return self.name
 
+    def why_no_energy(self, device: Device) -> str | None:
+        """Why the device's own energy isn't counted, for people; "" where it is, None where the host is the device."""
+        return None if self.is_host else f"nothing counts the energy of {self.name}"
+
     def used_bytes(self, device: Device) -> int | None:
         """The device's memory in use, by whomever; None where that can't be told."""
         return None

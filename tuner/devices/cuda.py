@@ -14,7 +14,7 @@ from typing import Any
 
 from tuner.devices.base import DeviceKind, DeviceReader, NoReader
 from tuner.devices.cuda_reader import CardReader
-from tuner.devices.nvml import card_number, nvml_handle, nvml_session, slices, text_of, used_bytes
+from tuner.devices.nvml import card_number, joules, nvml_handle, nvml_session, slices, text_of, used_bytes
 from tuner.model import Device
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -75,6 +75,15 @@ class CudaKind(DeviceKind):
     def lock_key(self, device: Device) -> str:
         """The card's UUID: its number depends on CUDA_VISIBLE_DEVICES."""
         return f"{self.name}-{device.uuid or device.index}"
+
+    def why_no_energy(self, device: Device) -> str | None:
+        """Names what NVML lacks, which counts each card's energy since Volta, and that of no part of a card."""
+        if device.uuid.startswith("MIG-"):
+            return "the card counts its energy as a whole, and is divided (MIG)"
+        with nvml_session() as nvml:
+            handle = nvml_handle(nvml, device)
+            is_counted = nvml is not None and handle is not None and joules(nvml, handle) is not None
+        return "" if is_counted else "NVML doesn't count that of this card"
 
     def used_bytes(self, device: Device) -> int | None:
         """The card's memory in use; None without a driver, or where the card is gone."""

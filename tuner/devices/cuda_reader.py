@@ -1,4 +1,4 @@
-"""Reads a CUDA card beside a trial about once a second: clock, heat, what slows it down, and who else is on it."""
+"""Reads a CUDA card beside a trial about once a second: clock, heat, energy, what slows it down, who else is on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tuner.analysis.resources import CardReading
-from tuner.devices.nvml import used_bytes
+from tuner.devices.nvml import joules, used_bytes
 
 PERIOD_S = 1.0
 # As for every reading beside what is measured: at most 1% of the time.
@@ -43,6 +43,7 @@ class CardReader:
             used=self._used_bytes(),
             tells_shares=shares is not None,
             processes=tuple((pid, memory.get(pid), (shares or {}).get(pid), other) for pid, other in foreign),
+            joules=joules(self._nvml, self._handle),
         )
         ended = self._clock()
         self._next = ended + max(PERIOD_S, (ended - started) / _OBSERVER_SHARE)

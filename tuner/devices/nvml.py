@@ -63,6 +63,14 @@ def used_bytes(nvml: ModuleType, handle: Any) -> int:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
+def joules(nvml: ModuleType, handle: Any) -> float | None:
+    """What a card has taken since its driver was loaded; None where the card, the driver or the binding can't tell."""
+    try:
+        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
 def slices(nvml: ModuleType, handle: Any) -> list[Any]:
     """Handles of the instances that a card is divided into (MIG); none where it is whole."""
     try:

@@ -96,6 +96,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "device": asdict(study.device),
         "cores": study.cores,
         "config": dict(config),
+        "objective": result.objective.text,
         "verdict": str(Verdict.IMPROVED if proven is not None else Verdict.KEEP_BASELINE),
         "speedup": plain(asdict(winner.speedup)) if winner is not None else None,
         "runs": winner.runs if winner is not None else 0,
@@ -106,6 +107,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         # Trials that an earlier version ran may tell secrets where they say why.
         **all_without_secrets(told, study.script.argv),
         "limits": plain(asdict(study.limits)),
+        "energy_unknown": dict(study.energy_unknown),
         "environment": dict(study.software),
         "script": {
             "path": study.script.path, "module": study.script.module, "sha256": study.script.sha256,

@@ -10,25 +10,26 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from tuner.analysis.measurement import NOTHING_BESIDE, Beside, TimedBlock, knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
 from tuner.analysis.rotation import rotation_of
 from tuner.child.records import Block, Exit, Phase, Record, ScriptException, TurnEnd, WindowEnd
-from tuner.child.wire import Entry, decode
+from tuner.child.wire import Entry
 from tuner.devices.base import DeviceReader
+from tuner.devices.energy import HostMeter, host_meter
 from tuner.devices.present import kind_of
 from tuner.model import Outcome
 from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, traceback_in
 from tuner.runner.held import HeldTrial
+from tuner.runner.journal import Journal
 from tuner.runner.launch import Launched
 from tuner.runner.machine_memory import FLOOR, MachineMemory
 from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.runner.silence import Course, Idleness, Stage, stall
 from tuner.runner.tree import Tree, Usage, cpu_times
-from tuner.storage.folder import LATE_RECORDS, LOG, RECORDS, RESOURCES
+from tuner.storage.folder import LOG, RESOURCES
 from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
@@ -36,40 +37,6 @@ LEAVE_S = 10.0
 LATE_S = 1.0
 """Trials that take turns are ended between two of them when the study's time is up; others so much later."""
 _LOG_TAIL_BYTES = 64 * 1024
-
-
-class _Journal:
-    """The child's records: kept raw on disk as they come, and decoded as far as the deadlines need.
-
-    What comes once the trial is being ended is no evidence: a script may turn our TERM into an exception of its own. It
-    is kept in a file of its own, so that whoever derives the figures again has the same records.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: IO[bytes] = (folder / RECORDS).open("wb", buffering=0)
-        self._ended = False
-        self._torn = b""
-        self.entries: list[Entry] = []
-
-    def end(self) -> None:
-        """What comes from here on doesn't count."""
-        self._ended = True
-
-    def feed(self, data: bytes) -> list[Entry]:
-        """Stores what came and returns the records completed by it. Raises ``OSError`` on a full disk."""
-        if self._ended:
-            with (self._folder / LATE_RECORDS).open("ab") as late:
-                late.write(data)
-            return []
-        self._file.write(data)
-        *lines, self._torn = (self._torn + data).split(b"\n")
-        new = list(decode(lines))
-        self.entries += new
-        return new
-
-    def close(self) -> None:
-        self._file.close()
 
 
 @dataclass
@@ -89,26 +56,37 @@ class _Progress:
 
 
 @dataclass
-class _Held:
-    """What went by while the trial was held: seconds, and the cores' busy and stolen ones."""
+class Held:
+    """What went by while the trial was held: seconds, the cores' busy and stolen ones, and the host's joules.
 
+    ``meter`` is None where the host's energy isn't known.
+    """
+
+    meter: HostMeter | None
     seconds: float = 0.0
     busy_s: float = 0.0
     steal_s: float = 0.0
-    since: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    joules: float = 0.0
+    since: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
     def begin(self) -> None:
         self.since = self._now()
 
     def end(self) -> None:
-        then, now = self.since, self._now()
-        self.seconds += now[0] - then[0]
-        self.busy_s += now[1] - then[1]
-        self.steal_s += now[2] - then[2]
+        seconds, busy_s, steal_s, joules = (now - then for now, then in zip(self._now(), self.since, strict=True))
+        self.seconds += seconds
+        self.busy_s += busy_s
+        self.steal_s += steal_s
+        self.joules += joules
 
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
-        return time.monotonic(), *cpu_times(os.sched_getaffinity(0))
+    def counted(self) -> float | None:
+        """The host's joules since the meter was made, without those; None where they can't be read."""
+        joules = self.meter.read() if self.meter is not None else None
+        return round(joules - self.joules, 3) if joules is not None else None
+
+    def _now(self) -> tuple[float, float, float, float]:
+        joules = self.meter.read() if self.meter is not None else None
+        return time.monotonic(), *cpu_times(os.sched_getaffinity(0)), joules or 0.0
 
 
 class TrialWatch:
@@ -127,7 +105,7 @@ class TrialWatch:
         self._launched = launched
         self._tree = Tree(launched.guard, launched.forked_from)
         self._reader = reader
-        self._journal = _Journal(request.folder)
+        self._journal = Journal(request.folder)
         self._samples: list[ResourceSample] = []
         self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
         self._progress = _Progress(launched.started, Course(time.monotonic()))
@@ -135,7 +113,7 @@ class TrialWatch:
         self._idleness = Idleness() if kind_of(request.device).is_host else None
         self._statuses = b""
         self._guard_gone = False
-        self._held = _Held()
+        self._held = Held(host_meter())
         self._ran_until = launched.started
         self._run_began = launched.started
         self.ends_by = request.ends_by
@@ -287,6 +265,7 @@ class TrialWatch:
             card=self._reader.read(self._tree.seen),
             held_s=round(self._held.seconds, 4),
             cores=len(os.sched_getaffinity(0)),
+            host_joules=self._held.counted(),
         )
         self._samples.append(sample)
         self._samples_file.write(sample_line(sample))

@@ -17,6 +17,7 @@ from tuner.model import (
     Block,
     CardUse,
     Config,
+    Energy,
     Evidence,
     FirstGradient,
     KnobReport,
@@ -158,6 +159,7 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "turns": measurement.turns,
         "warmup_extra_s": measurement.warmup_extra_s,
         "reference": None if measurement.reference is None else asdict(measurement.reference),
+        "energy": asdict(measurement.energy),
     }
 
 
@@ -186,6 +188,7 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         turns=fields.get("turns", 0),
         warmup_extra_s=fields.get("warmup_extra_s"),
         reference=_reference_of(fields.get("reference")),
+        energy=Energy(**fields.get("energy", {})),
     )
 
 

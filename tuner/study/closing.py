@@ -21,7 +21,10 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
         max_metric_drop=dict(plan.accuracy.max_metric_drop), max_metric_rise=dict(plan.accuracy.max_metric_rise),
         screen_samples=plan.accuracy.samples, metric_patterns=dict(plan.accuracy.patterns),
     )  # fmt: skip
-    return StudyFacts(plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software), plan.cores)
+    return StudyFacts(
+        plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software), plan.cores,
+        dict(plan.energy_unknown),
+    )  # fmt: skip
 
 
 def result_of(

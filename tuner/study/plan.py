@@ -30,7 +30,8 @@ class StudyPlan:
     whether samples per optimizer step may change: ``keep``, ``free``, or ``both``, where larger ones are a contest of
     their own (tier 3). ``probe``: whether it begins with one where there is
     time for it. ``without``: the watches that the user switched off. ``source``: the file that is run, of a module as
-    of a script; None where nobody says.
+    of a script; None where nobody says. ``energy_unknown``: of the ``host`` and the ``device``, why their energy isn't
+    counted, for people; nothing of what is.
     """
 
     name: str
@@ -50,6 +51,7 @@ class StudyPlan:
     cores: int = 1
     spare_cores: int = 0
     software: Mapping[str, str] = field(default_factory=dict)
+    energy_unknown: Mapping[str, str] = field(default_factory=dict)
     finals_rounds: int = 5
     most_rounds: int = 27
     looks_beyond: int = 2

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from tuner.analysis.resources import CardProcess, CardReading, ResourceSample, card_use, peak_host_bytes
-from tuner.model import CardUse
+from tuner.analysis.resources import (
+    CardProcess,
+    CardReading,
+    ResourceSample,
+    card_use,
+    energy_use,
+    peak_host_bytes,
+)
+from tuner.model import CardUse, Energy
 
 
 def test_what_a_card_said_in_the_window_is_added_up() -> None:
@@ -50,3 +57,34 @@ def test_a_process_that_may_be_anyones_leaves_the_others_share_unknown() -> None
     card = CardReading(tells_shares=True, processes=((4711, 2**30, 30.0, False), (4712, 2**33, 70.0, None)))
     told = card_use([ResourceSample(float(t), card=card) for t in range(5)], 0, 9)
     assert told is not None and told.foreign_share is None
+
+
+def test_energy_is_the_mean_power_of_the_window_by_its_rate() -> None:
+    """50 W of the host and 200 W of the card at 100 samples/s; before the window it took something else."""
+    samples = [ResourceSample(0.0, host_joules=0.0, card=CardReading(joules=5e6))]
+    samples += [
+        ResourceSample(t, host_joules=900 + 50 * t, card=CardReading(joules=6e6 + 200 * t) if t != 12 else None)
+        for t in (10.0, 11.0, 12.0, 13.0)
+    ]
+    assert energy_use(samples, 9.5, 13.5, 100.0) == Energy(0.5, 2.0)
+    assert energy_use(samples, 9.5, 13.5, 0.0) == Energy()
+    assert energy_use(samples, 20, 30, 100.0) == Energy()
+    assert energy_use(samples, 10.5, 11.5, 100.0) == Energy(), "one reading says nothing"
+
+
+def test_energy_leaves_out_what_the_trial_was_held() -> None:
+    """Its host's joules are stored without those; a card's counter went on, and says nothing."""
+    samples = [
+        ResourceSample(t, held_s=held_s, host_joules=50 * (t - held_s), card=CardReading(joules=200 * t))
+        for t, held_s in ((10.0, 0.0), (10.5, 0.0), (11.0, 0.5), (11.5, 0.5), (12.5, 1.0))
+    ]
+    assert energy_use(samples, 10, 13, 100.0) == Energy(0.5, None)
+
+
+def test_energy_is_not_told_of_readings_that_are_too_close_or_go_back() -> None:
+    near = [ResourceSample(t, host_joules=50 * t) for t in (10.0, 10.9)]
+    assert energy_use(near, 9, 13, 100.0) == Energy()
+    back = [ResourceSample(t, host_joules=-50 * t) for t in (10.0, 12.0)]
+    assert energy_use(back, 9, 13, 100.0) == Energy()
+    gone = [ResourceSample(10.0, host_joules=1.0), ResourceSample(12.0), ResourceSample(14.0)]
+    assert energy_use(gone, 9, 15, 100.0) == Energy()

@@ -65,6 +65,9 @@ class Nvml(SimpleNamespace):
     def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
         return {self.NVML_TEMPERATURE_GPU: 61}[sensor]
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        return 7_250
+
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
         return self.reasons
 
@@ -102,6 +105,7 @@ def test_a_reading_has_what_the_driver_says() -> None:
     assert reader.read({40, 41}) == CardReading(
         sm_mhz=1755.0, celsius=61.0, reasons=4, used=3 * 2**30, tells_shares=True,
         processes=((7, 2**30, 10.0, True), (40, None, 85.0, False)),
+        joules=7.25,
     )  # fmt: skip
 
 
