@@ -174,7 +174,7 @@ def test_the_tables_and_their_json(studied: Studied) -> None:
     [study] = json.loads(studied.place.run("studies", "--json").stdout)
     verdict = "improved" if studied.proven else "keep-baseline"
     assert (study["state"], study["verdict"], study["trials"]) == ("finished", verdict, len(trials))
-    assert json.loads(studied.place.run("devices", "--json").stdout)[0]["device"]
+    assert json.loads(studied.place.run("devices", "--json").stdout)["devices"][0]["device"]
 
 
 @pytest.mark.parametrize("arguments", [["trials"], ["trials", "--json"], STUDY])

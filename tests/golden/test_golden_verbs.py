@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import worlds
+from support import fleet, worlds
 from support.golden_files import check
 
 from tuner.child.records import ProbeSide
-from tuner.cli import main, probe, record
+from tuner.cli import devices, main, probe, record
 from tuner.cli.study import write_files
+from tuner.devices.abilities import Ability, Missing
+from tuner.devices.frameworks import Framework, Lack
 from tuner.export import EXPORTERS
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Evidence, KnobReport, Measurement, Outcome, Value
@@ -107,13 +109,37 @@ def test_the_waterfall(here: Path, said: Callable[..., str]) -> None:
 
 
 def test_the_devices(said: Callable[..., str]) -> None:
-    """The processor, which every machine has, stands last."""
-    *_, cpu = json.loads(said("devices", "--json"))
+    """The processor, which every machine has."""
+    document = json.loads(said("devices", "--json"))
+    [cpu] = [device for device in document["devices"] if device["kind"] == "cpu"]
     assert cpu["name"] == cpu["uuid"] and cpu["memory_bytes"] > 2**28
-    check("devices.json", json.dumps({**cpu, "name": "NAME", "uuid": "NAME", "memory_bytes": 0}, indent=2) + "\n")
-    head, *_, row = said("devices").splitlines()
-    row = re.sub(r"[0-9.]+ [GM]iB", "SIZE", row.replace(cpu["name"], "NAME"))
-    check("devices.txt", "".join(re.sub(" {2,}", "  ", line).strip() + "\n" for line in (head, row)))
+    assert cpu["frameworks"]["torch"].startswith("2.")
+    alike = {"name": "NAME", "uuid": "NAME", "memory_bytes": 0, "frameworks": {"torch": "2.0"}, "energy_unknown": {}}
+    check("devices.json", json.dumps({**cpu, **alike}, indent=2) + "\n")
+    assert all({"kind", "why", "command"} == set(each) for each in document["missing"])
+
+
+@pytest.fixture
+def made_up_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card that no framework here can use, beside a processor."""
+    torch, jax = Framework("torch", "2.13.0+cpu"), Framework("jax", "0.10.2")
+    host = {"host": "this machine shows no counters of its energy (RAPL), as most virtual machines"}
+    found = [
+        Ability(fleet.CARD, (), {**host, "device": "NVML doesn't count that of this card"}),
+        Ability(fleet.CPU, (torch, jax), host),
+    ]
+    lacks = [
+        Missing("cuda", Lack("torch 2.13.0+cpu is built without CUDA", "pip install --force-reinstall torch==2.13.0")),
+        Missing("cuda", Lack("jax 0.10.2 has no plugin for CUDA", "pip install 'jax[cuda12]==0.10.2'")),
+        Missing("tpu", Lack("no TPU is on the PCI bus")),
+    ]
+    monkeypatch.setattr(devices, "abilities", lambda: found)
+    monkeypatch.setattr(devices, "missing", lambda given: lacks if given is found else [])
+
+
+def test_devices_and_what_is_missing(said: Callable[..., str], made_up_devices: None) -> None:
+    check("devices.txt", _trimmed(said("devices")))
+    check("devices_missing.json", said("devices", "--json"))
 
 
 class Sides(ReplayRunner):

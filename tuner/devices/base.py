@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tuner.analysis.resources import CardReading
+from tuner.devices.frameworks import NAMES, Framework, Lack
 from tuner.model import Device
 
 CLEAN_SLACK_BYTES = 64 * 2**20
@@ -47,6 +48,7 @@ class DeviceKind(ABC):
     ``name`` is the kind in ``Device.kind`` and on the command line. ``numbered``: there may be several, and a number
     chooses one, as in ``cuda:1``. ``is_host``: the host itself computes, so its cores and its memory are the device's;
     otherwise the host only feeds it. ``own_memory``: it has memory of its own, which can be limited and measured.
+    ``frameworks`` are those that can compute on it where they lack nothing.
     ``takes_turns``: several trials can be alive on it, of which one at a time computes, as was shown on the device
     itself.
     """
@@ -56,14 +58,22 @@ class DeviceKind(ABC):
     is_host: bool = False
     own_memory: bool = False
     takes_turns: bool = False
+    frameworks: tuple[str, ...] = NAMES
 
     @abstractmethod
     def find(self) -> list[Device]:
         """The devices of this kind that a study could run on here, in the order of their numbers."""
 
-    def why_absent(self) -> str:
-        """Why there may be none, or none of that number, for a hint to users; "" where nothing is known."""
-        return ""
+    def why_absent(self) -> Lack | None:
+        """Why there may be none, or none of that number, and what mends it; None where nothing is known."""
+        return None
+
+    def lack(self, framework: Framework) -> Lack | None:
+        """What a framework, as it is installed, lacks to compute on this kind; None where nothing is known to.
+
+        It is asked for the ``frameworks`` of the kind alone.
+        """
+        return None
 
     def software(self) -> Mapping[str, str]:
         """Name → version of what a rate on this kind depends on beside the Python packages, such as its driver."""

@@ -9,15 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tuner.devices.base import DeviceKind, DeviceReader, NoReader
 from tuner.devices.cuda_reader import CardReader
+from tuner.devices.frameworks import Framework, Lack, lack_for_cuda
+from tuner.devices.host import read_text
 from tuner.devices.nvml import card_number, joules, nvml_handle, nvml_session, slices, text_of, used_bytes
 from tuner.model import Device
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+BUS = Path("/sys/bus/pci/devices")
+DRIVER = "sudo ubuntu-drivers install  # on Ubuntu; for a container: docker run --gpus all"
+_VENDOR, _DISPLAY = "0x10de", "0x03"
+"""NVIDIA's, and the beginning of the PCI class of what draws or computes: its cards have sound as well."""
 
 
 class CudaKind(DeviceKind):
@@ -43,12 +50,20 @@ class CudaKind(DeviceKind):
                 cards.append(Device(self.name, number, name, uuid, memory, f"{self.name}:{number}"))
             return cards
 
-    def why_absent(self) -> str:
-        """Names CUDA_VISIBLE_DEVICES where it is set, or the lack of a driver."""
+    def why_absent(self) -> Lack | None:
+        """Names CUDA_VISIBLE_DEVICES where it is set, or the lack of a driver, or of a card."""
         if os.environ.get(_VISIBLE) is not None:
-            return f"{_VISIBLE} is {os.environ[_VISIBLE]!r}"
+            return Lack(f"{_VISIBLE} is {os.environ[_VISIBLE]!r}", f"unset {_VISIBLE}")
         with nvml_session() as nvml:
-            return "NVML finds no driver" if nvml is None else ""
+            if nvml is not None:
+                return None
+        if not any(_is_card(vendor.parent) for vendor in BUS.glob("*/vendor")):
+            return Lack("no NVIDIA card is on the PCI bus, and NVML finds no driver")
+        return Lack("an NVIDIA card is on the PCI bus, and NVML finds no driver", DRIVER)
+
+    def lack(self, framework: Framework) -> Lack | None:
+        """A build for CUDA, or its libraries."""
+        return lack_for_cuda(framework)
 
     def software(self) -> Mapping[str, str]:
         """The driver's version."""
@@ -97,6 +112,11 @@ class CudaKind(DeviceKind):
         with nvml_session() as nvml:
             handle = nvml_handle(nvml, device)
             yield NoReader() if nvml is None or handle is None else CardReader(nvml, handle)
+
+
+def _is_card(slot: Path) -> bool:
+    """Whether a place on the PCI bus holds one of NVIDIA's cards."""
+    return read_text(slot / "vendor").strip() == _VENDOR and read_text(slot / "class").startswith(_DISPLAY)
 
 
 def _visible_handles(nvml: ModuleType) -> list[Any]:

@@ -48,8 +48,9 @@ def resolve_device(text: str) -> Device:
     for device in here:
         if device.kind == name and (not colon or device.index == int(number)):
             return device
-    why = kind.why_absent()
-    raise DeviceError(f"there is no {text} on this machine", hint=f"{why}; devices here: {labels}".removeprefix("; "))
+    lack = kind.why_absent()
+    why = f"{lack.text}; " if lack is not None else ""
+    raise DeviceError(f"there is no {text} on this machine", hint=f"{why}devices here: {labels}")
 
 
 def spellings() -> str:

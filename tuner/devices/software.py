@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 
 from tuner.devices import present
+from tuner.devices.frameworks import version_of
 
 _PACKAGES = (
     "torch", "torchvision", "torch_xla", "triton", "tensorflow", "keras", "jax", "lightning",
@@ -20,16 +20,9 @@ def software() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "kernel": platform.release(),
-        "autotune": _version(_DISTRIBUTION),
-        **{name: _version(name) for name in _PACKAGES},
+        "autotune": version_of(_DISTRIBUTION),
+        **{name: version_of(name) for name in _PACKAGES},
     }
     for kind in present.KINDS:
         versions |= kind.software()
     return {name: version for name, version in versions.items() if version}
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""

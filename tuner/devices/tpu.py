@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tuner.devices.base import DeviceKind
+from tuner.devices.frameworks import TORCH_XLA_ON_TPU, Framework, Lack, lack_for_tpu
 from tuner.devices.host import read_text
 from tuner.model import Device
 
@@ -43,11 +44,17 @@ class TpuKind(DeviceKind):
         name = os.environ.get("TPU_ACCELERATOR_TYPE") or CHIPS[found[0]]
         return [Device(self.name, 0, name, name, 0)]
 
-    def why_absent(self) -> str:
+    def why_absent(self) -> Lack | None:
         """No chip on the bus, or nothing installed that could use it; the way to XLA without a TPU."""
         if chips():
-            return "a TPU is here, but neither torch_xla, JAX nor TensorFlow is installed in this environment"
-        return "no TPU is on the PCI bus; --device xla runs a torch_xla script on this processor, by PJRT's CPU client"
+            what = "a TPU is here, but neither torch_xla, JAX nor TensorFlow is installed in this environment"
+            return Lack(what, TORCH_XLA_ON_TPU)
+        instead = "--device xla runs a torch_xla script on this processor, by PJRT's CPU client"
+        return Lack(f"no TPU is on the PCI bus; {instead}")
+
+    def lack(self, framework: Framework) -> Lack | None:
+        """torch_xla, or libtpu."""
+        return lack_for_tpu(framework)
 
     def environment(self, device: Device, *, alone: bool) -> Mapping[str, str]:
         """One process on one chip, as torch_xla and JAX read it. A rank of several has its own by their launcher."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tuner.devices.base import DeviceKind
 from tuner.devices.cpu import cpu_device
+from tuner.devices.frameworks import TORCH, TORCH_XLA, Lack
 from tuner.model import Device
 
 CLIENT = "PJRT CPU client"
@@ -23,6 +24,7 @@ class XlaKind(DeviceKind):
     name = "xla"
     is_host = True
     takes_turns = True
+    frameworks = (TORCH,)
 
     def find(self) -> list[Device]:
         """One device, whose name begins with the client's."""
@@ -32,9 +34,9 @@ class XlaKind(DeviceKind):
         name = f"{CLIENT} on {host.name}"
         return [Device(self.name, 0, name, name, host.memory_bytes)]
 
-    def why_absent(self) -> str:
+    def why_absent(self) -> Lack | None:
         """torch_xla is missing: nothing else can be."""
-        return "torch_xla isn't installed in this environment: pip install torch==2.9.* torch_xla==2.9.*"
+        return Lack("torch_xla isn't installed in this environment", TORCH_XLA)
 
     def environment(self, device: Device, *, alone: bool) -> Mapping[str, str]:
         """The client of the processor, whatever chips the machine has, and no CUDA card."""

@@ -18,6 +18,7 @@ from tuner.analysis.resources import CardReading
 from tuner.cli import main
 from tuner.devices import present
 from tuner.devices.base import FOREIGN_SHARE_BESIDE_A_DEVICE, DeviceKind, DeviceReader
+from tuner.devices.frameworks import Lack
 from tuner.devices.present import devices, kind_of, resolve_device, spellings
 from tuner.devices.software import software
 from tuner.errors import DeviceBusyError, DeviceError
@@ -49,8 +50,8 @@ class AbacusKind(DeviceKind):
     def find(self) -> list[Device]:
         return [Device(self.name, n, f"Abacus {n}", f"ABA-{n}", 8 * 2**30, f"{self.name}:{n}") for n in range(2)]
 
-    def why_absent(self) -> str:
-        return "the shelf has two"
+    def why_absent(self) -> Lack | None:
+        return Lack("the shelf has two")
 
     def software(self) -> Mapping[str, str]:
         return {"beads": "3.1"}
@@ -91,9 +92,11 @@ def test_the_commands_know_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["devices"]) == 0
-    assert re.search(r"^abacus:1 +Abacus 1 +8\.0 GiB +ABA-1 *$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^abacus:1 +Abacus 1 +8\.0 GiB +ABA-1 +torch ", capsys.readouterr().out, re.MULTILINE)
     assert main(["devices", "--json"]) == 0
-    assert [device["device"] for device in json.loads(capsys.readouterr().out)] == ["abacus:0", "abacus:1", "cpu"]
+    told = json.loads(capsys.readouterr().out)
+    assert [device["device"] for device in told["devices"]] == ["abacus:0", "abacus:1", "cpu"]
+    assert told["devices"][1]["energy_unknown"]["device"] == "nothing counts the energy of abacus"
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("")
     assert main(["study", "train.py", "--device", "abacus:1", "--dry-run", "--max-memory", "2GiB"]) == 0

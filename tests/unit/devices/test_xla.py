@@ -50,4 +50,4 @@ def test_without_the_library_it_is_refused_with_what_installs_it(missing: None) 
     assert "xla" not in [device.kind for device in devices()]
     with pytest.raises(DeviceError) as caught:
         resolve_device("xla")
-    assert "pip install torch==2.9.* torch_xla==2.9.*" in caught.value.hint
+    assert "pip install 'torch==2.9.*' 'torch_xla==2.9.*'" in caught.value.hint
