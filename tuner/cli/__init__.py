@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, cast
 
 from tuner import __version__
+from tuner.cli.printable import printable
 from tuner.cli.verb import Subparsers, Verb
 from tuner.errors import AutotuneError, ExitCode, OwnFaultError, UsageError, UserScriptError
 from tuner.masking import masked
@@ -148,12 +149,7 @@ def _report(error: AutotuneError) -> int:
     """Prints the error and its hint to standard error; gives the exit status."""
     if isinstance(error, (UserScriptError, OwnFaultError)) and error.traceback_text:
         print(error.traceback_text.rstrip("\n"), file=sys.stderr)
-    print(f"error: {_printable(error.message)} [{error.slug}]", file=sys.stderr)
+    print(f"error: {printable(error.message, lines=True)} [{error.slug}]", file=sys.stderr)
     if error.hint:
-        print(f"hint: {_printable(error.hint)}", file=sys.stderr)
+        print(f"hint: {printable(error.hint, lines=True)}", file=sys.stderr)
     return error.exit_code
-
-
-def _printable(text: str) -> str:
-    """The text without what would do something to a terminal: it may quote a file that is anybody's."""
-    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)

@@ -8,8 +8,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from tuner.analysis.circumstances import HARDLY_MATTERS, Change, Circumstances, ProvenPart, changed
+from tuner.cli.best_json import content_of, file_of
+from tuner.cli.printable import printable
 from tuner.cli.script import find_script, ranks, source_of
 from tuner.cli.trust import declare_trust, vouch
 from tuner.cli.verb import Subparsers
@@ -17,7 +19,6 @@ from tuner.devices.host import usable_cores
 from tuner.devices.present import AUTO, devices, kind_of, resolve_device, spellings
 from tuner.devices.software import software
 from tuner.errors import ProfileError, UsageError
-from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.formatting import config_text, count_text, device_text, gain_text
 from tuner.knowledge import Knowledge, hold_lines
@@ -29,10 +30,6 @@ from tuner.space.arguments import parse, render
 from tuner.space.declare import Known, SearchSpace
 from tuner.space.registry import load_spaces
 from tuner.study.identity import hashes_of_modules
-
-_NO_MATTER = frozenset({"kernel", "platform", "autotune", "optuna"})
-"""What a rate hardly depends on: not worth a warning in every production log."""
-
 
 _OPTIMISATION = 3
 _TIERS = {"2": 2, "3": _OPTIMISATION}
@@ -66,17 +63,17 @@ def add_parser(verbs: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
-    place, tier = _file(arguments.config), _tier(arguments.tier)
+    place, tier = file_of(arguments.config), _tier(arguments.tier)
     device, cores = _device(arguments.device), usable_cores()
-    profile = profiles.choose(profiles.read(_content(Path(place)), place), device, cores, place)
+    profile = profiles.choose(profiles.read(content_of(place), place), device, cores, place)
     profile = profiles.of_tier_3(profile, place) if tier == _OPTIMISATION else profile
     script = _script(arguments, profile, place)
     knowledge = knowledge_of(profile, script, place)
     known, spaces = Known(device, cores, knowledge=profile.knowledge), load_spaces(AUTO)
     _check_config(profile, known, spaces, script, place)
     modules = hashes_of_modules(source_of(script), profile.knowledge.module_hashes)
-    drift = profiles.drift(profile, script, software(), modules, cores)
-    changes = [_change_text(change) for change in drift if change.name not in _NO_MATTER]
+    drift = changed(profile.circumstances, Circumstances(script, software(), modules, cores))
+    changes = [_change_text(change) for change in drift if change.name not in HARDLY_MATTERS]
     if profile.edited:
         changes.insert(0, f"{place} was edited since the study wrote it")
     if profile.cores != cores:
@@ -93,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         lines = [f"{change}: the config may no longer be the best" for change in changes]
         lines += _remarks(profile, knowledge, device, shown=shown)
         for line in [*lines, f"{_says(profile, tier)} on {device_text(device)}"]:
-            print(f"autotune: {_printable(line)}", file=sys.stderr)
+            print(f"autotune: {printable(line)}", file=sys.stderr)
     rendered = replace(script, argv=render(script.argv, knowledge.given(profile.config)))
     exec_applied(
         rendered, device, profile.config, knowledge, alone=ranks() == 1, shown=shown, strict=arguments.strict
@@ -135,7 +132,7 @@ def _check_config(
         check_applicable(profile.config, known, spaces, parse(script.argv))
     except UsageError as error:
         raise ProfileError(
-            _printable(f"{place}: {error.message}"), hint=error.hint or "run the study again to rewrite it"
+            printable(f"{place}: {error.message}"), hint=error.hint or "run the study again to rewrite it"
         ) from error
 
 
@@ -193,28 +190,14 @@ def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Knowl
     return knowledge
 
 
-def _file(path: str) -> str:
-    """The file, also for the study's folder."""
-    return str(Path(path) / PROFILE.file_name) if Path(path).is_dir() else path
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ProfileError(
-            f"can't read {path}: {error.strerror}", hint="autotune study writes best.json into the study's folder"
-        ) from error
-
-
-def _change_text(change: profiles.Change) -> str:
-    if change.part is profiles.ProvenPart.SCRIPT:
+def _change_text(change: Change) -> str:
+    if change.part is ProvenPart.SCRIPT:
         return "the script has changed"
-    if change.part is profiles.ProvenPart.MODULE:
+    if change.part is ProvenPart.MODULE:
         return f"{change.name}, which the script imports, {'has changed' if change.now else 'is gone'}"
-    if change.part is profiles.ProvenPart.ARGUMENTS:
+    if change.part is ProvenPart.ARGUMENTS:
         return f"its arguments were {change.before}, now {change.now}"
-    if change.part is profiles.ProvenPart.DEVICE:
+    if change.part is ProvenPart.DEVICE:
         return f"{change.before} cores could be used, now {change.now}"
     return f"{change.name} was {change.before}, now {change.now}"
 
@@ -240,9 +223,4 @@ def _says(profile: profiles.Profile, tier: int) -> str:
 
 def _shown(words: Sequence[str]) -> str:
     """A command line to be printed."""
-    return _printable(shlex.join(masked(words)))
-
-
-def _printable(text: str) -> str:
-    """The text without what would do something to a terminal: a profile may hold anything."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return printable(shlex.join(masked(words)))

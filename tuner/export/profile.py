@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from typing import Any
 
+from tuner.analysis.circumstances import Circumstances
 from tuner.analysis.tiers import Tiers
 from tuner.child.option_names import is_option_of
 from tuner.documents import depth, knob_document, measurement_document, plain, screen_document, text, tier_document
@@ -51,6 +50,11 @@ class Profile:
     edited: bool | None = None
     tier3: Tier3 | None = None
 
+    @property
+    def circumstances(self) -> Circumstances:
+        """What it was proven with."""
+        return Circumstances(self.script, self.environment, self.knowledge.module_hashes, self.cores)
+
 
 class ProfileExporter:
     """best.json: this device's profile among those of other devices."""
@@ -60,7 +64,7 @@ class ProfileExporter:
 
     def check(self, existing: bytes, place: str) -> None:
         """Raises ``ProfileError`` where the file is not a best.json: the profiles in it could not be kept."""
-        _documents(existing, place)
+        documents(existing, place)
 
     def serialize(self, result: StudyResult, existing: bytes | None) -> bytes | None:
         """The file with this device's profile in place of its earlier one; None where nothing was measured.
@@ -123,7 +127,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
 
 def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> bytes:
     """The file with this device's profile in place of its earlier one. Raises ``ProfileError``."""
-    profiles = _documents(existing, place) if existing is not None else []
+    profiles = documents(existing, place) if existing is not None else []
     others = [other for other in profiles if not _same_device(other, profile)]
     own = {**profile, CHECKSUM: checksum(profile)}
     return (text({"schema": SCHEMA, "profiles": [*others, own]}) + "\n").encode()
@@ -149,7 +153,7 @@ def with_standing(
     run and no screen of their configs failed in this study, and it had no finals of its own for them: those decide.
     The entry is as it was written.
     """
-    for other in _documents(existing, place):
+    for other in documents(existing, place):
         if not _same_device(other, profile) or not _is_sound(other) or _circumstances(other) != _circumstances(profile):
             continue
         proven, larger = other.get("verdict") == str(Verdict.IMPROVED), tier3.proven_in(other.get("tier3"))
@@ -184,7 +188,7 @@ def _part(profile: Mapping[str, Any], name: str) -> dict[str, Any]:
 def read(content: bytes, place: str) -> list[Profile]:
     """The profiles of a best.json. Raises ``ProfileError`` naming the place and what is wrong there."""
     profiles = []
-    for number, document in enumerate(_documents(content, place)):
+    for number, document in enumerate(documents(content, place)):
         try:
             profiles.append(_profile(document))
         except _MALFORMED as error:
@@ -219,60 +223,6 @@ def of_tier_3(profile: Profile, place: str) -> Profile:
     """
     larger = tier3.proven(profile.tier3, profile.device.label, place)
     return replace(profile, config=larger.config, verdict=Verdict.IMPROVED, speedup=larger.sooner)
-
-
-class ProvenPart(StrEnum):
-    """What a config was proven with."""
-
-    SCRIPT = "script"
-    MODULE = "module"
-    ARGUMENTS = "arguments"
-    SOFTWARE = "software"
-    DEVICE = "device"
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something that is not as it was when the config was proven. ``part`` is what changed; software has a ``name``.
-
-    For the script and its modules, whose ``name`` is their path, ``before`` and ``now`` are hashes, of a module that is
-    gone ""; for the arguments, command lines without their secrets; for the device, whose ``name`` is ``cores``, how
-    many of them its host has.
-    """
-
-    part: ProvenPart
-    before: str
-    now: str
-    name: str = ""
-
-
-def drift(
-    profile: Profile, script: Script, environment: Mapping[str, str], modules: Mapping[str, str], cores: int
-) -> list[Change]:
-    """What is not as it was when the config was proven.
-
-    ``modules``: those of the profile's, as they are now; ``cores``: those that may be used here.
-    """
-    changes = []
-    if profile.cores is not None and profile.cores != cores:
-        changes.append(Change(ProvenPart.DEVICE, str(profile.cores), str(cores), "cores"))
-    if profile.script.sha256 and script.sha256 != profile.script.sha256:
-        changes.append(Change(ProvenPart.SCRIPT, profile.script.sha256, script.sha256))
-    for name, before in profile.knowledge.module_hashes.items():
-        if modules.get(name, before) != before:
-            changes.append(Change(ProvenPart.MODULE, before, modules[name], name))
-    argv_before, argv_now = masked(profile.script.argv), masked(script.argv)
-    if argv_now != argv_before:
-        changes.append(Change(ProvenPart.ARGUMENTS, _shell(argv_before), _shell(argv_now)))
-    for name in sorted({*profile.environment, *environment}):
-        before, now = profile.environment.get(name, "absent"), environment.get(name, "absent")
-        if before != now:
-            changes.append(Change(ProvenPart.SOFTWARE, before, now, name))
-    return changes
-
-
-def _shell(arguments: Sequence[str]) -> str:
-    return shlex.join(arguments) or "none"
 
 
 def _candidate(result: StudyResult) -> dict[str, Any] | None:
@@ -312,7 +262,8 @@ def _measured(measurement: Measurement, based_on: str) -> dict[str, Any]:
     return {"based_on": based_on, **measurement_document(measurement)}
 
 
-def _documents(content: bytes, place: str) -> list[dict[str, Any]]:
+def documents(content: bytes, place: str) -> list[dict[str, Any]]:
+    """The profiles of a best.json as JSON has them. Raises ``ProfileError`` where it is none, or of another schema."""
     try:
         document = json.loads(content)
         schema, profiles = document["schema"], document["profiles"]

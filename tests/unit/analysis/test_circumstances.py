@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from support import made_up
 
-from tuner.export.profile import Change, Profile, ProvenPart, drift
-from tuner.knowledge import Knowledge
-from tuner.model import Script, Verdict
+from tuner.analysis.circumstances import Change, Circumstances, ProvenPart, changed
+from tuner.model import Script
 
 SOFTWARE = {"python": "3.11.0", "torch": "2.13.0"}
-PROVEN = Profile(made_up.DEVICE, made_up.CONFIG, Verdict.IMPROVED, made_up.SCRIPT, SOFTWARE, Knowledge(), 1.4)
+PROVEN = Circumstances(made_up.SCRIPT, SOFTWARE, {}, 4)
 
 
 @pytest.mark.parametrize(
@@ -38,21 +37,23 @@ PROVEN = Profile(made_up.DEVICE, made_up.CONFIG, Verdict.IMPROVED, made_up.SCRIP
     ],
 )  # fmt: skip
 def test_each_change_names_what_changed(script: Script, software: dict[str, str], changes: list[Change]) -> None:
-    assert drift(PROVEN, script, software, {}, 4) == changes
+    assert changed(PROVEN, Circumstances(script, software, {}, 4)) == changes
 
 
 def test_modules_of_the_users_are_told_by_their_path() -> None:
-    known = replace(PROVEN, knowledge=Knowledge(module_hashes={"a.py": "1", "b.py": "2", "c.py": "3", "../d.py": "4"}))
-    now = {"a.py": "1", "b.py": "5", "c.py": ""}
-    assert drift(known, made_up.SCRIPT, SOFTWARE, now, 4) == [
+    known = replace(PROVEN, modules={"a.py": "1", "b.py": "2", "c.py": "3", "../d.py": "4"})
+    now = replace(PROVEN, modules={"a.py": "1", "b.py": "5", "c.py": ""})
+    assert changed(known, now) == [
         Change(ProvenPart.MODULE, "2", "5", "b.py"), Change(ProvenPart.MODULE, "3", "", "c.py")
     ]
 
 
 def test_another_secret_is_no_other_argument() -> None:
     proven = replace(PROVEN, script=replace(made_up.SCRIPT, argv=("--token", "(hidden)", "--lr", "1")))
-    assert drift(proven, replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "1")), SOFTWARE, {}, 4) == []
-    [change] = drift(proven, replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "2")), SOFTWARE, {}, 4)
+    given = replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "1"))
+    assert changed(proven, replace(PROVEN, script=given)) == []
+    other = replace(made_up.SCRIPT, argv=("--token", "new", "--lr", "2"))
+    [change] = changed(proven, replace(PROVEN, script=other))
     assert "new" not in change.now
 
 
@@ -60,4 +61,4 @@ def test_another_secret_is_no_other_argument() -> None:
     (None, []), (4, []), (64, [Change(ProvenPart.DEVICE, "64", "4", "cores")]),
 ])  # fmt: skip
 def test_other_cores_are_another_device(before: int | None, changes: list[Change]) -> None:
-    assert drift(replace(PROVEN, cores=before), made_up.SCRIPT, SOFTWARE, {}, 4) == changes
+    assert changed(replace(PROVEN, cores=before), PROVEN) == changes

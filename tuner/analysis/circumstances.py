@@ -1,0 +1,78 @@
+"""What a figure was measured with, and how two such circumstances differ. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tuner.masking import masked
+from tuner.model import Script
+
+HARDLY_MATTERS = frozenset({"kernel", "platform", "autotune", "optuna"})
+"""Software on which a rate hardly depends: not worth a warning in every production log."""
+
+
+class ProvenPart(StrEnum):
+    """What a config was proven with."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    ARGUMENTS = "arguments"
+    SOFTWARE = "software"
+    DEVICE = "device"
+    OBJECTIVE = "objective"
+    UNIT = "unit"
+    EFFECTIVE_BATCH = "effective batch"
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a figure was measured with. ``software`` is name → version, ``modules`` are the hashes of those of the
+    user's own that the script imports; ``cores`` of the host, None where nobody noted them.
+    """
+
+    script: Script
+    software: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+    cores: int | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that is not as it was when the config was proven. ``part`` is what changed; software has a ``name``.
+
+    For the script and its modules, whose ``name`` is their path, ``before`` and ``now`` are hashes, of a module that is
+    gone ""; for the arguments, command lines without their secrets; for the device, whose ``name`` is ``cores``, how
+    many of them its host has.
+    """
+
+    part: ProvenPart
+    before: str
+    now: str
+    name: str = ""
+
+
+def changed(proven: Circumstances, now: Circumstances) -> list[Change]:
+    """What is not as it was when the config was proven. Modules that ``now`` says nothing of pass for the same."""
+    found = []
+    if proven.cores is not None and proven.cores != now.cores:
+        found.append(Change(ProvenPart.DEVICE, str(proven.cores), str(now.cores), "cores"))
+    if proven.script.sha256 and now.script.sha256 != proven.script.sha256:
+        found.append(Change(ProvenPart.SCRIPT, proven.script.sha256, now.script.sha256))
+    for name, before in proven.modules.items():
+        if now.modules.get(name, before) != before:
+            found.append(Change(ProvenPart.MODULE, before, now.modules[name], name))
+    argv_before, argv_now = masked(proven.script.argv), masked(now.script.argv)
+    if argv_now != argv_before:
+        found.append(Change(ProvenPart.ARGUMENTS, _shell(argv_before), _shell(argv_now)))
+    for name in sorted({*proven.software, *now.software}):
+        before, after = proven.software.get(name, "absent"), now.software.get(name, "absent")
+        if before != after:
+            found.append(Change(ProvenPart.SOFTWARE, before, after, name))
+    return found
+
+
+def _shell(arguments: Sequence[str]) -> str:
+    return shlex.join(arguments) or "none"
