@@ -9,10 +9,13 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
+from itertools import combinations
 from typing import Any
 
 from tuner.analysis.accuracy import Screened
+from tuner.analysis.fleet import Comparison, LoopFigures, differences, doubt_of, price_per_million
 from tuner.analysis.learning import time_to_loss
+from tuner.masking import masked
 from tuner.model import KnobReport, Measurement, TierBest, Winner
 
 _RAW = frozenset({"blocks", "losses", "gradient", "weights", "first_metrics", "notes"})
@@ -126,3 +129,55 @@ def depth(document: Any) -> int:
         depth += 1
         level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
     return depth
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """Devices side by side. Profiles are numbered from 1, as people see them; who is ahead stands first in its pair."""
+    numbered = range(len(comparison.profiles))
+    groups = list(zip(comparison.groups, comparison.rates, comparison.prices, strict=True))
+    return {
+        "profiles": [_on_device_document(comparison, number) for number in numbered],
+        "groups": [
+            {
+                "profiles": _from_1(group),
+                "faster": [_from_1(pair) for pair in rates.ahead],
+                "speed_undecided": [_from_1(pair) for pair in rates.undecided],
+                "cheaper": [_from_1(pair) for pair in prices.ahead],
+                "price_undecided": [_from_1(pair) for pair in prices.undecided],
+            }
+            for group, rates, prices in groups
+        ],
+        "differences": [
+            {"of": other + 1, "to": one + 1, **asdict(change), "part": str(change.part)}
+            for one, other in combinations(numbered, 2)
+            for change in differences(comparison.profiles[one], comparison.profiles[other])
+        ],
+    }
+
+
+def _from_1(numbers: Iterable[int]) -> list[int]:
+    return [number + 1 for number in numbers]
+
+
+def _on_device_document(comparison: Comparison, number: int) -> dict[str, Any]:
+    profile, per_hour = comparison.profiles[number], comparison.per_hour.get(number)
+    circumstances, doubt = profile.circumstances, doubt_of(profile)
+    return {
+        "number": number + 1, "file": profile.place, "device": asdict(profile.device), "shown": profile.shown,
+        "cores": circumstances.cores,
+        "script": {**asdict(circumstances.script), "argv": list(masked(circumstances.script.argv))},
+        "environment": dict(circumstances.software), "objective": profile.objective, "edited": profile.edited,
+        "config": dict(profile.config),
+        "speedup": asdict(profile.speedup) if profile.speedup is not None else None,
+        "runs": profile.runs, "unranked": str(doubt) if doubt is not None else None, "price_per_hour": per_hour,
+        "baseline": _loop_document(profile.written, per_hour), "winner": _loop_document(profile.winner, per_hour),
+        "energy_unknown": dict(profile.energy_unknown) if profile.energy_unknown is not None else None,
+    }  # fmt: skip
+
+
+def _loop_document(figures: LoopFigures | None, per_hour: float | None) -> dict[str, Any] | None:
+    if figures is None:
+        return None
+    price = price_per_million(figures, per_hour) if per_hour is not None else None
+    priced = {**asdict(figures), "price_per_million_samples": asdict(price) if price is not None else None}
+    return {name: plain(value) for name, value in priced.items()}

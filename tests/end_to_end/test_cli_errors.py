@@ -24,6 +24,9 @@ PROFILE = {
     "config": {}, "verdict": "keep-baseline", "speedup": None, "environment": {},
     "script": {"path": "train.py", "module": "", "sha256": "", "argv": []},
 }  # fmt: skip
+MEASURED = {
+    "rate": "fast", "low": 1.0, "high": 2.0, "unit": "samples", "based_on": "finals", "peak_host_bytes": 1,
+}  # fmt: skip
 FILES = {
     "train.py": "print('never started')\n",
     "space.py": "SPACE = 3\n",
@@ -39,6 +42,9 @@ FILES = {
     "empty.json": '{"schema": 1, "profiles": []}',
     "hollow.json": '{"schema": 1, "profiles": [{}]}',
     "other.json": json.dumps({"schema": 1, "profiles": [PROFILE]}),
+    "wrong.json": json.dumps({"schema": 1, "profiles": [{**PROFILE, "baseline": MEASURED}]}),
+    "price.toml": "[price]\nA = 1\n",
+    "free.toml": "[prices]\nA = 'nothing'\n",
 }
 
 
@@ -129,6 +135,19 @@ CASES = (
     Wrong("trials --svg a.svg", "usage", "--svg draws the waterfall", "--waterfall --svg FILE"),
     Wrong("trials --waterfall --svg gone/a.svg", "usage", "there is no folder gone", ""),
     Wrong("studies gone", "storage", "there is no folder gone", "", 6),
+    Wrong("compare", "usage", "best.json", "autotune compare --help"),
+    Wrong("compare gone.json", "profile", "can't read gone.json", "autotune study"),
+    Wrong("compare no.json", "profile", "no.json is not a best.json", "autotune study"),
+    Wrong("compare other.json newer.json", "profile", "newer.json has schema 99", "upgrade"),
+    Wrong("compare hollow.json", "profile", "hollow.json: profiles[0]", "again"),
+    Wrong("compare wrong.json", "profile", "baseline.rate is 'fast', not a number", "again"),
+    Wrong("compare empty.json", "profile", "no profile in empty.json", "autotune study"),
+    Wrong("compare other.json --prices gone.toml", "usage", "can't read gone.toml", "[prices]"),
+    Wrong("compare other.json --prices train.py", "usage", "can't read train.py", "[prices]"),
+    Wrong("compare other.json --prices typo/study.toml", "usage", "has no [prices] table", "NVIDIA H200"),
+    Wrong("compare other.json --prices price.toml", "usage", "unknown table 'price'", "did you mean [prices]?"),
+    Wrong("compare other.json --prices free.toml", "usage", "the price of 'A' is 'nothing'", "currency per hour"),
+    Wrong("compare other.json -- x", "usage", "takes nothing after --", ""),
     Wrong("devices -- x", "usage", "takes nothing after --", ""),
 )
 

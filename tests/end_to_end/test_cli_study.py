@@ -175,6 +175,8 @@ def test_the_tables_and_their_json(studied: Studied) -> None:
     verdict = "improved" if studied.proven else "keep-baseline"
     assert (study["state"], study["verdict"], study["trials"]) == ("finished", verdict, len(trials))
     assert json.loads(studied.place.run("devices", "--json").stdout)["devices"][0]["device"]
+    compared = json.loads(studied.place.run("compare", studied.folder.name, "--json").stdout)
+    assert [profile["baseline"]["based_on"] for profile in compared["profiles"]] == ["finals"]
 
 
 @pytest.mark.parametrize("arguments", [["trials"], ["trials", "--json"], STUDY])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import fleet, worlds
+from support import fleet, made_up, worlds
 from support.golden_files import check
 
 from tuner.child.records import ProbeSide
@@ -140,6 +140,27 @@ def made_up_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_devices_and_what_is_missing(said: Callable[..., str], made_up_devices: None) -> None:
     check("devices.txt", _trimmed(said("devices")))
     check("devices_missing.json", said("devices", "--json"))
+
+
+def test_devices_side_by_side(here: Path, said: Callable[..., str]) -> None:
+    (here / "best.json").write_bytes(fleet.content(fleet.ON_CPU, fleet.ON_CARD))
+    (here / "prices.toml").write_text('[prices]\n"Imaginary CPU, 4 cores" = 0.2\n"Imaginary GPU" = 3.2\n')
+    check("compare.txt", _trimmed(said("compare", "best.json", "--prices", "prices.toml")))
+    check("compare.json", said("compare", "best.json", "--prices", "prices.toml", "--json"))
+
+
+def test_what_cannot_be_compared(here: Path, said: Callable[..., str]) -> None:
+    """Of other studies, of an earlier version, unproven, edited; a price that was mistyped, and none."""
+    other = replace(made_up.SCRIPT, argv=("--epochs", "9"), sha256="cd" * 32)
+    elsewhere = fleet.of(replace(fleet.CARD, uuid="GPU-7"), study={"script": other}, winner=made_up.KEEP)
+    unproven = fleet.of(replace(fleet.CPU, name="Another CPU", uuid="Another CPU"), study={"cores": 8}, winner=None)
+    Path("a").mkdir()
+    Path("a/best.json").write_bytes(fleet.content(fleet.ON_CPU, elsewhere, unproven))
+    [entry] = json.loads(fleet.content(fleet.ON_CARD))["profiles"]
+    del entry["energy_unknown"], entry["baseline"]["energy"], entry["winner"]["energy"]
+    Path("b.json").write_text(json.dumps({"schema": 1, "profiles": [{**entry, "runs": 99}]}))
+    Path("study.toml").write_text('[study]\nscript = "train.py"\n[prices]\n"Imaginery GPU" = 3.2\n')
+    check("compare_unlike.txt", _trimmed(said("compare", "a", "b.json")))
 
 
 class Sides(ReplayRunner):

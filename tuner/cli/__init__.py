@@ -24,6 +24,7 @@ VERBS = {
     "record": "tuner.cli.record",
     "trials": "tuner.cli.trials",
     "studies": "tuner.cli.studies",
+    "compare": "tuner.cli.compare",
     "devices": "tuner.cli.devices",
 }
 """Verb → the module that implements ``Verb``, imported only when it is used: ``run`` must start without a database."""

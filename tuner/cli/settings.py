@@ -21,6 +21,8 @@ from tuner.model import Config, Value
 from tuner.space.registry import AUTO, is_file
 
 FILE = "study.toml"
+PRICES = "prices"
+"""A table beside that of the study: see ``tuner/cli/prices.py``."""
 DEFAULTS: Mapping[str, Any] = {
     "script": "", "module": "", "args": (), "device": "auto", "trials": 30, "budget": 1800.0, "trial_timeout": 120.0,
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
@@ -118,6 +120,7 @@ def read_file(path: Path) -> dict[str, Any]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"can't read {path}: {error}") from error
+    document.pop(PRICES, None)  # those of autotune compare, which reads them
     table = document.pop("study", {})
     if document or not isinstance(table, dict):
         raise UsageError(

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tuner.analysis.circumstances import Circumstances
+from tuner.analysis.fleet import FINALS, SINGLE_TRIAL
 from tuner.analysis.tiers import Tiers
 from tuner.child.option_names import is_option_of
 from tuner.documents import depth, knob_document, measurement_document, plain, screen_document, text, tier_document
@@ -27,8 +28,6 @@ _DEEPEST = 100
 """A study that met a deeper file at its end would lose its result over it."""
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 _NO_BOUNDS = frozenset({"trial_timeout_s", "effective_batch"})
-FINALS, SINGLE_TRIAL = "finals", "single trial"
-"""What a measurement is based on."""
 
 
 @dataclass(frozen=True)
