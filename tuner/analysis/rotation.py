@@ -117,14 +117,16 @@ class _Written:
         """Each turn with the two of the script as written around it, which count as one.
 
         One may be missing. One that others disturbed would spoil the turns on both its sides: the calm one stands
-        alone.
+        alone. However many there are, and however near, in all they count as much as in every other pair: what the
+        machine was during one pair would else count for more on one side of the ratio of all.
         """
         for turn in turns:
             weights = weights_around(turn.number, self.numbers)
-            around = [_weighted(self.turns[each], weight) for each, weight in weights.items() if each in self.turns]
-            calm = [each for each in around if each.lost <= DISTURBED]
+            around = {each: weight for each, weight in weights.items() if each in self.turns}
+            around = {each: of for each, of in around.items() if self.turns[each].lost <= DISTURBED} or around
+            whole = sum(around.values())
             if around:
-                yield turn, together(calm or around)
+                yield turn, together([_weighted(self.turns[each], of / whole) for each, of in around.items()])
 
     @property
     def most_lost(self) -> float:

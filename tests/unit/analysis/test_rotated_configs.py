@@ -204,6 +204,24 @@ def test_turns_that_others_disturbed_are_left_out(rounds: int, place: int) -> No
     assert without.gain is not None and without.gain.ratio != pytest.approx(1.7), "nothing tells of the disturbance"
 
 
+def test_a_pair_without_one_of_its_turns_counts_as_much_as_the_others() -> None:
+    """In the second round the machine is half as fast, and its first turn of the script as written is disturbed."""
+    configs, recorded = [BF16, THREADS, BOTH], Recorded()
+    for factor in (1.0, 0.5, 1.0):
+        for config in ({}, *configs, {}):
+            recorded.turn(config, factor=factor)
+    recorded.end()
+    disturbed = [e for e in recorded.entries if isinstance(e.record, Block) and e.record.turn][5]
+    samples, busy = [], 0.0
+    for t in itertools.takewhile(lambda t: t < recorded.now + 0.2, (10 + 0.05 * n for n in itertools.count())):
+        busy += 0.05 * (2 if disturbed.t - 0.3 < t <= disturbed.t + 0.05 else 0)
+        samples.append(ResourceSample(t, busy_s=busy, cores=2))
+    found = recorded.found(samples)
+    for config in configs:
+        gain = found[Config(config)].gain
+        assert gain is not None and gain.ratio == pytest.approx(RATES[Config(config)] / 100)
+
+
 def test_waiting_for_batches_that_others_make_counts_for_nobody() -> None:
     waits = Recorded(wait_s=0.1, ready=4.0).rounds(3, [BF16]).end()
     assert waits.found()[Config(BF16)].gain is not None
