@@ -31,7 +31,7 @@ NO_BLOCKS = "the model has no list of blocks of one kind"
 NOT_WATCHED = "its blocks were not called often enough to see what they leave behind"
 OWN = "the script computes parts of its model again itself"
 COMPILED = "the script compiles its model"
-STATISTICS = "BatchNorm would take each batch into its running statistics twice"
+STATISTICS = "a norm would take each batch into its running statistics twice"
 KEEPS = "a block keeps something from one call to the next, and would be called twice"
 DRAWS = "a block draws random numbers that aren't PyTorch's, and would draw others"
 GIVEN = "a block is given an object that a call may change, and would be called twice"
@@ -47,12 +47,14 @@ _PLAIN = (bool, int, float, str, type(None))
 class _Model:
     """One model. ``refused``: why its blocks aren't checkpointed; ``watched``: whether that was looked for.
 
-    ``calls``: place of a block → its calls that were to be computed again; ``again``: places that were.
+    ``norms``: of each block, the layers that may keep running statistics. ``calls``: place of a block → its calls that
+    were to be computed again; ``again``: places that were.
     """
 
     blocks: list[weakref.ref[Module]]
     refused: str = ""
     watched: bool = False
+    norms: list[list[weakref.ref[Module]]] = field(default_factory=list)
     calls: dict[int, int] = field(default_factory=dict)
     again: set[int] = field(default_factory=set)
 
@@ -100,6 +102,7 @@ class CheckpointWatch:
             model.refused = COMPILED
         elif self.wanted:
             model.refused = next(filter(None, map(self._obstacle, blocks)), "")
+            model.norms = [list(map(weakref.ref, self._norms_in(block))) for block in blocks]
         return model
 
     def _put(self, model: _Model, run: Callable[..., Any] | None) -> None:
@@ -145,11 +148,14 @@ class CheckpointWatch:
 
     def _obstacle(self, block: Module) -> str:
         """What a block shows by itself that speaks against it; "" for nothing."""
-        norms = self.torch.nn.modules.batchnorm._BatchNorm
-        parts: list[Any] = list(block.modules())
-        if any(isinstance(part, norms) and part.training and part.track_running_stats for part in parts):
+        if any(map(_keeps_statistics, self._norms_in(block))):
             return STATISTICS
         return HOOKED if hooked(block) else ""
+
+    def _norms_in(self, block: Module) -> list[Any]:
+        """Its layers that may keep running statistics, those of batches and those of instances."""
+        kinds, parts = self.torch.nn.modules.batchnorm._NormBase, block.modules()
+        return [part for part in parts if isinstance(part, kinds)]
 
     @contextmanager
     def _looking(self, model: _Model, block: Module) -> Iterator[None]:
@@ -175,6 +181,8 @@ class CheckpointWatch:
         if self._is_left_alone(block):
             return block._call_impl(*args, **kwargs)
         model.refused = model.refused or _obstacle_of(self.torch, (*args, *kwargs.values()))
+        if any(_keeps_statistics(refer_norm()) for refer_norm in model.norms[place]):
+            model.refused = model.refused or STATISTICS  # it was frozen when the model was met
         if model.refused:
             return block._call_impl(*args, **kwargs)
         from torch.utils.checkpoint import checkpoint
@@ -255,6 +263,10 @@ class CheckpointWatch:
             reason = f"{again} of {called} blocks were computed again in a backward"
             kind = Evidence.VERIFIED if done else Evidence.CONTRADICTED
             knobs.report(KNOB, Finding(kind, reason, done, sites=blocks, changed=again))
+
+
+def _keeps_statistics(norm: Any) -> bool:
+    return norm is not None and bool(norm.training and norm.track_running_stats)
 
 
 def _obstacle_of(torch: ModuleType, values: tuple[object, ...]) -> str:

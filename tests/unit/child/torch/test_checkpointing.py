@@ -139,6 +139,17 @@ class Normed(Block):
         return self.running(x)
 
 
+class InstanceNormed(Block):
+    """Another layer with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = nn.InstanceNorm1d(16, track_running_stats=True)
+
+    def extra(self, x: Any) -> Any:
+        return self.running(x.unsqueeze(2).expand(-1, -1, 2)).mean(2) + x
+
+
 class Counting(Block):
     calls = 0
 
@@ -210,11 +221,11 @@ REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: Model(ByNumpy), checkpointing.DRAWS), (lambda: Model(InPlace, lambda b, x: b(x + 0)), CHANGES),
     (lambda: Model(Hooked), HOOKED), (own_cache, checkpointing.GIVEN),
     (own(reentrant=True), checkpointing.OWN), (own(reentrant=False), checkpointing.OWN),
-    (two_layers, checkpointing.NO_BLOCKS),
+    (two_layers, checkpointing.NO_BLOCKS), (lambda: Model(InstanceNormed), checkpointing.STATISTICS),
 ]  # fmt: skip
 NAMES = [
     "batch-norm", "counts", "buffer", "random", "numpy", "in-place", "hooked", "cache", "reentrant", "checkpointed",
-    "no-blocks",
+    "no-blocks", "instance-norm",
 ]  # fmt: skip
 
 
@@ -229,7 +240,9 @@ def test_what_would_train_otherwise_is_left_out(begin: Begin, make: Callable[[],
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"), [REFUSED[place] for place in (0, 6, 7, 10)], ids=["batch-norm", "hooked", "cache", "no-blocks"]
+    ("make", "reason"),
+    [REFUSED[place] for place in (0, 6, 7, 10, 11)],
+    ids=["batch-norm", "hooked", "cache", "no-blocks", "instance-norm"],
 )
 def test_a_profile_for_another_script_changes_nothing_of_it(
     begin: Begin, make: Callable[[], nn.Module], reason: str
@@ -240,6 +253,30 @@ def test_a_profile_for_another_script_changes_nothing_of_it(
     assert same(trained(make), plain)
     trial.end()
     assert trial.evidence("checkpointing") == ("not applicable", reason)
+
+
+def unfreezing() -> list[Any]:
+    """All that a training holds in whose fifth step batch norm is unfrozen."""
+    torch.manual_seed(0)
+    model: Any = Model(Normed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(8):
+        for block in model.blocks:
+            block.running.train(step >= 4)
+        optimizer.zero_grad()
+        model(torch.randn(8, 16)).square().mean().backward()
+        optimizer.step()
+    return [each.clone() for each in model.state_dict().values()]
+
+
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+def test_batch_norm_that_is_unfrozen_later_takes_each_batch_once(begin: Begin, mode: str) -> None:
+    plain = unfreezing()
+    trial = begin(CONFIG, mode=mode, as_written={"batch_size": 8})
+    assert all(torch.equal(one, other) for one, other in zip(unfreezing(), plain, strict=True))
+    if mode == "trial":
+        trial.end()
+        assert trial.evidence("checkpointing") == ("not applicable", checkpointing.STATISTICS)
 
 
 def test_buffers_that_a_block_was_seen_to_change_are_changed_once(begin: Begin) -> None:
