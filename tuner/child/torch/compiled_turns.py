@@ -28,14 +28,14 @@ from .compiling import (
     not_running,
     repeated_blocks,
 )
-from .deadline import ended_after, is_free
+from .deadline import is_free, within
 from .draws import Draws
-from .kept_calls import CHANGES_WEIGHTS, KeptCall
+from .kept_calls import CHANGES_WEIGHTS, KeptCall, marks_of
 from .modules import ModuleWatch, Root
 from .outputs import with_tensors
 from .parts import KEEPS
 from .state import same_state, state_of
-from .types import Module
+from .types import Module, Result
 
 LONGEST_S, LONGEST_SHARE = 120.0, 1 / 3
 """A config may take so long to be compiled, and that much of the time that the trial has left."""
@@ -43,6 +43,7 @@ UNSWITCHED = {
     CUDA_GRAPHS: "CUDA graphs hold on to the memory of weights, which other configs lay otherwise",
     "max-autotune-no-cudagraphs": "kernels are tried for it for minutes",
 }
+ALARM_IS_TAKEN = "nothing would end a compilation that takes too long: the script uses the process's alarm itself"
 _IMPL = "_compiled_call_impl"
 """Where ``Module.compile`` puts what it compiled of a module."""
 Config = Mapping[str, Value]
@@ -59,6 +60,19 @@ class _Model:
     run: Callable[..., Any]
     calls: CompiledCalls
     blocks: list[tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """How long the compilation of one config may take: ``seconds``, until ``ends``."""
+
+    seconds: float
+    ends: float
+
+    def around(self, run: Callable[[], Result]) -> Result:
+        """What ``run()`` gives; it is ended where that takes too long, and nothing else is."""
+        told = f"its compilation takes longer than {self.seconds:.0f} s"
+        return within(self.ends - time.perf_counter(), told, run)
 
 
 @dataclass
@@ -98,7 +112,7 @@ class CompiledTurns:
         if kept is None:
             return "no call of its model was kept, on which to compile it"
         if not is_free():
-            return "nothing would end a compilation that takes too long: the script uses the process's alarm itself"
+            return ALARM_IS_TAKEN
         return next((why for model, _ in self._roots() if (why := kept.obstacle(model))), "")
 
     # turns
@@ -167,15 +181,17 @@ class CompiledTurns:
 
     def _compiled(self, config: Config) -> _Made:
         """What the config compiles, by now compiled for every shape that was seen."""
+        if not is_free():
+            raise CompilationError(ALARM_IS_TAKEN)  # since its refusal was asked for
         began, before, made = time.perf_counter(), compiler.counts().graphs, _Made(config[KNOB])
         limit_s = max(1.0, min(LONGEST_S, LONGEST_SHARE * self._session.left_s))
+        limit = _Limit(limit_s, began + limit_s)
         self._modules.compile_mode = made.mode
         try:
-            with ended_after(limit_s, "its compilation"):
-                for model, root in self._roots():
-                    made.models[model] = self._made_of(model, root)
-                for _ in range(2):  # what is compiled in the first call runs in the second
-                    self._rehearse(made)
+            for model, root in self._roots():
+                made.models[model] = self._made_of(model, root)
+            for _ in range(2):  # what is compiled in the first call runs in the second
+                self._rehearse(made, limit)
         except Exception as error:  # of the compiler, of what it compiled, or of the script's own model
             raise CompilationError(_in_a_line(error)) from error
         finally:
@@ -193,15 +209,19 @@ class CompiledTurns:
         blocks: list[Any] = repeated_blocks(self._torch, model) if in_blocks else []
         return _Model(run, root.compiled_calls, [(block, vars(block)[_IMPL]) for block in blocks])
 
-    def _rehearse(self, made: _Made) -> None:
+    def _rehearse(self, made: _Made, limit: _Limit) -> None:
         kept = self._modules.kept_calls
         for model, of in list(made.models.items()):
             self._put(model, of)
+            # What is ended is what the compiler does: not what enters a precision, and puts it back.
+            self._modules.roots[model].compiled = lambda *args, _run=of.run, **kwargs: limit.around(
+                lambda: _run(*args, **kwargs)
+            )
             for call in kept.calls_of(model) if kept is not None else ():
                 with self._untouched(model):
-                    self._compute(model, call)
+                    self._compute(model, call, limit)
 
-    def _compute(self, model: Any, call: KeptCall) -> None:
+    def _compute(self, model: Any, call: KeptCall, limit: _Limit) -> None:
         """Forwards and backwards; gradients aren't added to the weights' own."""
         torch, root = self._torch, self._modules.roots[model]
         if model.training is not call.training:
@@ -222,7 +242,7 @@ class CompiledTurns:
                 raise RuntimeError(NO_GRADIENT)
             weights = [weight for weight in model.parameters() if weight.requires_grad]
             ones = [torch.ones_like(output) for output in outputs]
-            torch.autograd.grad(outputs, weights, ones, allow_unused=True)
+            limit.around(lambda: torch.autograd.grad(outputs, weights, ones, allow_unused=True))
 
     @contextmanager
     def _untouched(self, model: Any) -> Iterator[None]:
@@ -230,11 +250,10 @@ class CompiledTurns:
         torch, drawn = self._torch, Draws(self._torch)
         holders = [each._buffers for each in model.modules()]
         buffers = [
-            (of, name, buffer, buffer._version, buffer.clone())
-            for of in holders for name, buffer in of.items() if buffer is not None
-        ]  # fmt: skip
+            (of, name, buffer, buffer.clone()) for of in holders for name, buffer in of.items() if buffer is not None
+        ]
         weights = list(model.parameters())
-        before, versions = state_of(model, buffers=False), [weight._version for weight in weights]
+        before, marks = state_of(model, buffers=False), marks_of(torch, weights)
         torch.clear_autocast_cache()
         try:
             yield
@@ -242,13 +261,13 @@ class CompiledTurns:
             torch.clear_autocast_cache()
             drawn.put_back()
             with torch.no_grad():
-                for of, name, buffer, version, copy in buffers:
+                for of, name, buffer, copy in buffers:
                     of[name] = buffer
-                    if buffer._version != version:
+                    if not torch.equal(buffer, copy):  # by its values: what is changed as ``data`` has no version
                         buffer.copy_(copy)
         if not same_state(before, state_of(model, buffers=False)):
             raise RuntimeError(KEEPS)
-        if versions != [weight._version for weight in weights]:
+        if marks != marks_of(torch, weights):
             raise RuntimeError(CHANGES_WEIGHTS)
 
     def _roots(self) -> list[tuple[Module, Root]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
@@ -11,7 +11,8 @@ from typing import Any
 
 from ..session import Session
 from .outputs import with_tensors
-from .parts import KEEPS
+from .parts import CHANGES, KEEPS
+from .rows import tensors
 from .state import hooked, same_state, state_of
 from .types import Keywords, Module
 
@@ -54,7 +55,7 @@ class KeptCalls:
             shape = self._shape_of(args, kwargs)
             if shape not in known:
                 known[shape] = self._kept(module, args, kwargs)
-        return self._watched(module) if number in WATCHED_CALLS else nullcontext()
+        return self._watched(module, (args, kwargs)) if number in WATCHED_CALLS else nullcontext()
 
     def calls_of(self, module: Module) -> list[KeptCall]:
         """Those that were kept, in the order in which they were seen."""
@@ -84,16 +85,31 @@ class KeptCalls:
         return KeptCall(given[0], given[1], module.training, autocast)
 
     @contextmanager
-    def _watched(self, module: Any) -> Iterator[None]:
-        before, versions = _looked_at(module), _versions(module)
+    def _watched(self, module: Any, given: object) -> Iterator[None]:
+        torch = self._torch
+        before, weights, taken = _looked_at(module), marks_of(torch, module.parameters()), _marked_in(torch, given)
         yield
         after = _looked_at(module)
         if before is None or after is None or not same_state(before, after):
             self._leaves[module] = KEEPS
-        elif _versions(module) != versions:
+        elif marks_of(torch, module.parameters()) != weights:
             self._leaves[module] = CHANGES_WEIGHTS
+        elif _marked_in(torch, given) != taken:
+            self._leaves[module] = CHANGES
         else:
             self._leaves.setdefault(module, "")
+
+
+def marks_of(torch: Any, held: Iterable[Any]) -> list[tuple[int, str]]:
+    """What shows that one of the tensors was changed in place, as ``data`` too, of which PyTorch keeps no version."""
+    plain = [(tensor, tensor.detach()) for tensor in held]
+    real = [(tensor._version, torch.view_as_real(of) if of.is_complex() else of) for tensor, of in plain]
+    return [(version, str(of.sum(dtype=torch.float64).item())) for version, of in real]
+
+
+def _marked_in(torch: Any, given: object) -> list[tuple[int, str]]:
+    held: list[Any] = list(tensors(torch, given))
+    return marks_of(torch, [each for each in held if each.layout is torch.strided and not each.is_inference()])
 
 
 def _looked_at(module: Module) -> Any:
@@ -101,7 +117,3 @@ def _looked_at(module: Module) -> Any:
         return state_of(module, buffers=False)
     except Exception:  # what the script's own objects may raise
         return None
-
-
-def _versions(module: Any) -> list[int]:
-    return [weight._version for weight in module.parameters()]
