@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from search_spaces import batches, memory, prefetch
 from tuner.model import Value
@@ -150,7 +149,7 @@ SPACE = SearchSpace(
             tier=2, devices=CPU, needs=_rewrites_float32, switchable=True, value_type=bool,
             tier_reason="Products are rounded to another format, so it is screened.",
         ),
-        replace(batches.BATCH_SIZE, switchable=True),
+        batches.BATCH_SIZE,
         batches.GRAD_ACCUMULATION,
         batches.LR_SCALE,
         Knob(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from search_spaces import batches, memory, prefetch
 from tuner.knowledge import Knowledge
@@ -100,7 +99,7 @@ SPACE = SearchSpace(
             tier=2, devices=CPU_AND_CUDA, switchable=True, value_type=str,
             tier_reason="Its sums are rounded otherwise, and dropout draws other numbers, so it is screened.",
         ),
-        replace(batches.BATCH_SIZE, switchable=True),
+        batches.BATCH_SIZE,
         Knob(
             "prefetch_factor", prefetch.factors, "batches that each worker keeps ready",
             ordered=True, loader=True, heavier=True, switchable=True, needs=_has_workers, value_type=int, least=1,

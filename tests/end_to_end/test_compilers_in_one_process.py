@@ -16,7 +16,7 @@ from tuner.storage.records import read_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timed, pytest.mark.timeout(400)]
 WHOLE, BLOCKS, BF16 = Config(compile="default"), Config(compile="regional"), Config(precision="bf16")
-HALF = Config(batch_size=16, grad_accumulation=2)
+FUSED = Config(optimizer="fused")
 LOOP = """
 import torch
 from torch import nn
@@ -55,7 +55,7 @@ def run(folder: Path, configs: tuple[Config, ...], prepare: str = "") -> tuple[O
 
 
 def test_they_are_compiled_before_their_turns_and_ranked(tmp_path: Path) -> None:
-    configs = (BF16, HALF, WHOLE, BLOCKS)
+    configs = (BF16, FUSED, WHOLE, BLOCKS)
     outcome, records = run(tmp_path, configs)
     assert outcome.kind is OutcomeKind.COMPLETE, outcome.detail
     assert {each.config: each.fault for each in outcome.rotation} == dict.fromkeys(configs, "")
@@ -76,9 +76,9 @@ def test_they_are_compiled_before_their_turns_and_ranked(tmp_path: Path) -> None
 def test_one_that_cannot_be_compiled_costs_no_process(tmp_path: Path) -> None:
     """There is no compiler of C++ where it is looked for."""
     prepare = "import torch._inductor.config as inductor; inductor.cpp.cxx = ('/nowhere/to/be/found',)"
-    outcome, records = run(tmp_path, (WHOLE, BF16, HALF), prepare)
+    outcome, records = run(tmp_path, (WHOLE, BF16, FUSED), prepare)
     assert outcome.kind is OutcomeKind.COMPLETE, outcome.detail
     told = {each.config: each for each in outcome.rotation}
     assert told[WHOLE].gain is None and told[WHOLE].fault.startswith("can't be switched to: CompilationError: ")
-    assert told[BF16].gain is not None and told[HALF].gain is not None
+    assert told[BF16].gain is not None and told[FUSED].gain is not None
     assert not any(isinstance(record, ConfigCompiled) for record in records)

@@ -162,8 +162,7 @@ class History:
         start = self.find(Config())
         measured = start.measurement if start is not None else None
         wait = (measured.data_wait_share or 0.0) if measured is not None else 0.0
-        follows = [name for name in config if name not in self.space.searched]
-        return self._leaves_out and loses(config, self.ranking, wait, self._loaders, follows)
+        return self._leaves_out and loses(self.turned(config), self.ranking, wait, self._loaders)
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
         """The config's peak memory in bytes, None where too little is known."""

@@ -11,10 +11,9 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, bottleneck_of
+from tuner.analysis.bottleneck import INPUT_SHARE, bottleneck_of
 from tuner.analysis.cold_start import COMPILE
 from tuner.analysis.rotation import ENDED, TOO_FEW
-from tuner.knowledge import changes_batch
 from tuner.model import Config, Measurement, OutcomeKind, Phase, Rotated, Trial, Value, baseline_of, same_value
 from tuner.search.waiting import WAITING, costly_wait
 from tuner.space.resolve import Axis, ResolvedSpace
@@ -33,8 +32,7 @@ MOST_RUNS = 3
 MOST_BIAS = 1.2
 """By so much a ratio of a rotation may be off from that of fresh processes, either way."""
 MOST_UNMEASURED_BIAS = 1.5
-"""So where a loader or one of ``UNMEASURED`` is among the knobs: nobody has measured on a quiet machine how far off."""
-UNMEASURED = frozenset({BATCH, COMPILE})
+"""So where a loader or a compiler is among the knobs: nobody has measured on a quiet machine how far off."""
 LOSES = 0.97
 """A config whose ratio is sure to be below that, by the rotation, and by the bias besides, loses."""
 LOSES_IN_COMPANY = 0.75
@@ -90,7 +88,7 @@ def next_rotation(
     if not runs:
         return tuple(singles)
     told = {each.config: each for run in runs for each in run}
-    combined = any(len(_turned(space, config)) > 1 for config in told)
+    combined = any(len(config) > 1 for config in told)
     ranking = ranking_of(trials)
     found = _combinations(space, ranking)
     bounds = (FEWEST_COMBINED, MOST_COMBINED)
@@ -159,15 +157,10 @@ def _of_each_knob_first(space: ResolvedSpace, singles: Iterable[Config]) -> list
     """A value of each knob, then a second one of each, and so on: of numbers of workers and calls the largest first."""
     values: dict[str, list[Config]] = {}
     for config in singles:
-        values.setdefault(next(iter(_turned(space, config))), []).append(config)
+        values.setdefault(next(iter(config)), []).append(config)
     downwards = {axis.knob.name for axis in space.axes if axis.knob.waits_at_times}
     columns = (of[::-1] if knob in downwards else of for knob, of in values.items())
     return [config for row in itertools.zip_longest(*columns) for config in row if config is not None]
-
-
-def _turned(space: ResolvedSpace, config: Mapping[str, Value]) -> dict[str, Value]:
-    """The config without what follows from the rest of it, as an accumulation does from a batch size."""
-    return {knob: value for knob, value in config.items() if knob in space.searched}
 
 
 def _loader_knobs(space: ResolvedSpace) -> frozenset[str]:
@@ -202,7 +195,6 @@ def loses(
     ranking: Ranking,
     wait: float = 0.0,
     loaders: Collection[str] = (),
-    follows: Collection[str] = (),
 ) -> bool:
     """Whether a rotation showed that the config clearly loses, or a value of it by itself loses by far.
 
@@ -210,29 +202,22 @@ def loses(
     costs nothing as long as it lies within that. A value isn't judged by itself beside others that no rotation turned:
     what costs in small batches may gain in large ones, and fewer threads leave cores to loader workers. So it isn't
     where the config turns knobs of the loader (``loaders``) and others: one of them may pay for what another costs.
-    ``follows``: knobs of the config that follow from others of it.
     """
     whole, hidden = Config(config), 1 - wait
     if whole in ranking:
         return _is_below(ranking[whole], LOSES * hidden, loaders)
     turned = {knob for ranked in ranking for knob in ranked}
-    own = [knob for knob in config if knob not in follows]
-    feeding = [knob for knob in own if knob in loaders]
-    if not turned.issuperset(config) or 0 < len(feeding) < len(own):
+    feeding = [knob for knob in config if knob in loaders]
+    if not turned.issuperset(config) or 0 < len(feeding) < len(config):
         return False
-    alone = {_without(ranked, follows): each for ranked, each in ranking.items()}
-    parts = (Config({knob: config[knob]}) for knob in own)
-    return any(_is_below(alone[part], LOSES_IN_COMPANY * hidden, loaders) for part in parts if part in alone)
-
-
-def _without(config: Config, follows: Collection[str]) -> Config:
-    return Config({knob: value for knob, value in config.items() if knob not in follows})
+    alone = (Config({knob: value}) for knob, value in config.items())
+    return any(_is_below(ranking[each], LOSES_IN_COMPANY * hidden, loaders) for each in alone if each in ranking)
 
 
 def is_outranked(config: Config, other: Config, ranking: Ranking, loaders: Collection[str] = ()) -> bool:
     """Whether a rotation ranks the config clearly below the other one."""
     best = ranking[other].gain if other in ranking else None
-    beside = [knob for knob in other if knob in loaders or knob in UNMEASURED]
+    beside = [knob for knob in other if knob in loaders or knob == COMPILE]
     loaders = [*loaders, *config] if beside else loaders  # the other one's ratio is as doubtful
     return best is not None and config in ranking and _is_below(ranking[config], best.low, loaders)
 
@@ -248,7 +233,7 @@ def worth_a_trial(ranking: Ranking, least: float, most: int) -> list[Config]:
 
 
 def _is_below(rotated: Rotated, bound: float, loaders: Collection[str]) -> bool:
-    rough = any(knob in loaders or knob in UNMEASURED for knob in rotated.config)
+    rough = any(knob in loaders or knob == COMPILE for knob in rotated.config)
     bias = MOST_UNMEASURED_BIAS if rough else MOST_BIAS
     return rotated.gain is not None and rotated.gain.high < bound and rotated.gain.ratio < bound / bias
 
@@ -264,25 +249,18 @@ def _broke(run: Sequence[Rotated]) -> bool:
 def _singles(space: ResolvedSpace, trials: Sequence[Trial]) -> list[Config]:
     """Each value that can be switched to, by itself: not of knobs that something of the script's own sets.
 
-    An option of its own for its loader makes no difference, since configs get loaders beside the one that it made. None
-    computes its batches in parts, though that can be switched: in one process it was read up to 1.3 times as fast as in
-    fresh pairs, was ranked first for that, and came to be part of what a study proved.
+    An option of its own for its loader makes no difference, since configs get loaders beside the one that it made.
     """
     known, feeds, stay = space.knowledge, _feeds(trials), _loader_knobs(space)
     options = (name for name in known.options if name not in stay)
-    unwanted = {BATCH, *known.placeholders, *known.suggested, *options}
+    unwanted = {*known.placeholders, *known.suggested, *options}
     configs = [
         space.canonical({axis.knob.name: value})
         for axis in space.axes
         if axis.knob.switchable and axis.knob.name not in unwanted and (feeds or not axis.knob.loader)
         for value in _values(axis, space.cores)
     ]  # fmt: skip
-    return [config for config in dict.fromkeys(configs) if _is_single(space, config) and space.allows(config)]
-
-
-def _is_single(space: ResolvedSpace, config: Config) -> bool:
-    """Whether it turns one knob, and what else follows from that keeps the steps what they are."""
-    return len(_turned(space, config)) == 1 and not changes_batch(config, space.knowledge)
+    return [config for config in dict.fromkeys(configs) if len(config) == 1 and space.allows(config)]
 
 
 def _feeds(trials: Sequence[Trial]) -> bool:
@@ -311,23 +289,17 @@ def _combinations(space: ResolvedSpace, ranking: Ranking) -> list[Config]:
     """Values of several knobs that did no clear harm alone, those first whose gains multiply to most."""
     alone: dict[str, dict[Value, float]] = {}
     for config, rotated in ranking.items():
-        turned = _turned(space, config)
-        if len(turned) == 1 and not _is_below(rotated, NOT_WORSE, _loader_knobs(space)):
-            ((knob, value),) = turned.items()
+        if len(config) == 1 and not _is_below(rotated, NOT_WORSE, _loader_knobs(space)):
+            ((knob, value),) = config.items()
             alone.setdefault(knob, {})[value] = _ratio(rotated)
     choices = [[None, *((knob, value) for value in list(values)[:2])] for knob, values in alone.items()]
     expected: dict[Config, float] = {}
     for chosen in itertools.product(*choices):
         turned = dict(each for each in chosen if each is not None)
         config = space.canonical(turned)
-        if len(turned) > 1 and _is_same(_turned(space, config), turned) and _may_share(space, config):
+        if len(turned) > 1 and _is_same(config, turned) and space.allows(config):
             expected[config] = math.prod(alone[knob][value] for knob, value in turned.items())
     return sorted(expected, key=lambda config: -expected[config])
-
-
-def _may_share(space: ResolvedSpace, config: Config) -> bool:
-    """Whether the values can be switched to together: what is compiled isn't computed in parts beside others."""
-    return space.allows(config) and not (BATCH in config and _compiles(space, config))
 
 
 def _is_same(config: Mapping[str, Value], turned: Mapping[str, Value]) -> bool:

@@ -27,7 +27,6 @@ COMPUTING: Mapping[str, Value] = {
     "jit_compile": False,
 }  # fmt: skip
 BATCH: Mapping[str, Value] = {"batch_size": 32, "grad_accumulation": 1, "lr_scale": 1.0}
-HALF = Config(batch_size=16, grad_accumulation=2)
 
 
 def space(*written: Mapping[str, Value], **knowledge: Any) -> ResolvedSpace:
@@ -67,15 +66,6 @@ def test_the_knobs_of_tf_data_have_turns_where_the_script_waits_but_for_the_cach
 def test_a_smaller_batch_has_no_turns() -> None:
     found = next_rotation(space(BATCH, COMPUTING), [baseline(0.0)])
     assert found and not any("batch_size" in config for config in found)
-
-
-def test_a_smaller_batch_is_combined_with_what_helps_beside_it_once() -> None:
-    whole = space(BATCH, COMPUTING)
-    first = next_rotation(whole, [baseline(0.0)])
-    gains = dict.fromkeys(first, 1.0) | {HALF: 1.2, Config(precision="bf16"): 1.3}
-    combined = next_rotation(whole, [baseline(0.0), ranked(gains)])
-    assert combined[0] == Config(batch_size=16, grad_accumulation=2, precision="bf16")
-    assert not next_rotation(whole, [baseline(0.0), ranked(gains), ranked(dict.fromkeys(combined, 1.0))])
 
 
 @pytest.mark.parametrize("most", [5, 7, 9])

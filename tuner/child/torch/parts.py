@@ -15,7 +15,6 @@ Where a mode, an attribute or an argument changes later it is watched and asked 
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -67,14 +66,14 @@ number, and in a part of them; each with full float32, and with fewer digits.
 class _Root:
     """An outermost module. ``refused``: why it isn't called in parts; ``left_whole``: why its newest call wasn't.
 
-    ``trusts``: into how many parts → in which cases it was asked. ``split``: outlines of arguments whose newest call
-    was made in parts. ``untold``: whether nothing was said yet of that it isn't called in parts any more.
+    ``trust``: in which cases it was asked. ``split``: outlines of arguments whose newest call was made in parts.
+    ``untold``: whether nothing was said yet of that it isn't called in parts any more.
     """
 
     calls: int = 0
     refused: str = ""
     left_whole: str = ""
-    trusts: dict[int, Trust] = field(default_factory=lambda: defaultdict(Trust))
+    trust: Trust = field(default_factory=Trust)
     conditions: ConditionsReader = field(default_factory=ConditionsReader)
     split: set[str] = field(default_factory=set)
     in_parts: bool = False
@@ -124,9 +123,7 @@ class PartsWatch:
         """What a wrapper for several ranks calls in turn: that is called in parts, and the wrapper once."""
         self._measuring = session.measuring
         self._rounds = rounds
-        known = session.request.knowledge.as_written.get("batch_size")
-        self._written = known if type(known) is int else 0
-        given = session.request.config.get("batch_size", self._written)
+        given = session.request.config.get("batch_size", session.request.knowledge.as_written.get("batch_size"))
         self._size = given if type(given) is int else 0
         """The rows of a part, as far as they are said; else 0."""
         # In a screen the first step's gradient is compared. Its config has run as a trial: the model was watched there.
@@ -143,18 +140,12 @@ class PartsWatch:
         if knob == KNOB:
             self.parts = 1
 
-    def choose(self, parts: int, size: int | None = None) -> None:
-        """Has batches computed in so many parts of ``size`` rows from here on; 1: whole. Between two steps."""
-        self.parts, self._size = parts, self._written if size is None else size
-        self._due = self._done = False
-        self._due_backwards = self._done_backwards = 0
-
     # the calls
 
     def decided(self, module: Module) -> bool:
         """Whether it is known how the module is called: a compiler should see no other shapes before."""
         root = self._roots.get(module)
-        return self.parts == 1 or (root is not None and bool(root.refused or root.trusts[self.parts] or root.wraps))
+        return self.parts == 1 or (root is not None and bool(root.refused or root.trust or root.wraps))
 
     def run(self, module: Module, forward: Forward, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """What ``forward(*args, **kwargs)`` gives, computed in parts where that is the same."""
@@ -224,12 +215,12 @@ class PartsWatch:
             if call.rows > call.size:
                 case = self._case(root, module, call)
                 root.split.discard(case.outline)
-                todo = Todo.PARTS if root.refused else root.trusts[self.parts].todo(case)
+                todo = Todo.PARTS if root.refused else root.trust.todo(case)
                 self._due |= todo is not Todo.WATCH
                 if todo is Todo.ASK:
                     root.refused = self._doubt(module, call)
                     if not root.refused:
-                        root.trusts[self.parts].add(case)
+                        root.trust.add(case)
                 if todo is not Todo.WATCH and not root.refused:
                     result = call.in_parts()
                     root.split.add(case.outline)

@@ -14,8 +14,6 @@ from .layouts import KeptWeights, Layouts
 from .modules import DTYPES
 from .optimizers import implementations
 from .own_loaders import KNOBS as OWN_LOADER_KNOBS
-from .parts_turns import KNOBS as PARTS_KNOBS
-from .parts_turns import PartsTurns
 from .watches import TorchWatches
 
 MOST_KEPT_BYTES = 2 << 30
@@ -35,7 +33,6 @@ class TorchSwitcher(Switcher):
         self._modules = watches.modules
         self._own_loaders = watches.loaders.own
         self._compiled = watches.compiled_turns
-        self._parts = PartsTurns(watches)
         self._on: dict[str, Value] = {}
         self._restore: dict[str, Callable[[], None]] = {}
         self._layouts = Layouts(self._torch, self._models, self._optimizers)
@@ -90,10 +87,10 @@ class TorchSwitcher(Switcher):
     def refusal(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.refusal``."""
         why = self._own_loaders.refusal(config) if self._own_loaders is not None else ""
-        why = why or self._parts.refusal(config) or self._compiled.refusal(config)
+        why = why or self._compiled.refusal(config)
         if why:
             return f"can't be switched to: {why}"
-        elsewhere = {*PARTS_KNOBS, *(OWN_LOADER_KNOBS if self._own_loaders is not None else ())}
+        elsewhere = OWN_LOADER_KNOBS if self._own_loaders is not None else ()
         free, known = self._session.knobs.is_free, {*self._turn, compiling.KNOB}
         unknown = sorted(knob for knob in config if knob not in elsewhere and (knob not in known or not free(knob)))
         if unknown:
@@ -143,7 +140,6 @@ class TorchSwitcher(Switcher):
             self._own_loaders.hold()
         self._modules.look_again()
         self._compiled.off()
-        self._parts.to(config)
         self._implementations.reset_others()
         for knob in [knob for knob in self._on if config.get(knob) != self._on[knob]]:
             self._restore[knob]()
@@ -181,7 +177,7 @@ class TorchSwitcher(Switcher):
         """As ``Switcher.doubt``."""
         modules, seen = self._modules, self._modules.observed_dtype
         elsewhere = self._own_loaders.doubt(config) if self._own_loaders is not None else ""
-        elsewhere = elsewhere or self._parts.doubt(config) or self._compiled.doubt(config)
+        elsewhere = elsewhere or self._compiled.doubt(config)
         if elsewhere:
             return elsewhere
         wanted = DTYPES.get(str(config.get("precision")), "")

@@ -1,4 +1,4 @@
-"""Which configs that compile, and which smaller batches, take turns in one process, and what a ranking leaves out."""
+"""Which configs that compile take turns in one process, and what a ranking leaves out; batches have no turns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPACE = SearchSpace(
     (
         Knob("precision", lambda known: ["fp32", "bf16"], "precision", switchable=True),
         Knob("compile", lambda known: ["default", "regional", "dynamic"], "compiler", late=True, switchable=True),
-        replace(batches.BATCH_SIZE, switchable=True),
+        batches.BATCH_SIZE,
         batches.GRAD_ACCUMULATION,
         Knob("layout", lambda known: [False, True], "layout", switchable=True),
     ),
@@ -37,8 +37,6 @@ SPACE = SearchSpace(
     derive=batches.derive,
 )  # fmt: skip
 BF16, LAYOUT, WHOLE = Config(precision="bf16"), Config(layout=True), Config(compile="default")
-HALF = Config(batch_size=32, grad_accumulation=2)
-PARTS = [Config(batch_size=64 // parts, grad_accumulation=parts) for parts in (8, 4, 2)]
 
 
 def space(effective_batch: str = KEEP, **knowledge: Any) -> ResolvedSpace:
@@ -82,7 +80,6 @@ def test_those_that_compile_come_last_and_as_many_as_fit(most: int, modes: list[
 
 @pytest.mark.parametrize("effective_batch", [KEEP, FREE])
 def test_no_batch_has_turns_of_its_own(effective_batch: str) -> None:
-    """In one process a batch in parts reads faster than it is."""
     found = next_rotation(space(effective_batch), [baseline()])
     assert BF16 in found and not turning("batch_size", found)
 
@@ -91,13 +88,12 @@ def test_what_the_script_sets_by_an_option_of_its_own_has_no_turns() -> None:
     assert not turning("layout", next_rotation(space(options={"layout": "layout"}), [baseline()]))
 
 
-def test_combinations_hold_parts_and_compilers_but_not_both() -> None:
+def test_combinations_hold_compilers_where_there_is_time_for_them() -> None:
     first = next_rotation(space(), [baseline()])
-    trials = [baseline(), ranked(dict.fromkeys(first, 1.0) | {HALF: 1.5, WHOLE: 1.4, BF16: 1.3})]
+    trials = [baseline(), ranked(dict.fromkeys(first, 1.0) | {WHOLE: 1.4, BF16: 1.3})]
     combined = next_rotation(space(), trials)
     assert len(combined) == MOST_COMBINED
-    assert Config(precision="bf16", **HALF) in combined and Config(compile="default", precision="bf16") in combined
-    assert not any("batch_size" in config and "compile" in config for config in combined)
+    assert Config(compile="default", precision="bf16") in combined
     assert compiled(space(), next_rotation(space(), trials, 1)) == 1
     assert not compiled(space(), next_rotation(space(), trials, 0))
     again = ranked(dict.fromkeys(combined, 1.2))
@@ -110,22 +106,20 @@ def test_one_that_broke_goes_on_without_it() -> None:
     assert list(left) == [config for config in first if config != WHOLE]
 
 
-def test_a_batch_that_loses_in_a_rotation_is_left_out() -> None:
-    """By itself, and beside others where it loses by far; its accumulation follows from it."""
-    gains = {HALF: 0.4, BF16: 1.4, LAYOUT: 1.1, WHOLE: 0.4}
+def test_a_compiler_that_loses_in_a_rotation_is_left_out() -> None:
+    """By itself, and beside others where it loses by far; but not beside a batch that had no turns."""
+    gains = {BF16: 1.4, LAYOUT: 1.1, WHOLE: 0.4}
     ranking = ranking_of([ranked(gains)])
-    follows = ("grad_accumulation",)
-    assert loses(HALF, ranking, follows=follows) and loses({**HALF, **BF16}, ranking, follows=follows)
     assert loses({**WHOLE, **LAYOUT}, ranking) and not loses({**BF16, **LAYOUT}, ranking)
     history = History(space(), worlds.OBJECTIVE, [baseline(), ranked(gains)])
-    assert history.is_ruled_out(HALF) and history.is_ruled_out({**HALF, **BF16})
     assert history.is_ruled_out({**WHOLE, **BF16}) and not history.is_ruled_out(BF16)
+    assert not history.is_ruled_out({**WHOLE, "batch_size": 32, "grad_accumulation": 2})
 
 
 def test_what_nobody_has_measured_on_a_quiet_machine_has_to_lose_by_more() -> None:
-    said = {HALF: 0.7, WHOLE: 0.7, LAYOUT: 0.7, BF16: 1.0}
+    said = {WHOLE: 0.7, LAYOUT: 0.7, BF16: 1.0}
     ranking = ranking_of([ranked(said)])
-    assert [loses(config, ranking, follows=("grad_accumulation",)) for config in said] == [False, False, True, False]
+    assert [loses(config, ranking) for config in said] == [False, True, False]
     best = ranking_of([ranked({WHOLE: 1.4, LAYOUT: 1.0, BF16: 1.8})])
     assert is_outranked(LAYOUT, BF16, best) and not is_outranked(LAYOUT, WHOLE, best)
 
