@@ -1,4 +1,4 @@
-"""One live process goes through configs that compile and such with smaller batches, by PyTorch's own compiler."""
+"""One live process goes through configs that compile, by PyTorch's own compiler."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import pytest
 from support.keras_switching import Knobs, acting, rotating, same, state, unpatched
 from support.keras_trials import Trial, arrays, keras
@@ -250,56 +249,6 @@ def test_nothing_is_made_in_others_turns() -> None:
     data = tf.data.Dataset.from_tensor_slices(arrays(ROWS)).map(heavy).batch(BATCH)
     fit(network(), data, epochs=1)
     assert used[0] >= 0.2 and used[1] < 0.05, used
-
-
-PARTS: Knobs = {"batch_size": BATCH // 2, "grad_accumulation": 2}
-
-
-@pytest.mark.parametrize("fed_by", ["arrays", "dataset"])
-def test_a_batch_in_parts_leaves_no_trace_before_its_turn_and_trains_alike_in_it(fed_by: str) -> None:
-    import tensorflow as tf
-
-    trained = []
-    for turns in (False, True):
-        x, y = arrays(ROWS)
-        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
-        data: dict[str, Any] = {"x": dataset} if fed_by == "dataset" else {"x": x, "y": y, "batch_size": BATCH}
-        made = network(normal=False, optimizer="sgd")
-        if turns:
-            trial = rotating(PARTS)
-            acting(trial, {4: begin_parts, 20: lambda switcher, made: switcher.to({})})
-        made.fit(**data, epochs=4, verbose=0, shuffle=False)
-        trained.append(state(made))
-        if turns:
-            facts = trial.end()
-            assert facts["samples"] == 4 * ROWS and facts["steps"] == 4 * ROWS // BATCH
-    for one, other in zip(*trained, strict=True):
-        assert numpy.allclose(one, other, rtol=1e-4, atol=1e-6)
-    assert not same(*trained), "sums of parts are rounded otherwise"
-
-
-def begin_parts(switcher: KerasSwitcher, made: Any) -> None:
-    before = state(made)
-    assert switcher.refusal(PARTS) == ""
-    switcher.begin()
-    switcher.to(PARTS)
-    assert switcher.doubt(PARTS) == "" and same(state(made), before)
-
-
-@pytest.mark.parametrize(
-    ("config", "compiled", "reason"),
-    [
-        ({"batch_size": 4, "grad_accumulation": 2}, {}, "would train on other batches"),
-        ({"batch_size": 8}, {}, "would train on other batches"),
-        (PARTS, {"run_eagerly": True}, "isn't traced"),
-    ],
-)
-def test_other_batches_and_eager_steps_are_refused(config: Knobs, compiled: dict[str, Any], reason: str) -> None:
-    trial, refusals = rotating(config), []
-    acting(trial, {4: lambda switcher, made: refusals.append(switcher.refusal(config))})
-    made = network(normal=False, **compiled)
-    made.fit(*arrays(ROWS), batch_size=BATCH, epochs=1, verbose=0)
-    assert len(refusals) == 1 and reason in refusals[0]
 
 
 def test_a_pipeline_that_goes_on_filling_keeps_configs_from_having_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ Rows = Any
 
 
 class SplitWatch:
-    """Patches Keras' own ``train_step``, where the config asks for it, or one that takes turns with it.
+    """Patches Keras' own ``train_step``, where the config asks for it.
 
     ``parts``: into how many a batch of the current ``fit`` is split, and ``newest`` of the newest ``fit``. ``seen``:
     into how many the newest step was; 0 where none was split. ``refused``: why the newest ``fit`` splits none; "" where
@@ -54,8 +54,7 @@ class SplitWatch:
 
     def install(self, trainer: type) -> None:
         """Patches the class that defines ``fit``, which has Keras' own training step."""
-        request = self.session.request
-        if any("grad_accumulation" in config for config in (request.config, *request.rotation)):
+        if "grad_accumulation" in self.session.request.config:
             steps = {"tensorflow": self._on_tensorflow, "jax": self._on_jax, "torch": self._on_torch}
             patch(trainer, "train_step", steps[self.backend])
 

@@ -19,15 +19,12 @@ from .fit_call import FitCall
 from .formats import Formats
 from .freezing import what_froze
 from .kept import KeptVariables, changed_by
-from .model import accumulation_of, makes_own_function
+from .model import makes_own_function
 from .own_pipelines import KNOBS as PIPELINE_KNOBS
 from .own_pipelines import OwnPipelines
-from .split import OWN_LOSS, OWN_PARTS
 from .types import TrainFunction
 from .watches import Watches
 
-BATCH_KNOBS = ("batch_size", "grad_accumulation")
-"""The samples in one forward pass, of a batch that stays what it is: a step takes it in parts."""
 MOST_KEPT_BYTES = 2 << 30
 """What a step changes is kept in the host's memory: no more than so much."""
 BF16 = "bfloat16"
@@ -91,7 +88,7 @@ class KerasSwitcher(Switcher):
 
     def refusal(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.refusal``."""
-        known = (*MODEL_KNOBS, "precision", REWRITES, *BATCH_KNOBS, *PIPELINE_KNOBS)
+        known = (*MODEL_KNOBS, "precision", REWRITES, *PIPELINE_KNOBS)
         unknown = sorted(knob for knob in config if knob not in known or not self._session.knobs.is_free(knob))
         if unknown:
             return f"can't be switched to: {', '.join(unknown)} can't be turned while it trains"
@@ -112,22 +109,7 @@ class KerasSwitcher(Switcher):
             why = call.why_not_several_steps(int(config["steps_per_execution"]), call.epoch_steps)
             if why:
                 return why
-        return self._why_no_parts(call, config) or self._pipelines.refusal(config)
-
-    def _why_no_parts(self, call: FitCall, config: Mapping[str, Value]) -> str:
-        """Why its steps can't take their batches in parts, or "" where they can or needn't."""
-        if not any(knob in config for knob in BATCH_KNOBS):
-            return ""
-        told = {**self._session.facts.as_written, **call.written}.get("batch_size")
-        written = told or self._fits.steps.largest_batch
-        parts, size = int(config.get("grad_accumulation", 1)), int(config.get("batch_size", 0))
-        if call.fed_by not in ("arrays", "dataset") or parts < 2 or parts * size != written:
-            return "its steps would train on other batches than those as written"
-        if config.get("run_eagerly", call.model.run_eagerly):
-            return "a step that isn't traced takes whole batches while it trains"
-        if accumulation_of(call.model) > 1:
-            return OWN_PARTS
-        return OWN_LOSS if call.custom_step else self._fits.split.why_whole(call.model, self._fits.steps.graphs())
+        return self._pipelines.refusal(config)
 
     # switching
 
@@ -250,12 +232,11 @@ class KerasSwitcher(Switcher):
 
     def _prepare(self, config: Mapping[str, Value]) -> Prepared:
         """Makes its function and runs it. What that changed is put back, whatever comes of it."""
-        model, steps, split = self._model, self._fits.steps, self._fits.split
+        model, steps = self._model, self._fits.steps
         changed = KeptVariables([*changed_by(model, steps.graphs()), *self._counters()])
         changed.keep()
         now = model.train_function
         model.train_function = None
-        split.begin(model, int(config.get("grad_accumulation", 1)))
         try:
             model.make_train_function()
             prepared = Prepared(steps.made, model.train_function)
@@ -263,14 +244,12 @@ class KerasSwitcher(Switcher):
             prepared.traces = _traces(prepared.made)
             return prepared
         finally:
-            split.begin(model, 1)
             changed.put_back()
             model.train_function, steps.made = now, self._written.made
 
     def _rehearse(self, made: Made, config: Mapping[str, Value]) -> str:
         """What of the config the function doesn't take up, by what ran."""
         steps, call, mixed = self._fits.steps, self._call, self._watches.mixed_precision
-        self._fits.split.seen = 0
         assert steps.by_turns is not None and steps.graph is not None and made.function is not None and call is not None
         by_turns, function, loops = steps.by_turns, made.function, self._watches.loops
         sizes, before = {steps.graph.largest}, steps.graph.samples
@@ -301,11 +280,6 @@ class KerasSwitcher(Switcher):
     def _unseen(self, made: Made, config: Mapping[str, Value], rewritten: Mapping[str, int]) -> str:
         step, tf = made.traced, self._watches.tf
         graphs = list(step._list_all_concrete_functions()) if step is not None else []
-        split, parts = self._fits.split, int(config.get("grad_accumulation", 1))
-        if parts > 1 and split.seen != parts:
-            return split.refused or "its step took whole batches"
-        if parts > 1 and split.why_whole(self._model, graphs):
-            return split.why_whole(self._model, graphs)
         wanted = config.get("precision")
         if wanted is not None and tf is not None:
             counts = {dtype: count for graph in graphs for dtype, count in products(tf, graph).items()}
