@@ -70,8 +70,7 @@ class KeptCalls:
         return self._leaves.get(module, "it isn't known whether the model keeps anything from a call")
 
     def _shape_of(self, args: tuple[object, ...], kwargs: Keywords) -> Shape:
-        values = (*args, *kwargs.values())
-        return tuple(tuple(value.shape) for value in values if isinstance(value, self._torch.Tensor))
+        return tuple(tuple(each.shape) for each in tensors(self._torch, (args, kwargs)))
 
     def _kept(self, module: Any, args: tuple[object, ...], kwargs: Keywords) -> KeptCall:
         def apart(tensor: Any) -> Any:

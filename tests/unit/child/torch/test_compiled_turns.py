@@ -12,6 +12,8 @@ from support.compiling import backend
 from support.torch_trials import begin
 from torch import nn
 
+from tuner.child.records import Phase
+
 __all__ = ["backend", "begin"]
 
 pytestmark = [
@@ -95,6 +97,34 @@ def test_every_shape_that_was_seen_is_compiled_ahead(begin: Begin, backend: list
     training.steps(5)  # a second shape of batches makes graphs that take any
     assert len(backend) == graphs and switcher.disturbed(WHOLE) == ""
     assert trial.adapter.activity() == steady
+
+
+class OfMapping(nn.Module):  # type: ignore[misc]  # torch's own types are Any here
+    """Takes its batch in a mapping, within a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 1)
+
+    def forward(self, given: Any) -> Any:
+        return self.linear(given[0]["x"])
+
+
+class Wrapping(Training):
+    def called(self, x: Any) -> Any:
+        return self.model([{"x": x}])
+
+
+def test_shapes_are_seen_in_whatever_a_batch_is_given_in(begin: Begin, backend: list[Any]) -> None:
+    trial, training = begin(rotation=[WHOLE]), Wrapping(OfMapping)
+    training.steps(16, 16, 16, 16, 9)
+    trial.session.clock.turns, trial.session.clock.phase = None, Phase.WINDOW
+    switcher = trial.adapter.switcher()
+    switcher.begin()
+    switcher.to(WHOLE)
+    graphs = len(backend)
+    training.steps(16, 9)
+    assert len(backend) == graphs and switcher.disturbed(WHOLE) == "" and switcher.doubt(WHOLE) == ""
 
 
 def test_a_turn_in_which_something_is_compiled_anew_is_told(begin: Begin, backend: list[Any]) -> None:
