@@ -40,7 +40,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches preloaded call_sites births reflink stale_reads option_names watch words data_state temporary",
+        "shape patches preloaded call_sites births reflink stale_reads option_names watch words data_state temporary"
+        " thread_names",
         "counts learned turn_records participants",
         "records",
         "wire evidence",

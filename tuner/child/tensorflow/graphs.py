@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import cast
 
+from .. import thread_names
 from .types import ConcreteFunction, Graph, NodeDef
 
 OUR_SCOPE = "autotune_counters"
@@ -107,15 +107,4 @@ def is_compiled(concrete: ConcreteFunction) -> bool:
 
 def xla_threads() -> int:
     """Threads of this process that belong to XLA's CPU runtime; 0 where nothing compiled ever ran, or can't be seen."""
-    count = 0
-    try:
-        tasks = os.listdir("/proc/self/task")
-    except OSError:
-        return 0
-    for task in tasks:
-        try:
-            with open(f"/proc/self/task/{task}/comm", encoding="ascii", errors="replace") as file:
-                count += file.read().startswith(_XLA_THREADS)
-        except OSError:
-            pass  # it ended meanwhile
-    return count
+    return thread_names.count_of(_XLA_THREADS)
