@@ -56,7 +56,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "renames whole_paths folders carried mapped",
         "python_files",
         "adapter",
-        "numpy formats torch tensorflow",
+        "numpy formats torch tensorflow jax",
         "keras",
         "adapters",
         "hooks",

@@ -14,7 +14,7 @@ from tuner.child.started import OF_A_FORK
 ENDED = "autotune: no training step was seen; exit status 8 instead of 0"
 HINT = (
     "autotune: hint: an evaluation, or a training that is complete already, needs no profile: run it without; what"
-    " trains by other means than PyTorch, TensorFlow and Keras says so by tuner.report(step=n)"
+    " trains by other means than PyTorch, TensorFlow, Keras and JAX says so by tuner.report(step=n)"
 )
 TRAIN = """
     import torch
@@ -181,7 +181,7 @@ UNSEEN = "autotune: no training step was seen here; {} may have trained, without
         ("import subprocess\nsubprocess.run(['./launch', '--epochs', '3'], check=True)", "the command launch"),
         ("import numpy\nfrom sklearn.linear_model import SGDClassifier\n"
          "SGDClassifier().partial_fit(numpy.eye(2), [0, 1], classes=[0, 1])", "SGDClassifier of scikit-learn"),
-        ("import jax\nx = 1.0\nfor step in range(3):\n    x -= 0.1 * jax.grad(lambda x: x * x)(x)", "JAX"),
+        ("import jax\nprint(jax.numpy.ones(2))", "JAX"),
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(1.0,), name='trainer').start()",
          "the thread trainer"),
     ],

@@ -56,7 +56,7 @@ def test_the_documented_study_toml_has_every_key() -> None:
 
 @pytest.mark.parametrize("space", names(SPACES))
 def test_every_knob_is_documented_with_its_devices_and_tier(space: str) -> None:
-    headings = {"torch": "PyTorch", "keras": "TensorFlow and Keras"}
+    headings = {"torch": "PyTorch", "keras": "TensorFlow and Keras", "jax": "JAX"}
     rows: dict[str, tuple[str, int]] = {}
     for line in section(KNOBS, headings[space]).splitlines():
         cells = [cell.strip() for cell in line.split("|")]

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from .adapter import Adapter
 from .formats.adapter import FormatsAdapter
+from .jax.adapter import JaxAdapter
 from .keras.adapter import KerasAdapter
 from .numpy.adapter import NumpyAdapter
 from .session import Session
 from .torch.adapter import TorchAdapter
 
-ADAPTERS: list[Callable[[Session], Adapter]] = [NumpyAdapter, FormatsAdapter, TorchAdapter, KerasAdapter]
+ADAPTERS: list[Callable[[Session], Adapter]] = [NumpyAdapter, FormatsAdapter, TorchAdapter, KerasAdapter, JaxAdapter]

@@ -171,7 +171,7 @@ class AppliedRun:
             self.say(f"no training step was seen; exit status {NOT_TRAINED} instead of 0")
             self.say(
                 "hint: an evaluation, or a training that is complete already, needs no profile: run it without; what"
-                " trains by other means than PyTorch, TensorFlow and Keras says so by tuner.report(step=n)"
+                " trains by other means than PyTorch, TensorFlow, Keras and JAX says so by tuner.report(step=n)"
             )
             return NOT_TRAINED
         return NOT_APPLIED if self.failed and code == 0 else code

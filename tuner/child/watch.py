@@ -20,6 +20,7 @@ class Watch(StrEnum):
     KERAS = "keras"
     TENSORFLOW = "tensorflow"
     TF_DATA = "tf.data"
+    JAX = "jax"
     ARGUMENTS = "arguments"
     FILES = "files"
 

@@ -8,7 +8,7 @@ from tuner.devices import present
 from tuner.devices.frameworks import version_of
 
 _PACKAGES = (
-    "torch", "torchvision", "torch_xla", "triton", "tensorflow", "keras", "jax", "lightning",
+    "torch", "torchvision", "torch_xla", "triton", "tensorflow", "keras", "jax", "optax", "flax", "lightning",
     "pytorch-lightning", "transformers", "accelerate", "timm", "numpy", "optuna",
 )  # fmt: skip
 _DISTRIBUTION = "autotune-study"

@@ -60,7 +60,7 @@ _FILES_OF_WATCHES = (
     ("created_files.py", Watch.FILES), ("files.py", Watch.FILES), ("python_files.py", Watch.FILES),
     ("renames.py", Watch.FILES), ("whole_paths.py", Watch.FILES), ("folders.py", Watch.FILES),
     ("mapped.py", Watch.FILES), ("carried.py", Watch.FILES), ("spawned.py", Watch.FILES), ("formats/", Watch.FILES),
-    ("numpy/", Watch.FILES),
+    ("numpy/", Watch.FILES), ("jax/losses.py", Watch.LOSSES), ("jax/", Watch.JAX),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""NumPy: its seeds are shifted, and what it maps into memory is led. What trains with it, or with JAX, is noted."""
+"""NumPy: its seeds are shifted, and what it maps into memory is led. What trains with it is noted."""
 
 from __future__ import annotations
 
@@ -24,11 +24,8 @@ class NumpyAdapter(Adapter):
 
     @property
     def libraries(self) -> Mapping[str, Library]:
-        """NumPy itself, scikit-learn and JAX."""
-        return {
-            "numpy": Library(seed=seed, divert=divert), SKLEARN: Library(self._note_fits),
-            "jax": Library(self._note_gradients),
-        }  # fmt: skip
+        """NumPy itself and scikit-learn."""
+        return {"numpy": Library(seed=seed, divert=divert), SKLEARN: Library(self._note_fits)}
 
     def _note_fits(self, sklearn: ModuleType) -> None:
         """In an applied run: an estimator that is fitted, and no scaler or encoder, may be what the script trains."""
@@ -45,22 +42,6 @@ class NumpyAdapter(Adapter):
             return _validate_params
 
         patch(sklearn.BaseEstimator, "_validate_params", validating)
-
-    def _note_gradients(self, jax: ModuleType) -> None:
-        """In an applied run: a loop of JAX beside TensorFlow's data or Keras may train, and has no step to be seen."""
-        applied = self.session.applied
-        if applied is None:
-            return
-
-        def taking(original: Callable[..., object]) -> Callable[..., object]:
-            def grad(*args: object, **kwargs: object) -> object:
-                applied.started.add("JAX")
-                return original(*args, **kwargs)
-
-            return grad
-
-        for name in ("grad", "value_and_grad", "vjp", "linearize"):
-            patch(jax, name, taking)
 
 
 def seed(shift: int, numpy: ModuleType) -> None:

@@ -1,0 +1,40 @@
+"""What can be turned in a JAX training script, with no edits to it. Declarations only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from search_spaces import batches, memory
+from tuner.model import Value
+from tuner.space import Knob, Known, SearchSpace
+
+
+def _threads(known: Known) -> Sequence[Value]:
+    return sorted({1, max(1, known.cores // 2), max(1, known.cores - 1), known.cores})
+
+
+CPU = frozenset({"cpu"})
+
+SPACE = SearchSpace(
+    name="jax",
+    framework="jax",
+    allowed=batches.allowed,
+    derive=batches.derive,
+    larger=batches.LARGER_BATCH,
+    knobs=(
+        Knob(
+            "threads", _threads, "threads in which JAX's client computes on a processor",
+            ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
+            tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
+        ),
+        Knob(
+            "async_dispatch", lambda known: [True, False], "the script runs ahead of what a processor computes",
+            devices=CPU, value_type=bool,
+            tier_reason="The same computations in the same order: only whether the script waits for each of them.",
+        ),
+        memory.ALLOCATOR,
+        batches.BATCH_SIZE,
+        batches.GRAD_ACCUMULATION,
+        batches.LR_SCALE,
+    ),
+)  # fmt: skip

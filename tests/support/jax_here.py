@@ -1,0 +1,10 @@
+"""JAX in the tests' own process, without its warning at each fork: other tests fork there, and warnings are errors."""
+
+from __future__ import annotations
+
+import jax
+from jax._src import xla_bridge
+
+xla_bridge._at_fork_handler_installed = True
+
+__all__ = ["jax"]

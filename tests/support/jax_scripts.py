@@ -1,0 +1,134 @@
+"""Made-up scripts that train with JAX alone. Each prints what it trained on, by its own count, and its losses."""
+
+from __future__ import annotations
+
+HEAD = """
+import functools, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax import lax
+
+STEPS, BATCH = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20
+data = np.random.default_rng(0)
+X = data.normal(size=(100, 8)).astype("float32")
+Y = (X @ data.normal(size=(8, 3)).astype("float32")).argmax(1)
+keys = jax.random.split(jax.random.PRNGKey(0), 2)
+params = {"w1": 0.3 * jax.random.normal(keys[0], (8, 16)), "b1": jnp.zeros(16),
+          "w2": 0.3 * jax.random.normal(keys[1], (16, 3)), "b2": jnp.zeros(3)}
+
+def loss_of(params, x, y):
+    hidden = jax.nn.relu(x @ params["w1"] + params["b1"])
+    logits = hidden @ params["w2"] + params["b2"]
+    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
+
+def descend(params, gradients):
+    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients)
+
+def batches():
+    done = 0
+    while True:
+        for start in range(0, len(X), BATCH):
+            if done == STEPS:
+                return
+            done += 1
+            yield X[start : start + BATCH], Y[start : start + BATCH]
+
+trained, done_with = 0, None
+"""
+LOOP = """
+try:
+    for x, y in batches():
+        trained += len(x)
+        STEP
+        if done_with is not None:
+            print("loss", float(done_with).hex())
+except BaseException:
+    print("trained on", trained, flush=True)
+    raise
+print("trained on", trained, flush=True)
+"""
+
+_BODIES = {
+    "jitted": (
+        """
+@jax.jit
+def update(params, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return descend(params, gradients), loss
+""",
+        "params, done_with = update(params, x, y)",
+    ),
+    "donated, with a key and a step": (
+        """
+@functools.partial(jax.jit, donate_argnums=0)
+def update(state, batch):
+    params, key, step = state["params"], state["key"], state["step"]
+    key, drawn = jax.random.split(key)
+    def noisy(params):
+        return loss_of(params, batch["x"] + 0.01 * jax.random.normal(drawn, batch["x"].shape), batch["y"])
+    loss, gradients = jax.value_and_grad(noisy)(params)
+    return {"params": descend(params, gradients), "key": key, "step": step + 1}, {"loss": loss, "seen": len(batch["y"])}
+state = {"params": jax.tree_util.tree_map(jnp.copy, params), "key": jax.random.PRNGKey(1), "step": 0}
+""",
+        'state, metrics = update(state, batch={"x": x, "y": y}); done_with = metrics["loss"]',
+    ),
+    "gradients jitted, updates by hand": (
+        """
+gradient = jax.jit(jax.value_and_grad(loss_of))
+""",
+        "done_with, gradients = gradient(params, x, y); params = descend(params, gradients)",
+    ),
+    "nothing jitted": (
+        """
+""",
+        "done_with, gradients = jax.value_and_grad(loss_of)(params, x, y); params = descend(params, gradients)",
+    ),
+    "an optimizer of JAX's own, by static and named arguments": (
+        """
+from jax.example_libraries import optimizers
+first, updated, params_of = optimizers.adam(1e-2)
+@functools.partial(jax.jit, static_argnames="scale")
+def update(number, state, *, x, y, scale):
+    gradients = jax.grad(lambda params: scale * loss_of(params, x, y))(params_of(state))
+    return updated(number, gradients, state)
+state, number = first(params), 0
+""",
+        "state = update(number, state, x=x, y=y, scale=1.0); number += 1",
+    ),
+    "a method": (
+        """
+class Trainer:
+    def __init__(self, params):
+        self.params = params
+    @functools.partial(jax.jit, static_argnums=0)
+    def update(self, params, x, y):
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        return descend(params, gradients), loss
+    def step(self, x, y):
+        self.params, loss = self.update(self.params, x, y)
+        return loss
+trainer = Trainer(params)
+""",
+        "done_with = trainer.step(x, y)",
+    ),
+    "lowered before": (
+        """
+@jax.jit
+def update(params, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return descend(params, gradients), loss
+update.lower(params, X[:BATCH], Y[:BATCH]).compile()
+jax.eval_shape(update, params, X[:BATCH], Y[:BATCH])
+""",
+        "params, done_with = update(params, x, y)",
+    ),
+    "compiled anew by each epoch": (
+        """
+def step(params, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return descend(params, gradients), loss
+""",
+        "params, done_with = jax.jit(step)(params, x, y)",
+    ),
+}
+SCRIPTS = {name: HEAD + body + LOOP.replace("STEP", step) for name, (body, step) in _BODIES.items()}
+"""Each takes the number of steps, and the size of a batch (20 as written)."""

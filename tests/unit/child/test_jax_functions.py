@@ -1,0 +1,131 @@
+"""What ``jax.jit`` gives a script under the watch is to it what JAX's own is."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.in_process import InProcess
+from support.jax_here import jax
+
+from tuner.child.adapter import instrument
+from tuner.child.jax.adapter import JaxAdapter
+from tuner.child.jax.functions import Jitted, is_foreign
+from tuner.child.patches import unpatch_all
+
+jnp = jax.numpy
+
+
+def double(x: Any, times: int = 2) -> Any:
+    """Twice as much."""
+    return x * times
+
+
+@pytest.fixture
+def trial() -> Iterator[InProcess]:
+    """JAX under the watch."""
+    unpatch_all()
+    made = InProcess({}, {})
+    instrument(made.session, JaxAdapter(made.session), jax)
+    yield made
+    unpatch_all()
+
+
+def test_it_looks_like_the_function(trial: InProcess) -> None:
+    own, ours = jax.jit.__wrapped__(double, static_argnames="times"), jax.jit(double, static_argnames="times")
+    assert isinstance(ours, Jitted) and callable(ours)
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        assert getattr(ours, name) == getattr(own, name) == getattr(double, name)
+    assert inspect.signature(ours) == inspect.signature(double)
+    assert ours.__wrapped__ is double
+    assert repr(ours).startswith("<PjitFunction of")
+    assert float(ours(3.0)) == 6.0 and float(ours(3.0, times=5)) == 15.0
+    assert ours.lower(3.0).as_text() == own.lower(3.0).as_text()
+    assert ours.eval_shape(3.0) == own.eval_shape(3.0)
+    assert ours._cache_size() == 2
+    ours.clear_cache()
+    assert ours._cache_size() == 0
+
+
+def test_it_is_copied_and_sent_as_jax_s_own(trial: InProcess) -> None:
+    ours, own = jax.jit(double), jax.jit.__wrapped__(double)
+    for one in (ours, own):
+        for other in (copy.copy(one), copy.deepcopy(one)):
+            assert type(other) is type(own) and float(other(2.0)) == 4.0
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            pickle.dumps(one)
+
+
+def test_a_method_and_a_decorator_with_options_bind_as_ever(trial: InProcess) -> None:
+    class Model:
+        scale = 3.0
+
+        @functools.partial(jax.jit, static_argnums=0)
+        def scaled(self, x: Any) -> Any:
+            return self.scale * x
+
+        @staticmethod
+        @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+        def plain(x: Any) -> Any:
+            return x + 1
+
+    assert float(Model().scaled(2.0)) == 6.0 and float(Model.plain(2.0)) == 3.0
+    assert float(jax.jit(static_argnames="times")(double)(2.0, times=4)) == 8.0
+
+
+def test_transformations_go_through_it(trial: InProcess) -> None:
+    ours = jax.jit(double)
+    assert float(jax.grad(ours)(1.0)) == 2.0
+    assert jax.vmap(ours)(jnp.arange(3.0)).tolist() == [0.0, 2.0, 4.0]
+    assert float(jax.jit(ours)(2.0)) == 4.0
+    assert jax.eval_shape(ours, 2.0).shape == ()
+    assert str(jax.make_jaxpr(ours)(2.0)) == str(jax.make_jaxpr(jax.jit.__wrapped__(double))(2.0))
+
+
+def test_a_function_that_is_compiled_again_is_traced_once(trial: InProcess) -> None:
+    """JAX goes by the function's identity: what is given to it in its place is made once, and lives as long."""
+    traces = []
+
+    def counted(x: Any) -> Any:
+        traces.append(x)
+        return x + 1
+
+    for _ in range(5):
+        jax.jit(counted)(1.0)
+    assert len(traces) == 1
+
+
+def test_what_keras_compiles_is_left_alone(trial: InProcess) -> None:
+    def step(x: Any) -> Any:
+        return x
+
+    assert not is_foreign(step)
+    step.__module__ = "keras.src.backend.jax.trainer"
+    assert is_foreign(step) and is_foreign(functools.partial(step, 1))
+    assert not isinstance(jax.jit(step), Jitted)
+
+
+def test_all_is_put_back() -> None:
+    before = (jax.jit, jax.grad, jax.value_and_grad, jax.pmap, jax.lax.scan, jax.random.PRNGKey)
+    made = InProcess({}, {}, seed=3)
+    instrument(made.session, JaxAdapter(made.session), jax)
+    assert jax.jit is not before[0] and jax.random.PRNGKey is not before[5]
+    unpatch_all()
+    assert (jax.jit, jax.grad, jax.value_and_grad, jax.pmap, jax.lax.scan, jax.random.PRNGKey) == before
+
+
+def test_seeds_are_shifted_alike() -> None:
+    plain = jax.random.key_data(jax.random.key(7)).tolist()
+    made = InProcess({}, {}, seed=3)
+    instrument(made.session, JaxAdapter(made.session), jax)
+    try:
+        assert jax.random.key_data(jax.random.key(4)).tolist() == plain
+        assert jax.random.PRNGKey(seed=4).tolist() == plain
+    finally:
+        unpatch_all()
+

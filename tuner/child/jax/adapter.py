@@ -1,0 +1,96 @@
+"""JAX in the list of adapters: which libraries, and what the clock asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from .. import allocator
+from ..adapter import Adapter, Library
+from ..applied import Effect
+from ..session import Session
+from ..watch import Watch
+from . import FRAMEWORK
+from .client import ClientWatch
+from .compiling import CompileWatch
+from .evidence import Observation
+from .patches import Instrumentation
+from .seeds import seed
+from .steps import StepWatch
+
+OLDEST = (0, 5)
+
+
+class JaxAdapter(Adapter):
+    """One trial's instrumentation; the watches are made when JAX is imported. Keras' own loops aren't seen here."""
+
+    framework = FRAMEWORK
+    steps: StepWatch | None = None
+    _jax: ModuleType
+    _patches: Instrumentation | None = None
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.compiling = CompileWatch(session)
+        self.client = ClientWatch(session)
+
+    @property
+    def libraries(self) -> Mapping[str, Library]:
+        """JAX, and what applies updates."""
+        return {
+            "jax": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed),
+            "optax": Library(self._install_optax),
+        }
+
+    def install(self, jax: ModuleType) -> None:
+        """Patches what the mode needs."""
+        session = self.session
+        if not (session.measuring or session.request.config) or not session.uses(Watch.JAX):
+            return
+        self._jax = jax
+        self.steps = StepWatch(session, jax)
+        self._patches = Instrumentation(session, self.steps, jax)
+        self._patches.install()
+        self.client.install()
+        if session.measuring:
+            self.compiling.install(jax)
+        if session.applied is not None:
+            session.applied.attend(self._effects)
+
+    def _install_optax(self, optax: ModuleType) -> None:
+        if self._patches is not None:
+            self._patches.install_optax(optax)
+
+    def _effects(self) -> Mapping[str, Effect]:
+        """For ``autotune run``: what became of the knobs, where no other framework is seen to train."""
+        if self.steps is None or not self.steps.trained:
+            return {}
+        in_use, wanted = allocator.in_use(), self.session.knobs.wanted(allocator.KNOB)
+        return {**self.client.effects(), allocator.KNOB: Effect(int(in_use == wanted), allocator.NOT_LOADED)}
+
+    # the clock
+
+    def synchronize(self) -> None:
+        """Waits for the newest step."""
+        if self.steps is not None:
+            self.steps.synchronize()
+
+    def activity(self) -> int:
+        """Changes with all that is compiled, and with every change of what counts."""
+        if self.steps is None:
+            return 0
+        rows = sum(function.rows.changes for function in self.steps.training)
+        return self.compiling.graphs + self.steps.own_batches.changes + rows
+
+    def on_block(self) -> None:
+        """Reads the loss."""
+        if self.steps is None or not self.session.uses(Watch.LOSSES):
+            return
+        loss = self.steps.take_loss()
+        if loss is not None:
+            self.session.loss(*loss)
+
+    def observe(self) -> None:
+        """Facts and evidence, where JAX trained."""
+        if self.steps is not None and self.session.may_be_of(FRAMEWORK):
+            Observation(self.session, self._jax, self.steps, self.compiling, self.client).observe()

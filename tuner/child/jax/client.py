@@ -1,0 +1,110 @@
+"""JAX's client for the processor: how many threads it computes with, and whether the script runs ahead of it.
+
+Both are decided when the client is made, which JAX does with its first operation.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import thread_names
+from ..applied import Effect
+from ..evidence import Finding
+from ..patches import patch
+from ..records import Evidence
+from ..session import Session
+from . import FRAMEWORK
+from .types import Call
+
+THREADS, ASYNC = "threads", "async_dispatch"
+KNOBS = (THREADS, ASYNC)
+VARIABLES = ("PJRT_NPROC", "NPROC")
+"""How many processors there are, in the words of XLA's library."""
+POOL = "tf_XLAEigen"
+"""The name of the threads in which the client computes, as XLA gives it."""
+NO_CLIENT = "JAX made no client for the processor"
+UNKNOWN = "nothing shows how many threads JAX computes with"
+
+
+class ClientWatch:
+    """``written``, ``made``: whether the script runs ahead, as it has it and as it is; None without a client."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.written: bool | None = None
+        self.made: bool | None = None
+
+    def install(self) -> None:
+        """Right after JAX's import; its client is made later."""
+        bridge: Any = sys.modules["jax._src.xla_bridge"]
+        patch(bridge.xla_client, "make_cpu_client", self._make)
+
+    def _make(self, original: Call) -> Call:
+        def make_cpu_client(*args: Any, **kwargs: Any) -> Any:
+            session = self.session
+            if args or not session.may_be_of(FRAMEWORK):
+                return original(*args, **kwargs)
+            self.written = bool(kwargs.get("asynchronous", True))
+            wanted = session.knobs.wanted(ASYNC)
+            if wanted is not None:
+                kwargs["asynchronous"] = bool(wanted)
+            self.made = bool(kwargs.get("asynchronous", True))
+            with _processors(session.knobs.wanted(THREADS)):
+                return original(*args, **kwargs)
+
+        return make_cpu_client
+
+    def as_written(self) -> dict[str, object]:
+        """The script's own values; None where they aren't known."""
+        return {THREADS: threads() or None, ASYNC: self.written}
+
+    def report(self) -> None:
+        """Evidence."""
+        knobs = self.session.knobs
+        if THREADS in knobs.requested:
+            if self.made is None:
+                knobs.inapplicable(THREADS, NO_CLIENT)
+            elif threads():
+                knobs.compare(THREADS, threads())
+            else:
+                knobs.report(THREADS, Finding(Evidence.UNVERIFIABLE, UNKNOWN))
+        if ASYNC in knobs.requested:
+            if self.made is None:
+                knobs.inapplicable(ASYNC, NO_CLIENT)
+            else:
+                knobs.compare(ASYNC, self.made)
+
+    def effects(self) -> dict[str, Effect]:
+        """For ``autotune run``."""
+        wanted = self.session.knobs.wanted
+        return {
+            THREADS: Effect(int(threads() == wanted(THREADS)), NO_CLIENT if self.made is None else UNKNOWN),
+            ASYNC: Effect(int(self.made == wanted(ASYNC)), NO_CLIENT),
+        }
+
+
+@contextmanager
+def _processors(count: object) -> Iterator[None]:
+    """While it lasts XLA finds so many; programs that the script starts don't."""
+    if count is None:
+        yield
+        return
+    before = {name: os.environ.get(name) for name in VARIABLES}
+    os.environ.update(dict.fromkeys(VARIABLES, str(count)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def threads() -> int:
+    """Threads of this process in which JAX's client computes; 0 where none can be told by its name."""
+    return thread_names.count_of(POOL)

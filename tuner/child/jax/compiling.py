@@ -1,0 +1,39 @@
+"""What JAX compiles, and how long that takes: told by JAX itself, for every function and every single operation."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ..records import Compile, Phase
+from ..session import Session
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+"""JAX's name for the time that XLA takes for one graph."""
+
+
+class CompileWatch:
+    """``graphs``, ``seconds``: compiled by now, outside of validation. ``in_window``: while it was measured."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.graphs = 0
+        self.seconds = 0.0
+        self.in_window = 0
+
+    def install(self, jax: ModuleType) -> None:
+        """Listens; nothing is patched."""
+        library: Any = jax
+        library.monitoring.register_event_duration_secs_listener(self._timed)
+
+    def _timed(self, event: str, seconds: float, **about: Any) -> None:
+        if event != COMPILED or not self.session.here or self.session.clock.validating:
+            return
+        self.graphs += 1
+        self.seconds += seconds
+        self.in_window += self.session.clock.phase is Phase.WINDOW
+
+    def observe(self) -> None:
+        """Sends what was compiled."""
+        if self.graphs:
+            self.session.recorder.emit(Compile(self.graphs, self.seconds))

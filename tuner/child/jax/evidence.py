@@ -1,0 +1,98 @@
+"""What is told of a script that trains with JAX, and what was seen of each knob."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from .. import allocator
+from ..session import Session
+from . import FRAMEWORK
+from .client import ClientWatch
+from .compiling import CompileWatch
+from .steps import StepWatch
+
+RETRACE_SHARE = 0.05
+MIN_RETRACES = 5
+MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -- --batch-size={batch_size}"
+NO_PARTS = "nothing computes a batch in parts with JAX"
+NO_RATES = "the rates of the script's optimizer can't be seen"
+IN_A_LOOP = "the gradient is taken in a loop of JAX's (scan, fori_loop)"
+
+
+class Observation:
+    """Reads the watches at the end of a trial."""
+
+    def __init__(
+        self, session: Session, jax: ModuleType, steps: StepWatch, compiling: CompileWatch, client: ClientWatch
+    ) -> None:  # fmt: skip
+        self.session = session
+        self.jax: Any = jax
+        self.steps = steps
+        self.compiling = compiling
+        self.client = client
+
+    def observe(self) -> None:
+        """Facts and evidence, where a step was seen."""
+        if not self.steps.trained:
+            return
+        missing = self.session.device.jax_missing(self.jax)
+        if missing:
+            self.session.fail("unsupported", missing)
+        memory = self.session.device.jax_memory(self.jax)
+        if memory is not None:
+            self.session.recorder.emit(memory)
+        self._facts()
+        self._remarks()
+        self.compiling.observe()
+        self._batches()
+        self.client.report()
+        allocator.report(self.session.knobs)
+
+    def _facts(self) -> None:
+        facts, steps = self.session.facts, self.steps
+        facts.framework, facts.framework_version = FRAMEWORK, str(self.jax.__version__)
+        facts.loop = "eager" if steps.eager_steps and not steps.training else "function"
+        facts.unit = "samples" if steps.counts_samples else "steps"
+        facts.wait_is_unseen = True
+        facts.retraces = sum(max(0, function.traces - 1) for function in steps.training)
+
+    def _remarks(self) -> None:
+        steps, remark = self.steps, self.session.facts.remark
+        calls, retraces = sum(function.calls for function in steps.training), self.session.facts.retraces
+        if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
+            remark(
+                f"the training step was traced anew {retraces} times in {calls} calls: shapes, types or static "
+                "arguments change from call to call"
+            )
+        unknown = [function.name for function in steps.training if function.is_in_loop and not function.steps]
+        if unknown:
+            remark(f"{IN_A_LOOP} of which nobody knows how often it runs: each call of {unknown[0]} counts as one step")
+        if not steps.counts_samples and not steps.own_batches.is_wanted:
+            remark(f"steps are counted, and not samples: {self._why_uncounted}")
+
+    @property
+    def _why_uncounted(self) -> str:
+        steps = self.steps
+        if any(function.is_in_loop for function in steps.training):
+            return IN_A_LOOP
+        if steps.differing:
+            lengths = ", ".join(map(str, steps.differing))
+            return f"what a step is given is {lengths} long, and none of that is the batch's length for most of it"
+        return "what a step is given holds no batch: it may be in what the function closes over"
+
+    def _batches(self) -> None:
+        session, steps = self.session, self.steps
+        facts = session.facts
+        if not session.request.config:
+            if steps.counts_samples and steps.rows:
+                facts.as_written.setdefault("batch_size", steps.rows)
+            facts.as_written.update({**self.client.as_written(), "allocator": allocator.in_use() or None})
+            facts.left_out.update(batch_size=MADE_BY_THE_LOOP, grad_accumulation=NO_PARTS, lr_scale=NO_RATES)
+        if steps.own_batches.is_wanted:
+            steps.own_batches.observe()
+        elif "batch_size" in session.knobs.requested:
+            if steps.counts_samples:
+                session.knobs.compare("batch_size", steps.rows)
+            else:
+                session.knobs.inapplicable("batch_size", self._why_uncounted)

@@ -1,0 +1,194 @@
+"""How many samples a call trains on, by its arguments: what goes in that no earlier call gave.
+
+State goes round: parameters, statistics and what an optimizer remembers come out of a call and go into the next one. A
+batch is new with each call. So the arrays are told apart by where they come from, in the first calls; a call's samples
+are the first dimension that most arrays of a batch share. Data that are the same with each call are a batch, too, where
+nothing else is. Which arguments hold the batch is looked at again when they no longer fit.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .types import Arguments, Aval, Keywords, aval_of, shape_of
+
+LOOKS = 6
+"""Calls after the first, in which it is found out which arguments hold the batch."""
+Place = tuple[int | str, int]
+"""An argument, by number or name, and one of the arrays in it."""
+Leaves = Callable[[Any], list[Any]]
+"""The arrays and other leaves in a structure."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An array of a batch: its number among all of the call's leaves, and its shape."""
+
+    number: int
+    shape: tuple[int, ...]
+
+
+@dataclass
+class _Tally:
+    """Of one place: in how many looks it held an array, how often that was new, and how often the very same again."""
+
+    number: int
+    looks: int = 0
+    new: int = 0
+    same: int = 0
+
+
+class Outputs:
+    """What the newest calls gave, as long as it is needed to tell state from batches. Keeps nothing alive."""
+
+    def __init__(self, leaves: Leaves) -> None:
+        self._leaves = leaves
+        self._of: dict[int, dict[int, Callable[[], object]]] = {}
+
+    def put(self, owner: object, result: Any) -> None:
+        """The results of the newest call of one function."""
+        self._of[id(owner)] = {id(leaf): made for leaf in self._leaves(result) if (made := _reference(leaf))}
+
+    def hold(self, leaf: object) -> bool:
+        """Whether an earlier call gave it."""
+        found = (each.get(id(leaf)) for each in self._of.values())
+        return any(made is not None and made() is leaf for made in found)
+
+
+class Rows:
+    """Of one function. ``changes``: how often other arguments came to hold the batch."""
+
+    def __init__(self, leaves: Leaves, outputs: Outputs) -> None:
+        self._leaves = leaves
+        self._outputs = outputs
+        self._looks = 0
+        self._tallies: dict[Place, _Tally] = {}
+        self._before: dict[Place, Callable[[], object]] = {}
+        self._places: dict[int | str, list[tuple[int, int]]] | None = None
+        self.changes = 0
+        self.carries = False
+        """Whether the function was given what it gave itself before: then it updates what it trains."""
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether it isn't known yet which arguments hold the batch."""
+        return self._places is None
+
+    def first(self, args: Arguments, kwargs: Keywords, result: Any, parameters: Collection[Aval]) -> list[Found]:
+        """The batch of the first call, by its result: what comes out in the same shape is state."""
+        given = Counter(shape_of(leaf) for leaf in self._leaves(result))
+        trained = {shape for shape, _ in parameters}  # NumPy's own may be of another type than what comes out
+        found = []
+        for place, number, leaf in self._all(args, kwargs):
+            shape = shape_of(leaf)
+            self._keep(place, leaf)
+            if given[shape] > 0:
+                given[shape] -= 1
+            elif shape not in trained and not _is_state(leaf, aval_of(leaf), parameters):
+                found.append(Found(number, shape))
+        return found
+
+    def of(self, args: Arguments, kwargs: Keywords, parameters: Collection[Aval]) -> list[Found]:
+        """The batch of a later call. ``parameters``: shapes of what is differentiated."""
+        if self._places is not None:
+            try:
+                return list(self._known(args, kwargs))
+            except (IndexError, KeyError):
+                self._begin_anew()
+        return self._look(args, kwargs, parameters)
+
+    def _known(self, args: Arguments, kwargs: Keywords) -> Iterator[Found]:
+        assert self._places is not None
+        for argument, wanted in self._places.items():
+            leaves = self._leaves(args[argument] if isinstance(argument, int) else kwargs[argument])
+            for place, number in wanted:
+                yield Found(number, shape_of(leaves[place]))
+
+    def _begin_anew(self) -> None:
+        self.changes += 1
+        self._looks, self._tallies, self._before, self._places = 0, {}, {}, None
+
+    def _all(self, args: Arguments, kwargs: Keywords) -> Iterator[tuple[Place, int, Any]]:
+        """Every array with dimensions: where it lies, its number among all leaves, and itself."""
+        number = 0
+        given: list[tuple[int | str, Any]] = [*enumerate(args), *((name, kwargs[name]) for name in sorted(kwargs))]
+        for argument, value in given:
+            for place, leaf in enumerate(self._leaves(value)):
+                if shape_of(leaf):
+                    yield (argument, place), number, leaf
+                number += 1
+
+    def _keep(self, place: Place, leaf: object) -> None:
+        made = _reference(leaf)
+        if made is not None:
+            self._before[place] = made
+
+    def _look(self, args: Arguments, kwargs: Keywords, parameters: Collection[Aval]) -> list[Found]:
+        new, same = list[Found](), list[Found]()
+        self._looks += 1
+        for place, number, leaf in self._all(args, kwargs):
+            tally = self._tallies.setdefault(place, _Tally(number))
+            tally.looks += 1
+            before = self._before.get(place)
+            is_same = before is not None and before() is leaf
+            if self._outputs.hold(leaf):
+                self.carries = True
+            elif is_same:
+                tally.same += 1
+                if not _is_state(leaf, aval_of(leaf), parameters):
+                    same.append(Found(number, shape_of(leaf)))
+            elif not _is_state(leaf, aval_of(leaf), parameters):
+                tally.new += 1
+                new.append(Found(number, shape_of(leaf)))
+            self._keep(place, leaf)
+        if self._looks >= LOOKS:
+            self._settle(parameters)
+        return new or same
+
+    def _settle(self, parameters: Collection[Aval]) -> None:
+        """From here on the arguments are known that hold the batch."""
+        new = {place: tally.number for place, tally in self._tallies.items() if 2 * tally.new > tally.looks}
+        same = {place: tally.number for place, tally in self._tallies.items() if 2 * tally.same > tally.looks}
+        places: dict[int | str, list[tuple[int, int]]] = {}
+        for (argument, place), number in (new or self._untouched(same, parameters)).items():
+            places.setdefault(argument, []).append((place, number))
+        self._places, self._before, self._tallies = places, {}, {}
+
+    def _untouched(self, same: dict[Place, int], parameters: Collection[Aval]) -> dict[Place, int]:
+        """Of arrays that are the same with each call, those that may be data."""
+        kept: dict[Place, Any] = {place: self._before[place]() for place in same if place in self._before}
+        return {
+            place: same[place] for place, leaf in kept.items()
+            if leaf is not None and not _is_state(leaf, aval_of(leaf), parameters)
+        }  # fmt: skip
+
+
+def agreed(found: Sequence[Found]) -> int | None:
+    """The samples of a batch: the first dimension of all its arrays, or of most; None where they don't agree."""
+    counts = Counter(each.shape[0] for each in found)
+    if not counts:
+        return None
+    rows, times = counts.most_common(1)[0]
+    return rows if len(counts) == 1 or 2 * times > counts.total() else None
+
+
+def _is_state(leaf: Any, aval: Aval, parameters: Collection[Aval]) -> bool:
+    """Whether it is no data by itself: it has the shape of a parameter, or is a key for random numbers."""
+    shape, dtype = aval
+    if type(leaf).__module__.partition(".")[0] == "numpy":
+        return False
+    return aval in parameters or dtype.startswith("key<") or (dtype == "uint32" and shape[-1] == 2)
+
+
+def _reference(leaf: Any) -> Callable[[], object] | None:
+    """A weak reference to an array; None to what can't have one, and to what has no dimensions."""
+    if not shape_of(leaf):
+        return None
+    try:
+        return weakref.ref(leaf)
+    except TypeError:
+        return None
