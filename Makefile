@@ -15,8 +15,9 @@ BIN = $(VENV)/bin
 # Compiled afterwards by all cores: pip compiles gigabytes of packages on one.
 INSTALL = $(BIN)/python -m pip install -q --no-compile
 COMPILE = $(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
-# TensorFlow is large, and installed for the tests and for the studies that train with it only.
-NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras)
+# TensorFlow and JAX are installed for the tests and for the studies that train with them only.
+NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras) \
+	$(if $(shell grep -lE '^import jax' $(STUDY)/train.py),$(VENV)/.jax)
 
 # Tests that time nothing run in this many processes at once: one more than cores, since most wait for their children.
 WORKERS ?= 3
@@ -30,10 +31,14 @@ KERAS ?= keras==3.8.*
 XLA_VENV ?= .venv-xla
 TORCH_XLA ?= torch==2.9.* torch_xla==2.9.*
 
+# What is trained with on JAX beside JAX itself, which `make test` has alone.
+JAX_VENV ?= .venv-jax
+ON_JAX ?= optax flax
+
 # Hundreds of processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env env-xla study test test-all test-keras test-xla check-cuda benchmark-proof grids benchmark side-by-side golden lint types clean
+.PHONY: env env-xla env-jax study test test-all test-keras test-xla test-jax check-cuda benchmark-proof grids benchmark side-by-side golden lint types clean
 
 env: $(VENV)/.installed
 
@@ -49,11 +54,16 @@ $(VENV)/.keras: $(VENV)/.installed
 	$(COMPILE)
 	touch $@
 
+$(VENV)/.jax: $(VENV)/.installed
+	$(INSTALL) $(TORCH) -e '.[studies,jax]'
+	$(COMPILE)
+	touch $@
+
 # All that the tests need: whatever is missing fails them.
 $(VENV)/.tests: $(VENV)/.installed
 	$(INSTALL) $(TORCH) $(TENSORFLOW) -e '.[studies,test]'
 	$(COMPILE)
-	touch $@ $(VENV)/.keras
+	touch $@ $(VENV)/.keras $(VENV)/.jax
 
 env-xla: $(XLA_VENV)/.installed
 
@@ -62,6 +72,14 @@ $(XLA_VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(XLA_VENV)
 	$(XLA_VENV)/bin/python -m pip install -q $(PIP_ARGS) $(TORCH_XLA)
 	$(XLA_VENV)/bin/python -m pip install -q $(TORCH_XLA) -e '.[studies]' 'pytest>=8.4' 'pytest-rerunfailures>=16.7' \
+		'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	touch $@
+
+env-jax: $(JAX_VENV)/.installed
+
+$(JAX_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(JAX_VENV)
+	$(JAX_VENV)/bin/python -m pip install -q -e '.[studies,jax]' $(ON_JAX) 'pytest>=8.4' 'pytest-rerunfailures>=16.7' \
 		'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	touch $@
 
@@ -103,6 +121,10 @@ test-keras: $(VENV)/.tests
 # torch_xla scripts on PJRT's CPU client: the tests that `make test` skips for want of torch_xla.
 test-xla: env-xla
 	$(XLA_VENV)/bin/python -m pytest -m xla tests/contract tests/end_to_end
+
+# All that trains with JAX, with the loops of optax and Flax that `make test` skips for want of them.
+test-jax: env-jax
+	$(JAX_VENV)/bin/python -m pytest tests/end_to_end/test_jax_*.py tests/unit/child/test_jax_*.py
 
 # How often planted gains are proven on a made-up machine, by turns and one after the other.
 benchmark-proof: $(VENV)/.tests
@@ -168,4 +190,4 @@ types: $(VENV)/.tests
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) $(XLA_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) $(JAX_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

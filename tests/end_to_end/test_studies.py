@@ -23,6 +23,7 @@ SHORT = {
     "photos": ["--epochs", "1", "--crops", "64", "--val-crops", "32"],
     "keras_digits": ["--epochs", "1"],
     "keras_photos": ["--epochs", "1", "--crops", "64", "--val-crops", "32"],
+    "jax_digits": ["--epochs", "1"],
     "waterfall": ["--epochs", "1", "--crops", "64"],
 }
 

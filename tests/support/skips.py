@@ -1,9 +1,9 @@
 """Plugin: missing hardware is the only reason to skip a test; any other skip fails the run.
 
 A test that needs an accelerator carries its mark, and is skipped here where there is none. XLA devices count as one:
-torch_xla needs a PyTorch of its own, and `make test-xla` makes an environment with both. Everything else that a test
-needs is part of the test environment: who lacks it runs fewer tests than they believe, so it is said as a failure. A
-skip is turned into a failure where it happens, in xdist's workers too.
+torch_xla needs a PyTorch of its own, and `make test-xla` makes an environment with both, as `make test-jax` does with
+optax and Flax. Everything else that a test needs is part of the test environment: who lacks it runs fewer tests than
+they believe, so it is said as a failure. A skip is turned into a failure where it happens, in xdist's workers too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,17 @@ def has_tpu() -> bool:
     return any(Path("/dev").glob("accel[0-9]*"))
 
 
+def has_jax() -> bool:
+    """Whether this environment has what is trained with on JAX: optax and Flax."""
+    return all(importlib.util.find_spec(name) is not None for name in ("jax", "optax", "flax"))
+
+
 def has_xla() -> bool:
     """Whether this environment has PyTorch's XLA devices."""
     return importlib.util.find_spec("torch_xla") is not None
 
 
-HARDWARE: Mapping[str, Callable[[], bool]] = {"cuda": has_cuda, "tpu": has_tpu, "xla": has_xla}
+HARDWARE: Mapping[str, Callable[[], bool]] = {"cuda": has_cuda, "tpu": has_tpu, "xla": has_xla, "jax": has_jax}
 
 
 def missing_hardware(item: pytest.Item) -> str:

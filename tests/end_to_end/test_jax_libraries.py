@@ -1,0 +1,126 @@
+"""Loops of optax and Flax, in a real child: where an update ends a step, and what it trains on.
+
+They run in the environment of `make test-jax`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.jax
+Run = Callable[..., Any]
+Write = Callable[..., Path]
+WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
+
+HEAD = """
+import jax, jax.numpy as jnp, numpy as np, optax
+data = np.random.default_rng(0)
+X = data.normal(size=(100, 8)).astype("float32")
+Y = (X @ data.normal(size=(8, 3)).astype("float32")).argmax(1)
+trained = 0
+def batches():
+    for epoch in range(5):
+        for start in range(0, 100, 30):
+            yield X[start : start + 30], Y[start : start + 30]
+"""
+LINEN = """
+from flax import linen as nn
+from flax.training import train_state
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(16)(x)))
+        return nn.Dense(3)(nn.Dropout(0.1, deterministic=not train)(x))
+class State(train_state.TrainState):
+    batch_stats: dict
+    key: jax.Array
+net = Net()
+made = net.init(jax.random.key(0), X[:1], False)
+state = State.create(
+    apply_fn=net.apply, params=made["params"], tx=optax.adamw(1e-2), batch_stats=made["batch_stats"],
+    key=jax.random.key(1))
+@jax.jit
+def train_step(state, batch):
+    def loss_of(params):
+        logits, updates = state.apply_fn(
+            {"params": params, "batch_stats": state.batch_stats}, batch["x"], True, mutable=["batch_stats"],
+            rngs={"dropout": jax.random.fold_in(state.key, state.step)})
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean(), updates
+    (loss, updates), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+    return state.apply_gradients(grads=gradients, batch_stats=updates["batch_stats"]), {"loss": loss}
+for x, y in batches():
+    state, metrics = train_step(state, {"x": x, "y": y})
+    trained += len(x)
+    print("loss", float(metrics["loss"]).hex())
+"""
+APART = """
+def loss_of(params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
+params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+optimizer = optax.adam(1e-2)
+held = optimizer.init(params)
+gradient = GRADIENT
+for x, y in batches():
+    loss, gradients = gradient(params, x, y)
+    updates, held = optimizer.update(gradients, held, params)
+    params = optax.apply_updates(params, updates)
+    trained += len(x)
+    print("loss", float(loss).hex())
+"""
+NNX = """
+from flax import nnx
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.first, self.norm = nnx.Linear(8, 16, rngs=rngs), nnx.BatchNorm(16, rngs=rngs)
+        self.last = nnx.Linear(16, 3, rngs=rngs)
+    def __call__(self, x):
+        return self.last(nnx.relu(self.norm(self.first(x))))
+model = Net(nnx.Rngs(0))
+optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+@nnx.jit
+def train_step(model, optimizer, x, y):
+    def loss_of(model):
+        return optax.softmax_cross_entropy_with_integer_labels(model(x), y).mean()
+    loss, gradients = nnx.value_and_grad(loss_of)(model)
+    optimizer.update(model, gradients)
+    return loss
+for x, y in batches():
+    loss = train_step(model, optimizer, x, y)
+    trained += len(x)
+    print("loss", float(loss).hex())
+"""
+END = """
+print("trained on", trained)
+"""
+SCRIPTS = {
+    "linen": LINEN,
+    "optax, its gradient jitted": APART.replace("GRADIENT", "jax.jit(jax.value_and_grad(loss_of))"),
+    "optax, nothing jitted": APART.replace("GRADIENT", "jax.value_and_grad(loss_of)"),
+    "nnx": NNX,
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_loop_is_counted_and_trains_as_under_plain_python(kind: str, run_child: Run, write_script: Write) -> None:
+    script = write_script(HEAD + SCRIPTS[kind] + END)
+    plain = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=240, check=True,
+    )  # fmt: skip
+    ran = run_child(script, window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert [note["text"] for note in ran.of("note")] == []
+    found = (ran.facts["framework"], ran.facts["unit"], ran.facts["steps"], ran.facts["samples"])
+    assert found == ("jax", "samples", 20, 500), ran.facts["remarks"]
+    losses = re.findall(r"^loss (\S+)$", plain.stdout, re.MULTILINE)
+    assert re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE) == losses
+    told = {float(record["value"]).hex() for record in ran.of("loss")}
+    assert len(told) > 10 and told <= {float.fromhex(loss).hex() for loss in losses}
