@@ -60,9 +60,17 @@ class Framework:
         return f"=={self.version.partition('+')[0]}" if self.version else ""
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported, which isn't done here. A folder of that name on the path is none: Python takes
+    one without code of its own for a package, too.
+    """
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
 def installed() -> list[Framework]:
     """The frameworks that can be imported here."""
-    return [Framework(name, version_of(name)) for name in NAMES if importlib.util.find_spec(name) is not None]
+    return [Framework(name, version_of(name)) for name in NAMES if is_installed(name)]
 
 
 def version_of(package: str) -> str:
@@ -88,7 +96,7 @@ def lack_for_cuda(framework: Framework, libraries: Iterable[str] = _LIBRARIES) -
 
 def lack_for_tpu(framework: Framework) -> Lack | None:
     """What the framework lacks for TPUs; None where nothing is known to be missing."""
-    if framework.name == TORCH and importlib.util.find_spec("torch_xla") is None:
+    if framework.name == TORCH and not is_installed("torch_xla"):
         return Lack("torch_xla is missing, by which PyTorch computes on TPUs", TORCH_XLA_ON_TPU)
     if framework.name == TENSORFLOW:
         is_for_tpus = version_of("tensorflow-tpu") or version_of("libtpu")

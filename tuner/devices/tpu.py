@@ -6,7 +6,6 @@ Nothing in this file was ever tried on a TPU.
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import struct
 import time
@@ -15,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tuner.devices.base import DeviceKind
-from tuner.devices.frameworks import TORCH_XLA_ON_TPU, Framework, Lack, lack_for_tpu
+from tuner.devices.frameworks import TORCH_XLA_ON_TPU, Framework, Lack, is_installed, lack_for_tpu
 from tuner.devices.host import read_text
 from tuner.model import Device
 
@@ -39,7 +38,7 @@ class TpuKind(DeviceKind):
     def find(self) -> list[Device]:
         """The TPU, where its chips are on the bus and a framework that can use them is installed."""
         found = chips()
-        if not found or not any(importlib.util.find_spec(name) is not None for name in RUNTIMES):
+        if not found or not any(map(is_installed, RUNTIMES)):
             return []
         name = os.environ.get("TPU_ACCELERATOR_TYPE") or CHIPS[found[0]]
         return [Device(self.name, 0, name, name, 0)]

@@ -5,13 +5,12 @@ It traces, compiles and runs as on a TPU, and is as fast as this processor: its 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
 from tuner.devices.base import DeviceKind
 from tuner.devices.cpu import cpu_device
-from tuner.devices.frameworks import TORCH, TORCH_XLA, Lack
+from tuner.devices.frameworks import TORCH, TORCH_XLA, Lack, is_installed
 from tuner.model import Device
 
 CLIENT = "PJRT CPU client"
@@ -49,4 +48,4 @@ class XlaKind(DeviceKind):
 
 def has_torch_xla() -> bool:
     """Whether PyTorch's XLA devices are installed. Nothing is imported: that might occupy a chip."""
-    return importlib.util.find_spec("torch_xla") is not None
+    return is_installed("torch_xla")

@@ -119,6 +119,11 @@ def test_the_version_of_tensorflow_is_known_under_whichever_name_it_came(environ
     assert software()["tensorflow"] == "2.21.0"
 
 
+def test_a_folder_of_that_name_is_no_framework(environment: Callable[..., None]) -> None:
+    environment({}, {"jax/notes.txt": ""})
+    assert frameworks.installed() == []
+
+
 def test_without_a_framework_that_is_what_is_missing(
     environment: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

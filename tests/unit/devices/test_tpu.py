@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             slot.mkdir()
             (slot / "vendor").write_text(f"{vendor}\n")
             (slot / "device").write_text(f"{device}\n")
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in installed else None)
+        specs = {name: ModuleSpec(name, None, origin=f"{name}/__init__.py") for name in installed}
+        monkeypatch.setattr("importlib.util.find_spec", specs.get)
 
     return put
 
