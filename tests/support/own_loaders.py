@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,14 @@ class Numbers:
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         return index, os.getpid()
+
+
+class Slow(Numbers):
+    """Each takes 20 ms."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        time.sleep(0.02)
+        return super().__getitem__(index)
 
 
 class Script:
@@ -56,6 +66,11 @@ class Script:
             self.optimizer.step()
             self.made_by.append({int(pid) for pid in pids})
             yield numbers.tolist()
+
+
+def state_of(pid: int) -> str:
+    """How the kernel calls what the process does: T where it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.fixture

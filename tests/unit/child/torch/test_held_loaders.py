@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.own_loaders import SAMPLES, TWO, Numbers, Script, script
+from support.own_loaders import SAMPLES, TWO, Numbers, Script, Slow, script, state_of
 from support.torch_trials import begin
 from torch.utils.data import DataLoader, Sampler
 
@@ -19,16 +19,6 @@ from tuner.child.torch.loader_workers import LOCK_PATIENCE_S
 __all__ = ["begin", "script"]
 
 pytestmark = pytest.mark.usefixtures("torch_settings_kept", "begin")
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-class Slow(Numbers):
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        time.sleep(0.02)
-        return super().__getitem__(index)
 
 
 class Pausing(Sampler[int]):  # type: ignore[misc]  # PyTorch may lack types where this is checked

@@ -8,12 +8,11 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.own_loaders import BATCH, NONE, ONE, SAMPLES, TWO, Numbers, Script, script
+from support.own_loaders import BATCH, NONE, ONE, SAMPLES, TWO, Numbers, Script, Slow, script, state_of
 from support.torch_trials import begin
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -82,16 +81,6 @@ def test_a_turn_is_served_by_its_own_workers(script: Callable[..., Script]) -> N
     started = ours.trial.log.of("loader-started")
     assert [(each["config"], each["workers"], each["respawns"]) for each in started] == [(TWO, 2, True), (ONE, 1, True)]
     assert all(each["seconds"] > 0 for each in started)
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-class Slow(Numbers):
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        time.sleep(0.02)
-        return super().__getitem__(index)
 
 
 def test_between_its_turns_a_config_holds_still(script: Callable[..., Script]) -> None:
@@ -166,25 +155,28 @@ def test_a_loop_that_breaks_off_goes_on_with_its_next_epoch(script: Callable[...
     assert len(list(ours.epoch())) == len(ours.loader)
 
 
-def test_what_a_config_leaves_amid_its_turn_the_script_goes_on_with(script: Callable[..., Script]) -> None:
-    """As one does that spoilt the weights: the workers of the script's own were stopped."""
+def amid_a_turn(script: Callable[..., Script], config: dict[str, Any]) -> tuple[Script, Iterator[list[int]], Any]:
+    """A script with a worker of its own, its epoch of which the last of four batches was in the config's turn, and who
+    switches.
+    """
     ours = script(num_workers=1)
     epoch, switcher = ours.epoch(), ours.switcher
     for _ in range(3):
         next(epoch)
-    switcher.to(NONE)
+    switcher.to(config)
     next(epoch)
+    return ours, epoch, switcher
+
+
+def test_what_a_config_leaves_amid_its_turn_the_script_goes_on_with(script: Callable[..., Script]) -> None:
+    """As one does that spoilt the weights: the workers of the script's own were stopped."""
+    ours, epoch, switcher = amid_a_turn(script, NONE)
     switcher.leave(NONE)
     assert len(list(epoch)) == len(ours.loader) - 4
 
 
 def test_a_loop_over_the_same_loader_within_the_loop_is_served_as_well(script: Callable[..., Script]) -> None:
-    ours = script(num_workers=1)
-    epoch, switcher = ours.epoch(), ours.switcher
-    for _ in range(3):
-        next(epoch)
-    switcher.to(TWO)
-    next(epoch)
+    ours, epoch, switcher = amid_a_turn(script, TWO)
     assert len([numbers for numbers, _ in ours.loader]) == len(ours.loader)
     switcher.to({})
     assert len(list(epoch)) == len(ours.loader) - 4
