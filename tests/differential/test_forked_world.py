@@ -10,28 +10,45 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forked import KNOWN, KNOWN_OF_KERAS, Studied, asked, log_of, run, runner, was_forked
+from support.forked import (
+    KNOWN,
+    KNOWN_OF_KERAS,
+    Studied,
+    asked,
+    log_of,
+    quickly_loaded,
+    run,
+    runner,
+    was_forked,
+)
 from support.script_world import KERAS, TORCH, WORLD
 
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest
 
-__all__ = ["runner"]
+__all__ = ["quickly_loaded", "runner"]
 
 SLOW = pytest.mark.slow
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param((TORCH, KNOWN), id="torch"), pytest.param((KERAS, KNOWN_OF_KERAS), id="keras"),
-        pytest.param(("    import keras" + KERAS, KNOWN_OF_KERAS), id="keras-first", marks=SLOW),
-        pytest.param(("    from tensorflow.keras import layers" + KERAS, KNOWN_OF_KERAS), id="lazy", marks=SLOW),
-    ],
-)  # fmt: skip
+IMPORTS = {
+    "torch": (TORCH, KNOWN), "keras": (KERAS, KNOWN_OF_KERAS),
+    "keras-first": ("    import keras" + KERAS, KNOWN_OF_KERAS),
+    "lazy": ("    from tensorflow.keras import layers" + KERAS, KNOWN_OF_KERAS),
+}  # fmt: skip
+"""What a script imports first, and what is known of it then."""
+
+
+def importing(*usual: str) -> pytest.MarkDecorator:
+    """Parametrizes ``studied``: with these in every run, with the others in those of everything."""
+    marked = [pytest.param(name, marks=() if name in usual else SLOW) for name in IMPORTS]
+    return pytest.mark.parametrize("studied", marked, indirect=True)
+
+
+@pytest.fixture(scope="module")
 def studied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studied]:
     """A script that tells its world."""
-    imports, known = request.param
+    imports, known = IMPORTS[request.param]
     made = Studied.of(imports + WORLD, known, tmp_path_factory.mktemp("world"))
     yield made
     made.runner.close()
@@ -68,6 +85,7 @@ def worlds(studied: Studied, tmp_path: Path, *ways: bool, seed: int | None = Non
     return found
 
 
+@importing("torch", "keras")
 def test_the_world_of_a_fork_is_that_of_a_fresh_process(studied: Studied, tmp_path: Path) -> None:
     """All that a script can ask, and each place in any module, class or default that holds something patched."""
     fresh, *forks = worlds(studied, tmp_path, True, False, False)
@@ -81,6 +99,7 @@ def test_the_world_of_a_fork_is_that_of_a_fresh_process(studied: Studied, tmp_pa
         assert len({json.dumps(each["chance"][name]) for each in (fresh, *forks)}) == 3, name
 
 
+@importing()  # what is drawn shows in the losses: end_to_end/test_forked_trials.py and test_forked_keras_trials.py
 def test_a_seeded_fork_draws_what_a_seeded_fresh_process_draws(studied: Studied, tmp_path: Path) -> None:
     """Screens compare runs of one seed: what an import has drawn before the shift is drawn again after it."""
     fresh, fork = worlds(studied, tmp_path, True, False, seed=7)
@@ -91,22 +110,24 @@ def test_a_seeded_fork_draws_what_a_seeded_fresh_process_draws(studied: Studied,
     assert set(fork["world"]["patched"]) ^ set(fresh["world"]["patched"]) <= both
 
 
+@pytest.mark.usefixtures("quickly_loaded")
 def test_what_an_import_prints_is_in_the_log(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:
     deprecated = [name for name in ("cgi", "nturl2path") if name in sys.stdlib_module_names]
-    script = write_script("".join(f"import {name}\n" for name in deprecated[:1]) + "import torch\nprint('through')\n")
+    script = write_script("".join(f"import {name}\n" for name in deprecated[:1]) + "import numpy\nprint('through')\n")
     logs = [log_of(ran(runner, tmp_path / str(n), script, fresh=fresh)) for n, fresh in enumerate((True, False))]
     assert logs[0] == logs[1] and logs[0].endswith("through\n")
     if deprecated[:1] == ["cgi"]:
         assert "train.py:1: DeprecationWarning" in logs[0]
 
 
+@pytest.mark.usefixtures("quickly_loaded")
 def test_an_error_is_told_as_by_a_fresh_process(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:
     script = write_script("""
-        import torch
+        import numpy
         def deeper(n):
             return deeper(n + 1)
         def f():

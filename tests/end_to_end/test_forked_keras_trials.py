@@ -76,25 +76,35 @@ def fit(of_module: Studied, monkeypatch: pytest.MonkeyPatch) -> Studied:
     return of_module
 
 
+def seeded(runner: ProcessRunner, folder: Path, script: Path, seed: int | None) -> list[tuple[TrialRequest, Outcome]]:
+    """The script's trial on a seed, whose losses are told step by step: as it starts fresh, and as it is forked."""
+    return both(runner, folder, script, window=screen_window(1600), seed=seed, knowledge=KNOWN_OF_KERAS)
+
+
 @pytest.fixture(scope="module")
 def pair(of_module: Studied, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRequest, Outcome]]:
-    """The trial of the script as it is written: as it starts fresh, and as it is forked."""
+    """A seeded trial of the script as it is written: as it starts fresh, and as it is forked."""
     folder = tmp_path_factory.mktemp("pair")
     with pytest.MonkeyPatch.context() as patch:
         of_module.surround(patch)
-        return both(of_module.runner, folder, of_module.script, knowledge=KNOWN_OF_KERAS)
+        return seeded(of_module.runner, folder, of_module.script, 2)
 
 
-def check_losses(runner: ProcessRunner, folder: Path, script: Path, seed: int | None) -> None:
+def check_losses(pair: list[tuple[TrialRequest, Outcome]]) -> None:
     """Those of each step, in full."""
-    runs = both(runner, folder, script, window=screen_window(1600), seed=seed, knowledge=KNOWN_OF_KERAS)
-    fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in runs)
+    fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in pair)
     assert len(fresh) >= 20 and fresh == forked
 
 
-@pytest.mark.parametrize("seed", [2, pytest.param(None, marks=SLOW)])
-def test_losses_are_the_same_to_the_last_bit(fit: Studied, tmp_path: Path, seed: int | None) -> None:
-    check_losses(fit.runner, tmp_path, fit.script, seed)
+def test_losses_are_the_same_to_the_last_bit(pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    """On a seed: what imports have drawn before it is drawn again after it."""
+    check_losses(pair)
+
+
+@SLOW
+def test_losses_are_the_same_without_a_seed(fit: Studied, tmp_path: Path) -> None:
+    """The script sets one of its own."""
+    check_losses(seeded(fit.runner, tmp_path, fit.script, None))
 
 
 @SLOW
@@ -102,7 +112,7 @@ def test_losses_are_the_same_to_the_last_bit(fit: Studied, tmp_path: Path, seed:
 def test_losses_of_a_loop_are_the_same_to_the_last_bit(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], seed: int | None
 ) -> None:
-    check_losses(runner, tmp_path, write_script(LOOP), seed)
+    check_losses(seeded(runner, tmp_path, write_script(LOOP), seed))
 
 
 def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]) -> None:
@@ -123,9 +133,10 @@ def test_knobs_are_applied_and_seen(
     fit: Studied, pair: list[tuple[TrialRequest, Outcome]], tmp_path: Path, config: dict[str, Any]
 ) -> None:
     known = pair[0][1].knowledge
-    for request, _ in both(fit.runner, tmp_path, fit.script, config=config, knowledge=known):
-        evidence = {record["knob"]: record["evidence"] for record in records_of(request, "knob")}
-        assert evidence == dict.fromkeys(config, "verified"), log_of(request)
+    run(fit.runner, request := asked(tmp_path, fit.script, fresh=False, config=config, knowledge=known))
+    assert was_forked(request), fit.runner.why_no_forks
+    evidence = {record["knob"]: record["evidence"] for record in records_of(request, "knob")}
+    assert evidence == dict.fromkeys(config, "verified"), log_of(request)
 
 
 def test_files_of_the_users_stay_as_they_were(of_module: Studied, pair: list[tuple[TrialRequest, Outcome]]) -> None:
@@ -136,7 +147,8 @@ def test_files_of_the_users_stay_as_they_were(of_module: Studied, pair: list[tup
         assert kept.stat().st_size > 1000
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=SLOW)])
+@SLOW  # what is refused, and the words for it: unit/child/test_refused_imports.py
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_what_keras_computes_with_another_backend_starts_fresh(
     runner: ProcessRunner,
     tmp_path: Path,

@@ -14,11 +14,11 @@ import torch
 from support.forked import (
     KNOWN,
     QUICK,
-    QUICKLY_LOADED,
     Studied,
     asked,
     both,
     log_of,
+    quickly_loaded,
     records_of,
     run,
     runner,
@@ -26,11 +26,10 @@ from support.forked import (
 )
 
 from tuner.model import Outcome
-from tuner.runner import fork_servers
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest, screen_window
 
-__all__ = ["runner"]
+__all__ = ["quickly_loaded", "runner"]
 
 SLOW = pytest.mark.slow
 TRAIN = """
@@ -83,9 +82,8 @@ def studied(of_module: Studied, monkeypatch: pytest.MonkeyPatch) -> Studied:
 
 
 @pytest.fixture
-def quickly_loaded(monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path]) -> Path:
-    """A script whose servers have little to load, where it makes no difference what that is."""
-    monkeypatch.setattr(fork_servers, "FRAMEWORKS", QUICKLY_LOADED)
+def reporting(quickly_loaded: None, write_script: Callable[..., Path]) -> Path:
+    """A script whose servers have little to load."""
     return write_script("""
         import numpy
         import time
@@ -96,25 +94,36 @@ def quickly_loaded(monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., 
     """)
 
 
-@pytest.mark.parametrize(
-    ("workers", "seed"),
-    [("2", None), ("0", 2), pytest.param("0", None, marks=SLOW), pytest.param("2", 2, marks=SLOW)],
-)
-def test_losses_are_the_same_to_the_last_bit(
-    studied: Studied, tmp_path: Path, workers: str, seed: int | None
-) -> None:
-    options: dict[str, Any] = {"window": screen_window(1600), "seed": seed}
-    runs = both(studied.runner, tmp_path, studied.script, "--workers", workers, **options)
-    fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in runs)
+@pytest.fixture(scope="module")
+def pair(of_module: Studied, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRequest, Outcome]]:
+    """A seeded trial of the script as it is written: as it starts fresh, and as it is forked."""
+    with pytest.MonkeyPatch.context() as patch:
+        of_module.surround(patch)
+        folder, script = tmp_path_factory.mktemp("pair"), of_module.script
+        return both(of_module.runner, folder, script, window=screen_window(1600), seed=2)
+
+
+def check_losses(pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    """Those of each step, in full."""
+    fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in pair)
     assert len(fresh) >= 90 and fresh == forked
 
 
-@pytest.fixture(scope="module")
-def pair(of_module: Studied, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRequest, Outcome]]:
-    """The trial of the script as it is written: as it starts fresh, and as it is forked."""
-    with pytest.MonkeyPatch.context() as patch:
-        of_module.surround(patch)
-        return both(of_module.runner, tmp_path_factory.mktemp("pair"), of_module.script)
+def test_losses_are_the_same_to_the_last_bit(pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    """On a seed: what imports have drawn before it is drawn again after it."""
+    check_losses(pair)
+
+
+@pytest.mark.parametrize(
+    ("workers", "seed"),
+    [("2", None), pytest.param("0", None, marks=SLOW), pytest.param("2", 2, marks=SLOW)],
+)
+def test_losses_are_the_same_with_workers_and_without_a_seed(
+    studied: Studied, tmp_path: Path, workers: str, seed: int | None
+) -> None:
+    """The script sets a seed of its own."""
+    options: dict[str, Any] = {"window": screen_window(1600), "seed": seed}
+    check_losses(both(studied.runner, tmp_path, studied.script, "--workers", workers, **options))
 
 
 def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]) -> None:
@@ -137,9 +146,10 @@ def test_knobs_are_applied_and_seen(
 ) -> None:  # fmt: skip
     """Its servers import more than those of the module: what a baseline has shown of its optimizers."""
     known = pair[0][1].knowledge
-    for request, _ in both(runner, tmp_path, studied.script, config=config, knowledge=known):
-        evidence = {record["knob"]: record["evidence"] for record in records_of(request, "knob")}
-        assert evidence == dict.fromkeys(config, "verified"), log_of(request)
+    run(runner, request := asked(tmp_path, studied.script, fresh=False, config=config, knowledge=known))
+    assert was_forked(request), runner.why_no_forks
+    evidence = {record["knob"]: record["evidence"] for record in records_of(request, "knob")}
+    assert evidence == dict.fromkeys(config, "verified"), log_of(request)
 
 
 def test_files_of_the_users_stay_as_they_were(
@@ -152,6 +162,7 @@ def test_files_of_the_users_stay_as_they_were(
         assert "0.weight" in torch.load(kept)
 
 
+@pytest.mark.usefixtures("quickly_loaded")
 def test_no_file_is_written_over_by_what_a_library_keeps_in_an_object(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +171,6 @@ def test_no_file_is_written_over_by_what_a_library_keeps_in_an_object(
     (tmp_path / "history.txt").write_text("7")
     script = write_script("""
         import numpy as np
-        import torch
         np.savetxt("history.txt", np.ones(2))
         print(np.loadtxt("history.txt"), np.genfromtxt("history.txt"))
     """)
@@ -186,19 +196,27 @@ def test_variables_that_a_script_sets_first_are_heeded(
 
 
 def test_an_environment_of_its_own_starts_fresh(
-    runner: ProcessRunner, tmp_path: Path, quickly_loaded: Path, monkeypatch: pytest.MonkeyPatch
+    runner: ProcessRunner, tmp_path: Path, reporting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(runner, asked(tmp_path / "0", quickly_loaded, fresh=False))
+    run(runner, asked(tmp_path / "0", reporting, fresh=False))
     monkeypatch.setenv("MKL_NUM_THREADS", "1")
-    run(runner, request := asked(tmp_path / "1", quickly_loaded, fresh=False))
+    run(runner, request := asked(tmp_path / "1", reporting, fresh=False))
     assert not was_forked(request)
     monkeypatch.delenv("MKL_NUM_THREADS")
-    run(runner, request := asked(tmp_path / "2", quickly_loaded, fresh=False))
+    run(runner, request := asked(tmp_path / "2", reporting, fresh=False))
     assert was_forked(request)
 
 
-@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
-def test_memory_isnt_less_for_being_shared(studied: Studied, tmp_path: Path, workers: str) -> None:
+def test_memory_isnt_less_for_being_shared(pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    (_, fresh), (_, forked) = pair
+    assert fresh.measurement is not None and forked.measurement is not None
+    assert fresh.measurement.peak_host_bytes > 100_000_000
+    assert forked.measurement.peak_host_bytes == pytest.approx(fresh.measurement.peak_host_bytes, rel=0.1)
+
+
+@SLOW
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_the_most_memory_of_two_trials_isnt_less(studied: Studied, tmp_path: Path, workers: str) -> None:
     peaks: dict[bool, list[int]] = {True: [], False: []}
     window = replace(QUICK, warmup_s=0.5, min_s=1.0, max_s=2.0)
     for number in range(2):
@@ -221,16 +239,16 @@ def test_a_first_step_is_told_as_from_a_fresh_start(pair: list[tuple[TrialReques
 
 
 def test_runs_of_a_round_have_a_server_each(
-    runner: ProcessRunner, tmp_path: Path, quickly_loaded: Path, monkeypatch: pytest.MonkeyPatch
+    runner: ProcessRunner, tmp_path: Path, reporting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever were loaded before; each is loaded anew for the next round, and all of them start alike."""
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # as ``run`` does
-    assert run(runner, asked(tmp_path / "search", quickly_loaded, fresh=False)).complete
+    assert run(runner, asked(tmp_path / "search", reporting, fresh=False)).complete
     used = {server.pid for server in runner._servers.alive}
     configs: list[dict[str, Any]] = [{"optimizer": "foreach"}, {"optimizer": "foreach"}, {"threads": 1}]
     for number, config in enumerate(configs):
         requests = [
-            asked(tmp_path / f"{number}-{side}", quickly_loaded, fresh=True, config=given)
+            asked(tmp_path / f"{number}-{side}", reporting, fresh=True, config=given)
             for side, given in enumerate([{}, config])
         ]
         outcomes = runner.run_by_turns(requests, threading.Event()).outcomes

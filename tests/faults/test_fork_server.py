@@ -16,15 +16,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.forked import QUICK, QUICKLY_LOADED, asked, below, lives, log_of, pid_of, run, wait_until_gone, was_forked
+from support.forked import (
+    QUICK,
+    asked,
+    below,
+    lives,
+    log_of,
+    pid_of,
+    quickly_loaded,
+    run,
+    wait_until_gone,
+    was_forked,
+)
 
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner import fork_server, fork_servers
+from tuner.runner import fork_server
 from tuner.runner.fork_servers import Fork, ForkServers, Launch
 from tuner.runner.guard import descendants
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted, Limits, TrialRequest
 
+__all__ = ["quickly_loaded"]
+
+pytestmark = pytest.mark.usefixtures("quickly_loaded")
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = """
     import os
@@ -48,12 +62,6 @@ TRAIN = """
             os.kill(os.getpid(), 9)
         tuner.report(step=step, samples=8 * step)
 """
-
-
-@pytest.fixture(autouse=True)
-def quickly_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on what a server has loaded."""
-    monkeypatch.setattr(fork_servers, "FRAMEWORKS", QUICKLY_LOADED)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, Script
+from tuner.runner import fork_servers
 from tuner.runner.guard import descendants, stat_fields
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
@@ -28,7 +29,7 @@ KNOWN = Knowledge(framework="torch")
 KNOWN_OF_KERAS = Knowledge(framework="keras")
 """As after one that Keras did."""
 QUICKLY_LOADED = {"torch": frozenset({"numpy"})}
-"""For ``fork_servers.FRAMEWORKS``, where what a server loads makes no difference: PyTorch takes ten times as long."""
+"""For ``fork_servers.FRAMEWORKS``, where what a server loads makes no difference."""
 
 
 @pytest.fixture
@@ -37,6 +38,12 @@ def runner() -> Iterator[ProcessRunner]:
     made = ProcessRunner()
     yield made
     made.close()
+
+
+@pytest.fixture
+def quickly_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers load NumPy and no framework, for what doesn't depend on it: PyTorch takes ten times as long."""
+    monkeypatch.setattr(fork_servers, "FRAMEWORKS", QUICKLY_LOADED)
 
 
 @dataclass(frozen=True)
