@@ -82,6 +82,7 @@ def test_an_honest_profile_sets_its_knob(folder: Path) -> None:
         ({"verdict": "keep-baseline"}, "its verdict is keep-baseline, and its config isn't empty"),
         ({"script": {"path": "train.py", "module": "", "sha256": "", "argv": "--evil"}}, "argv a list"),
         ({"environment": {"torch": ["2"]}}, "environment must map names to versions"),
+        *(({"cores": cores}, "not a number of cores") for cores in (0, True, "2", 1.5)),
     ],
 )  # fmt: skip
 def test_what_is_no_knob_is_refused_before_anything_runs(
@@ -94,7 +95,9 @@ def test_what_is_no_knob_is_refused_before_anything_runs(
     assert not (folder / "ran.txt").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["--", "--checkpoint", "a.pt"], ["train.py"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--", "--checkpoint", "a.pt"], pytest.param(["train.py"], marks=pytest.mark.slow)]
+)
 def test_it_does_not_choose_what_is_run(folder: Path, arguments: list[str]) -> None:
     evil = {"path": "train.py", "module": "", "sha256": "", "argv": ["--checkpoint", "evil.pt"]}
     write_profile(folder, script=evil)
@@ -166,8 +169,13 @@ def test_a_profile_that_was_edited_is_told_and_refused_where_that_is_asked_for(f
     assert done.returncode == 2 and "edited" in done.stderr and not (folder / "ran.txt").exists()
 
 
-@pytest.mark.parametrize("written", [False, True])
-@pytest.mark.parametrize("cores", [None, 10_000])
+@pytest.mark.parametrize(
+    ("cores", "written"),
+    [
+        (10_000, False), (None, True), pytest.param(10_000, True, marks=pytest.mark.slow),
+        pytest.param(None, False, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_a_profile_of_a_larger_machine_is_told_and_refused_where_that_is_asked_for(
     folder: Path, cores: int | None, written: bool
 ) -> None:
@@ -182,13 +190,6 @@ def test_a_profile_of_a_larger_machine_is_told_and_refused_where_that_is_asked_f
         (folder / "ran.txt").unlink()
         done = run(folder, "--strict", "train.py", "--")
         assert done.returncode == 2 and "[profile]" in done.stderr and not (folder / "ran.txt").exists()
-
-
-@pytest.mark.parametrize("cores", [0, True, "2", 1.5])
-def test_cores_are_a_number(folder: Path, cores: object) -> None:
-    write_profile(folder, cores=cores)
-    done = run(folder, "train.py", "--")
-    assert done.returncode == 2 and "not a number of cores" in done.stderr and not (folder / "ran.txt").exists()
 
 
 # study.toml

@@ -66,15 +66,6 @@ def test_what_a_probe_found_stands_below_the_trials(place: Place) -> None:
     assert any("input-bound" in line for line in table[1 + len(trials) :]), table
 
 
-def test_another_script_does_not_get_the_folder(place: Place) -> None:
-    place.write("print('one')", "one.py")
-    place.write("print('other')", "other.py")
-    place.run("study", "one.py", "--device", "cpu", "--study", "s")
-    answer = place.run("study", "other.py", "--device", "cpu", "--study", "s")
-    assert answer.returncode == 5, answer.stdout + answer.stderr
-    assert "script.path: one.py → other.py" in answer.stderr
-
-
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_a_study_with_what_there_is(place: Place, times: int) -> None:
     place.write("import time\nprint('trains', flush=True)\ntime.sleep(60)", "train.py")
@@ -110,7 +101,8 @@ def test_a_dry_run_makes_nothing(place: Place) -> None:
     assert [path.name for path in place.folder.iterdir()] == ["train.py"]
 
 
-@pytest.mark.parametrize("verb", ["study", pytest.param("probe", marks=pytest.mark.slow)])
+@pytest.mark.slow  # what is refused, and the words for it: unit/space/test_choose.py
+@pytest.mark.parametrize("verb", ["study", "probe"])
 def test_a_knob_of_another_framework_is_refused_once_the_baseline_is_known(
     place: Place, install: Callable[..., None], monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:

@@ -42,7 +42,8 @@ def by_batch(kind: str, tmp_path: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("own", "OneCycle acts with every batch"), ("lambda", "LambdaCallback acts with every batch"),
+        ("own", "OneCycle acts with every batch"),
+        pytest.param("lambda", "LambdaCallback acts with every batch", marks=pytest.mark.slow),
         ("save", "ModelCheckpoint saves after a number of batches"),
     ],
 )  # fmt: skip
@@ -216,7 +217,10 @@ def own_layer(kind: str) -> Any:
     return Own()
 
 
-@pytest.mark.parametrize("kind", ["numpy", "python", "branch", "counter", "none", "dropout"])
+ELSE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("python", "branch", "none")]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "counter", "dropout", *ELSE])
 def test_an_eager_step_that_depends_on_python_may_not_be_traced(begin: Begin, kind: str) -> None:
     k = keras()
     trial = begin({"run_eagerly": False}, framework="keras")
@@ -321,18 +325,6 @@ def test_a_loop_of_the_scripts_own_is_not_offered_fp16(begin: Begin) -> None:
     assert trial.end()["precisions"] == ["fp32", "bf16"]
 
 
-# the strategy
-
-
-def test_an_undone_strategy_does_not_switch_xla_on(begin: Begin) -> None:
-    """Keras compiles by itself where there is a GPU, but not under a strategy."""
-    trial = begin({"strategy": "default"}, framework="keras", as_written={"jit_compile": False})
-    made = model(jit_compile=True)  # as Keras chooses on a GPU
-    fit(made)
-    trial.end()
-    assert made.jit_compile is False
-
-
 # the learning rate of another effective batch
 
 
@@ -376,11 +368,3 @@ def test_a_rate_that_the_script_sets_takes_no_factor(begin: Begin, sets: bool) -
     train()
     trial.end()
     assert trial.evidence("lr_scale")[0] == ("contradicted" if sets else "verified")
-
-
-def test_steps_that_cannot_be_made_of_larger_batches_are_told(begin: Begin) -> None:
-    trial = begin({"batch_size": 30}, framework="keras", as_written={"batch_size": 10}, effective_batch="free")
-    made = model()
-    fit(made, steps_per_epoch=10, epochs=1)
-    trial.end()
-    assert trial.evidence("batch_size")[0] == "contradicted"
