@@ -179,7 +179,9 @@ def test_the_tables_and_their_json(studied: Studied) -> None:
     assert [profile["baseline"]["based_on"] for profile in compared["profiles"]] == ["finals"]
 
 
-@pytest.mark.parametrize("arguments", [["trials"], ["trials", "--json"], STUDY])
+@pytest.mark.parametrize(
+    "arguments", [["trials"], pytest.param(["trials", "--json"], marks=pytest.mark.slow), STUDY]
+)
 def test_whoever_stops_reading_ends_it_quietly(studied: Studied, arguments: list[str]) -> None:
     process = studied.place.start(*arguments)
     assert process.stdout is not None and process.stderr is not None

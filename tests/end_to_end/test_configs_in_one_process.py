@@ -118,7 +118,9 @@ def test_afterwards_the_script_has_its_own_settings(tmp_path: Path) -> None:
     assert "the same: True" in (tmp_path / "trial/log.txt").read_text()
 
 
-@pytest.mark.parametrize("what", ["RuntimeError('no kernel for it')", "MemoryError()"])
+@pytest.mark.parametrize(
+    "what", ["RuntimeError('no kernel for it')", pytest.param("MemoryError()", marks=pytest.mark.slow)]
+)
 def test_an_error_of_one_config_names_it_and_leaves_the_others_their_evidence(tmp_path: Path, what: str) -> None:
     """It fails in its third turn, the last one of the second round: the others have had two measured ones by then."""
     script = written(tmp_path, f"{ALIKE}\nif turns > 2: raise {what}")

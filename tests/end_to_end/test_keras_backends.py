@@ -32,7 +32,7 @@ TRAIN = """
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 
 
-@pytest.fixture(params=["torch", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.fixture(params=[pytest.param("torch", marks=pytest.mark.slow), "jax"])
 def train(
     request: pytest.FixtureRequest, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> Callable[..., tuple[Any, dict[str, Any]]]:
@@ -167,7 +167,8 @@ BY_BATCH = """
 """
 
 
-@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "jax"])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_train_on_batch_is_counted(
     backend: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -46,7 +46,6 @@ def script(write: Write, chain: str, rounds: int) -> Path:
     return write(text)
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("chain", ["epochs", pytest.param("repeated", marks=pytest.mark.slow)])
 def test_the_window_lies_behind_the_first_pass(run_child: Run, write_script: Write, chain: str) -> None:
     path = script(write_script, chain, 400)

@@ -145,6 +145,7 @@ def test_what_python_does_in_each_step_keeps_a_config_from_being_traced(tmp_path
     assert ranked[BF16].gain is not None
 
 
+@pytest.mark.slow  # as PyTorch's (test_configs_in_one_process.py)
 def test_a_loss_that_becomes_no_number_costs_no_process(tmp_path: Path) -> None:
     """In bf16 the step multiplies its loss by no number: it leaves, and what it spoilt is put back."""
     prepare = (

@@ -65,7 +65,7 @@ def test_a_fit_that_could_not_be_prepared_shows_by_its_knobs(begin: Begin, monke
     assert trial.evidence("run_eagerly")[0] == "contradicted"
 
 
-@pytest.mark.parametrize("validate", ["split", "data", "evaluate"])
+@pytest.mark.parametrize("validate", [pytest.param("split", marks=pytest.mark.slow), "data", "evaluate"])
 def test_validation_is_neither_trained_nor_timed(begin: Begin, validate: str) -> None:
     trial = begin()
     made = model()
@@ -197,7 +197,7 @@ def test_a_policy_that_the_script_chose_stays_its_own(begin: Begin) -> None:
     assert "itself" in facts["left_out"]["precision"]
 
 
-@pytest.mark.parametrize("word", ["tf32", "quick"])
+@pytest.mark.parametrize("word", ["tf32", pytest.param("quick", marks=pytest.mark.slow)])
 def test_a_precision_that_keras_has_no_policy_for_is_not_applied(begin: Begin, word: str) -> None:
     """Layers compute in float32 all the same: that is no evidence of it."""
     trial = begin({"precision": word}, framework="keras")
@@ -206,7 +206,9 @@ def test_a_precision_that_keras_has_no_policy_for_is_not_applied(begin: Begin, w
     assert trial.evidence("precision") == ("contradicted", f"Keras has no policy for {word}")
 
 
-@pytest.mark.parametrize("word", ["mixed_bfloat16", "bf16", "float32", "quick"])
+@pytest.mark.parametrize(
+    "word", [*(pytest.param(word, marks=pytest.mark.slow) for word in ("mixed_bfloat16", "quick")), "bf16", "float32"]
+)
 def test_a_policy_that_an_argument_of_the_script_chooses_is_judged_by_what_computes(begin: Begin, word: str) -> None:
     """``--dtype={precision=float32|mixed_bfloat16}``: what the script makes of its words is its own."""
     trial = begin({"precision": word}, framework="keras", placeholders=["precision"])
@@ -343,7 +345,7 @@ def distributed(begin: Begin) -> Iterator[Any]:
     tf.distribute.experimental_set_strategy(None)
 
 
-@pytest.mark.parametrize("wanted", ["default", "one_device"])
+@pytest.mark.parametrize("wanted", ["default", pytest.param("one_device", marks=pytest.mark.slow)])
 def test_a_strategy_that_a_script_needs_not_is_undone(begin: Begin, distributed: Any, wanted: str) -> None:
     def train() -> None:
         with distributed.MirroredStrategy(["CPU:0"]).scope():

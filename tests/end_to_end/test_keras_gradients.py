@@ -40,7 +40,7 @@ def first_gradient(begin: Begin, config: dict[str, Any], make: Callable[[], Any]
     return found[0] if found else None
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(begin: Begin, jit: bool) -> None:
     whole = first_gradient(begin, WHOLE, lambda: model(jit_compile=jit))
     parts = first_gradient(begin, PARTS, lambda: model(jit_compile=jit))

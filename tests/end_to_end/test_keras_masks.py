@@ -45,7 +45,7 @@ def trained(kind: str, **fit: Any) -> list[Any]:
     return weights
 
 
-@pytest.mark.parametrize("kind", ["sequence", "pooled", "ignored"])
+@pytest.mark.parametrize("kind", ["sequence", "pooled", pytest.param("ignored", marks=pytest.mark.slow)])
 def test_a_batch_is_split_only_where_no_mask_reaches_the_loss(begin: Begin, kind: str) -> None:
     baseline = begin()
     trained(kind)
@@ -100,7 +100,7 @@ def test_what_can_not_be_told_is_said_as_that(begin: Begin) -> None:
     assert trial.evidence("grad_accumulation") == ("contradicted", told)
 
 
-@pytest.mark.parametrize("weighted", ["sample_weight", "class_weight"])
+@pytest.mark.parametrize("weighted", ["sample_weight", pytest.param("class_weight", marks=pytest.mark.slow)])
 def test_weights_of_samples_are_no_obstacle(begin: Begin, weighted: str) -> None:
     """Keras divides by the rows and not by the weights."""
     weights = {weighted: numpy.arange(8.0) if weighted == "sample_weight" else {0: 1.0, 1: 9.0}}

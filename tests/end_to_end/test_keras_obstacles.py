@@ -60,11 +60,13 @@ def train(kind: str, *, random: bool = False) -> Any:
 @pytest.mark.parametrize(
     ("kind", "random", "reason"),
     [
-        ("plain", True, ""), ("regularizer", True, ""), ("normalization", True, ""), ("frozen", True, ""),
+        ("plain", True, ""),
+        *(pytest.param(kind, True, "", marks=pytest.mark.slow) for kind in ("regularizer", "normalization", "frozen")),
         ("own", False, ""),  # the gradient of the parts is held to that of the whole in a screen
         ("own", True, "its loss is a function of the script's own"),
-        ("added", False, "Added adds a loss of its own"), ("activity", False, "Dense adds a loss of its own"),
-        ("spectral", False, "SpectralNormalization keeps a state"), ("average", False, "Average keeps a state"),
+        ("activity", False, "Dense adds a loss of its own"), ("average", False, "Average keeps a state"),
+        pytest.param("added", False, "Added adds a loss of its own", marks=pytest.mark.slow),
+        pytest.param("spectral", False, "SpectralNormalization keeps a state", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_batch_is_split_only_where_its_parts_train_alike(begin: Begin, kind: str, random: bool, reason: str) -> None:

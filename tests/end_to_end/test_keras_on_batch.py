@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,9 +26,13 @@ def batches(count: int, kind: str = "numpy") -> Any:
         yield (tf.constant(x), tf.constant(x.sum(1))) if kind == "tensors" else (x, x.sum(1))
 
 
-@pytest.mark.parametrize("kind", ["numpy", "tensors"])
-@pytest.mark.parametrize("eager", [False, True], ids=["traced", "eager"])
-@pytest.mark.parametrize("seed", [None, 1])
+WAYS = [*itertools.product((None, 1), (False, True), ("numpy", "tensors"))]
+USUAL = {(None, False, "numpy"), (1, True, "tensors")}
+
+
+@pytest.mark.parametrize(
+    ("seed", "eager", "kind"), [pytest.param(*way, marks=() if way in USUAL else pytest.mark.slow) for way in WAYS]
+)
 def test_each_call_is_a_step_on_its_batch(begin: Begin, kind: str, eager: bool, seed: int | None) -> None:
     trial = begin(seed=seed)
     made = model(run_eagerly=eager)

@@ -42,8 +42,12 @@ class Rates(list[float]):
         return Reading()
 
 
+OTHERS = ("arrays", None), ("dataset", 7)
+
+
 @pytest.mark.parametrize(
-    ("fed_by", "steps_per_epoch"), [("generator", None), ("arrays", 7), ("arrays", None), ("dataset", 7)]
+    ("fed_by", "steps_per_epoch"),
+    [("generator", None), ("arrays", 7), *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)],
 )
 def test_a_schedule_keeps_its_pace_where_the_batch_is_refused(
     begin: Begin, fed_by: str, steps_per_epoch: int | None

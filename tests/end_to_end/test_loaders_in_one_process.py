@@ -89,6 +89,7 @@ def test_the_loader_that_is_fastest_is_ranked_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.slow
 def test_against_workers_of_the_script_s_own_others_are_ranked(tmp_path: Path) -> None:
     """What they prefetch makes no difference here, and without them it is half as fast."""
     more = Config(prefetch_factor=4)
@@ -106,6 +107,7 @@ def test_epochs_that_begin_cost_what_they_cost(tmp_path: Path) -> None:
     assert found[TWO] < 1.6, "in its turns it is twice as fast"
 
 
+@pytest.mark.slow  # in one process: unit/child/torch/test_own_loaders.py
 def test_what_one_config_s_workers_cannot_do_costs_no_process(tmp_path: Path) -> None:
     loading = "info = torch.utils.data.get_worker_info(); assert info is None or info.id < 1, 'one is enough'"
     outcome = run(tmp_path, (ONE, TWO), samples=240, loading=loading)
@@ -132,6 +134,7 @@ while True:
 
 
 @pytest.mark.timed
+@pytest.mark.slow  # that nothing is made meanwhile: unit/child/torch/test_held_loaders.py
 def test_what_is_made_while_the_script_validates_is_nobody_s_speed(tmp_path: Path) -> None:
     """One worker is no faster than none, however many batches it may have ready after each validation."""
     more = Config(num_workers=1, prefetch_factor=8)

@@ -74,11 +74,10 @@ STARTS = textwrap.dedent("""
             worker.join()
         model = torch.nn.Linear(8, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-        for epoch in range(2):
-            for x, y in DataLoader(Data(), batch_size=8, num_workers=1, multiprocessing_context="spawn"):
-                optimizer.zero_grad()
-                torch.nn.functional.mse_loss(model(x), y).backward()
-                optimizer.step()
+        for x, y in DataLoader(Data(), batch_size=8, num_workers=1, multiprocessing_context="spawn"):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
 """)
 
 FIT = textwrap.dedent("""
@@ -115,7 +114,7 @@ Write = Callable[..., Path]
 
 
 @pytest.mark.usefixtures("preloaded")
-@pytest.mark.parametrize("text", [TRAIN, FIT], ids=["PyTorch", "Keras"])
+@pytest.mark.parametrize("text", [TRAIN, pytest.param(FIT, marks=pytest.mark.slow)], ids=["PyTorch", "Keras"])
 def test_the_allocator_that_a_process_begins_with_is_verified(write_script: Write, run_child: Run, text: str) -> None:
     trial = run_child(write_script(text), {"allocator": "jemalloc"}, argv=("100000",), fresh=True)
     assert trial.evidence("allocator") == "verified", trial.of("knob")
@@ -150,8 +149,8 @@ def in_child(write_script: Write, run_child: Run) -> tuple[Write, Run]:
 @pytest.mark.parametrize(
     ("mode", "users"),
     [
-        ("trial", ""), ("apply", "libm.so.6"), pytest.param("trial", "libm.so.6", marks=pytest.mark.slow),
-        pytest.param("apply", "", marks=pytest.mark.slow),
+        ("apply", "libm.so.6"), pytest.param("trial", "", marks=pytest.mark.slow),
+        pytest.param("trial", "libm.so.6", marks=pytest.mark.slow), pytest.param("apply", "", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_what_the_script_starts_has_the_users_environment(

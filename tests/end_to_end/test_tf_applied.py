@@ -91,7 +91,8 @@ MOVED = (
 )
 
 
-@pytest.mark.parametrize("says_the_same", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow  # how places are found again: unit/child/test_call_sites.py
+@pytest.mark.parametrize("says_the_same", [True, False])
 def test_knobs_find_their_dataset_again_where_lines_have_moved(
     write_script: Write, run_child: Run, says_the_same: bool
 ) -> None:
@@ -181,7 +182,8 @@ def test_what_a_script_lets_go_is_let_go(write_script: Write, run_child: Run) ->
     assert int(alive) <= 2, "the newest one, and the one before it"
 
 
-@pytest.mark.parametrize("folds", ["1", pytest.param("7", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("folds", ["1", "7"])
 def test_what_was_compiled_is_in_effect_when_it_is_gone(write_script: Write, run_child: Run, folds: str) -> None:
     """A script that ends in its first steps, or tells of itself in the first one of another function."""
     script = write_script(FOLDS.replace("range(3)", "range(1 if len(weights) > 6 else 3)"))

@@ -72,7 +72,6 @@ EPOCHS = 10  # long enough that a moment's pause of the machine doesn't decide
 ALL = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     ("kind", "replicas"),
     [

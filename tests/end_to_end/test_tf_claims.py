@@ -113,7 +113,7 @@ class Module(tf.Module):
         return self.net.step(x, y)
 
 
-@pytest.mark.parametrize("method", [False, True])
+@pytest.mark.parametrize("method", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_xla_by_promotion_is_verified(begin: Begin, method: bool) -> None:
     trial = begin({"jit_compile": True})
     net = Net()

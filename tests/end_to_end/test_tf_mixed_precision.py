@@ -73,7 +73,7 @@ def _is_offered(facts: dict[str, Any]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("text", [LOOP, FIT], ids=["a loop", "fit"])
+@pytest.mark.parametrize("text", [LOOP, pytest.param(FIT, marks=pytest.mark.slow)], ids=["a loop", "fit"])
 def test_it_is_offered_and_verified_by_the_graphs_that_ran(write_script: Write, run_child: Run, text: str) -> None:
     script = write_script(text)
     baseline = run_child(script, argv=("plain", ENDLESS))
@@ -87,7 +87,7 @@ def test_it_is_offered_and_verified_by_the_graphs_that_ran(write_script: Write, 
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("sets it back", "float32"), ("trains eagerly", NOTHING_TO_REWRITE),
+    [("trains eagerly", NOTHING_TO_REWRITE), pytest.param("sets it back", "float32", marks=pytest.mark.slow),
      pytest.param("compiled", "", marks=pytest.mark.slow)],
 )
 def test_it_is_not_verified_where_nothing_that_trains_was_rewritten(

@@ -171,7 +171,8 @@ class TimeFirst(Loop):
         self.step(self.sequences[:, start : start + size], self.y[start : start + size])
 
 
-KINDS = [Loop, Arrays, Eager, AppliesItself, Adversaries, TimeFirst]
+KINDS = [Loop, Eager, TimeFirst]
+MORE_KINDS = [Arrays, AppliesItself, Adversaries]
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +180,10 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
     return {**known, "framework": "keras", "placeholders": ["batch_size"], "as_written": {"batch_size": 20}}
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE_KINDS)],
+    ids=[kind.__name__ for kind in (*KINDS, *MORE_KINDS)],
+)  # fmt: skip
 def test_what_is_counted_is_what_was_trained_on(begin: Begin, kind: type[Loop]) -> None:
     """A batch size that divides the data, one that leaves a remainder, and one that is larger than the data."""
     trial = begin(placeholders=["batch_size"], as_written={"batch_size": 20})

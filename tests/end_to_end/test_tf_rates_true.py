@@ -193,6 +193,7 @@ def test_of_a_stock_that_tensorflow_chooses_itself_nothing_is_promised(run_child
 
 def test_what_was_seen_is_not_called_unseen_once_the_script_has_ended(run_child: Run, write_script: Write) -> None:
     """Its iterators are gone by then: it was told that its queue can't be seen."""
-    text = script(write_script, START + LOOP.replace("enumerate(batches)", "enumerate(batches.take(20))"), LOAD_S=0.01)
-    ran = run_child(text, window={"max_s": 100, "min_s": 100, "warmup_s": 0.0, "warmup_steps": 1})
+    short = START + LOOP.replace("enumerate(batches)", "enumerate(batches.take(20))")
+    path = script(write_script, short, LOAD_S=0.01, FIRST_S=0)
+    ran = run_child(path, window={"max_s": 100, "min_s": 100, "warmup_s": 0.0, "warmup_steps": 1})
     assert ran.facts["unseen_samples"] == 0 and not any("can't be seen" in each for each in ran.facts["remarks"])

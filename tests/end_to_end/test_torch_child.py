@@ -143,7 +143,7 @@ SPAWN = """
 @pytest.mark.parametrize(
     "start",
     [
-        "mp.spawn(train, nprocs=2)",
+        pytest.param("mp.spawn(train, nprocs=2)", marks=pytest.mark.slow),
         "p = mp.get_context('spawn').Process(target=train, args=(0, torch.nn.Linear(2, 2))); p.start(); p.join()",
     ],
 )
@@ -242,7 +242,7 @@ def test_a_script_that_removes_its_folders_in_a_way_of_its_own_is_left_to_it(
     replaced: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
     """No error of it ends the trial, by whose exit code the script would be blamed."""
-    made = f"import tempfile\nkept = tempfile.TemporaryDirectory()\n{replaced}\n"
+    made = f"import tempfile\nimport torch\nkept = tempfile.TemporaryDirectory()\n{replaced}\n"
     run = run_child(write_script(made + textwrap.dedent(TRAIN)))
     assert run.of("window")[0]["complete"] and run.returncode == 0 and not run.output
 

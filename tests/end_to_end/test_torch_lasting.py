@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 TRAIN = """
     import os
     import torch
@@ -89,15 +91,15 @@ LAST = {"one_epoch_after_the_other", "for_ever", "leaves_epochs_early"}
 ENDLESS = {"max_s": 99.0, "min_s": 99.0, "warmup_s": 99.0}
 
 
+@pytest.mark.parametrize("mode", ["trial", pytest.param("apply", marks=pytest.mark.slow)])
 def test_lasting_workers_give_what_new_ones_would(
-    write_script: Callable[..., Path], run_child: Callable[..., Any]
+    write_script: Callable[..., Path], run_child: Callable[..., Any], mode: str
 ) -> None:
     script = write_script(TRAIN)
     plain = _told(run_child(script, mode="apply"))
-    for mode in ("apply", "trial"):
-        lasting = _told(run_child(script, {"persistent_workers": True}, mode=mode, window=ENDLESS))
-        assert {name: seen for name, (seen, _) in lasting.items()} == {name: seen for name, (seen, _) in plain.items()}
-        assert {name for name, (_, workers) in lasting.items() if workers == 1} == LAST, "nothing is in the way"
+    lasting = _told(run_child(script, {"persistent_workers": True}, mode=mode, window=ENDLESS))
+    assert {name: seen for name, (seen, _) in lasting.items()} == {name: seen for name, (seen, _) in plain.items()}
+    assert {name for name, (_, workers) in lasting.items() if workers == 1} == LAST, "nothing is in the way"
 
 
 def _told(run: Any) -> dict[str, tuple[str, int]]:

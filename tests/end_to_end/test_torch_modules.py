@@ -56,7 +56,7 @@ PLACES = {
 )
 @pytest.mark.parametrize(
     "config",
-    [pytest.param({"precision": "bf16"}, marks=pytest.mark.slow), {"precision": "bf16", "compile": "default"}],
+    [{"precision": "bf16"}, pytest.param({"precision": "bf16", "compile": "default"}, marks=pytest.mark.slow)],
     ids=str,
 )
 def test_what_a_checkpoint_runs_again_runs_as_it_did(

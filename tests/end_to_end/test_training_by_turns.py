@@ -77,9 +77,9 @@ def test_what_is_held_between_two_steps_trains_as_it_does_alone(tmp_path: Path, 
     script = write_script(text)
     (request,) = requests_for(tmp_path / "alone", script, [{}], 5)
     alone = ProcessRunner().run(request, threading.Event())
-    outcomes = by_turns(tmp_path / "turns", script, {}, {}, {}, seed=5)
+    outcomes = by_turns(tmp_path / "turns", script, {}, {}, seed=5)
     assert alone.complete and all(outcome.complete for outcome in outcomes), [o.detail for o in outcomes]
-    trials = [tmp_path / "turns" / f"000{number}" for number in range(3)]
+    trials = [tmp_path / "turns" / f"000{number}" for number in range(2)]
     expected = losses(tmp_path / "alone" / "0000")
     for trial in trials:
         held = losses(trial)
@@ -117,7 +117,7 @@ def test_what_one_has_made_is_not_there_for_the_others(
     home.mkdir()
     monkeypatch.chdir(home)
     script = write_script(FILES)
-    outcomes = by_turns(tmp_path / "trials", script, {}, {}, {})
+    outcomes = by_turns(tmp_path / "trials", script, {}, {})
     assert all(outcome.complete for outcome in outcomes), [(o.detail, o.traceback_text) for o in outcomes]
     assert list(home.iterdir()) == []
 

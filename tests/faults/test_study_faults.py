@@ -127,6 +127,7 @@ def test_an_outcome_on_disk_counts_although_the_database_never_heard_of_it(tmp_p
     assert len(searched) == len(set(searched)) == 8
 
 
+@pytest.mark.slow  # what is killed takes its own along: the other files here; it resumes: end_to_end/test_cli_record.py
 def test_a_killed_study_takes_its_trial_along_and_resumes(tmp_path: Path, write_script: Callable[..., Path]) -> None:
     script = write_script(TRAIN)
     folder = tmp_path / "study"

@@ -50,7 +50,9 @@ def ran(grid: Grid, make: Callable[[ResolvedSpace, int], Player], seed: int, mos
     return trials[1:], player.recommend(History(replay.space, RATE, trials))
 
 
-@pytest.mark.parametrize("name", PRESENT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "Optuna GP" else name for name in PRESENT]
+)
 def test_a_sampler_proposes_what_is_new_and_in_the_grid_and_goes_by_its_seed(grid: Grid, name: str) -> None:
     trials, recommended = ran(grid, PLAYERS[name], 3, FEW)
     configs = [trial.config for trial in trials]
@@ -59,7 +61,7 @@ def test_a_sampler_proposes_what_is_new_and_in_the_grid_and_goes_by_its_seed(gri
     assert [trial.config for trial in ran(grid, PLAYERS[name], 3, FEW)[0]] == configs
 
 
-@pytest.mark.parametrize("name", ["random", "QMC", "Optuna TPE"])
+@pytest.mark.parametrize("name", ["random", "QMC", pytest.param("Optuna TPE", marks=pytest.mark.slow)])
 def test_a_sampler_that_goes_on_comes_through_the_whole_grid(grid: Grid, name: str) -> None:
     trials, _ = ran(grid, PLAYERS[name], 1, 1000)
     assert len(trials) == len(grid.configs) - 1

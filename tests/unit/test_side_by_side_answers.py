@@ -219,12 +219,14 @@ def answered(program: str, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "most"), [("lightning_finder.py", 2048), ("accelerate_finder.py", 1024)])
 def test_a_finder_answers_with_what_fits_up_to_an_epoch(program: str, most: int) -> None:
     """An epoch has 1,437 samples: Lightning's goes to the doubling beyond, accelerate's begins with the one below."""
     assert answered(program)["config"] == {"batch_size": most}
 
 
+@pytest.mark.slow
 def test_a_setting_is_timed_as_it_says() -> None:
     """In a process of its own; the last word that it prints is the rate."""
     setting = {"batch_size": 64, "num_workers": 1, "threads": 1, "precision": "bf16", "channels_last": True,

@@ -23,6 +23,9 @@ from tuner.analysis.stats import (
 
 RUNS = 2000
 NOISES = ("normal", "log-normal", "t3")
+SLOW = pytest.mark.slow
+ONLY_T3 = pytest.mark.parametrize("noise", [pytest.param("normal", marks=SLOW), "t3"])
+"""Each at its hardest in every run; the whole grid in those of everything."""
 
 
 def _block_seconds(noise: str, autocorrelation: float, runs: int, blocks: int, spread: float = 0.05) -> Floats:
@@ -48,19 +51,19 @@ def _coverage(seconds: Floats) -> float:
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("autocorrelation", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("autocorrelation", [*(pytest.param(each, marks=SLOW) for each in (0.0, 0.25)), 0.5])
 def test_a_rate_interval_of_forty_blocks_is_honest(noise: str, autocorrelation: float) -> None:
     assert 0.93 <= _coverage(_block_seconds(noise, autocorrelation, RUNS, 40)) <= 0.98
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("blocks", [5, 10, 20, 80])
+@pytest.mark.parametrize("blocks", [5, *(pytest.param(each, marks=SLOW) for each in (10, 20, 80))])
 def test_a_rate_interval_of_few_or_many_blocks_is_not_too_narrow(noise: str, blocks: int) -> None:
     assert _coverage(_block_seconds(noise, 0.25, RUNS, blocks)) >= 0.93
     assert _coverage(_block_seconds(noise, 0.5, RUNS, blocks)) >= 0.92
 
 
-@pytest.mark.parametrize("runs", [RUNS // 2, pytest.param(RUNS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [RUNS // 4, pytest.param(RUNS, marks=SLOW)])
 def test_a_trials_interval_is_honest_where_the_step_clock_ends_its_window(runs: int) -> None:
     """Over many trials of step times that are correlated, drift and have heavy tails, from records to interval.
 
@@ -76,7 +79,7 @@ def test_a_trials_interval_is_honest_where_the_step_clock_ends_its_window(runs: 
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("autocorrelation", [0.0, 0.5])
+@pytest.mark.parametrize("autocorrelation", [pytest.param(0.0, marks=SLOW), 0.5])
 def test_a_steady_series_is_seldom_called_unsteady(noise: str, autocorrelation: float) -> None:
     rows = _block_seconds(noise, autocorrelation, RUNS, 40).tolist()
     assert sum(trend(row).p_value < 0.05 for row in rows) / len(rows) <= 0.08
@@ -85,7 +88,7 @@ def test_a_steady_series_is_seldom_called_unsteady(noise: str, autocorrelation: 
     assert sum(not is_steady(row) for row in short) / len(short) <= 0.14
 
 
-@pytest.mark.parametrize("noise", ["normal", "t3"])
+@ONLY_T3
 @pytest.mark.parametrize(
     ("shape", "least"),
     [
@@ -104,7 +107,7 @@ def test_what_the_series_settled_from_is_found(noise: str, shape: Floats, least:
         assert found >= max(share, by_trend)
 
 
-@pytest.mark.parametrize("noise", ["normal", "t3"])
+@ONLY_T3
 @pytest.mark.parametrize(
     ("autocorrelation", "drift", "least"), [(0.0, 0.10, 0.8), (0.0, 0.15, 0.9), (0.5, 0.15, 0.6), (0.5, 0.30, 0.9)]
 )
@@ -115,7 +118,9 @@ def test_a_drift_that_no_interval_covers_is_called_unsteady(
     assert sum(not is_steady(row) for row in seconds.tolist()) / 500 >= least
 
 
-@pytest.mark.parametrize(("pairs", "others"), [(2, 2), (3, 3), (5, 5), (5, 4), (8, 3)])
+@pytest.mark.parametrize(
+    ("pairs", "others"), [(2, 2), (5, 4), *(pytest.param(*each, marks=SLOW) for each in ((3, 3), (5, 5), (8, 3)))]
+)
 def test_a_ratio_interval_of_fresh_runs_is_honest(pairs: int, others: int) -> None:
     random = np.random.default_rng(pairs)
     before = 100 * np.exp(0.05 * random.standard_normal((RUNS, pairs)))
@@ -125,9 +130,9 @@ def test_a_ratio_interval_of_fresh_runs_is_honest(pairs: int, others: int) -> No
     assert 0.935 <= held <= 0.97
 
 
-@pytest.mark.parametrize("noise", ["normal", "t3"])
+@ONLY_T3
 @pytest.mark.parametrize("drift", ["steady", "slope", "walk", "load"])
-@pytest.mark.parametrize("rounds", [5, 11])
+@pytest.mark.parametrize("rounds", [5, pytest.param(11, marks=SLOW)])
 def test_a_ratio_of_interleaved_runs_is_honest_on_a_machine_that_drifts(noise: str, drift: str, rounds: int) -> None:
     """Rounds of baseline and candidate in random order, while the whole machine becomes slower or is shared."""
     random = np.random.default_rng([rounds, NOISES.index(noise), len(drift)])

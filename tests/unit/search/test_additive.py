@@ -180,7 +180,7 @@ def test_a_small_space_is_looked_at_as_a_whole_and_a_large_one_around_its_best()
     assert len(found) < ENUMERATED and len(np.unique(found, axis=0)) == len(found)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_with_the_model_few_trials_fail_and_none_is_run_twice(seed: int) -> None:
     loop = Loop(seed)
     ours = play(Chain(StructuredSampler(), AdditiveSampler(seed), TpeSampler(seed)), loop, 40)
@@ -216,7 +216,7 @@ def work_of_its_kind() -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("count", [60, 120, 200])
+@pytest.mark.parametrize("count", [*(pytest.param(count, marks=pytest.mark.slow) for count in (60, 120)), 200])
 def test_a_proposal_takes_50_ms_at_most(searched: tuple[Loop, list[Trial]], count: int) -> None:
     """In the first 200 trials; on a machine that is slower than the one that this was promised for, as much longer."""
     loop, trials = searched

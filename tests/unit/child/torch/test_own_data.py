@@ -178,7 +178,7 @@ def test_what_is_open_in_the_training_process_is_shared_with_no_worker(
      {"num_workers": 2, "prefetch_factor": 5}],
     ids=["itself", "workers", "lasting", "nearly all asked for at once"],
 )  # fmt: skip
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_an_epoch_s_short_batch_is_its_last(script: Callable[..., Script], loader: dict[str, Any], seed: int) -> None:
     """Whoever's turn it is, and whoever's it was before."""
     ours = script(More(), **loader)

@@ -45,7 +45,7 @@ def in_turns(script: Script, switcher: Any, *, epochs: int, seed: int, every: fl
     ],
     ids=["itself", "workers", "lasting", "in order", "nearly all asked for at once"],
 )  # fmt: skip
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_epoch_is_as_long_as_written_whoever_makes_its_batches(
     script: Callable[..., Script], loader: dict[str, Any], seed: int
 ) -> None:
