@@ -1,6 +1,7 @@
 """Train a small convolutional network on JPEG files the slow way: every image decoded, one by one, in Python."""
 
 import argparse
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,27 +18,30 @@ HERE = Path(__file__).resolve().parent
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 QUADRANTS = 4
 CLASSES = len(PHOTOGRAPHS) * QUADRANTS
-SCALE = 2  # a camera of today gives larger photographs
-CROP = 384  # pixels a side, as stored
 INPUT = 64  # pixels a side, as the network sees it
 
 
-def cut_crops(folder: Path, count: int, seed: int) -> None:
-    """Cut `count` random crops, evenly over the eight classes, into JPEG files; a folder that is there stays."""
+def cut_crops(folder: Path, count: int, size: int, seed: int) -> None:
+    """Cut `count` random crops of `size` pixels a side, evenly over the eight classes, into JPEG files.
+
+    A folder that is there stays. The photographs are enlarged until a quadrant holds a crop.
+    """
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
     rng = np.random.default_rng(seed)
-    photographs = [ImageOps.scale(Image.fromarray(load_sample_image(name)), SCALE) for name in PHOTOGRAPHS]
+    photographs = [Image.fromarray(load_sample_image(name)) for name in PHOTOGRAPHS]
+    scale = math.ceil(2 * size / min(min(photograph.size) for photograph in photographs))
+    photographs = [ImageOps.scale(photograph, scale) for photograph in photographs]
     for index in range(count):
         label = index % CLASSES
         photograph, quadrant = divmod(label, QUADRANTS)
         image = photographs[photograph]
         half_width, half_height = image.width // 2, image.height // 2
-        left = (quadrant % 2) * half_width + int(rng.integers(half_width - CROP + 1))
-        top = (quadrant // 2) * half_height + int(rng.integers(half_height - CROP + 1))
-        crop = image.crop((left, top, left + CROP, top + CROP))
+        left = (quadrant % 2) * half_width + int(rng.integers(half_width - size + 1))
+        top = (quadrant // 2) * half_height + int(rng.integers(half_height - size + 1))
+        crop = image.crop((left, top, left + size, top + size))
         crop.save(unfinished / f"{index:05d}-{label}.jpg", quality=90)
     try:
         unfinished.rename(folder)
@@ -105,6 +109,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--crops", type=int, default=1000, help="training crops to cut")
+    parser.add_argument("--size", type=int, default=384, help="pixels a side of a crop, as stored")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=HERE / "data", help="where the crops are kept")
     return parser.parse_args()
@@ -113,8 +118,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     keras.utils.set_random_seed(args.seed)
-    folder = args.data / f"train-{args.crops}-{args.seed}"
-    cut_crops(folder, args.crops, args.seed)
+    folder = args.data / f"train-{args.crops}-{args.size}-{args.seed}"
+    cut_crops(folder, args.crops, args.size, args.seed)
     files, labels = list_files(folder)
     if args.input == "generator":
         batches = generate(files, labels, args.batch_size, args.seed)
