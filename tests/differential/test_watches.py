@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 OF_ALL = (Watch.LOSSES, Watch.ARGUMENTS, Watch.FILES)
 OF_TORCH = (*OF_ALL, Watch.LOADER, Watch.MODULES, Watch.OPTIMIZER, Watch.PROCESSES, Watch.TRACKERS, Watch.TRAINERS)
 OF_KERAS = (*OF_ALL, Watch.KERAS, Watch.TENSORFLOW, Watch.TF_DATA)
+OF_JAX = (*OF_ALL, Watch.JAX)
 
 TORCH = """
     import argparse, hashlib, os, random
@@ -240,6 +241,7 @@ STUDIES = {
     "photos": (["--epochs", "1", "--crops", "64", "--val-crops", "32"], OF_TORCH),
     "keras_digits": (["--epochs", "2"], OF_KERAS),
     "keras_photos": (["--epochs", "1", "--crops", "64", "--val-crops", "32"], OF_KERAS),
+    "jax_digits": (["--epochs", "2"], OF_JAX),
     "waterfall": (["--epochs", "2", "--crops", "64"], OF_KERAS),
     "waterfall, tf.data": (["--epochs", "2", "--crops", "64", "--input=tfdata"], OF_KERAS),
 }
