@@ -13,6 +13,11 @@ def _threads(known: Known) -> Sequence[Value]:
     return sorted({1, max(1, known.cores // 2), max(1, known.cores - 1), known.cores})
 
 
+def _runs_ahead(known: Known) -> Sequence[Value]:
+    """A script that waits for each computation has its reason: it may reuse arrays that are still being read."""
+    return [False] if known.as_written is False else [True, False]
+
+
 CPU = frozenset({"cpu"})
 
 SPACE = SearchSpace(
@@ -28,7 +33,7 @@ SPACE = SearchSpace(
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
         Knob(
-            "async_dispatch", lambda known: [True, False], "the script runs ahead of what a processor computes",
+            "async_dispatch", _runs_ahead, "the script runs ahead of what a processor computes",
             devices=CPU, value_type=bool,
             tier_reason="The same computations in the same order: only whether the script waits for each of them.",
         ),

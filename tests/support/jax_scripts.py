@@ -121,6 +121,18 @@ jax.eval_shape(update, params, X[:BATCH], Y[:BATCH])
 """,
         "params, done_with = update(params, x, y)",
     ),
+    "another function in each epoch": (
+        """
+def update_of():
+    @jax.jit
+    def update(params, x, y):
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        return descend(params, gradients), loss
+    return update
+update = None
+""",
+        "update = update_of() if trained % len(X) == BATCH else update; params, done_with = update(params, x, y)",
+    ),
     "compiled anew by each epoch": (
         """
 def step(params, x, y):

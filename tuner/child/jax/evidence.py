@@ -17,6 +17,10 @@ MIN_RETRACES = 5
 MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -- --batch-size={batch_size}"
 NO_PARTS = "nothing computes a batch in parts with JAX"
 NO_RATES = "the rates of the script's optimizer can't be seen"
+NEW = (
+    "studies of JAX are new: hold the steps or samples per second against the script's own count; loops are known that"
+    " are miscounted (see Limitations in the README)"
+)
 IN_A_LOOP = "the gradient is taken in a loop of JAX's (scan, fori_loop)"
 
 
@@ -59,6 +63,7 @@ class Observation:
 
     def _remarks(self) -> None:
         steps, remark = self.steps, self.session.facts.remark
+        remark(NEW)
         calls, retraces = sum(function.calls for function in steps.training), self.session.facts.retraces
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
             remark(

@@ -36,6 +36,7 @@ class JittedFunction:
     ``gradients``, ``updates``: in all its traces. ``calls``, ``traces``: how often it was called, and was traced
     with a gradient. ``parameters``: shapes of what is differentiated. ``is_in_loop``: whether a gradient is taken in a
     loop of JAX's (``scan``). ``steps``: those that a call takes; 0 where nobody knows how often such a loop runs.
+    ``others``: calls that neither took a gradient nor applied an update. ``made``: what the script has of it.
     """
 
     def __init__(self, fun: Call, leaves: Leaves, outputs: Outputs) -> None:
@@ -46,7 +47,10 @@ class JittedFunction:
         self.calls = 0
         self.traces = 0
         self.steps = 1
+        self.others = 0
         self.is_in_loop = False
+        self.made: Callable[[], object] = lambda: self
+        self._code = _code_of(fun)
         self.parameters: set[Aval] = set()
         self.loss = LossPlace()
         self.rows = Rows(leaves, outputs)
@@ -55,6 +59,11 @@ class JittedFunction:
     def trains(self) -> bool:
         """Whether its calls are a part of training steps."""
         return self.gradients > 0 or self.updates > 0
+
+    def follows(self, other: object) -> bool:
+        """Whether it was made of the same code after the script has let go of the other one: in each epoch, say."""
+        is_alike = isinstance(other, JittedFunction) and self._code is not None and self._code is other._code
+        return is_alike and isinstance(other, JittedFunction) and other.made() is None
 
 
 class Jitted:
@@ -132,8 +141,13 @@ def traced_by(fun: Call, make: Callable[[Call], Call]) -> Call:
 
 def _is_of_library(fun: Call) -> bool:
     """Whether a library made it, and calls it by itself: what it computes is no validation of the script's."""
+    code = _code_of(fun)
+    return code is None or is_library(code.co_filename)
+
+
+def _code_of(fun: Call) -> Any:
+    """The code of a function, a method or a partial one; None of other callables."""
     of: Any = inspect.unwrap(fun)
     while isinstance(of, partial):
         of = inspect.unwrap(of.func)
-    code = getattr(getattr(of, "__func__", of), "__code__", None)
-    return code is None or is_library(code.co_filename)
+    return getattr(getattr(of, "__func__", of), "__code__", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -70,7 +71,9 @@ class Instrumentation:
             return make(fun)
         seen = traced_by(fun, self._seen)
         function = getattr(seen, "autotune_function", None) or self.steps.new_function(fun)
-        return Jitted(make(seen), fun, function, self)
+        made = Jitted(make(seen), fun, function, self)
+        function.made = weakref.ref(made)
+        return made
 
     def _seen(self, fun: Call) -> Call:
         """The function, which shows the result of its trace."""

@@ -106,7 +106,10 @@ class Rows:
         for argument, wanted in self._places.items():
             leaves = self._leaves(args[argument] if isinstance(argument, int) else kwargs[argument])
             for place, number in wanted:
-                yield Found(number, shape_of(leaves[place]))
+                shape = shape_of(leaves[place])
+                if not shape:
+                    raise IndexError(place)
+                yield Found(number, shape)
 
     def _begin_anew(self) -> None:
         self.changes += 1

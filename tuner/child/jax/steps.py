@@ -106,6 +106,8 @@ class StepWatch:
         if function.trains:
             function.calls += 1
             self._call_ended(function, args, kwargs, result, known=known)
+        else:
+            function.others += 1
         return result
 
     def traces(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
@@ -125,8 +127,9 @@ class StepWatch:
             self._gradient_begins()
             if session.measuring:
                 self._count(function, function.rows.of(args, kwargs, function.parameters))
-        elif self.trained and session.measuring and not (function.updates or function.is_of_library):
-            # Scores, samples of what a generator makes; what is called with every step is part of it.
+        elif function.others and self.trained and session.measuring and not (function.trains or function.is_of_library):
+            # Scores, samples of what a generator makes; what is called with every step is part of it. A first call
+            # may turn out to train.
             session.clock.validation_begins(function)
 
     def _call_ended(
@@ -147,7 +150,7 @@ class StepWatch:
                 self._loss = function.loss.of(self.leaves(result))
                 self.site = function.loss.site or function.name
         if function.updates:
-            self._any_update = True
+            self._sees_updates()
             self._stepped(function, function.steps or 1, result)
         elif function.gradients and not self._any_update:
             if function.rows.carries:
@@ -220,10 +223,15 @@ class StepWatch:
             return execute()
         site = line_stack()
         result = execute()
-        self._any_update = True
+        self._sees_updates()
         self._awaits = None
         self._stepped(site, 1, result)
         return result
+
+    def _sees_updates(self) -> None:
+        """An update ends steps from here on: gradients before the first one, of a batch in parts, were none."""
+        if not self._any_update:
+            self._any_update, self._leader, self._led_by_others = True, None, 0
 
     # steps and samples
 
@@ -240,6 +248,8 @@ class StepWatch:
         """Steps of one function or update; of several that take turns the first one's are counted."""
         if isinstance(key, EagerSite):
             key = key.name
+        if isinstance(key, JittedFunction) and key.follows(self._leader):
+            self._leader = key
         if self._leader is None or key is self._leader or key == self._leader:
             self._leader, self._led_by_others = key, 0
         else:
@@ -265,7 +275,7 @@ class StepWatch:
 
     def _count(self, owner: Owner, found: list[Found]) -> None:
         """The samples of a gradient; of several functions in a step the first one's."""
-        if self._counting is None:
+        if self._counting is None or (isinstance(owner, JittedFunction) and owner.follows(self._counting)):
             self._counting = owner
         if self._counting is not owner:
             return

@@ -26,7 +26,7 @@ class Array(Protocol):
 def shape_of(leaf: Any) -> tuple[int, ...]:
     """The shape of an array; of anything else, and of an array without dimensions, ()."""
     shape = getattr(leaf, "shape", ())
-    return shape if type(shape) is tuple else ()
+    return shape if type(shape) is tuple and hasattr(leaf, "dtype") else ()
 
 
 def aval_of(leaf: Array) -> Aval:
