@@ -52,7 +52,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "sources knobs facts metrics reported user_modules started",
         "applied allocator",
         "session",
-        "arguments files own_batches trajectory movement",
+        "arguments files leader own_batches trajectory movement",
         "renames whole_paths folders carried mapped",
         "python_files",
         "adapter",

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ..call_sites import line_stack
+from ..leader import Leader
 from ..own_batches import OwnBatches, Spot
 from ..session import Session
 from ..watch import Pause
@@ -26,8 +27,6 @@ from .types import Arguments, Call, Keywords, aval_of, shape_of
 
 MOST_FUNCTIONS = 32
 """Of those that train so many are known."""
-PATIENCE = 50
-"""Another function or update that steps so often while the first one rests has taken over from it."""
 TOLD_SHARE = 0.9
 """Samples are counted where so many of the steps' are known."""
 
@@ -73,8 +72,7 @@ class StepWatch:
         self._sites: dict[str, EagerSite] = {}
         self._any_update = False
         self._awaits: Owner | None = None
-        self._leader: object = None
-        self._led_by_others = 0
+        self._leader = Leader(self._counts_anew)
         self._counting: Owner | None = None
         self._loss: Any = None
         self._training: list[JittedFunction] = []
@@ -231,7 +229,8 @@ class StepWatch:
     def _sees_updates(self) -> None:
         """An update ends steps from here on: gradients before the first one, of a batch in parts, were none."""
         if not self._any_update:
-            self._any_update, self._leader, self._led_by_others = True, None, 0
+            self._any_update = True
+            self._leader.resigns()
 
     # steps and samples
 
@@ -244,19 +243,17 @@ class StepWatch:
             self.session.fail("unsupported", why)
             self.session.stop(why, complete=False)
 
+    def _counts_anew(self) -> None:
+        self._counting = None
+
     def _stepped(self, key: object, count: int, result: Any) -> None:
         """Steps of one function or update; of several that take turns the first one's are counted."""
         if isinstance(key, EagerSite):
             key = key.name
-        if isinstance(key, JittedFunction) and key.follows(self._leader):
-            self._leader = key
-        if self._leader is None or key is self._leader or key == self._leader:
-            self._leader, self._led_by_others = key, 0
-        else:
-            self._led_by_others += 1
-            if self._led_by_others <= PATIENCE:
-                return
-            self._leader, self._led_by_others, self._counting = key, 0, None
+        if isinstance(key, JittedFunction) and key.follows(self._leader.key):
+            self._leader.resigns()
+        if not self._leader.leads(key):
+            return
         self.eager_steps += isinstance(key, str)
         self.trained = True
         if self.session.applied is not None:
@@ -317,7 +314,7 @@ class StepWatch:
     def take_loss(self) -> tuple[float, str] | None:
         """The loss of the step that is being counted, and where it is taken; None where none is seen."""
         value, self._loss = self._loss, None
-        site, leader = self.site, self._leader
+        site, leader = self.site, self._leader.key
         if isinstance(leader, JittedFunction) and leader.gradients and (leader.updates or leader.rows.carries):
             value, site = leader.loss.of(self.leaves(self.result)), leader.loss.site or leader.name
         if value is None or getattr(value, "shape", None) != ():

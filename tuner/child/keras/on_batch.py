@@ -6,10 +6,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import SupportsFloat
 
+from ..leader import Leader
 from ..patches import patch
 from ..session import Session
 from ..tensorflow import FRAMEWORK
-from ..tensorflow.loops import PATIENCE, LoopWatch
+from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from .counters import leading_dimension
 from .model import inner_optimizer
@@ -43,8 +44,7 @@ class OnBatchWatch:
         self.loops: LoopWatch | None = None
         self.weights = weights
         self.called = False
-        self._leader: Callable[[], Model | None] = lambda: None
-        self._led_by_others = 0
+        self._leader = Leader()
         self._loss: float | None = None
 
     def install(self, trainer: type) -> None:
@@ -92,12 +92,11 @@ class OnBatchWatch:
         return on_batch
 
     def _stepped(self, model: Model, rows: int, result: object) -> None:
-        leader = self._leader()
-        if leader is not None and leader is not model:
-            self._led_by_others += 1
-            if self._led_by_others <= PATIENCE:
-                return
-        self._leader, self._led_by_others = weakref.ref(model), 0
+        leader = self._leader.key
+        if isinstance(leader, weakref.ref) and leader() is None:
+            self._leader.resigns()
+        if not self._leader.leads(weakref.ref(model)):
+            return
         if self.session.clock.validating:
             self.session.clock.training_resumes()
         self._loss = _loss_in(result)

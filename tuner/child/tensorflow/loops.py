@@ -11,6 +11,7 @@ from types import ModuleType
 from ..applied import AppliedRun
 from ..call_sites import line_stack
 from ..evidence import Finding
+from ..leader import Leader
 from ..own_batches import OwnBatches, Spot
 from ..patches import patch
 from ..records import Evidence, LoaderUse
@@ -27,8 +28,6 @@ from .sizes import add, sizes_of
 from .types import Arguments, Optimizer, Result, Structure, Tensor
 from .weights import TapeWeights
 
-# Another optimizer or function that steps so often while the first one rests has taken over from it.
-PATIENCE = 50
 RETRACE_SHARE = 0.05
 MIN_RETRACES = 5
 
@@ -50,8 +49,7 @@ class LoopWatch:
         self.stepped: Callable[[Optimizer, int], object] = lambda optimizer, count: None
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
         self.iterations = IterationWatch(session, tf, datasets, self.functions, self._stands_aside)
-        self._leader: object = None
-        self._led_by_others = 0
+        self._leader = Leader(self._counts_anew)
         self._applied: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._applying = False
         self._any_applied = False
@@ -270,15 +268,13 @@ class LoopWatch:
             self._passing = key
             self.own_batches.passed(sizes, times)
 
+    def _counts_anew(self) -> None:
+        self._passing = None
+
     def _stepped(self, key: object, count: int) -> None:
         """Steps of one optimizer or function; of several that take turns the first one's are counted."""
-        if self._leader is None or key is self._leader or key == self._leader:
-            self._leader, self._led_by_others = key, 0
-        else:
-            self._led_by_others += 1
-            if self._led_by_others <= PATIENCE:
-                return
-            self._leader, self._led_by_others, self._passing = key, 0, None
+        if not self._leader.leads(key):
+            return
         self.trained = True
         if not count:
             return
