@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from search_spaces import batches, memory
+from search_spaces import batches, memory, processors
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
-
-
-def _threads(known: Known) -> Sequence[Value]:
-    return sorted({1, max(1, known.cores // 2), max(1, known.cores - 1), known.cores})
 
 
 def _runs_ahead(known: Known) -> Sequence[Value]:
@@ -28,7 +24,7 @@ SPACE = SearchSpace(
     larger=batches.LARGER_BATCH,
     knobs=(
         Knob(
-            "threads", _threads, "threads in which JAX's client computes on a processor",
+            "threads", processors.threads, "threads in which JAX's client computes on a processor",
             ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),

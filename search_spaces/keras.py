@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches, memory, prefetch
+from search_spaces import batches, memory, prefetch, processors
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
@@ -36,10 +36,6 @@ def _workers(known: Known) -> Sequence[Value]:
 def _workers_that_keep_up(workers: Value, wait: float) -> float:
     """With one worker Keras makes the batches in the loop's own thread."""
     return batches.workers_that_keep_up(0 if workers == 1 else workers, wait)
-
-
-def _threads(known: Known) -> Sequence[Value]:
-    return sorted({1, max(1, known.cores // 2), max(1, known.cores - 1), known.cores})
 
 
 def _precisions(known: Known) -> Sequence[Value]:
@@ -130,12 +126,12 @@ SPACE = SearchSpace(
             tier_reason="The same functions on the same elements in the same order, in other threads.",
         ),
         Knob(
-            "threads", _threads, "intra-op threads of the training process",
+            "threads", processors.threads, "intra-op threads of the training process",
             ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
         Knob(
-            "inter_op_threads", _threads, "operations that run at once",
+            "inter_op_threads", processors.threads, "operations that run at once",
             ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same operations, of which others run at once; what depends on another one waits for it.",
         ),

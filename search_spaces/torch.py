@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches, memory, prefetch
+from search_spaces import batches, memory, prefetch, processors
 from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
@@ -15,10 +15,6 @@ def _workers(known: Known) -> Sequence[Value]:
     # Workers share a stream out: the more there are, the more samples are left for a last batch, which may be dropped.
     many = batches.beyond(known.cores) if known.knowledge.dataset_len is not None else ()
     return sorted({0, 1, *few, known.cores, *many})
-
-
-def _threads(known: Known) -> Sequence[Value]:
-    return sorted({1, max(1, known.cores // 2), max(1, known.cores - 1), known.cores})
 
 
 def _precisions(known: Known) -> Sequence[Value]:
@@ -74,7 +70,7 @@ SPACE = SearchSpace(
             tier_reason="The same samples in order, long streams in shares; left out where workers copy what changes.",
         ),
         Knob(
-            "threads", _threads, "intra-op threads of the training process",
+            "threads", processors.threads, "intra-op threads of the training process",
             ordered=True, devices=frozenset({"cpu"}), switchable=True, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),

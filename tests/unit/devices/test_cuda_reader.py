@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.steady_child import steady_child
 
 from tuner.analysis.resources import CardReading
 from tuner.devices.cpu import cpu_device
@@ -181,21 +181,7 @@ def test_nothing_is_read_where_there_is_no_card(nvml: Nvml, monkeypatch: pytest.
         assert reader.read(()) is None
 
 
-CHILD = textwrap.dedent(
-    """
-    import json, os, time
-    descriptor = int(os.environ["AUTOTUNE_RECORDS_FD"])
-    def emit(kind, **fields):
-        os.write(descriptor, (json.dumps({"v": 1, "t": time.monotonic(), "kind": kind, **fields}) + "\\n").encode())
-    emit("hello", pid=os.getpid(), python="3", executable="python3")
-    emit("first_step", seconds=0.1)
-    for _ in range(14):
-        time.sleep(0.1)
-        emit("block", phase="window", steps=5, samples=50, seconds=0.1, wait_s=0.01, flagged=False)
-    emit("window", complete=True, why="")
-    emit("exit", code=0)
-    """
-)
+CHILD = steady_child(14)
 
 
 def test_a_trial_on_a_card_stores_its_readings_raw_and_is_told_by_them(nvml: Nvml, tmp_path: Path) -> None:

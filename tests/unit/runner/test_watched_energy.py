@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.steady_child import steady_child
 
 from tuner.devices.cpu import cpu_device
 from tuner.devices.energy import HostMeter
@@ -21,21 +21,7 @@ from tuner.storage.audit import audit
 from tuner.storage.folder import trial_folder
 
 WATTS = 50.0
-CHILD = textwrap.dedent(
-    """
-    import json, os, time
-    descriptor = int(os.environ["AUTOTUNE_RECORDS_FD"])
-    def emit(kind, **fields):
-        os.write(descriptor, (json.dumps({"v": 1, "t": time.monotonic(), "kind": kind, **fields}) + "\\n").encode())
-    emit("hello", pid=os.getpid(), python="3", executable="python3")
-    emit("first_step", seconds=0.1)
-    for _ in range(20):
-        time.sleep(0.1)
-        emit("block", phase="window", steps=5, samples=50, seconds=0.1, wait_s=0.01, flagged=False)
-    emit("window", complete=True, why="")
-    emit("exit", code=0)
-    """
-)
+CHILD = steady_child(20)
 
 
 class Powered:
