@@ -60,9 +60,20 @@ def neighbouring_pairs(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple
 
 
 def calm_pairs(pairs: Sequence[tuple[Turn, Turn]], fewest: int = FEWEST_CALM) -> list[tuple[Turn, Turn]]:
-    """The pairs that nobody disturbed, where there are enough of them; else all. Those count of which both sides do."""
-    calm = _with_counts([pair for pair in pairs if max(turn.lost for turn in pair) <= DISTURBED])
-    return calm if len(calm) >= fewest else _with_counts(pairs)
+    """The pairs that nobody disturbed, where there are enough of them; else all. Those count of which both sides do.
+
+    Where they count joined, whole groups are left out: without the turn that fills a buffer, those that live on it
+    would be too fast.
+    """
+    calm = [pair for pair in pairs if _is_calm(pair)]
+    joined, every = _with_counts(calm), _with_counts(pairs)
+    if len(joined) < len(calm):
+        joined = [pair for pair in every if _is_calm(pair)]
+    return joined if len(joined) >= fewest else every
+
+
+def _is_calm(pair: tuple[Turn, Turn]) -> bool:
+    return max(turn.lost for turn in pair) <= DISTURBED
 
 
 def _with_counts(pairs: Sequence[tuple[Turn, Turn]]) -> list[tuple[Turn, Turn]]:
