@@ -150,6 +150,7 @@ class Measurement:
     ``reference`` is None where the script as written had none between them.
     ``warmup_extra_s``: what was trained on between the first step and the window took so many seconds more than at the
     rate: a cache was filled, kernels were chosen. Production pays them once; None where an earlier version measured.
+    ``spared_s``: so many of the seconds to its first step a fork server had spent before; None as there.
     """
 
     rate: float
@@ -185,6 +186,7 @@ class Measurement:
     turns: int = 0
     reference: Reference | None = None
     warmup_extra_s: float | None = None
+    spared_s: float | None = None
     energy: Energy = Energy()
 
     @property

@@ -53,10 +53,10 @@ def test_a_search_that_may_go_on_has_trials_and_time(
 
 
 @given(BUDGETS, SECONDS, st.lists(TRIAL_S, min_size=1, max_size=7), st.integers(0, 8))
-def test_finals_fit_what_is_left(budget: Budget, after: float, runs_s: list[float], rounds: int) -> None:
+def test_finals_fit_what_is_left(budget: Budget, after: float, rounds_s: list[float], rounds: int) -> None:
     now = budget.started + after
-    finalists = len(runs_s) - 1
-    candidates, count = budget.finals_fit(now, runs_s, rounds)
+    finalists = len(rounds_s)
+    candidates, count = budget.finals_fit(now, rounds_s, rounds)
     left = budget.seconds_left(now)
     assert 0 <= candidates <= finalists
     assert 0 <= count <= rounds
@@ -64,10 +64,10 @@ def test_finals_fit_what_is_left(budget: Budget, after: float, runs_s: list[floa
     if left is None:
         assert (candidates, count) == ((finalists, rounds) if finalists and rounds else (0, 0))
     elif candidates:
-        assert count * sum(runs_s[: candidates + 1]) <= left
+        assert count * rounds_s[candidates - 1] <= left
         assert count >= min(FEWEST_ROUNDS, rounds)
     else:
-        assert not finalists or not rounds or left < min(FEWEST_ROUNDS, rounds) * sum(runs_s[:2])
+        assert not finalists or not rounds or left < min(FEWEST_ROUNDS, rounds) * rounds_s[0]
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_finals_fit_what_is_left(budget: Budget, after: float, runs_s: list[floa
                        (60, (1, 3)), (59, (0, 0)), (0, (0, 0))],
 )  # fmt: skip
 def test_finalists_go_before_rounds_and_fewer_than_three_are_none(left: float, fits: tuple[int, int]) -> None:
-    assert Budget(None, 1000.0, started=0.0).finals_fit(1000.0 - left, [10.0] * 4, 5) == fits
+    assert Budget(None, 1000.0, started=0.0).finals_fit(1000.0 - left, [20.0, 30.0, 40.0], 5) == fits
 
 
 def test_a_finalist_that_takes_long_leaves_less_room() -> None:
-    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [10.0, 10.0, 10.0], 5) == (2, 5)
-    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [10.0, 10.0, 40.0], 5) == (1, 5)
-    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [10.0, 40.0, 10.0], 5) == (1, 3)
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [20.0, 30.0], 5) == (2, 5)
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [20.0, 60.0], 5) == (1, 5)
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [50.0, 60.0], 5) == (1, 3)
 
 
 def test_an_end_has_its_reason() -> None:

@@ -74,7 +74,7 @@ def measurement_of(
     cpus = cpu_use(samples, began, ended)
     turns = _turns(chosen, window, samples)
     pairs = _pairs(turns, beside, with_validation, counted=counted)
-    first_step = last_of(records, child.FirstStep)
+    first_step = last_of(records, child.FirstStep) or child.FirstStep(0.0)
     scaler = knowledge.gradient_scaler or ScalerCounts()
     return Measurement(
         rate=interval.estimate,
@@ -86,7 +86,7 @@ def measurement_of(
         data_wait_share=None if knowledge.wait_is_unseen else window.wait_share,
         peak_host_bytes=peak_host_bytes(samples),
         peak_device_bytes=_peak_device_bytes(records, samples),
-        first_step_s=0.0 if first_step is None else first_step.seconds,
+        first_step_s=first_step.seconds, spared_s=first_step.spared_s,
         compile_s=sum((record.seconds for record in all_of(records, child.Compile)), 0.0),
         losses=_loss_series(records),
         steady=in_window and _is_whole(records) and is_steady(window.rates),

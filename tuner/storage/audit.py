@@ -162,7 +162,7 @@ def _differences(stored: Measurement, derived: Measurement | None) -> list[str]:
         own, again = getattr(stored, field_.name), getattr(derived, field_.name)
         if field_.name == "peak_device_bytes":
             own, again = own or None, again or None  # earlier versions wrote 0 where nobody told
-        if field_.name == "warmup_extra_s" and own is None:
+        if field_.name in ("warmup_extra_s", "spared_s") and own is None:
             continue  # earlier versions knew none
         if not _same(own, again) and MASK not in repr(own):
             different.append(f"{field_.name} is {_short(own)}, its records give {_short(again)}")

@@ -158,6 +158,7 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "validation_share": measurement.validation_share,
         "turns": measurement.turns,
         "warmup_extra_s": measurement.warmup_extra_s,
+        "spared_s": measurement.spared_s,
         "reference": None if measurement.reference is None else asdict(measurement.reference),
         "energy": asdict(measurement.energy),
     }
@@ -187,6 +188,7 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         validation_share=fields.get("validation_share"),
         turns=fields.get("turns", 0),
         warmup_extra_s=fields.get("warmup_extra_s"),
+        spared_s=fields.get("spared_s"),
         reference=_reference_of(fields.get("reference")),
         energy=Energy(**fields.get("energy", {})),
     )

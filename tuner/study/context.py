@@ -226,7 +226,7 @@ class StudyContext:
             return math.inf
         if trial.phase is Phase.ROTATION:
             return monotonic() + ROTATION_SHARE * (time.search_s() or 0.0)
-        most_s = max(time.left_s - time.reserved_s(), time.trial_s())
+        most_s = max(time.left_s - time.reserved_s(), time.runs.trial_s())
         return monotonic() + min(time.left_s, most_s)
 
     def execute_round(self, trials: Sequence[Trial], *, kept_s: float) -> list[Trial]:

@@ -63,7 +63,7 @@ def note_lack_of_time(study: StudyContext, fastest: Trial, winner: Winner | None
         return
     # A study that goes on measures the script as written once more.
     time = study.time
-    wanted_s = study.budget.elapsed(time.now) + time.trial_s() + time.proof_s(fastest.config)
+    wanted_s = study.budget.elapsed(time.now) + time.runs.trial_s() + time.proof_s(fastest.config)
     study.note(
         f"with --budget {math.ceil(wanted_s / 60) + 1}m the same command goes on, and has the time to prove"
         f" {config_text(fastest.config)}"
@@ -110,7 +110,7 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
             continue
         begun = number
         configs = [config for of, config in left if of == number]
-        round_s = sum(study.time.run_s(Phase.FINALS, config) for config in configs)
+        round_s = study.time.runs.round_s(configs)
         ahead_s = LEEWAY * (_left_s(study, schedule, schedule.rounds) - round_s)
         why = f"finals of {', '.join(map(str, schedule.group))}"
         runs = [study.store.begin(NewTrial(Phase.FINALS, one, why, number, group=schedule.group)) for one in configs]
@@ -177,8 +177,10 @@ def _with_fewer(
 
 def _left_s(study: StudyContext, schedule: Schedule, rounds: int) -> float:
     """What is left of the first ``rounds`` rounds takes, in seconds."""
-    left = runs_left(study, schedule)
-    return sum(study.time.run_s(Phase.FINALS, config) for number, config in left if number <= rounds)
+    runs, of_rounds = study.time.runs, dict[int, list[Config]]()
+    for number, config in runs_left(study, schedule):
+        of_rounds.setdefault(number, []).append(config)
+    return sum(runs.round_s(configs) for number, configs in of_rounds.items() if number <= rounds)
 
 
 def runs_left(study: StudyContext, schedule: Schedule) -> list[tuple[int, Config]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,8 +13,11 @@ from tuner.devices.present import kind_of
 from tuner.model import Measurement, Phase, Trial
 from tuner.study.plan import StudyPlan
 
-SCREEN_S = 10.0
-"""A screen trains for as many samples as the script as written takes in this time."""
+SCREEN_S, SHORTEST_SCREEN_S = 10.0, 3.0
+"""A screen trains for as many samples as the script as written takes in this time, and in a short study in less: what
+six runs of it spare are rounds of the finals."""
+SCREEN_SHARE = 0.02
+"""Of the budget that one of its runs trains for at most."""
 LONGER = 4
 """And for so many times as many where that tells nothing: the script has hardly begun to learn."""
 FEWEST_SCREEN_STEPS = 60
@@ -125,10 +129,13 @@ def foreseen(
     return Foreseen(turns_s, 0.0 if fitted else COMPILED_S * compiled)
 
 
-def screen_lengths(plan: StudyPlan, baseline: Trial | None, larger_step: int = 0) -> tuple[int, ...]:
+def screen_lengths(
+    plan: StudyPlan, baseline: Trial | None, larger_step: int = 0, screened: int | None = None
+) -> tuple[int, ...]:
     """How many samples each run of a screen trains on: as usual, and where that tells nothing. 0 before a baseline.
 
-    ``larger_step``: the samples of a step of a config with a larger effective batch, 0 of others.
+    ``larger_step``: the samples of a step of a config with a larger effective batch, 0 of others. ``screened``: see
+    ``screened_samples``; all screens of a study are as long, whatever its budget becomes.
     """
     if plan.accuracy.samples is not None:
         return (plan.accuracy.samples,)
@@ -136,9 +143,20 @@ def screen_lengths(plan: StudyPlan, baseline: Trial | None, larger_step: int = 0
     if measurement is None:
         return (0,)
     per_step = measurement.rate / measurement.steps_per_s
-    wanted = max(measurement.rate * SCREEN_S, FEWEST_SCREEN_STEPS * per_step)
+    wanted = float(screened or max(measurement.rate * _screen_s(plan), FEWEST_SCREEN_STEPS * per_step))
     # A config may be half as fast, and has to come through in time all the same.
     most_s = max(1.0, plan.limits.trial_timeout_s / 2 - measurement.first_step_s)
     wanted = max(wanted, float(FEWEST_LARGER_STEPS * larger_step))
     usual, longer = (int(min(samples, measurement.rate * most_s)) for samples in (wanted, LONGER * wanted))
     return (usual, longer) if longer > usual else (usual,)
+
+
+def _screen_s(plan: StudyPlan) -> float:
+    """Seconds that a run of a screen trains for."""
+    return SCREEN_S if plan.budget_s is None else min(SCREEN_S, max(SHORTEST_SCREEN_S, SCREEN_SHARE * plan.budget_s))
+
+
+def screened_samples(trials: Iterable[Trial]) -> int | None:
+    """The samples of the study's shortest screen so far; None before its first one."""
+    known = [trial.samples for trial in trials if trial.phase is Phase.SCREEN and trial.samples is not None]
+    return min(known, default=None)

@@ -137,7 +137,7 @@ def _obstacle(study: StudyContext) -> str:
     if not configs:
         return "no loader is seen to feed the training"
     missing = [side for side, config in configs.items() if study.store.find(_new_trial(side, config)) is None]
-    probe_s, search_s = len(missing) * study.time.probe_s(), study.time.search_s()
+    probe_s, search_s = len(missing) * study.time.runs.probe_s(), study.time.search_s()
     if search_s is not None and probe_s > LARGEST_SHARE * search_s:
         return f"it takes about {seconds_text(probe_s)}, too much of the {seconds_text(search_s)} for searching"
     return ""

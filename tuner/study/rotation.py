@@ -52,6 +52,6 @@ def _obstacle(study: StudyContext, configs: Sequence[Config]) -> str:
         return "it waits for its data most of the time, and no other loader is among what can be switched"
     if not time.is_within(study.plan, study.time.search_s()):
         return f"{count} configs in one process would take about {seconds_text(time.turns_s + time.compiling_s)}"
-    if time.turns_s > count * study.time.trial_s():
+    if time.turns_s > count * study.time.runs.trial_s():
         return "a trial of each takes no longer"
     return ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.analysis.comparison import failed_in, pairs_of
 from tuner.analysis.schedule import Schedule
-from tuner.model import BASELINE, Phase, Trial
+from tuner.model import BASELINE, Trial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 
@@ -92,17 +92,17 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
     if not candidates:
         return None
     configs = (BASELINE, *(trial.config for trial in candidates))
-    runs_s = [study.time.run_s(Phase.FINALS, config) for config in configs]
     time = study.time
-    count, rounds = time.budget.finals_fit(time.now, runs_s, time.rounds_to_tell())
-    if not count and study.time.may_fit(FEWEST_ROUNDS * sum(runs_s[:2])):
+    rounds_s = [time.runs.round_s(configs[: count + 1]) for count in range(1, len(configs))]
+    count, rounds = time.budget.finals_fit(time.now, rounds_s, time.rounds_to_tell())
+    if not count and study.time.may_fit(FEWEST_ROUNDS * rounds_s[0]):
         count, rounds = 1, FEWEST_ROUNDS
     if not count:
         if contest is Contest.KEEPING:
             study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
         return None
     # How many rounds the error is for is settled before the first one: one look, where there is no time for much more.
-    rounds, most = _first_and_most(study, rounds, sum(runs_s[: count + 1]))
+    rounds, most = _first_and_most(study, rounds, rounds_s[count - 1])
     earlier = all_finals(study, contest)
     schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, host=plan.host, first=rounds, most=most)
     # The same candidates again: what was searched since brought nothing better. Their finals go on.

@@ -31,7 +31,7 @@ from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
 from tuner.study.budget import FEWEST_ROUNDS, keeping_batch, larger_step
 from tuner.study.context import StudyContext
-from tuner.study.lengths import screen_lengths
+from tuner.study.lengths import screen_lengths, screened_samples
 from tuner.study.schedules import Contest, going_on
 
 CANDIDATES = 3
@@ -104,7 +104,7 @@ def _has_time_beside(study: StudyContext, trial: Trial) -> bool:
         missing_s = _missing_s(study, trial, SEEDS, lengths_of(study, trial)[0])
     configs = [BASELINE, *(one.config for one in study.fit), trial.config]
     rounds = study.plan.most_rounds if study.fit else study.time.rounds_to_tell()
-    return study.time.fits(missing_s + rounds * sum(study.time.run_s(Phase.FINALS, config) for config in configs))
+    return study.time.fits(missing_s + rounds * study.time.runs.round_s(configs))
 
 
 def limits_of(study: StudyContext, candidate: Trial) -> AccuracyLimits:
@@ -120,7 +120,8 @@ def limits_of(study: StudyContext, candidate: Trial) -> AccuracyLimits:
 
 def lengths_of(study: StudyContext, candidate: Trial) -> tuple[int, ...]:
     """The samples of its screens."""
-    return screen_lengths(study.plan, study.baseline, larger_step(candidate.config, study.space))
+    step = larger_step(candidate.config, study.space)
+    return screen_lengths(study.plan, study.baseline, step, screened_samples(study.trials))
 
 
 def _judged(study: StudyContext, candidate: Trial, pairs: Sequence[Pair], samples: int) -> Screened:
@@ -210,7 +211,7 @@ def _missing_s(study: StudyContext, candidate: Trial, seeds: int, samples: int) 
     if _is_settled_by_record(study, candidate, samples):
         return 0.0
     wanted = [run for seed in range(1, seeds + 1) for run in _runs(study, candidate, seed, samples)]
-    return sum(study.time.screen_s(run.config, samples) for run in wanted if study.store.find(run) is None)
+    return sum(study.time.runs.screen_s(run.config, samples) for run in wanted if study.store.find(run) is None)
 
 
 def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) -> bool:
@@ -224,7 +225,7 @@ def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) ->
     if not missing_s:
         return True
     configs = [BASELINE, *(candidate.config for candidate in candidates)]
-    finals_s = study.time.rounds_to_tell() * sum(study.time.run_s(Phase.FINALS, config) for config in configs)
+    finals_s = study.time.rounds_to_tell() * study.time.runs.round_s(configs)
     return study.time.fits(missing_s + finals_s)
 
 

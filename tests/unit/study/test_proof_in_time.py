@@ -11,6 +11,7 @@ import pytest
 from support.ran import of
 from support.turning import studied
 
+from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import Noted
 from tuner.model import Config, Phase, Verdict
 from tuner.runner.request import TrialRequest
@@ -37,7 +38,8 @@ def test_a_candidate_whose_proof_fits_goes_before_a_better_one_whose_proof_may_n
 ) -> None:
     """A screen and three rounds of the better one take about 114 s, as foreseen; three rounds of the other one 54 s."""
     budget_s = 3 * 10.0 + 2 * LATE_S + 10.0 + left_s
-    result, events = studied(tmp_path, speeds, seconds_of=seconds_of, budget_s=budget_s, trials=6)
+    limits = AccuracyLimits(samples=1000)  # ten seconds of training, whatever the budget is
+    result, events = studied(tmp_path, speeds, seconds_of=seconds_of, budget_s=budget_s, trials=6, accuracy=limits)
     assert sum(trial.phase in (Phase.BASELINE, Phase.SEARCH) for trial in result.trials) == 6
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
     assert result.winner.config == {"workers": 2} and result.seconds <= budget_s

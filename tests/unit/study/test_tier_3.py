@@ -186,7 +186,7 @@ def test_a_larger_batch_takes_no_proof_from_what_keeps_it(tmp_path: Path, budget
     if both.result.winner is not None and kept.result.winner is not None:
         assert both.result.winner.config == kept.result.winner.config
     larger = both.result.larger
-    assert (larger is not None and larger.proven) is (budget_s >= 400.0)
+    assert (larger is not None and larger.proven) is (budget_s >= 300.0)
 
 
 def test_a_larger_batch_that_brings_no_more_than_the_winner_is_not_proven(tmp_path: Path) -> None:

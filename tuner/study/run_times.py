@@ -1,0 +1,160 @@
+"""What a study's runs will take, in seconds, by those that were run. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.child.records import Window
+from tuner.model import SIDELINES, Config, Outcome, Phase, Trial, baseline_of
+from tuner.runner.request import probe_window
+from tuner.study.lengths import WARMUP_S, window_s
+from tuner.study.plan import StudyPlan
+
+SLOWER = 1.15
+"""What comes between steps is no part of a rate, such as validation, and takes its time all the same."""
+FIRST_TRIAL_S = 30.0
+"""A guess of what a trial takes, before any has been run."""
+_LOADED_TOGETHER = 2
+"""Fork servers of a round that are sure to be loaded at once, where there are as many cores."""
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """What runs will take. ``trials`` are the finished ones of every phase; ``by_turns``: whether trials take turns."""
+
+    plan: StudyPlan
+    trials: Sequence[Trial]
+    by_turns: bool = False
+
+    def trial_s(self) -> float:
+        """What a trial typically takes here; a probe is shorter."""
+        seconds = [outcome.seconds for _, outcome in self.whole_loops()]
+        return statistics.median(seconds) if seconds else FIRST_TRIAL_S
+
+    def round_s(self, configs: Sequence[Config], least_s: float = 0.0) -> float:
+        """What a round of the finals takes, of all these configs; a run of the last one takes at least ``least_s``.
+
+        As runs of them took in the finals; before, as foreseen. Where all of a round's trials are forked, each off a
+        server of its own, these are loaded at once; else each starts fresh, one after the other.
+        """
+        forked = self.by_turns and all(map(self._is_forked, configs))
+        runs_s = [self._finals_run_s(config, forked=forked) for config in configs]
+        return sum(runs_s[:-1]) + max(runs_s[-1], least_s)
+
+    def screen_s(self, config: Config, samples: int) -> float:
+        """What a run of a screen over so many samples takes: as it did, else as another run did, by the rate.
+
+        It starts as the trials of the search do, which take less for that than the baseline's own run.
+        """
+        runs = self._runs_of(config)
+        seconds = [o.seconds for trial, o in runs if trial.phase is Phase.SCREEN and trial.samples == samples]
+        if not seconds:
+            least, most_s = (0.0, math.inf) if config else (self._rate_in_search(), self._start_in_search_s())
+            measured = [(outcome, o.rate) for _, outcome in runs if (o := outcome.measurement) is not None]
+            seconds = [
+                min(_start_s(outcome, self.plan.window), most_s) + SLOWER * samples / max(least, rate)
+                for outcome, rate in measured
+            ]
+        return statistics.median(seconds) if seconds else self.trial_s()
+
+    def probe_s(self) -> float:
+        """What a run of the probe would take, by the baseline."""
+        baseline = baseline_of(self.trials)
+        outcome = baseline.outcome if baseline is not None else None
+        return FIRST_TRIAL_S if outcome is None else _within(outcome, probe_window(self.plan.window).max_s)
+
+    def whole_loops(self) -> list[tuple[Trial, Outcome]]:
+        """The trials that ran the whole loop, with their outcomes."""
+        return [(t, t.outcome) for t in self.trials if t.phase not in SIDELINES and t.outcome is not None]
+
+    def _runs_of(self, config: Config) -> list[tuple[Trial, Outcome]]:
+        return [(trial, outcome) for trial, outcome in self.whole_loops() if trial.config == config]
+
+    def _finals_run_s(self, config: Config, *, forked: bool) -> float:
+        """What a run of the config takes in the finals: as it did there, else as foreseen, else as any trial.
+
+        Fresh it takes no less than one of the script as written would, which has started fresh already.
+        """
+        own = self._runs_of(config)
+        seconds = [outcome.seconds for trial, outcome in own if trial.phase is Phase.FINALS]
+        if seconds:
+            return statistics.median(seconds)
+        if forked:
+            return self._forked_run_s()
+        foreseen = [self._fresh_run_s(outcome) for _, outcome in own]
+        if not foreseen:
+            return self.trial_s()
+        baseline = baseline_of(self.trials)
+        least_s = self._fresh_run_s(baseline.outcome) if self.by_turns and baseline and baseline.outcome else 0.0
+        return max(statistics.median(foreseen), least_s)
+
+    def _fresh_run_s(self, outcome: Outcome) -> float:
+        """What the run would have taken in the finals, by turns with their shorter warm-up."""
+        measurement = outcome.measurement
+        alone = measurement is not None and measurement.reference is None and not measurement.turns
+        longer_s = max(0.0, self.plan.window.warmup_s - WARMUP_S) if self.by_turns and alone else 0.0
+        longest_s = window_s(self.plan, Phase.FINALS, by_turns=self.by_turns)
+        return _within(outcome, longest_s, by_turns=self.by_turns) - longer_s
+
+    def _forked_run_s(self) -> float:
+        """What a forked run takes in the finals, with its share of the time in which the round's servers are loaded."""
+        loaded_s = statistics.median(_spared_s(outcome) for _, outcome in self.whole_loops() if _spared_s(outcome))
+        share_s = loaded_s / min(_LOADED_TOGETHER, self.plan.cores)
+        return share_s + self._start_in_search_s() + WARMUP_S + SLOWER * window_s(
+            self.plan, Phase.FINALS, by_turns=True
+        )  # fmt: skip
+
+    def _is_forked(self, config: Config) -> bool:
+        """Whether the config's trials are forked; what was never run, and the script as written, are as others are."""
+        known = [_spared_s(o) > 0 for t, o in self.whole_loops() if t.phase is Phase.SEARCH and o.complete]
+        own = [_spared_s(o) > 0 for t, o in self._runs_of(config) if t.phase is Phase.SEARCH and o.complete]
+        return any(own) if own else any(known)
+
+    def _rate_in_search(self) -> float:
+        """The rate of the script as written beside trials of the search; 0 where it took no turns with any.
+
+        Its own run was the first one of the study, which may have met files and processors that were cold.
+        """
+        searched = [outcome.measurement for trial, outcome in self.whole_loops() if trial.phase is Phase.SEARCH]
+        rates = [each.reference.rate for each in searched if each is not None and each.reference is not None]
+        return statistics.median(rates) if rates else 0.0
+
+    def _start_in_search_s(self) -> float:
+        """What trials of the search take beside their windows; infinite before the first one."""
+        searched = [outcome for trial, outcome in self.whole_loops() if trial.phase is Phase.SEARCH]
+        start_s = [_start_s(outcome, self.plan.window) for outcome in searched if outcome.complete]
+        return statistics.median(start_s) if start_s else math.inf
+
+
+def _spared_s(outcome: Outcome) -> float:
+    return (outcome.measurement.spared_s or 0.0) if outcome.measurement is not None else 0.0
+
+
+def _start_s(outcome: Outcome, window: Window) -> float:
+    """Seconds of a run without its window, what the script as written had of it, and without its warm-up.
+
+    Nor are those in which the fork server was loaded that a run was the first to need: the next one finds it.
+    """
+    measurement = outcome.measurement
+    own_s = sum(block.seconds for block in measurement.blocks) if measurement is not None else 0.0
+    beside = measurement is not None and measurement.reference is not None
+    warmup_s = WARMUP_S if beside else window.warmup_s
+    start_s = max(0.0, outcome.seconds - SLOWER * own_s * (2 if beside else 1) - warmup_s)
+    return start_s - _spared_s(outcome) if start_s >= _spared_s(outcome) else start_s
+
+
+def _within(outcome: Outcome, longest_s: float, *, by_turns: bool = False) -> float:
+    """Seconds that the run would have taken with so long a window: the baseline gets a longer one than others.
+
+    By turns windows aren't shorter for being precise, and each turn has its lead-in; what the script as written had
+    beside the trial is no part of it.
+    """
+    measurement = outcome.measurement
+    own_s = sum(block.seconds for block in measurement.blocks) if measurement is not None else 0.0
+    if not by_turns:
+        return outcome.seconds - max(0.0, own_s - longest_s)
+    beside_s = own_s if measurement is not None and measurement.reference is not None else 0.0
+    return max(0.0, outcome.seconds - own_s - beside_s) + SLOWER * longest_s
