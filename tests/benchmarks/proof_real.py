@@ -81,6 +81,9 @@ while True:
     hidden -= 0.01 * x.T @ back
     tuner.report(step=step, samples=step * batch)
 """
+_HEAD = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+COMMIT = subprocess.run(_HEAD, capture_output=True, text=True, check=False).stdout.strip()
+"""Of the product that is asked; "" outside a clone. Long series go on over several of them."""
 ARGUMENT = "{flavour=plain|sweet|bitter}"
 """Words, since of them each is tried: numbers that lose at once aren't climbed any further."""
 WINNER = Config({"flavour": "sweet"})
@@ -148,7 +151,9 @@ def study(number: int, *, gain: float, load: bool, spell_s: float, wait_s: float
     """One study's line."""
     every, truth = truth_of(gain)
     waited_s = wait_for_calm(wait_s)
-    line: dict[str, Any] = {"study": number, "load": load, "at": time.time(), "waited_s": round(waited_s, 1)}
+    line: dict[str, Any] = {
+        "study": number, "load": load, "at": round(time.time()), "waited_s": round(waited_s, 1), "commit": COMMIT
+    }  # fmt: skip
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as resources:
         if load:

@@ -139,11 +139,13 @@ def _start_s(outcome: Outcome, window: Window) -> float:
     Nor are those in which the fork server was loaded that a run was the first to need: the next one finds it.
     """
     measurement = outcome.measurement
-    own_s = sum(block.seconds for block in measurement.blocks) if measurement is not None else 0.0
-    beside = measurement is not None and measurement.reference is not None
+    if measurement is None:
+        return max(0.0, outcome.seconds - window.warmup_s)
+    beside, own_s = measurement.reference is not None, sum(block.seconds for block in measurement.blocks)
     warmup_s = WARMUP_S if beside else window.warmup_s
     start_s = max(0.0, outcome.seconds - SLOWER * own_s * (2 if beside else 1) - warmup_s)
-    return start_s - _spared_s(outcome) if start_s >= _spared_s(outcome) else start_s
+    # Its way to the first step holds what the server spared it, which it waited for only if it took as long as that.
+    return start_s - _spared_s(outcome) if start_s >= measurement.first_step_s else start_s
 
 
 def _within(outcome: Outcome, longest_s: float, *, by_turns: bool = False) -> float:

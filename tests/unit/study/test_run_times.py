@@ -29,6 +29,7 @@ def outcome(seconds: float, *, rate: float = 100.0, spared_s: float = 0.0, besid
     assert made.measurement is not None
     measurement = replace(
         made.measurement, blocks=(Block(rate * MEASURED_S, 12, MEASURED_S, 0.0),), spared_s=spared_s,
+        first_step_s=IMPORTS_S + START_S,
         reference=None if beside is None else Reference(beside, Ratio(rate / beside, 0.9, 1.1), 10),
     )  # fmt: skip
     return replace(made, seconds=seconds, measurement=measurement)
@@ -83,6 +84,16 @@ def test_a_screen_starts_without_loading_the_server_that_is_there() -> None:
     first, later = times(forked(1, FAST, loads=True)), times(forked(1, FAST))
     assert first.screen_s(FAST, 1000) == pytest.approx(later.screen_s(FAST, 1000))
     assert later.screen_s(FAST, 1000) == pytest.approx(START_S + SLOWER * 1000 / 200.0)
+
+
+def test_a_script_that_starts_slowly_by_itself_is_not_taken_for_one_that_waits_for_its_server() -> None:
+    """It reads its data for as long as its imports take, and longer."""
+    for own_s in (IMPORTS_S, 3 * IMPORTS_S):
+        made = outcome(BY_TURNS_S + own_s, rate=200.0, spared_s=IMPORTS_S, beside=125.0)
+        assert made.measurement is not None
+        slow = replace(made, measurement=replace(made.measurement, first_step_s=IMPORTS_S + START_S + own_s))
+        found = times(Trial(1, Phase.SEARCH, FAST, "", slow))
+        assert found.screen_s(FAST, 1000) == pytest.approx(START_S + own_s + SLOWER * 1000 / 200.0)
 
 
 def test_the_script_as_written_is_screened_at_the_rate_that_it_has_once_files_are_warm() -> None:
