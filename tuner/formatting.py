@@ -113,7 +113,18 @@ def number_text(number: float) -> str:
 
 def ratio_text(ratio: Ratio) -> str:
     """A ratio with its interval."""
-    return f"{gain_text(ratio.ratio)} [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{gain_text(ratio.ratio)} [{_bound_text(ratio.low)}, {_bound_text(ratio.high)}]"
+
+
+def interval_text(ratio: Ratio) -> str:
+    """The ends of a ratio's interval, in a sentence."""
+    return f"{_bound_text(ratio.low)} to {_bound_text(ratio.high)}"
+
+
+def _bound_text(bound: float) -> str:
+    """With so many digits, four at most, that it shows on which side of 1 it lies: there is the verdict."""
+    texts = (f"{bound:.{digits}f}" for digits in (2, 3, 4))
+    return next((text for text in texts if float(text) != 1), f"{bound:.2f}")
 
 
 def gain_text(gain: float) -> str:

@@ -15,6 +15,7 @@ from tuner.formatting import (
     config_text,
     count_text,
     gain_text,
+    interval_text,
     number_text,
     remarks_of,
     run_text,
@@ -108,7 +109,7 @@ def _proof(winner: Winner, objective: Objective) -> str:
     how = "runs of each by turns," if winner.winner.turns else "interleaved runs of each"
     runs = f"{winner.runs} {how} in fresh processes{label}"
     gain = f"{gain_text(ratio.ratio)} {_better(objective)}"
-    return f"{gain}, 95% interval {ratio.low:.2f} to {ratio.high:.2f}, from {runs}"
+    return f"{gain}, 95% interval {interval_text(ratio)}, from {runs}"
 
 
 def _killed(result: StudyResult, winner: Winner) -> list[str]:
@@ -134,7 +135,7 @@ def _sooner(winner: Winner, result: StudyResult) -> list[str]:
     for screen in result.screened if result.objective.is_rate else ():
         if screen.config == winner.config and screen.efficiency is not None:
             sooner, needed = time_to_loss(winner.speedup, screen.efficiency), 1 / screen.efficiency.ratio
-            interval = f"95% interval {sooner.low:.2f} to {sooner.high:.2f}"
+            interval = f"95% interval {interval_text(sooner)}"
             why = f"needs {needed:.2f}x the samples"
             return [f"reaches the same loss {gain_text(sooner.ratio)} as fast, {interval}: {why}"]
     return []

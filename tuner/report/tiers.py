@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.analysis.tiers import BY_TIME
-from tuner.formatting import config_text, gain_text
+from tuner.formatting import config_text, gain_text, interval_text
 from tuner.knowledge import Knowledge, batch_factor
-from tuner.model import Ratio, TierBest
+from tuner.model import TierBest
 from tuner.report.table import aligned
 from tuner.result import LargerBatch
 
@@ -30,21 +30,17 @@ def larger_batches(larger: LargerBatch | None, none: str, knowledge: Knowledge) 
         return [title, f"  {config}: {single}{learns}; not proven: {larger.why}"]
     sooner, speed = larger.sooner, winner.speedup
     reaches = "reaches the same loss" if larger.proven else f"not proven: {larger.why}; measured:"
-    reaches = f"{reaches} {gain_text(sooner.ratio)} as fast, 95% interval {_interval(sooner)}"
+    reaches = f"{reaches} {gain_text(sooner.ratio)} as fast, 95% interval {interval_text(sooner)}"
     lines = [title, f"  {config}: {reaches}"]
     if larger.efficiency is not None:
         needs = f"needs {1 / larger.efficiency.ratio:.2f}x the samples, by its screen"
         runs = f"{winner.runs} runs of each in fresh processes"
-        lines.append(f"  {gain_text(speed.ratio)} the speed, 95% interval {_interval(speed)}, from {runs}; {needs}")
+        lines.append(f"  {gain_text(speed.ratio)} the speed, 95% interval {interval_text(speed)}, from {runs}; {needs}")
     if larger.proven:
         factor = batch_factor(larger.config, knowledge)
         fewer = f"a script that trains for so many steps, not epochs, needs {1 / factor:.2g} times as many"
         lines.append(f"  each step trains on {factor:g} times the samples: {fewer}")
     return lines
-
-
-def _interval(ratio: Ratio) -> str:
-    return f"{ratio.low:.2f} to {ratio.high:.2f}"
 
 
 def best_of_each(bests: Sequence[TierBest], larger: LargerBatch | None) -> list[str]:
