@@ -118,9 +118,11 @@ test-keras: $(VENV)/.tests
 	PYTHONPATH=$(abspath $(VENV)/keras) $(PYTEST) tests/end_to_end/test_keras_*.py tests/faults/test_keras_faults.py \
 		tests/differential/test_keras_*.py
 
+# Their files alone: others import frameworks that this environment doesn't have.
+XLA_TESTS = $(sort $(shell grep -rl --include='test_*.py' 'mark\.xla' tests))
 # torch_xla scripts on PJRT's CPU client: the tests that `make test` skips for want of torch_xla.
 test-xla: env-xla
-	$(XLA_VENV)/bin/python -m pytest -m xla tests/contract tests/end_to_end
+	$(XLA_VENV)/bin/python -m pytest -m xla $(XLA_TESTS)
 
 # All that trains with JAX, with the loops of optax and Flax that `make test` skips for want of them.
 test-jax: env-jax
