@@ -131,12 +131,13 @@ class StudyTime:
         """Whether so much fits into what is left."""
         return self.left_s is None or self.left_s >= seconds
 
-    def may_fit(self, proof_s: float) -> bool:
-        """Whether a proof of the fewest rounds that is foreseen to take so long may come off in what is left: as
-        ``is_sure_to_fit`` once a round of finals has shown what one takes.
+    def may_fit(self, finals_s: float, screens_s: float = 0.0) -> bool:
+        """Whether finals of the fewest rounds that are foreseen to take so long, and screens before them, may come off
+        in what is left: as ``is_sure_to_fit`` once a round of finals has shown what one takes.
         """
         was_run = any(trial.phase is Phase.FINALS for trial, _ in self.runs.whole_loops())
-        return self.is_sure_to_fit(proof_s) or (self.by_turns and not was_run and self.fits(HOPE * proof_s))
+        hoped = self.by_turns and not was_run and self.fits(screens_s + HOPE * finals_s)
+        return hoped or self.is_sure_to_fit(screens_s + finals_s)
 
     def is_sure_to_fit(self, proof_s: float) -> bool:
         """As ``may_fit``, if it takes as long as foreseen. By turns the last round may end with half its turns."""
@@ -152,13 +153,23 @@ class StudyTime:
         return rounds * self.runs.round_s([BASELINE, config], run_s)
 
     def proof_s(self, config: Config, run_s: float = 0.0, rounds: int = FEWEST_ROUNDS) -> float:
-        """What a proof takes: the screen where one is due, and rounds of the finals, the fewest at least."""
-        proof_s = self.finals_s(config, rounds, run_s)
-        if self.needs_screen(config):
-            baseline, screened = baseline_of(self.trials), screened_samples(self.trials)
-            samples = screen_lengths(self.plan, baseline, larger_step(config, self.space), screened)[0]
-            proof_s += SEEDS * (self.runs.screen_s(BASELINE, samples) + self.runs.screen_s(config, samples))
-        return proof_s
+        """What is left to run of a proof: of the screen where one is due, and of so many rounds of the finals."""
+        return self._screens_s(config) + self.finals_s(config, max(0, rounds - self._rounds_done(config)), run_s)
+
+    def _screens_s(self, config: Config) -> float:
+        """What is left to run of the config's screen; 0 where none is due."""
+        if not self.needs_screen(config):
+            return 0.0
+        step, recorded = larger_step(config, self.space), screened_samples(self.trials)
+        samples = screen_lengths(self.plan, baseline_of(self.trials), step, recorded)[0]
+        done = {(t.config, t.seed) for t in self.trials if t.phase is Phase.SCREEN and t.samples == samples}
+        runs = [(one, seed) for seed in range(1, SEEDS + 1) for one in (BASELINE, config)]
+        return sum(self.runs.screen_s(run[0], samples) for run in runs if run not in done)
+
+    def _rounds_done(self, config: Config) -> int:
+        """The rounds of the config's last finals that have been run."""
+        finals = [trial for trial in self.trials if trial.phase is Phase.FINALS and trial.config == config]
+        return sum(trial.group == finals[-1].group for trial in finals)
 
     def needs_screen(self, config: Config) -> bool:
         """Whether a config turns a knob that changes more than speed, and what it changes is to be looked at."""
@@ -168,25 +179,37 @@ class StudyTime:
     def reserved_s(self) -> float:
         """Kept for the proof: of the best trial so far, else of one that is worth nearly as much, else of a later one.
 
-        A proof of the best that may just come off is begun at once: all that is left is kept. Where no proof fits into
-        what is left, the search may have it all.
+        A proof of a large gain that may just come off is begun at once: all that is left is kept. Where no proof fits
+        into what is left, the search may have it all.
         """
-        best, larger_s = self._best(), self._larger_proof_s()
-        if best is not None and best.phase is not Phase.BASELINE:
-            if self.fits(proof_s := self._planned_proof_s(best.config)):
-                both_s = proof_s + larger_s
-                may_have_both = both_s <= self._share_to_tell() * (self.budget.seconds or math.inf)
-                return self.budget.reserved_s(both_s if may_have_both and self.fits(both_s) else proof_s, found=True)
-            if self.left_s is not None and self.may_fit(self.proof_s(best.config)):
-                return self.left_s
-            for other in self._worth_as_much(best):
-                if self.fits(proof_s := self._planned_proof_s(other.config)):
-                    return self.budget.reserved_s(proof_s, found=True)
+        larger_s, chosen = self._larger_proof_s(), self._to_prove()
+        if chosen is not None:
+            proof_s = chosen[1]
+            both_s = proof_s + larger_s
+            may_have_both = both_s <= self._share_to_tell() * (self.budget.seconds or math.inf)
+            return self.budget.reserved_s(both_s if may_have_both and self.fits(both_s) else proof_s, found=True)
         if larger_s and self.fits(larger_s):
             return self.budget.reserved_s(larger_s, found=True)
         axes = self.space.axes if self.space is not None else ()
         proof_s = self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
         return self.budget.reserved_s(proof_s, found=False) if self.fits(proof_s) else 0.0
+
+    def _to_prove(self) -> tuple[Trial, float] | None:
+        """The trial whose proof time is kept for, and how much; None where there is nothing that could be proven.
+
+        That is the best, else the fastest of those that are worth as much as a doubtful proof of the best and whose
+        proof is sure to fit, else the best where its gain is large and its proof may fit.
+        """
+        track, best = BaselineTrack(self.trials, self.plan.objective), self._best()
+        gain = track.gain(best)
+        if best is None or best.phase is Phase.BASELINE or gain is None:
+            return None
+        for trial in (best, *self._worth_as_much(gain)):
+            if self.fits(proof_s := self._planned_proof_s(trial.config)):
+                return trial, proof_s
+        screens_s = self._screens_s(best.config)
+        may_fit = self.may_fit(self.proof_s(best.config) - screens_s, screens_s)
+        return (best, self.left_s) if gain >= LARGE and may_fit and self.left_s is not None else None
 
     def _planned_proof_s(self, config: Config) -> float:
         """What a proof of the config takes, with as many rounds as time may be kept for.
@@ -205,14 +228,13 @@ class StudyTime:
         ranked = any(trial.phase is Phase.ROTATION and trial.measurement is not None for trial in self.trials)
         return LARGEST_SHARE_RANKED if ranked else LARGEST_SHARE_UNRANKED
 
-    def _worth_as_much(self, best: Trial) -> list[Trial]:
-        """The trials whose proof, were it sure to come off, is worth as much as one of the best with a chance of about
-        one half: the square of their gain is as large. Fastest first.
+    def _worth_as_much(self, gain: float) -> list[Trial]:
+        """The trials whose proof, were it sure to come off, is worth as much as one of this gain with a chance of about
+        one half: the square of theirs is as large. Fastest first.
         """
-        track = BaselineTrack(self.trials, self.plan.objective)
-        least = math.sqrt(track.gain(best) or 1.0)
+        track, least = BaselineTrack(self.trials, self.plan.objective), math.sqrt(max(1.0, gain))
         gains = [(track.gain(trial) or 0.0, trial) for trial in keeping_batch(searched(self.trials), self.space)]
-        worth = [(gain, trial) for gain, trial in gains if trial.config and gain >= max(1.0, least)]
+        worth = [(own, trial) for own, trial in gains if trial.config and own >= least]
         return [trial for _, trial in sorted(worth, key=lambda each: -each[0])]
 
     def rounds_to_tell(self) -> int:
@@ -238,12 +260,13 @@ class StudyTime:
         the gain that was found at a higher rate than the search another one. A gain that isn't proven is none; that of
         a larger effective batch is another contest's.
         """
-        track = BaselineTrack(self.trials, self.plan.objective)
-        best = self._best()
-        gain = track.gain(best)
-        if self.left_s is None or best is None or gain is None or gain <= 1.0:
+        chosen = self._to_prove()
+        if self.left_s is None or chosen is None:
             return False
-        proof_s = self._planned_proof_s(best.config)
+        trial, proof_s = chosen
+        gain = BaselineTrack(self.trials, self.plan.objective).gain(trial) or 1.0
+        if gain <= 1.0 or proof_s <= 0:
+            return False
         is_scarce = self.left_s - self.runs.trial_s() < ADDED_ROUNDS * proof_s
         return is_scarce and math.log(expected) / self.runs.trial_s() < math.log(gain) / proof_s
 

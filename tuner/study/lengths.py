@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -130,33 +130,40 @@ def foreseen(
 
 
 def screen_lengths(
-    plan: StudyPlan, baseline: Trial | None, larger_step: int = 0, screened: int | None = None
+    plan: StudyPlan, baseline: Trial | None, larger_step: int = 0, recorded: Collection[int] = ()
 ) -> tuple[int, ...]:
     """How many samples each run of a screen trains on: as usual, and where that tells nothing. 0 before a baseline.
 
-    ``larger_step``: the samples of a step of a config with a larger effective batch, 0 of others. ``screened``: see
-    ``screened_samples``; all screens of a study are as long, whatever its budget becomes.
+    ``larger_step``: the samples of a step of a config with a larger effective batch, 0 of others. ``recorded``: see
+    ``screened_samples``. What was compared at a length that will do stays compared, whatever the budget becomes.
     """
     if plan.accuracy.samples is not None:
         return (plan.accuracy.samples,)
     measurement = baseline.measurement if baseline is not None else None
     if measurement is None:
         return (0,)
-    per_step = measurement.rate / measurement.steps_per_s
-    wanted = float(screened or max(measurement.rate * _screen_s(plan), FEWEST_SCREEN_STEPS * per_step))
+    rate, per_step = measurement.rate, measurement.rate / measurement.steps_per_s
+    fewest = max(FEWEST_SCREEN_STEPS * per_step, float(FEWEST_LARGER_STEPS * larger_step))
     # A config may be half as fast, and has to come through in time all the same.
-    most_s = max(1.0, plan.limits.trial_timeout_s / 2 - measurement.first_step_s)
-    wanted = max(wanted, float(FEWEST_LARGER_STEPS * larger_step))
-    usual, longer = (int(min(samples, measurement.rate * most_s)) for samples in (wanted, LONGER * wanted))
+    most = rate * max(1.0, plan.limits.trial_timeout_s / 2 - measurement.first_step_s)
+    wanted = min(most, max(rate * _screen_s(plan), fewest))
+    usual, longer = int(wanted), int(min(most, LONGER * wanted))
+    if usual not in recorded:
+        will_do = [n for n in recorded if int(min(most, fewest)) <= n <= int(min(most, max(rate * SCREEN_S, fewest)))]
+        if will_do:
+            usual = max(will_do)
+            # The longer one was so many times a length of which the fraction isn't known any more.
+            longer = next((n for n in recorded if 0 <= n - LONGER * usual < LONGER), int(min(most, LONGER * usual)))
     return (usual, longer) if longer > usual else (usual,)
 
 
 def _screen_s(plan: StudyPlan) -> float:
-    """Seconds that a run of a screen trains for."""
-    return SCREEN_S if plan.budget_s is None else min(SCREEN_S, max(SHORTEST_SCREEN_S, SCREEN_SHARE * plan.budget_s))
+    """Seconds that a run of a screen trains for. The user's own metrics may come seldom: there none is shortened."""
+    if plan.budget_s is None or plan.accuracy.metrics:
+        return SCREEN_S
+    return min(SCREEN_S, max(SHORTEST_SCREEN_S, SCREEN_SHARE * plan.budget_s))
 
 
-def screened_samples(trials: Iterable[Trial]) -> int | None:
-    """The samples of the study's shortest screen so far; None before its first one."""
-    known = [trial.samples for trial in trials if trial.phase is Phase.SCREEN and trial.samples is not None]
-    return min(known, default=None)
+def screened_samples(trials: Iterable[Trial]) -> frozenset[int]:
+    """The lengths of the study's screens so far, in samples."""
+    return frozenset(trial.samples for trial in trials if trial.phase is Phase.SCREEN and trial.samples is not None)

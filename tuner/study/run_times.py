@@ -17,6 +17,8 @@ SLOWER = 1.15
 """What comes between steps is no part of a rate, such as validation, and takes its time all the same."""
 FIRST_TRIAL_S = 30.0
 """A guess of what a trial takes, before any has been run."""
+_COMPILERS = frozenset({"compile", "jit_compile"})
+"""Knobs with which a start takes longer than others do."""
 _LOADED_TOGETHER = 2
 """Fork servers of a round that are sure to be loaded at once, where there are as many cores."""
 
@@ -52,12 +54,10 @@ class RunTimes:
         runs = self._runs_of(config)
         seconds = [o.seconds for trial, o in runs if trial.phase is Phase.SCREEN and trial.samples == samples]
         if not seconds:
-            least, most_s = (0.0, math.inf) if config else (self._rate_in_search(), self._start_in_search_s())
-            measured = [(outcome, o.rate) for _, outcome in runs if (o := outcome.measurement) is not None]
-            seconds = [
-                min(_start_s(outcome, self.plan.window), most_s) + SLOWER * samples / max(least, rate)
-                for outcome, rate in measured
-            ]
+            rates = [outcome.measurement.rate for _, outcome in runs if outcome.measurement is not None]
+            least = 0.0 if config else self._rate_in_search()
+            start_s = self._start_s(config)
+            seconds = [start_s + SLOWER * samples / max(least, rate) for rate in rates]
         return statistics.median(seconds) if seconds else self.trial_s()
 
     def probe_s(self) -> float:
@@ -83,7 +83,7 @@ class RunTimes:
         if seconds:
             return statistics.median(seconds)
         if forked:
-            return self._forked_run_s()
+            return self._forked_run_s(config)
         foreseen = [self._fresh_run_s(outcome) for _, outcome in own]
         if not foreseen:
             return self.trial_s()
@@ -99,19 +99,33 @@ class RunTimes:
         longest_s = window_s(self.plan, Phase.FINALS, by_turns=self.by_turns)
         return _within(outcome, longest_s, by_turns=self.by_turns) - longer_s
 
-    def _forked_run_s(self) -> float:
+    def _forked_run_s(self, config: Config) -> float:
         """What a forked run takes in the finals, with its share of the time in which the round's servers are loaded."""
         loaded_s = statistics.median(_spared_s(outcome) for _, outcome in self.whole_loops() if _spared_s(outcome))
         share_s = loaded_s / min(_LOADED_TOGETHER, self.plan.cores)
-        return share_s + self._start_in_search_s() + WARMUP_S + SLOWER * window_s(
+        return share_s + self._start_s(config) + WARMUP_S + SLOWER * window_s(
             self.plan, Phase.FINALS, by_turns=True
         )  # fmt: skip
 
     def _is_forked(self, config: Config) -> bool:
-        """Whether the config's trials are forked; what was never run, and the script as written, are as others are."""
-        known = [_spared_s(o) > 0 for t, o in self.whole_loops() if t.phase is Phase.SEARCH and o.complete]
-        own = [_spared_s(o) > 0 for t, o in self._runs_of(config) if t.phase is Phase.SEARCH and o.complete]
-        return any(own) if own else any(known)
+        """Whether the config's trials are forked, by the last one; what has none is as others are."""
+        searched = [(t, o) for t, o in self.whole_loops() if t.phase is Phase.SEARCH and o.complete]
+        own = [_spared_s(outcome) > 0 for trial, outcome in searched if trial.config == config]
+        return own[-1] if own else any(_spared_s(outcome) > 0 for _, outcome in searched)
+
+    def _start_s(self, config: Config) -> float:
+        """What a run takes beside its window, where the first imports are a fork server's, or it is fresh as before.
+
+        Of a config no more than it took in the search, and where it compiles nothing no more than others typically
+        did: the first trial of a server waited until that was loaded. Infinite where nothing is known.
+        """
+        typical_s, runs = self._start_in_search_s(), self._runs_of(config)
+        searched = [outcome for trial, outcome in runs if trial.phase is Phase.SEARCH and outcome.complete]
+        known = [_beside_window_s(outcome, self.plan.window) for outcome in searched or [of for _, of in runs]]
+        if not known:
+            return typical_s
+        slow = _compiles(config) or (searched and not self._is_forked(config))
+        return statistics.median(known) if slow else min(statistics.median(known), typical_s)
 
     def _rate_in_search(self) -> float:
         """The rate of the script as written beside trials of the search; 0 where it took no turns with any.
@@ -123,29 +137,27 @@ class RunTimes:
         return statistics.median(rates) if rates else 0.0
 
     def _start_in_search_s(self) -> float:
-        """What trials of the search take beside their windows; infinite before the first one."""
-        searched = [outcome for trial, outcome in self.whole_loops() if trial.phase is Phase.SEARCH]
-        start_s = [_start_s(outcome, self.plan.window) for outcome in searched if outcome.complete]
+        """What trials of the search that compile nothing take beside their windows; infinite before the first one."""
+        searched = [o for t, o in self.whole_loops() if t.phase is Phase.SEARCH and not _compiles(t.config)]
+        start_s = [_beside_window_s(outcome, self.plan.window) for outcome in searched if outcome.complete]
         return statistics.median(start_s) if start_s else math.inf
+
+
+def _compiles(config: Config) -> bool:
+    return not _COMPILERS.isdisjoint(config)
 
 
 def _spared_s(outcome: Outcome) -> float:
     return (outcome.measurement.spared_s or 0.0) if outcome.measurement is not None else 0.0
 
 
-def _start_s(outcome: Outcome, window: Window) -> float:
-    """Seconds of a run without its window, what the script as written had of it, and without its warm-up.
-
-    Nor are those in which the fork server was loaded that a run was the first to need: the next one finds it.
-    """
+def _beside_window_s(outcome: Outcome, window: Window) -> float:
+    """Seconds of a run without its window, what the script as written had of it, and without its warm-up."""
     measurement = outcome.measurement
-    if measurement is None:
-        return max(0.0, outcome.seconds - window.warmup_s)
-    beside, own_s = measurement.reference is not None, sum(block.seconds for block in measurement.blocks)
+    own_s = sum(block.seconds for block in measurement.blocks) if measurement is not None else 0.0
+    beside = measurement is not None and measurement.reference is not None
     warmup_s = WARMUP_S if beside else window.warmup_s
-    start_s = max(0.0, outcome.seconds - SLOWER * own_s * (2 if beside else 1) - warmup_s)
-    # Its way to the first step holds what the server spared it, which it waited for only if it took as long as that.
-    return start_s - _spared_s(outcome) if start_s >= measurement.first_step_s else start_s
+    return max(0.0, outcome.seconds - SLOWER * own_s * (2 if beside else 1) - warmup_s)
 
 
 def _within(outcome: Outcome, longest_s: float, *, by_turns: bool = False) -> float:

@@ -307,7 +307,8 @@ def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int)
     What the runs so far have settled lacks none: a study that is derived again comes to the same verdict.
     """
     missing_s = _missing_s(study, candidate, seeds, samples)
-    return missing_s > 0 and not study.time.may_fit(missing_s + study.time.finals_s(candidate.config, FEWEST_ROUNDS))
+    finals_s = study.time.finals_s(candidate.config, FEWEST_ROUNDS)
+    return missing_s > 0 and not study.time.may_fit(finals_s, missing_s)
 
 
 def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -> bool:

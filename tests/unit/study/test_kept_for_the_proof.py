@@ -32,17 +32,39 @@ def _at(rate: float) -> Outcome:
     return replace(worlds.measured(rate), seconds=10.0)
 
 
-def test_a_proof_of_the_best_that_may_just_come_off_is_begun_at_once() -> None:
+def test_a_proof_of_a_large_gain_that_may_just_come_off_is_begun_at_once() -> None:
     """What is foreseen before a first round is rather too long. The search used to have it all then, and nothing was
-    proven: 3 min 53 s of 5 (studies/digits on two slow cores, November 2026).
+    proven: 3 min 53 s of 5 (studies/digits on two slow cores, November 2026). Its screen takes what it takes.
     """
-    proof_s = found(300.0, {TIER_2: 1.5}).proof_s(TIER_2)
-    for left_s, kept in ((1.01 * proof_s, True), (0.99 * proof_s, True), (1.01 * HOPE * proof_s, True)):
-        time = found(left_s, {TIER_2: 1.5})
-        assert (time.reserved_s() > left_s - time.runs.trial_s()) is kept, left_s
-        assert bool(time.search_is_over()) is kept
-    late = found(0.9 * HOPE * proof_s, {TIER_2: 1.5})
+    time = found(300.0, {TIER_2: 1.5})
+    proof_s, finals_s = time.proof_s(TIER_2), time.finals_s(TIER_2, 3)
+    least_s = proof_s - (1 - HOPE) * finals_s
+    for left_s in (1.01 * proof_s, 0.99 * proof_s, least_s + 1.0):
+        assert found(left_s, {TIER_2: 1.5}).search_is_over(), left_s
+    late = found(least_s - 1.0, {TIER_2: 1.5})
     assert late.reserved_s() < proof_s and not late.search_is_over(), "none comes off any more"
+    assert not late.proof_is_worth_more(1.001), "so no trial is worth less than it"
+
+
+def test_for_next_to_no_gain_the_search_is_not_ended() -> None:
+    """A compiler that is tried third may bring forty percent."""
+    proof_s = found(300.0, {TIER_2: 1.004}).proof_s(TIER_2)
+    assert not found(0.99 * proof_s, {TIER_2: 1.004}).search_is_over()
+
+
+def test_what_is_recorded_of_a_proof_is_not_kept_time_for_again() -> None:
+    """Resumed between screens and finals a study foresaw both, gave up on them, and searched until nothing fitted."""
+    time = found(70.0, {TIER_2: 1.5})
+    screens = [
+        Trial(10 + 2 * seed + place, Phase.SCREEN, one, "", _at(100.0), seed=seed, samples=600)
+        for seed in (1, 2, 3) for place, one in enumerate((BASELINE, TIER_2))
+    ]  # fmt: skip
+    resumed = replace(time, trials=[*time.trials, *screens])
+    assert resumed.proof_s(TIER_2) == resumed.finals_s(TIER_2, 3) < time.proof_s(TIER_2)
+    assert resumed.search_is_over() and not time.search_is_over()
+    runs = [Trial(20 + n, Phase.FINALS, TIER_2, "", _at(150.0), n, group=(1,)) for n in (1, 2)]
+    begun = replace(resumed, trials=[*resumed.trials, *runs])
+    assert begun.proof_s(TIER_2) == begun.finals_s(TIER_2, 1)
 
 
 @pytest.mark.parametrize(("gain", "is_kept"), [(1.3, True), (1.1, False)])

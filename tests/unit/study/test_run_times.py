@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import worlds
 
+from tuner.analysis.accuracy import AccuracyLimits
 from tuner.child.records import Window
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Ratio, Reference, Trial
 from tuner.study.lengths import WARMUP_S, screen_lengths, screened_samples
@@ -20,7 +21,8 @@ START_S = 2.0
 WINDOW = Window(warmup_s=3.0, max_s=20.0)
 MEASURED_S = 3.0
 """Of a search trial, and so many of the script as written beside it; the finals have as long a window."""
-FAST, FRESH = Config(precision="bf16"), Config(workers=2)
+FAST, FP16, TWO = Config(precision="bf16"), Config(precision="fp16"), Config(precision="bf16", workers=4)
+FRESH = Config(workers=2)
 
 
 def outcome(seconds: float, *, rate: float = 100.0, spared_s: float = 0.0, beside: float | None = None) -> Outcome:
@@ -62,7 +64,7 @@ FORKED_S = START_S + WARMUP_S + SLOWER * MEASURED_S
 @pytest.mark.parametrize(("cores", "imports_s"), [(1, 2 * IMPORTS_S), (2, IMPORTS_S), (16, IMPORTS_S)])
 def test_the_servers_of_a_round_are_loaded_at_once_where_there_are_cores(cores: int, imports_s: float) -> None:
     """A round of two fresh runs would take twice the imports: half a minute of three rounds that nobody needs."""
-    found = times(forked(1, FAST, loads=True), cores=cores)
+    found = times(forked(1, FAST, loads=True), forked(2, FP16), forked(3, FAST), cores=cores)
     assert found.round_s([BASELINE, FAST]) == pytest.approx(imports_s + 2 * FORKED_S)
 
 
@@ -80,25 +82,39 @@ def test_rounds_take_what_rounds_took_once_there_was_one() -> None:
     assert times(forked(1, FAST), *run).round_s([BASELINE, FAST], 30.0) == 11.0 + 30.0
 
 
-def test_a_screen_starts_without_loading_the_server_that_is_there() -> None:
-    first, later = times(forked(1, FAST, loads=True)), times(forked(1, FAST))
-    assert first.screen_s(FAST, 1000) == pytest.approx(later.screen_s(FAST, 1000))
-    assert later.screen_s(FAST, 1000) == pytest.approx(START_S + SLOWER * 1000 / 200.0)
+def test_what_the_first_trial_of_a_server_waited_for_is_no_part_of_a_screen() -> None:
+    """Nor of the finals, where servers are loaded at once: other trials tell what a start takes beside that."""
+    first = times(forked(1, FAST, loads=True), forked(2, FP16), forked(3, TWO))
+    assert first.screen_s(FAST, 1000) == pytest.approx(START_S + SLOWER * 1000 / 200.0)
+    alone = times(forked(1, FAST, loads=True))
+    assert alone.screen_s(FAST, 1000) == pytest.approx(IMPORTS_S + START_S + SLOWER * 1000 / 200.0), "rather too long"
 
 
-def test_a_script_that_starts_slowly_by_itself_is_not_taken_for_one_that_waits_for_its_server() -> None:
+def test_a_script_that_starts_slowly_by_itself_is_charged_with_that() -> None:
     """It reads its data for as long as its imports take, and longer."""
     for own_s in (IMPORTS_S, 3 * IMPORTS_S):
-        made = outcome(BY_TURNS_S + own_s, rate=200.0, spared_s=IMPORTS_S, beside=125.0)
-        assert made.measurement is not None
-        slow = replace(made, measurement=replace(made.measurement, first_step_s=IMPORTS_S + START_S + own_s))
-        found = times(Trial(1, Phase.SEARCH, FAST, "", slow))
+        both = (forked(1, FAST), forked(2, FP16))
+        slow = [replace(t, outcome=replace(t.outcome, seconds=BY_TURNS_S + own_s)) for t in both if t.outcome]
+        found = times(*slow)
         assert found.screen_s(FAST, 1000) == pytest.approx(START_S + own_s + SLOWER * 1000 / 200.0)
+        assert found.round_s([BASELINE, FAST]) >= IMPORTS_S + 2 * FORKED_S + own_s
+
+
+@pytest.mark.parametrize("compiler", ["compile", "jit_compile"])
+def test_a_config_that_compiles_is_charged_with_its_own_start(compiler: str) -> None:
+    """With the start of the others its rounds would lack time at their end; the others are charged with theirs."""
+    compiled = Config({compiler: "default" if compiler == "compile" else True})
+    slow = forked(1, compiled)
+    assert slow.outcome is not None
+    slow = replace(slow, outcome=replace(slow.outcome, seconds=BY_TURNS_S + 12.0))
+    found = times(slow, forked(2, FAST), forked(3, FP16))
+    assert found.round_s([BASELINE, compiled]) == pytest.approx(IMPORTS_S + 2 * FORKED_S + 12.0)
+    assert found.round_s([BASELINE, FAST]) == pytest.approx(IMPORTS_S + 2 * FORKED_S)
 
 
 def test_the_script_as_written_is_screened_at_the_rate_that_it_has_once_files_are_warm() -> None:
     """Its first run had 100 a second, and beside the trials of the search it has 125."""
-    found = times(forked(1, FAST), forked(2, Config(precision="fp16")))
+    found = times(forked(1, FAST), forked(2, FP16))
     assert found.screen_s(BASELINE, 1000) == pytest.approx(START_S + SLOWER * 1000 / 125.0)
 
 
@@ -112,12 +128,39 @@ def test_screens_of_short_studies_are_shorter_but_never_under_their_fewest_steps
     assert screen_lengths(worlds.plan(tmp_path, budget_s=budget_s), AS_WRITTEN)[0] == samples
 
 
-def test_a_study_that_is_given_more_time_keeps_to_the_length_of_its_screens(tmp_path: Path) -> None:
-    """What was compared stays compared: a proof mustn't be lost for a larger budget."""
-    screen = Trial(5, Phase.SCREEN, BASELINE, "", outcome(8.0), seed=1, samples=600)
-    longer = replace(screen, number=6, samples=2400)
-    plan = worlds.plan(tmp_path, budget_s=1800.0)
-    assert screened_samples([AS_WRITTEN]) is None
-    assert screened_samples([AS_WRITTEN, longer, screen]) == 600
-    assert screen_lengths(plan, AS_WRITTEN, screened=600) == (600, 2400)
-    assert screen_lengths(plan, AS_WRITTEN, larger_step=64, screened=600)[0] == 64 * 20
+RATE = 100.17
+"""Lengths have fractions of samples, as real ones do."""
+
+
+def odd(budget_s: float, recorded: tuple[int, ...] = (), larger_step: int = 0) -> tuple[int, ...]:
+    """The lengths of screens of a study whose script has that rate."""
+    as_written = replace(AS_WRITTEN, outcome=outcome(14.0, rate=RATE))
+    plan = worlds.plan(Path("nowhere"), budget_s=budget_s)
+    return screen_lengths(plan, as_written, larger_step, recorded)
+
+
+def test_what_was_compared_stays_compared_whatever_the_budget_becomes() -> None:
+    """Screens that aren't found again are run again, and where there is no time for them a proof is lost."""
+    assert screened_samples([AS_WRITTEN]) == frozenset()
+    first = odd(1800.0)
+    assert first == (1001, 4006), "as versions before this one had them"
+    for budget_s in (60.0, 300.0, 1800.0):
+        assert odd(budget_s, first) == first
+        assert odd(budget_s, first[:1]) in (first, (1001, 4004))
+    short = odd(300.0)
+    assert short == (601, 2404)
+    assert odd(1800.0, short) == odd(300.0, short) == short
+
+
+def test_a_screen_that_is_too_short_or_was_for_larger_steps_sets_no_length() -> None:
+    """Of ``--screen-samples 128``, once; of a larger batch, whose steps have 512 samples."""
+    assert odd(1800.0, (128,)) == odd(1800.0)
+    assert odd(1800.0, (10_240,)) == odd(1800.0)
+    assert odd(1800.0, (200, 1001)) == odd(1800.0)
+    assert odd(1800.0, (601, 2404), larger_step=64)[0] == 64 * 20
+
+
+def test_metrics_of_the_users_own_have_the_usual_length(tmp_path: Path) -> None:
+    """They may come once an epoch."""
+    bounded = AccuracyLimits(max_metric_drop={"accuracy": 0.01})
+    assert screen_lengths(worlds.plan(tmp_path, budget_s=300.0, accuracy=bounded), AS_WRITTEN)[0] == 1000
