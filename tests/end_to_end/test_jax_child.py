@@ -207,6 +207,33 @@ def test_a_script_that_maps_over_devices_is_told_why_it_is_not_studied(run_child
     assert "went on" not in ran.output
 
 
+UNSEEN = HEAD + """
+scores = jax.pmap(lambda params, x: x @ params["w1"], in_axes=(None, 0))
+@jax.jit
+def update(params, x, y):
+    loss, pulled = jax.vjp(lambda params: loss_of(params, x, y), params)
+    return descend(params, pulled(jnp.ones(()))[0]), loss
+for x, y in batches():
+    params, loss = update(params, x, y)
+"""
+
+
+def test_a_script_without_a_step_is_told_what_was_looked_for(run_child: Run, write_script: Write) -> None:
+    """Not of ``jax.pmap``, which it has and doesn't train by."""
+    ran = run_child(write_script(UNSEEN), argv=("10",), window=WHOLE)
+    (failure,) = ran.of("failure")
+    assert failure["reason"] == "no-step"
+    assert "looked for were jax.grad and jax.value_and_grad" in failure["detail"]
+
+
+def test_threads_that_a_flag_keeps_idle_are_not_verified(run_child: Run, write_script: Write) -> None:
+    flag = "import os\nos.environ['XLA_FLAGS'] = '--xla_cpu_multi_thread_eigen=false'\n"
+    script = write_script(flag + SCRIPTS["jitted"])
+    ran = run_child(script, {"threads": 2}, argv=("10",), window=WHOLE)
+    assert ran.evidence("threads") == "unverifiable"
+    assert "--xla_cpu_multi_thread_eigen=false" in ran.of("knob")[-1]["reason"]
+
+
 TWO_DEVICES = "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"
 SHARDED = TWO_DEVICES + HEAD + """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -97,6 +97,63 @@ for x, y in batches():
     trained += len(x)
     print("loss", float(loss).hex())
 """
+PARTS = """
+def loss_of(params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
+params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+optimizer = optax.MultiSteps(optax.adam(1e-2), every_k_schedule=2)
+held = optimizer.init(params)
+DECORATED
+def update(params, held, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    updates, held = optimizer.update(gradients, held, params)
+    return optax.apply_updates(params, updates), held, loss
+for x, y in batches():
+    params, held, loss = update(params, held, x, y)
+    trained += len(x)
+    print("loss", float(loss).hex())
+assert int(held.gradient_step) == 10
+"""
+TWICE = """
+from flax import linen as nn
+from flax.training import train_state
+net = nn.Dense(3)
+state = train_state.TrainState.create(
+    apply_fn=net.apply, params=net.init(jax.random.key(0), X[:1])["params"], tx=optax.sgd(1e-2))
+@jax.jit
+def apply_model(state, x, y):
+    def loss_of(params):
+        logits = state.apply_fn({"params": params}, x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), logits
+    (loss, logits), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+    return gradients, loss, jnp.mean(jnp.argmax(logits, -1) == y)
+@jax.jit
+def update_model(state, gradients):
+    return state.apply_gradients(grads=gradients)
+apply_model(state, X[:50], Y[:50])
+for number, (x, y) in enumerate(batches()):
+    gradients, loss, accuracy = apply_model(state, x, y)
+    state = update_model(state, gradients)
+    trained += len(x)
+    print("loss", float(loss).hex())
+    if number % 4 == 3:
+        _, _, accuracy = apply_model(state, X[:50], Y[:50])
+"""
+CHUNKS = """
+def loss_of(params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
+optimizer = optax.adam(1e-2)
+def step(state, batch):
+    params, held = state
+    loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
+    updates, held = optimizer.update(gradients, held, params)
+    return (optax.apply_updates(params, updates), held), loss
+several = jax.jit(lambda state, xs, ys: jax.lax.scan(step, state, (xs, ys)))
+params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+state = params, optimizer.init(params)
+for length in (2, 4, 2, 4, 4, 4):
+    state, losses = several(state, X[: 20 * length].reshape(length, 20, 8), Y[: 20 * length].reshape(length, 20))
+"""
 END = """
 print("trained on", trained)
 """
@@ -106,6 +163,23 @@ SCRIPTS = {
     "optax, nothing jitted": APART.replace("GRADIENT", "jax.value_and_grad(loss_of)"),
     "nnx": NNX,
 }
+
+
+SEVERAL = {
+    "parts, compiled": (PARTS.replace("DECORATED", "@jax.jit"), ("samples", 10, 500)),
+    "parts, nothing jitted": (PARTS.replace("DECORATED", ""), ("samples", 10, 500)),
+    "gradients for their value": (TWICE, ("samples", 20, 500)),
+    "chunks of several lengths": (CHUNKS, ("steps", 20, 0)),
+}
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_an_optimizer_update_is_a_step(kind: str, run_child: Run, write_script: Write) -> None:
+    text, counted = SEVERAL[kind]
+    ran = run_child(write_script(HEAD + text + END), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert [note["text"] for note in ran.of("note")] == []
+    assert (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"]) == counted, ran.facts["remarks"]
 
 
 @pytest.mark.parametrize("kind", SCRIPTS)

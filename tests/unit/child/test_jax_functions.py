@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tuner.child.adapter import instrument
 from tuner.child.jax.adapter import JaxAdapter
 from tuner.child.jax.functions import Jitted, is_foreign
 from tuner.child.patches import unpatch_all
+from tuner.child.session import StopTrial
 
 jnp = jax.numpy
 
@@ -52,13 +53,83 @@ def test_it_looks_like_the_function(trial: InProcess) -> None:
     assert ours._cache_size() == 0
 
 
-def test_it_is_copied_and_sent_as_jax_s_own(trial: InProcess) -> None:
-    ours, own = jax.jit(double), jax.jit.__wrapped__(double)
-    for one in (ours, own):
-        for other in (copy.copy(one), copy.deepcopy(one)):
-            assert type(other) is type(own) and float(other(2.0)) == 4.0
-        with pytest.raises((AttributeError, pickle.PicklingError)):
+class Scaled:
+    """A callable with a state."""
+
+    def __init__(self) -> None:
+        self.scale = [3.0]
+
+    def __call__(self, x: Any) -> Any:
+        return self.scale[0] * x
+
+    def method(self, x: Any) -> Any:
+        return self.scale[0] * x + 1.0
+
+
+KINDS: dict[str, Callable[[Scaled], tuple[Any, dict[str, Any]]]] = {
+    "a function": lambda scaled: (double, {}),
+    "with options": lambda scaled: (double, {"static_argnames": "times"}),
+    "a method": lambda scaled: (scaled.method, {}),
+    "a partial function": lambda scaled: (functools.partial(double, times=3), {}),
+    "a callable": lambda scaled: (scaled, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_it_is_copied_and_sent_as_jax_s_own(trial: InProcess, kind: str, copied: Callable[[Any], Any]) -> None:
+    """What a copy gives, alone and in an object of the script's, also once what it was made of has changed."""
+
+    def tried(jit: Callable[..., Any]) -> list[Any]:
+        scaled = Scaled()
+        fun, options = KINDS[kind](scaled)
+        one = jit(fun, **options)
+        held = copied({"step": [one]})["step"][0]
+        other = copied(one)
+        scaled.scale[0] = 5.0
+        seen: list[Any] = [float(each(2.0)) for each in (one, held, other)]
+        with pytest.raises((AttributeError, TypeError, pickle.PicklingError)) as raised:
             pickle.dumps(one)
+        assert "tuner" not in str(raised.value)
+        return [*seen, other is one]
+
+    assert tried(jax.jit) == tried(jax.jit.__wrapped__)
+
+
+def test_calls_of_a_copy_are_seen(trial: InProcess) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(weights: Any) -> Any:
+        return weights - jax.grad(lambda weights: (weights**2).sum())(weights)
+
+    weights = jnp.ones(3)
+    for each in (update, copy.deepcopy(update), copy.copy(update)):
+        for _ in range(3):
+            weights = each(weights)
+    assert trial.steps == 9
+
+
+def test_what_pmap_made_is_refused_where_it_trains_and_not_before(
+    trial: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(weights: Any, x: Any) -> Any:
+        return weights - jax.grad(lambda weights: (weights * x).sum())(weights)
+
+    mapped, scored = jax.pmap(update), jax.pmap(lambda x: x + 1)
+    assert mapped.__name__ == jax.pmap.__wrapped__(update).__name__
+    assert float(scored(jnp.ones(1))[0]) == 2.0
+    with pytest.raises(StopTrial):
+        mapped(jnp.ones((1, 3)), jnp.ones((1, 3)))
+    (failure,) = trial.log.of("failure")
+    assert failure["reason"] == "unsupported" and "jax.pmap" in failure["detail"]
+
+
+def test_what_pmap_made_is_copied_as_jax_s_own(trial: InProcess) -> None:
+    for pmap in (jax.pmap, jax.pmap.__wrapped__):
+        made = pmap(double)
+        assert copy.copy(made)(jnp.ones(1)).tolist() == made(jnp.ones(1)).tolist() == [2.0]
 
 
 def test_a_method_and_a_decorator_with_options_bind_as_ever(trial: InProcess) -> None:
@@ -128,4 +199,3 @@ def test_seeds_are_shifted_alike() -> None:
         assert jax.random.PRNGKey(seed=4).tolist() == plain
     finally:
         unpatch_all()
-

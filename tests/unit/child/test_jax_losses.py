@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.child.jax.losses import LossPlace
+from tuner.child.jax.losses import place_of
 
 
 def number(dtype: str = "float32", shape: tuple[int, ...] = ()) -> SimpleNamespace:
@@ -14,12 +14,8 @@ def number(dtype: str = "float32", shape: tuple[int, ...] = ()) -> SimpleNamespa
 
 
 def test_it_is_the_value_whose_gradient_was_taken() -> None:
-    loss, other = number(), number()
-    place = LossPlace()
-    place.differentiated(loss, "train.py:3")
-    place.differentiated(other, "train.py:4")
-    place.traced([("['loss']", number()), ("[1]", other), ("[2]", loss)])
-    assert place.of(["a", "b", "c"]) == "c" and place.site == "train.py:3"
+    loss = number()
+    assert place_of(loss, [("['loss']", number()), ("[1]", number()), ("[2]", loss)]) == 2
 
 
 @pytest.mark.parametrize(
@@ -35,10 +31,4 @@ def test_it_is_the_value_whose_gradient_was_taken() -> None:
 def test_else_it_is_the_only_number_that_is_called_so(
     paths: list[tuple[str, SimpleNamespace]], found: int | None
 ) -> None:
-    for seen in ("traced", "ran"):
-        place = LossPlace()
-        place.differentiated(number(), "train.py:3")
-        getattr(place, seen)(paths)
-        leaves = [leaf for _, leaf in paths]
-        assert place.of(leaves) is (None if found is None else leaves[found])
-        assert place.is_known
+    assert place_of(number(), paths) == place_of(None, paths) == found

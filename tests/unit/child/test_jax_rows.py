@@ -65,7 +65,7 @@ def test_state_goes_round_and_a_batch_is_new(statistics: tuple[int, ...]) -> Non
         loss = Made(())
         samples = function.call(given, keys, result=(state, loss), x=batch(size, 3, 3), y=batch(size))
         assert samples == size, number
-    assert function.rows.carries and not function.rows.is_learning
+    assert not function.rows.is_learning
 
 
 def test_parameters_that_are_made_outside_are_no_batch() -> None:
@@ -73,7 +73,7 @@ def test_parameters_that_are_made_outside_are_no_batch() -> None:
     function = Function()
     for _ in range(LOOKS + 4):
         assert function.call(Made((8, 4)), batch(20, 8), result=Made((8, 4))) == 20
-    assert not function.rows.carries
+    assert not function.rows.is_learning
 
 
 def test_data_that_stay_the_same_are_a_batch_where_nothing_else_is() -> None:
@@ -109,6 +109,17 @@ def test_a_call_with_other_arguments_is_looked_at_anew() -> None:
         else:
             assert function.call(given, {"x": batch(32, 8), "y": batch(32)}, result=state) == 32
     assert function.rows.changes == 1
+
+
+def test_whoever_gave_an_array_is_known_until_it_gives_anew() -> None:
+    outputs, first, second = Outputs(leaves), Function(), Function()
+    state = Made((8, 4))
+    outputs.put(first, {"state": state, "step": Made(())})
+    outputs.put(second, (Made((8, 4)),))
+    assert outputs.giver_of(state) is first and outputs.hold(state)
+    assert outputs.giver_of(Made((8, 4))) is None
+    outputs.put(first, Made((8, 4)))
+    assert not outputs.hold(state)
 
 
 def test_nothing_is_kept_alive() -> None:

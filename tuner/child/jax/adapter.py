@@ -13,7 +13,7 @@ from ..watch import Watch
 from . import FRAMEWORK
 from .client import ClientWatch
 from .compiling import CompileWatch
-from .evidence import Observation
+from .evidence import Observation, why_no_step
 from .patches import Instrumentation
 from .seeds import seed
 from .steps import StepWatch
@@ -54,6 +54,8 @@ class JaxAdapter(Adapter):
         self.client.install()
         if session.measuring:
             self.compiling.install(jax)
+            self.steps.tracing.count = lambda: self.compiling.traces
+            session.exit_listeners.append(self)
         if session.applied is not None:
             session.applied.attend(self._effects)
 
@@ -80,7 +82,7 @@ class JaxAdapter(Adapter):
         if self.steps is None:
             return 0
         rows = sum(function.rows.changes for function in self.steps.training)
-        return self.compiling.graphs + self.steps.own_batches.changes + rows
+        return self.compiling.graphs + self.steps.passes.own_batches.changes + rows
 
     def on_block(self) -> None:
         """Reads the loss."""
@@ -89,6 +91,19 @@ class JaxAdapter(Adapter):
         loss = self.steps.take_loss()
         if loss is not None:
             self.session.loss(*loss)
+
+    def script_ended(self) -> None:
+        """Says why no step was seen, or nothing could be measured between two of them, where that is due to JAX."""
+        session, steps = self.session, self.steps
+        if steps is None or not session.measuring or not session.may_be_of(FRAMEWORK):
+            return
+        if not session.clock.total_steps and steps.uses_jax:
+            session.fail("no-step", steps.holds_all or why_no_step(steps))
+        elif steps.trained and not session.clock.is_measurable and steps.holds_all:
+            session.fail("unsupported", steps.holds_all)
+
+    def leaving(self) -> None:
+        """Nothing is left to do."""
 
     def observe(self) -> None:
         """Facts and evidence, where JAX trained."""

@@ -6,6 +6,7 @@ Both are decided when the client is made, which JAX does with its first operatio
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,17 +27,24 @@ VARIABLES = ("PJRT_NPROC", "NPROC")
 """How many processors there are, in the words of XLA's library."""
 POOL = "tf_XLAEigen"
 """The name of the threads in which the client computes, as XLA gives it."""
+ONE_THREAD = re.compile(r"--xla_cpu_multi_thread_eigen=(false|0)\b", re.IGNORECASE)
+"""Among XLA's flags: the threads are there, and XLA computes in one of them."""
+BY_FLAG = "XLA_FLAGS has --xla_cpu_multi_thread_eigen=false: XLA computes in one thread, however many there are"
 NO_CLIENT = "JAX made no client for the processor"
 UNKNOWN = "nothing shows how many threads JAX computes with"
 
 
 class ClientWatch:
-    """``written``, ``made``: whether the script runs ahead, as it has it and as it is; None without a client."""
+    """``written``, ``made``: whether the script runs ahead, as it has it and as it is; None without a client.
+
+    ``in_one_thread``: whether the client's threads are idle, by a flag of XLA's.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.written: bool | None = None
         self.made: bool | None = None
+        self.in_one_thread = False
 
     def install(self) -> None:
         """Right after JAX's import; its client is made later."""
@@ -48,6 +56,7 @@ class ClientWatch:
             session = self.session
             if args or not session.may_be_of(FRAMEWORK):
                 return original(*args, **kwargs)
+            self.in_one_thread = ONE_THREAD.search(os.environ.get("XLA_FLAGS", "")) is not None
             self.written = bool(kwargs.get("asynchronous", True))
             wanted = session.knobs.wanted(ASYNC)
             if wanted is not None:
@@ -60,7 +69,12 @@ class ClientWatch:
 
     def as_written(self) -> dict[str, object]:
         """The script's own values; None where they aren't known."""
-        return {THREADS: threads() or None, ASYNC: self.written}
+        return {THREADS: None if self.in_one_thread else threads() or None, ASYNC: self.written}
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Knobs that turn nothing, and why."""
+        return {THREADS: BY_FLAG} if self.in_one_thread else {}
 
     def report(self) -> None:
         """Evidence."""
@@ -68,6 +82,8 @@ class ClientWatch:
         if THREADS in knobs.requested:
             if self.made is None:
                 knobs.inapplicable(THREADS, NO_CLIENT)
+            elif self.in_one_thread:
+                knobs.report(THREADS, Finding(Evidence.UNVERIFIABLE, BY_FLAG))
             elif threads():
                 knobs.compare(THREADS, threads())
             else:
@@ -81,8 +97,9 @@ class ClientWatch:
     def effects(self) -> dict[str, Effect]:
         """For ``autotune run``."""
         wanted = self.session.knobs.wanted
+        why = NO_CLIENT if self.made is None else BY_FLAG if self.in_one_thread else UNKNOWN
         return {
-            THREADS: Effect(int(threads() == wanted(THREADS)), NO_CLIENT if self.made is None else UNKNOWN),
+            THREADS: Effect(int(threads() == wanted(THREADS) and not self.in_one_thread), why),
             ASYNC: Effect(int(self.made == wanted(ASYNC)), NO_CLIENT),
         }
 

@@ -10,14 +10,20 @@ from ..session import Session
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 """JAX's name for the time that XLA takes for one graph."""
+TRACED = "/jax/core/compile/jaxpr_trace_duration"
+"""Its name for the time that it takes to trace one function."""
 
 
 class CompileWatch:
-    """``graphs``, ``seconds``: compiled by now, outside of validation. ``in_window``: while it was measured."""
+    """``graphs``, ``seconds``: compiled by now, outside of validation. ``in_window``: while it was measured.
+
+    ``traces``: of any function, by now.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.graphs = 0
+        self.traces = 0
         self.seconds = 0.0
         self.in_window = 0
 
@@ -27,6 +33,7 @@ class CompileWatch:
         library.monitoring.register_event_duration_secs_listener(self._timed)
 
     def _timed(self, event: str, seconds: float, **about: Any) -> None:
+        self.traces += event == TRACED
         if event != COMPILED or not self.session.here or self.session.clock.validating:
             return
         self.graphs += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -17,10 +18,8 @@ MIN_RETRACES = 5
 MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -- --batch-size={batch_size}"
 NO_PARTS = "nothing computes a batch in parts with JAX"
 NO_RATES = "the rates of the script's optimizer can't be seen"
-NEW = (
-    "studies of JAX are new: hold the steps or samples per second against the script's own count; loops are known that"
-    " are miscounted (see Limitations in the README)"
-)
+NEW = "studies of JAX are new: hold the steps or samples per second against the script's own count"
+NOT_SEEN = "jax.vjp, jax.pmap, and functions that are called as step.lower(...).compile() aren't seen"
 IN_A_LOOP = "the gradient is taken in a loop of JAX's (scan, fori_loop)"
 
 
@@ -57,9 +56,9 @@ class Observation:
         facts, steps = self.session.facts, self.steps
         facts.framework, facts.framework_version = FRAMEWORK, str(self.jax.__version__)
         facts.loop = "eager" if steps.eager_steps and not steps.training else "function"
-        facts.unit = "samples" if steps.counts_samples else "steps"
+        facts.unit = "samples" if steps.passes.counts_samples else "steps"
         facts.wait_is_unseen = True
-        facts.retraces = sum(max(0, function.traces - 1) for function in steps.training)
+        facts.retraces = sum(max(0, each.traces.count - 1) for each in steps.training if not each.is_loop)
 
     def _remarks(self) -> None:
         steps, remark = self.steps, self.session.facts.remark
@@ -70,19 +69,32 @@ class Observation:
                 f"the training step was traced anew {retraces} times in {calls} calls: shapes, types or static "
                 "arguments change from call to call"
             )
-        unknown = [function.name for function in steps.training if function.is_in_loop and not function.steps]
-        if unknown:
-            remark(f"{IN_A_LOOP} of which nobody knows how often it runs: each call of {unknown[0]} counts as one step")
-        if not steps.counts_samples and not steps.own_batches.is_wanted:
+        for name, why in self._doubts():
+            remark(f"{why}: each call of {name} counts as one step")
+        for name in steps.apart:
+            remark(f"{name} takes no gradient, and is called every few steps: it was set apart as validation")
+        if steps.schedule_is_unknown:
+            remark("optax.MultiSteps is given a function: each of its batches counts as one step")
+        if not steps.passes.counts_samples and not steps.passes.own_batches.is_wanted:
             remark(f"steps are counted, and not samples: {self._why_uncounted}")
+
+    def _doubts(self) -> Iterator[tuple[str, str]]:
+        """Functions whose steps aren't known, and why."""
+        for each in self.steps.training:
+            if each.traces.any(lambda trace: trace.is_in_loop and not trace.steps):
+                yield each.name, f"{IN_A_LOOP} of which nobody knows how often it runs, or whether it updates"
+            if each.traces.any(lambda trace: trace.is_in_branch):
+                yield each.name, "an update is in a branch (cond, switch) of which nobody knows how often it is taken"
+            if each.traces.misses:
+                yield each.name, f"it was traced in several ways, and {each.traces.misses} times nobody knows in which"
 
     @property
     def _why_uncounted(self) -> str:
         steps = self.steps
-        if any(function.is_in_loop for function in steps.training):
+        if any(each.traces.any(lambda trace: trace.is_in_loop) for each in steps.training):
             return IN_A_LOOP
-        if steps.differing:
-            lengths = ", ".join(map(str, steps.differing))
+        if steps.passes.differing:
+            lengths = ", ".join(map(str, steps.passes.differing))
             return f"what a step is given is {lengths} long, and none of that is the batch's length for most of it"
         return "what a step is given holds no batch: it may be in what the function closes over"
 
@@ -90,14 +102,28 @@ class Observation:
         session, steps = self.session, self.steps
         facts = session.facts
         if not session.request.config:
-            if steps.counts_samples and steps.rows:
-                facts.as_written.setdefault("batch_size", steps.rows)
+            if steps.passes.counts_samples and steps.passes.rows:
+                facts.as_written.setdefault("batch_size", steps.passes.rows)
             facts.as_written.update({**self.client.as_written(), "allocator": allocator.in_use() or None})
+            facts.left_out.update(self.client.left_out)
             facts.left_out.update(batch_size=MADE_BY_THE_LOOP, grad_accumulation=NO_PARTS, lr_scale=NO_RATES)
-        if steps.own_batches.is_wanted:
-            steps.own_batches.observe()
+        if steps.passes.own_batches.is_wanted:
+            steps.passes.own_batches.observe()
         elif "batch_size" in session.knobs.requested:
-            if steps.counts_samples:
-                session.knobs.compare("batch_size", steps.rows)
+            if steps.passes.counts_samples:
+                session.knobs.compare("batch_size", steps.passes.rows)
             else:
                 session.knobs.inapplicable("batch_size", self._why_uncounted)
+
+
+def why_no_step(steps: StepWatch) -> str:
+    """A line for the author of a script that uses JAX, and of which no step was seen: what was looked for."""
+    if steps.tracing.gradients + steps.eager_gradients:
+        return (
+            "no training step was seen: gradients were taken, but neither an update by optax.apply_updates was, nor a"
+            " second gradient of other parameters"
+        )
+    return (
+        "no training step was seen: looked for were jax.grad and jax.value_and_grad, within jax.jit or not, and"
+        f" optax.apply_updates; {NOT_SEEN}, and tuner.report(step=n) tells of them"
+    )

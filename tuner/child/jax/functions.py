@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 from ..call_sites import is_library
-from .losses import LossPlace
-from .rows import Leaves, Outputs, Rows
-from .types import Arguments, Aval, Call, Keywords
+from .rows import Outputs, Rows
+from .traces import Flatten, Trace, Traces
+from .types import Arguments, Call, Keywords, Leaves
 
 _TRACED = "__autotune_traced__"
 _NOT_THE_SCRIPTS = frozenset({"keras", "tf_keras", "keras_core", "tensorflow", "jax", __name__.partition(".")[0]})
@@ -25,40 +25,48 @@ class CallWatch(Protocol):
         """A call."""
         ...
 
-    def traces(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
+    def stages(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """A call of something that only traces the function."""
+        ...
+
+    def jitted(self, fun: Call, make: Callable[[Call], Call]) -> Any:
+        """Another one for the script, of such a function; ``make`` is JAX's part in it."""
         ...
 
 
 class JittedFunction:
     """One function, and what was seen of it.
 
-    ``gradients``, ``updates``: in all its traces. ``calls``, ``traces``: how often it was called, and was traced
-    with a gradient. ``parameters``: shapes of what is differentiated. ``is_in_loop``: whether a gradient is taken in a
-    loop of JAX's (``scan``). ``steps``: those that a call takes; 0 where nobody knows how often such a loop runs.
-    ``others``: calls that neither took a gradient nor applied an update. ``made``: what the script has of it.
+    ``traces``: what they hold; ``trains``: whether one of them is of a training step; ``last``: that of the newest
+    call. ``calls``, ``others``: calls that were a part of training steps, and calls that weren't. ``carries``: whether
+    it was given parameters that it gave itself. ``made``: what the script has of it. ``is_plain``: whether what it is
+    given and gives is what the script wrote. ``is_part``: whether its calls without a gradient are a part of the
+    training loop; ``seen_at``: the leading function's calls before the last one of those. ``is_loop``: whether it is a
+    loop of JAX's that the script runs outside of any function. ``tells``: whether each of its traces can be seen.
     """
 
-    def __init__(self, fun: Call, leaves: Leaves, outputs: Outputs) -> None:
+    def __init__(self, fun: Call, leaves: Leaves, flatten: Flatten, outputs: Outputs) -> None:
         self.name = str(getattr(fun, "__name__", type(fun).__name__))
         self.is_of_library = _is_of_library(fun)
-        self.gradients = 0
-        self.updates = 0
+        self.is_plain = isinstance(fun, (FunctionType, MethodType, partial))
+        self.traces = Traces(flatten)
+        self.last = Trace()
+        self.trains = False
         self.calls = 0
-        self.traces = 0
-        self.steps = 1
         self.others = 0
-        self.is_in_loop = False
+        self.carries = False
+        self.is_part = False
+        self.is_loop = False
+        self.tells = False
+        self.seen_at = 0
         self.made: Callable[[], object] = lambda: self
         self._code = _code_of(fun)
-        self.parameters: set[Aval] = set()
-        self.loss = LossPlace()
         self.rows = Rows(leaves, outputs)
 
-    @property
-    def trains(self) -> bool:
-        """Whether its calls are a part of training steps."""
-        return self.gradients > 0 or self.updates > 0
+    def put(self, args: Arguments, kwargs: Keywords, trace: Trace) -> None:
+        """It was traced by such a call."""
+        self.traces.put(args, kwargs, trace)
+        self.trains |= trace.trains
 
     def follows(self, other: object) -> bool:
         """Whether it was made of the same code after the script has let go of the other one: in each epoch, say."""
@@ -67,17 +75,22 @@ class JittedFunction:
 
 
 class Jitted:
-    """What ``jax.jit`` made, for the script: calls go through the watch, all else is JAX's own."""
+    """What ``jax.jit`` or ``jax.pmap`` made, for the script: calls go through the watch, all else is JAX's own.
 
-    def __init__(self, jitted: Call, fun: Call, function: JittedFunction, watch: CallWatch) -> None:
+    ``make`` is JAX's part in it, for another function.
+    """
+
+    def __init__(
+        self, jitted: Call, fun: Call, function: JittedFunction, watch: CallWatch, make: Callable[[Call], Call]
+    ) -> None:  # fmt: skip
         own = vars(self)
         for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
             if hasattr(jitted, name):
                 own[name] = getattr(jitted, name)
-        own.update(__wrapped__=fun, _autotune=(jitted, function, watch))
+        own.update(__wrapped__=fun, _autotune=(jitted, function, watch, make))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        jitted, function, watch = self._autotune
+        jitted, function, watch, _ = self._autotune
         return watch.calls(function, jitted, args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -93,8 +106,8 @@ class Jitted:
         return self._stage("eval_shape", args, kwargs)
 
     def _stage(self, name: str, args: Arguments, kwargs: Keywords) -> Any:
-        jitted, function, watch = self._autotune
-        return watch.traces(function, getattr(jitted, name), args, kwargs)
+        jitted, function, watch, _ = self._autotune
+        return watch.stages(function, getattr(jitted, name), args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if "_autotune" not in vars(self):  # a copy that is being made
@@ -107,9 +120,19 @@ class Jitted:
     def __repr__(self) -> str:
         return repr(self._autotune[0])
 
+    def __copy__(self) -> Any:
+        """As JAX's own: another one of the same function, whose calls are seen, too."""
+        _, _, watch, make = self._autotune
+        return watch.jitted(self.__wrapped__, make)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """The same: JAX's own copies no function, and no object that is called."""
+        return self.__copy__()
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copied and sent as JAX's own, or refused as that is."""
-        return self._autotune[0].__reduce_ex__(protocol)
+        """Sent as JAX's own, or refused as that is: with nothing of the watch."""
+        make = self._autotune[3]
+        return make(self.__wrapped__).__reduce_ex__(protocol)
 
 
 def is_foreign(fun: object) -> bool:

@@ -13,11 +13,13 @@ from ..call_sites import frames
 from ..patches import patch
 from ..session import Session
 from .functions import Jitted, JittedFunction, is_foreign, traced_by
+from .loops import LoopWatch
 from .steps import StepWatch
-from .types import Arguments, Call, Keywords, shape_of
+from .types import Arguments, Call, Keywords
 
 ON_SEVERAL = "the script trains by jax.pmap, over several devices: a trial has one, and no step is seen there"
 _OTHER_GRADIENTS = ("vjp", "linearize")
+_EVERY = "_autotune_every"
 
 
 class Instrumentation:
@@ -28,7 +30,8 @@ class Instrumentation:
         self.steps = steps
         self.jax: Any = jax
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
-        self._maps = False
+        self._maps = _MapWatch(steps)
+        self._loops = LoopWatch(steps, self._seen, self._is_top_level)
 
     def install(self) -> None:
         """Right after JAX's import: whoever imports its functions by name gets these."""
@@ -37,72 +40,75 @@ class Instrumentation:
         patch(self.jax, "grad", functools.partial(self._gradient, gives_value=False))
         if self.session.measuring:
             patch(self.jax, "pmap", self._pmap)
-            patch(self.jax.lax, "scan", functools.partial(self._loop, count=self._of_scan))
-            patch(self.jax.lax, "fori_loop", functools.partial(self._loop, count=_of_range))
-            patch(self.jax.lax, "while_loop", functools.partial(self._loop, count=lambda *args, **kwargs: 0))
+            self._loops.install(self.jax.lax)
         if self.session.applied is not None:
             for name in _OTHER_GRADIENTS:
                 patch(self.jax, name, self._noting)
 
     def install_optax(self, optax: ModuleType) -> None:
         """Flax' training states and optimizers update by it, too."""
-        patch(optax, "apply_updates", self._apply_updates)
-
-    @property
-    def _watches(self) -> bool:
-        """Whether what is called now may be a step's outermost call."""
-        return self.steps.current is None and not self.steps.stands_aside
+        library: Any = optax
+        patch(library, "apply_updates", self._apply_updates)
+        patch(library.MultiSteps, "__init__", _keeping_schedule)
+        patch(library.MultiSteps, "update", self._multi_step)
 
     # compiled functions
 
     def _jit(self, original: Call) -> Call:
         def jit(*given: Any, **options: Any) -> Any:
             if given and callable(given[0]):
-                return self._jitted(given[0], lambda fun: original(fun, *given[1:], **options))
+                return self.jitted(given[0], lambda fun: original(fun, *given[1:], **options))
             made = original(*given, **options)
             if given or "fun" in options or not callable(made):
                 return made
-            return lambda fun: self._jitted(fun, made)  # a decorator with options
+            return lambda fun: self.jitted(fun, made)  # a decorator with options
 
         return jit
 
-    def _jitted(self, fun: Call, make: Call) -> Any:
+    def jitted(self, fun: Call, make: Callable[[Call], Call]) -> Any:
+        """What the script gets of ``make(fun)``."""
         if is_foreign(fun) or not self.session.here:
             return make(fun)
         seen = traced_by(fun, self._seen)
         function = getattr(seen, "autotune_function", None) or self.steps.new_function(fun)
-        made = Jitted(make(seen), fun, function, self)
+        jitted = make(seen)
+        statics = getattr(jitted, "_jit_info", None)
+        function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
+        function.traces.static_names.update(getattr(statics, "static_argnames", ()))
+        made = Jitted(jitted, fun, function, self, make)
         function.made = weakref.ref(made)
         return made
 
     def _seen(self, fun: Call) -> Call:
-        """The function, which shows the result of its trace."""
+        """The function, which tells when it is traced."""
         function = self.steps.new_function(fun)
-        steps, with_paths = self.steps, self.jax.tree_util.tree_flatten_with_path
+        steps = self.steps
 
         @functools.wraps(fun)
         def seen(*args: Any, **kwargs: Any) -> Any:
-            result = fun(*args, **kwargs)
-            if steps.current is function and steps.session.measuring:
-                function.loss.traced(with_paths(result)[0])
-            return result
+            if steps.stands_aside:
+                return fun(*args, **kwargs)
+            return steps.tracing.traced(function, fun, args, kwargs)
 
+        function.tells = True
         vars(seen)["autotune_function"] = function
         return seen
 
     def calls(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """A call of a compiled function; within another one, or a trace, it is a part of that."""
-        if not self._watches:
+        steps = self.steps
+        if steps.stands_aside:
             return execute(*args, **kwargs)
-        if not self._is_top_level():
-            return self.steps.traces(function, execute, args, kwargs)
-        return self.steps.ran(function, execute, args, kwargs)
+        if steps.tracing.may_be_outermost and self._is_top_level():
+            return steps.ran(function, execute, args, kwargs)
+        return steps.tracing.within(function, execute, args, kwargs)
 
-    def traces(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
+    def stages(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """A call of something that only traces a compiled function."""
-        if not self._watches:
+        steps = self.steps
+        if steps.stands_aside:
             return execute(*args, **kwargs)
-        return self.steps.traces(function, execute, args, kwargs)
+        return steps.tracing.within(function, execute, args, kwargs, is_run=False)
 
     # gradients
 
@@ -114,7 +120,7 @@ class Instrumentation:
             has_aux = bool(options.get("has_aux", given[0] if given else False))
 
             def take(*args: Any, **kwargs: Any) -> Any:
-                if self.steps.stands_aside or self.steps.differentiates:
+                if self.steps.stands_aside or self.steps.tracing.differentiates:
                     return made(*args, **kwargs)
                 return self._take(made, argnums, args, kwargs, (gives_value, has_aux))
 
@@ -129,20 +135,21 @@ class Instrumentation:
             self.session.applied.took_gradients("jax.grad")
         numbers = {number % len(args) for number in _numbers(argnums)} if args else set()
         differentiated = [args[number] for number in sorted(numbers) if number < len(args)]
-        is_traced = steps.current is not None
+        self._maps.trains(self.session)
+        is_traced = bool(steps.tracing.frames)
         if not is_traced and (not self._is_top_level() or _within_keras()):
-            self._traced_elsewhere()
             return made(*args, **kwargs)
-        steps.differentiates += 1
+        if is_traced:
+            steps.tracing.gradient(differentiated)
+        steps.tracing.differentiates += 1
         try:
             if is_traced:
-                steps.traced_gradient(differentiated)
                 result = made(*args, **kwargs)
             else:
                 others = tuple(value for number, value in enumerate(args) if number not in numbers)
                 result = steps.eager_gradient(lambda: made(*args, **kwargs), others, kwargs, differentiated)
         finally:
-            steps.differentiates -= 1
+            steps.tracing.differentiates -= 1
         if gives[0] and self.session.measuring:
             steps.value_seen(result[0][0] if gives[1] else result[0])
         return result
@@ -162,46 +169,71 @@ class Instrumentation:
     def _apply_updates(self, original: Call) -> Call:
         def apply_updates(*args: Any, **kwargs: Any) -> Any:
             steps = self.steps
-            if steps.stands_aside or (steps.current is None and not self._is_top_level()):
+            if steps.stands_aside or (not steps.tracing.frames and not self._is_top_level()):
                 return original(*args, **kwargs)
             return steps.update(lambda: original(*args, **kwargs))
 
         return apply_updates
 
-    # what runs over and over, and what runs in several places
+    def _multi_step(self, original: Call) -> Call:
+        """``optax.MultiSteps``: of several updates all but the last one change nothing."""
 
-    def _loop(self, original: Call, *, count: Call) -> Call:
-        def loop(*args: Any, **kwargs: Any) -> Any:
-            steps = self.steps
-            if steps.current is None or steps.stands_aside or steps.differentiates:
-                return original(*args, **kwargs)
-            steps.loops.append(count(*args, **kwargs))
-            try:
-                return original(*args, **kwargs)
-            finally:
-                steps.loops.pop()
+        def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.steps.stands_aside:
+                self.steps.multi_step(vars(optimizer).get(_EVERY, 0))
+            return original(optimizer, *args, **kwargs)
 
-        return loop
+        return update
 
-    def _of_scan(self, f: Any = None, init: Any = None, xs: Any = None, length: Any = None, *_: Any, **__: Any) -> int:
-        """How often the body of a scan runs; 0 where nobody knows."""
-        if type(length) is int:
-            return length
-        shapes = [shape_of(leaf) for leaf in self.steps.leaves(xs)]
-        return shapes[0][0] if shapes and shapes[0] else 0
+    # what runs in several places
 
     def _pmap(self, original: Call) -> Call:
-        def pmap(*args: Any, **kwargs: Any) -> Any:
-            self._maps = True
-            return original(*args, **kwargs)
+        def pmap(*given: Any, **options: Any) -> Any:
+            if not given or not callable(given[0]):
+                return original(*given, **options)
+            return self._maps.jitted(given[0], lambda fun: original(fun, *given[1:], **options))
 
         return pmap
 
-    def _traced_elsewhere(self) -> None:
-        """A gradient is taken in the trace of something that nobody watches. Ends a trial whose script uses pmap."""
-        if self._maps and self.session.measuring and not self.steps.trained:
-            self.session.fail("unsupported", ON_SEVERAL)
-            self.session.stop(ON_SEVERAL, complete=False)
+
+class _MapWatch:
+    """Calls of what ``jax.pmap`` made."""
+
+    def __init__(self, steps: StepWatch) -> None:
+        self.steps = steps
+        self._under_way = 0
+
+    def jitted(self, fun: Call, make: Callable[[Call], Call]) -> Any:
+        """What the script gets of ``make(fun)``."""
+        if is_foreign(fun) or not self.steps.session.here:
+            return make(fun)
+        return Jitted(make(fun), fun, self.steps.new_function(fun), self, make)
+
+    def calls(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
+        """A call of it."""
+        self._under_way += 1
+        try:
+            return execute(*args, **kwargs)
+        finally:
+            self._under_way -= 1
+
+    stages = calls
+
+    def trains(self, session: Session) -> None:
+        """A gradient is about to be taken; in such a call it ends the trial: the script trains on several devices."""
+        if self._under_way and session.measuring and not self.steps.trained:
+            session.fail("unsupported", ON_SEVERAL)
+            session.stop(ON_SEVERAL, complete=False)
+
+
+def _keeping_schedule(original: Call) -> Call:
+    """``MultiSteps`` made for an update of so many batches; by a function their number changes."""
+
+    def init(optimizer: Any, opt: Any, every_k_schedule: Any, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, opt, every_k_schedule, *args, **kwargs)
+        vars(optimizer)[_EVERY] = every_k_schedule if isinstance(every_k_schedule, int) else 0
+
+    return init
 
 
 def _within_keras() -> bool:
@@ -211,8 +243,3 @@ def _within_keras() -> bool:
 
 def _numbers(argnums: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in argnums) if isinstance(argnums, (tuple, list)) else (int(argnums),)
-
-
-def _of_range(lower: Any = None, upper: Any = None, *_: Any, **__: Any) -> int:
-    """How often the body of a ``fori_loop`` runs; 0 where nobody knows."""
-    return max(0, upper - lower) if type(lower) is int and type(upper) is int else 0

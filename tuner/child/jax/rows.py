@@ -14,14 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .types import Arguments, Aval, Keywords, aval_of, shape_of
+from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, shape_of
 
 LOOKS = 6
 """Calls after the first, in which it is found out which arguments hold the batch."""
-Place = tuple[int | str, int]
-"""An argument, by number or name, and one of the arrays in it."""
-Leaves = Callable[[Any], list[Any]]
-"""The arrays and other leaves in a structure."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +39,28 @@ class _Tally:
 
 
 class Outputs:
-    """What the newest calls gave, as long as it is needed to tell state from batches. Keeps nothing alive."""
+    """What the newest calls gave, as long as it is needed to tell state from batches. Keeps no array alive."""
 
     def __init__(self, leaves: Leaves) -> None:
         self._leaves = leaves
-        self._of: dict[int, dict[int, Callable[[], object]]] = {}
+        self._of: dict[int, tuple[object, dict[int, Callable[[], object]]]] = {}
 
     def put(self, owner: object, result: Any) -> None:
         """The results of the newest call of one function."""
-        self._of[id(owner)] = {id(leaf): made for leaf in self._leaves(result) if (made := _reference(leaf))}
+        made = {id(leaf): made for leaf in self._leaves(result) if (made := _reference(leaf))}
+        self._of[id(owner)] = owner, made
 
     def hold(self, leaf: object) -> bool:
         """Whether an earlier call gave it."""
-        found = (each.get(id(leaf)) for each in self._of.values())
-        return any(made is not None and made() is leaf for made in found)
+        return self.giver_of(leaf) is not None
+
+    def giver_of(self, leaf: object) -> object:
+        """The function that gave it; None where none did."""
+        for owner, given in self._of.values():
+            made = given.get(id(leaf))
+            if made is not None and made() is leaf:
+                return owner
+        return None
 
 
 class Rows:
@@ -70,8 +74,6 @@ class Rows:
         self._before: dict[Place, Callable[[], object]] = {}
         self._places: dict[int | str, list[tuple[int, int]]] | None = None
         self.changes = 0
-        self.carries = False
-        """Whether the function was given what it gave itself before: then it updates what it trains."""
 
     @property
     def is_learning(self) -> bool:
@@ -138,13 +140,11 @@ class Rows:
             tally.looks += 1
             before = self._before.get(place)
             is_same = before is not None and before() is leaf
-            if self._outputs.hold(leaf):
-                self.carries = True
-            elif is_same:
+            if is_same and not self._outputs.hold(leaf):
                 tally.same += 1
                 if not _is_state(leaf, aval_of(leaf), parameters):
                     same.append(Found(number, shape_of(leaf)))
-            elif not _is_state(leaf, aval_of(leaf), parameters):
+            elif not self._outputs.hold(leaf) and not _is_state(leaf, aval_of(leaf), parameters):
                 tally.new += 1
                 new.append(Found(number, shape_of(leaf)))
             self._keep(place, leaf)

@@ -1,34 +1,34 @@
 """Where a step of a JAX loop ends, jitted and eager, what it trains on, and its loss.
 
 A function that a script has compiled trains if a gradient is taken, or an update applied, while it is traced. Where it
-does both, or is given what it gave, the end of its call is a step's. Where the update is applied outside, that ends the
-step; where none is seen anywhere, each gradient ends the step before. Only the outermost call counts, and of several
-functions or updates that take turns (a GAN's) the first one.
+does both, or is given the parameters that it gave, the end of its call is a step's. Where the update is applied
+outside, that ends the step; where none is seen anywhere, the next gradient of other parameters does. Only the outermost
+call counts, and of several functions or updates that take turns (a GAN's) the first one.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from ..call_sites import line_stack
+from ..clock import MIN_STEPS_BETWEEN_VALIDATIONS
 from ..leader import Leader
-from ..own_batches import OwnBatches, Spot
 from ..session import Session
-from ..watch import Pause
 from . import FRAMEWORK
 from .functions import JittedFunction
-from .results import references_to
-from .rows import Found, Outputs, Rows, agreed
+from .losses import place_of
+from .passes import Pass, Passes
+from .results import Awaited, Newest, references_to, still_there
+from .rows import LOOKS, Found, Outputs, Rows
+from .traces import Trace, leaves_at, places_of
+from .tracing import Tracing
 from .types import Arguments, Call, Keywords, aval_of, shape_of
 
 MOST_FUNCTIONS = 32
 """Of those that train so many are known."""
-TOLD_SHARE = 0.9
-"""Samples are counted where so many of the steps' are known."""
 
 
 class EagerSite:
@@ -37,7 +37,6 @@ class EagerSite:
     def __init__(self, name: str, rows: Rows) -> None:
         self.name = name
         self.rows = rows
-        self.calls = 0
 
 
 Owner = JittedFunction | EagerSite
@@ -47,8 +46,9 @@ Owner = JittedFunction | EagerSite
 class StepWatch:
     """Told by ``patches`` of calls, gradients and updates; counts steps and samples.
 
-    ``trained``: whether a step was seen. ``eager_steps``: those that no compiled function took. ``told``, ``untold``:
-    gradients whose samples are known, and others. ``own_batches``: samples where the script states its batch size.
+    ``trained``: whether a step was seen. ``eager_steps``: those that no compiled function took. ``eager_gradients``:
+    those taken on values. ``apart``: names of functions whose calls were set apart as validation.
+    ``schedule_is_unknown``: whether the number of batches of an update changes.
     """
 
     def __init__(self, session: Session, jax: ModuleType) -> None:
@@ -56,28 +56,28 @@ class StepWatch:
         self.jax: Any = jax
         self.leaves: Callable[[Any], list[Any]] = self.jax.tree_util.tree_leaves
         self.outputs = Outputs(self.leaves)
-        self.own_batches = OwnBatches(session)
-        self.loops: list[int] = []
-        """How often the loops of JAX's run whose bodies are traced now; 0 where nobody knows."""
-        self.current: JittedFunction | None = None
-        self.differentiates = 0
+        self.passes = Passes(session)
+        self.tracing = Tracing(session, jax)
         self.trained = False
         self.eager_steps = 0
-        self.told = self.untold = 0
-        self.usual_rows: dict[int, int] = {}
-        self.differing: list[int] = []
+        self.eager_gradients = 0
+        self.schedule_is_unknown = False
+        self.apart: list[str] = []
         self.result: Any = None
         """What the step that is being counted gave."""
         self.site = ""
+        self._other_outputs = Outputs(self.leaves)
         self._sites: dict[str, EagerSite] = {}
         self._any_update = False
-        self._awaits: Owner | None = None
+        self._awaits: Awaited[Owner] | None = None
         self._leader = Leader(self._counts_anew)
+        self._leading = self._called = 0
+        self._parts_done = 0
+        self._eager_parts = 1
         self._counting: Owner | None = None
         self._loss: Any = None
         self._training: list[JittedFunction] = []
-        self._pausing = False
-        self._newest: list[Callable[[], Any]] = []
+        self._newest = Newest()
 
     @property
     def stands_aside(self) -> bool:
@@ -90,144 +90,194 @@ class StepWatch:
         """Compiled functions that take gradients or apply updates, in the order in which they were met."""
         return self._training
 
+    @property
+    def uses_jax(self) -> bool:
+        """Whether the script compiles functions, or takes gradients."""
+        return self._called + self.tracing.gradients + self.eager_gradients > 0
+
+    @property
+    def holds_all(self) -> str:
+        """Why nothing can be measured where one call takes all steps; "" where none does."""
+        leader = self._awaits.owner if self._awaits is not None else self._leader.key
+        if not isinstance(leader, JittedFunction) or leader.calls > 1 or leader.last.steps < 2:
+            return ""
+        return f"all {leader.last.steps} steps are in one call of {leader.name}, in which nothing can be measured"
+
     def new_function(self, fun: Call) -> JittedFunction:
         """For what the script gives to ``jax.jit``."""
-        return JittedFunction(fun, self.leaves, self.outputs)
+        return JittedFunction(fun, self.leaves, self.jax.tree_util.tree_flatten, self.outputs)
 
     # calls of compiled functions
 
     def ran(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """An outermost call of a compiled function, which ``execute`` does."""
-        known = function.gradients > 0
-        self._call_begins(function, args, kwargs)
-        result = self.traces(function, execute, args, kwargs)
-        if function.trains:
+        self._called += not function.is_of_library
+        expected = function.traces.find(args, kwargs)
+        self._call_begins(function, expected or Trace(), args, kwargs)
+        result, function.last = self.tracing.watched(function, execute, args, kwargs, expected)
+        self._newest.put(function, references_to(self.leaves, result))
+        if function.last.trains:
             function.calls += 1
-            self._call_ended(function, args, kwargs, result, known=known)
+            self._call_ended(function, expected or Trace(), args, kwargs, result)
         else:
             function.others += 1
+            if function.is_plain and function.others <= LOOKS and self.session.measuring:
+                self._other_outputs.put(function, result)
+        if function.last.parts != 1 and not function.last.updates:
+            self._eager_parts = function.last.parts
         return result
 
-    def traces(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
-        """An outermost call of a compiled function, or of what only traces it: what is traced meanwhile is its own."""
-        gradients = function.gradients
-        self.current = function
-        try:
-            return execute(*args, **kwargs)
-        finally:
-            self.current = None
-            function.traces += function.gradients != gradients
-            self._tracing_ends()
-
-    def _call_begins(self, function: JittedFunction, args: Arguments, kwargs: Keywords) -> None:
-        session = self.session
-        if function.gradients:
-            self._gradient_begins()
-            if session.measuring:
-                self._count(function, function.rows.of(args, kwargs, function.parameters))
-        elif function.others and self.trained and session.measuring and not (function.trains or function.is_of_library):
+    def _call_begins(self, function: JittedFunction, expected: Trace, args: Arguments, kwargs: Keywords) -> None:
+        if expected.gradients:
+            self._gradient_begins(lambda: self._given_to(expected, args, kwargs), (args, kwargs))
+        elif expected.updates:
+            self.passes.keep_used(lambda: self.leaves((args, kwargs)))
+        elif function.others and self.session.measuring and not function.is_of_library:
+            if function.is_plain and function.others <= LOOKS:  # rollouts go on from where they were
+                given = (self._other_outputs.giver_of(leaf) for _, leaf in places_of(self.leaves, args, kwargs))
+                function.is_part |= any(giver is function for giver in given)
             # Scores, samples of what a generator makes; what is called with every step is part of it. A first call
             # may turn out to train.
-            session.clock.validation_begins(function)
+            if self.trained and not function.is_part:
+                self._may_validate(function, args, kwargs)
+
+    def _given_to(self, trace: Trace, args: Arguments, kwargs: Keywords) -> list[Any]:
+        """What such a call differentiates, as far as that is given to it."""
+        return list(leaves_at(self.leaves, args, kwargs, trace.places))
+
+    def _may_validate(self, function: JittedFunction, args: Arguments, kwargs: Keywords) -> None:
+        """A function without a gradient is called between steps. A step is here a call of the leading function."""
+        clock = self.session.clock
+        since, function.seen_at = self._leading - function.seen_at, self._leading
+        if since < MIN_STEPS_BETWEEN_VALIDATIONS and not clock.validating:
+            return
+        self.result = args, kwargs
+        try:
+            clock.validation_begins(function)
+        finally:
+            self.result = None
+        if clock.validating and function.name not in self.apart:
+            self.apart.append(function.name)
 
     def _call_ended(
-        self, function: JittedFunction, args: Arguments, kwargs: Keywords, result: Any, *, known: bool
-    ) -> None:
-        session, rows = self.session, function.rows
-        if session.measuring:
-            if function.gradients and not known:  # its first call has shown that it trains
-                self._gradient_begins()
-                self._count(function, rows.first(args, kwargs, result, function.parameters))
-            if not function.loss.is_known and function.gradients:
-                function.loss.ran(self.jax.tree_util.tree_flatten_with_path(result)[0])
-            if function not in self._training and len(self._training) < MOST_FUNCTIONS:
-                self._training.append(function)
-            if any(each.gradients and each.rows.is_learning for each in self._training):
-                self.outputs.put(function, result)
-            if function is self._counting and not function.updates:
-                self._loss = function.loss.of(self.leaves(result))
-                self.site = function.loss.site or function.name
-        if function.updates:
+        self, function: JittedFunction, expected: Trace, args: Arguments, kwargs: Keywords, result: Any
+    ) -> None:  # fmt: skip
+        trace = function.last
+        if trace.gradients and not expected.gradients:  # its first call has shown that it trains
+            self._gradient_begins(lambda: self._given_to(trace, args, kwargs), (args, kwargs))
+        elif trace.updates and not expected.updates:
+            self.passes.keep_used(lambda: self.leaves((args, kwargs)))
+        if self.session.measuring:
+            is_first = function.calls == 1 and not expected.gradients
+            self._look_at(function, args, kwargs, result, is_first=is_first)
+        if trace.updates:
             self._sees_updates()
-            self._stepped(function, function.steps or 1, result)
-        elif function.gradients and not self._any_update:
-            if function.rows.carries:
-                self._stepped(function, function.steps or 1, result)
+            self._stepped(function, trace.steps or 1, trace.parts, result)
+        elif trace.gradients and not self._any_update:
+            if function.carries:
+                self._stepped(function, trace.steps or 1, 1, result)
             else:
-                self._awaits = function
-                self._newest = references_to(self.leaves, result)
+                self._awaits = Awaited(function, trace.steps or 1, self._given_to(trace, args, kwargs))
 
-    # gradients
+    def _look_at(
+        self, function: JittedFunction, args: Arguments, kwargs: Keywords, result: Any, *, is_first: bool
+    ) -> None:  # fmt: skip
+        """The samples and the loss of a call that trains."""
+        trace = function.last
+        if trace.gradients:
+            if is_first:
+                found = function.rows.first(args, kwargs, result, trace.parameters)
+            else:
+                found = function.rows.of(args, kwargs, trace.parameters)
+            self._count(function, found, trace.passes if trace.is_in_loop else None, result)
+            if not trace.loss_is_known:
+                trace.loss = place_of(None, self.jax.tree_util.tree_flatten_with_path(result)[0])
+                trace.loss_is_known = True
+        if function not in self._training and len(self._training) < MOST_FUNCTIONS:
+            self._training.append(function)
+        if any(each.last.gradients and each.rows.is_learning for each in self._training):
+            self._look_at_givers(function, trace, args, kwargs)
+            self.outputs.put(function, result)
+        if function is self._counting and not trace.updates:
+            self._loss = trace.loss_of(self.leaves(result))
+            self.site = trace.site or function.name
 
-    def traced_gradient(self, differentiated: Any) -> None:
-        """A gradient is taken in the trace of the function that is called now; of what isn't part of another one."""
-        function = self.current
-        assert function is not None
-        function.gradients += 1
-        function.parameters.update(aval_of(leaf) for leaf in self.leaves(differentiated) if shape_of(leaf))
-        function.is_in_loop |= bool(self.loops)
-        if not function.updates:
-            function.steps = math.prod(self.loops)
-        if not self._pausing:
-            self._pausing = True
-            self.session.pause(Pause.COMPILATION, begins=True)
+    def _look_at_givers(self, function: JittedFunction, trace: Trace, args: Arguments, kwargs: Keywords) -> None:
+        """Who gave what it is given: parameters that it gave itself, or data of a function that takes no gradient."""
+        for place, leaf in places_of(self.leaves, args, kwargs):
+            if self.outputs.giver_of(leaf) is function:
+                function.carries |= place in trace.places or not trace.places
+            giver = self._other_outputs.giver_of(leaf)
+            if isinstance(giver, JittedFunction):
+                giver.is_part = True
 
-    def _tracing_ends(self) -> None:
-        if self._pausing:
-            self._pausing = False
-            self.session.pause(Pause.COMPILATION, begins=False)
+    # eager gradients
 
     def eager_gradient(self, execute: Call, given: Arguments, kwargs: Keywords, differentiated: Any) -> Any:
         """A gradient is taken on values. ``given``: the arguments that aren't differentiated."""
+        self.eager_gradients += 1
         site = line_stack()
         eager = self._sites.setdefault(site, EagerSite(site, Rows(self.leaves, self.outputs)))
-        eager.calls += 1
-        self._gradient_begins()
+        trained = self.leaves(differentiated)
+        self._gradient_begins(lambda: trained, trained)
         if self.session.measuring:
-            parameters = {aval_of(leaf) for leaf in self.leaves(differentiated) if shape_of(leaf)}
-            self._count(eager, eager.rows.of(given, kwargs, parameters))
+            parameters = {aval_of(leaf) for leaf in trained if shape_of(leaf)}
+            found = eager.rows.of(given, kwargs, parameters)
         result = execute()
+        if self.session.measuring:
+            self._count(eager, found, None, result)
+        self._newest.put(eager, references_to(self.leaves, result))
         if not self._any_update:
-            self._awaits = eager
-            self._newest = references_to(self.leaves, result)
+            self._awaits = Awaited(eager, 1, trained)
         return result
 
     def value_seen(self, value: Any) -> None:
         """The value that was differentiated, in a trace or not; of several in a step the first one's counts."""
-        site = line_stack()
-        if self.current is not None:
-            self.current.loss.differentiated(value, site)
+        if self.tracing.frames:
+            self.tracing.value_seen(value)
             return
+        site = line_stack()
         if isinstance(self._counting, EagerSite) and self._counting.name == site:
             self._loss, self.site = value, site
 
-    def _gradient_begins(self) -> None:
-        """A gradient is about to be taken: where no update is ever seen the step before ends here."""
+    def _gradient_begins(self, parameters: Callable[[], Sequence[Any]], given: Any) -> None:
+        """A gradient is about to be taken: where no update is ever seen, one of others ends the step before."""
         self.session.check_stop()
         if self.session.measuring:
             self.session.clock.fetch_begins()
-        awaited, self._awaits = self._awaits, None
-        if awaited is not None and not self._any_update:
-            steps = awaited.steps if isinstance(awaited, JittedFunction) else 1
-            self._stepped(awaited, steps or 1, [made() for made in self._newest])
+        awaited = self._awaits
+        if awaited is None or (not self._any_update and awaited.goes_on(parameters())):
+            return
+        self._awaits = None
+        if not self._any_update:
+            self._stepped(awaited.owner, awaited.steps, 1, given)
 
     # updates
 
+    def multi_step(self, every: int) -> None:
+        """An update is about to be applied that takes so many batches; 0: their number changes."""
+        self.schedule_is_unknown |= not every
+        if self.tracing.frames:
+            self.tracing.multi_step(every)
+        else:
+            self._eager_parts = every
+
     def update(self, execute: Call) -> Any:
         """An update of parameters is applied: in a trace, or on values, which ends a step."""
-        if self.current is not None:
-            self.current.updates += 1
-            self.current.steps = math.prod(self.loops)
+        if self.tracing.frames:
+            self.tracing.update()
+        if not self.tracing.may_be_outermost:
             return execute()
         site = line_stack()
         result = execute()
         self._sees_updates()
-        self._awaits = None
-        self._stepped(site, 1, result)
+        parts, self._eager_parts = self._eager_parts, 1
+        self._stepped(site, 1, parts, result)
         return result
 
     def _sees_updates(self) -> None:
         """An update ends steps from here on: gradients before the first one, of a batch in parts, were none."""
+        self._awaits = None
         if not self._any_update:
             self._any_update = True
             self._leader.resigns()
@@ -244,16 +294,25 @@ class StepWatch:
             self.session.stop(why, complete=False)
 
     def _counts_anew(self) -> None:
-        self._counting = None
+        self._counting, self._parts_done = None, 0
+        self.passes.forget()
 
-    def _stepped(self, key: object, count: int, result: Any) -> None:
-        """Steps of one function or update; of several that take turns the first one's are counted."""
+    def _stepped(self, key: object, count: int, parts: int, result: Any) -> None:
+        """Steps of one function or update; of several that take turns the first one's are counted.
+
+        ``parts``: batches of an update; ``count`` is how many of those were taken.
+        """
         if isinstance(key, EagerSite):
             key = key.name
         if isinstance(key, JittedFunction) and key.follows(self._leader.key):
             self._leader.resigns()
         if not self._leader.leads(key):
             return
+        self._leading += 1
+        if parts > 1:
+            count, self._parts_done = divmod(self._parts_done + count, parts)
+            if not count:
+                return
         self.eager_steps += isinstance(key, str)
         self.trained = True
         if self.session.applied is not None:
@@ -263,61 +322,38 @@ class StepWatch:
         if not self.session.clock.total_steps:
             self._look_at_devices(result)
         self.session.clock.asynchronous = True  # on each of its devices JAX lets the script run ahead
-        self.own_batches.step_ends()
-        self._newest, self.result = references_to(self.leaves, result), result
+        if isinstance(key, JittedFunction) and key.last.gradients:
+            self._counting = key
+        self.passes.step_ends(self._counting)
+        self._newest.put(key, references_to(self.leaves, result))
+        self.result = result
         try:
             self.session.step(FRAMEWORK, count)
         finally:
             self.result = None
 
-    def _count(self, owner: Owner, found: list[Found]) -> None:
+    def _count(self, owner: Owner, found: list[Found], times: int | None, result: Any) -> None:
         """The samples of a gradient; of several functions in a step the first one's."""
         if self._counting is None or (isinstance(owner, JittedFunction) and owner.follows(self._counting)):
             self._counting = owner
-        if self._counting is not owner:
-            return
-        rows = None if isinstance(owner, JittedFunction) and owner.is_in_loop else agreed(found)
-        if rows is None:
-            self.untold += 1
-            self.differing = sorted({each.shape[0] for each in found})
-        else:
-            self.told += 1
-            self.usual_rows[rows] = self.usual_rows.get(rows, 0) + 1
-        if self.own_batches.is_wanted:
-            sizes: dict[Spot, int] = {
-                (owner.name, each.number, dimension): size
-                for each in found for dimension, size in enumerate(each.shape)
-            }  # fmt: skip
-            self.own_batches.passed(sizes)
-        elif rows is not None:
-            self.session.clock.add_samples(rows, 0.0)
-
-    @property
-    def counts_samples(self) -> bool:
-        """Whether the samples that trained could be counted."""
-        if self.own_batches.is_wanted:
-            return self.own_batches.counts
-        return self.told > 0 and self.told >= TOLD_SHARE * (self.told + self.untold)
-
-    @property
-    def rows(self) -> int:
-        """Samples of most gradients; 0 where they aren't known."""
-        return max(self.usual_rows, key=lambda rows: self.usual_rows[rows]) if self.usual_rows else 0
+        self.passes.add(Pass(owner, owner.name, found, times, references_to(self.leaves, result)))
 
     # what the clock asks
 
     def synchronize(self) -> None:
-        """Waits for what the newest step gave: JAX gives the script its results before they are there."""
-        newest = self.result if self.result is not None else [made() for made in self._newest]
-        self.jax.block_until_ready(newest)
+        """Waits for what the newest step gave, and what the newest calls of other functions did.
+
+        JAX gives the script its results before they are there.
+        """
+        newest = [leaf for leaf in self.leaves(self.result) if still_there(leaf)]
+        self.jax.block_until_ready([*newest, *self._newest.alive()])
 
     def take_loss(self) -> tuple[float, str] | None:
         """The loss of the step that is being counted, and where it is taken; None where none is seen."""
         value, self._loss = self._loss, None
         site, leader = self.site, self._leader.key
-        if isinstance(leader, JittedFunction) and leader.gradients and (leader.updates or leader.rows.carries):
-            value, site = leader.loss.of(self.leaves(self.result)), leader.loss.site or leader.name
+        if isinstance(leader, JittedFunction) and leader.last.gradients and (leader.last.updates or leader.carries):
+            value, site = leader.last.loss_of(self.leaves(self.result)), leader.last.site or leader.name
         if value is None or getattr(value, "shape", None) != ():
             return None
         return float(value), site
-

@@ -9,6 +9,10 @@ Arguments = tuple[Any, ...]
 Keywords = Mapping[str, Any]
 Call = Callable[..., Any]
 """A function of the script's, or what JAX makes of one."""
+Leaves = Callable[[Any], list[Any]]
+"""The arrays and other leaves in a structure."""
+Place = tuple[int | str, int]
+"""An argument, by number or name, and one of the leaves in it."""
 Aval = tuple[tuple[int, ...], str]
 """Shape and element type of an array."""
 

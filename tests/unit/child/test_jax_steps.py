@@ -1,0 +1,357 @@
+"""Loops of JAX alone, held against their own count of updates and rows: those that traces alone don't tell of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+from support.in_process import InProcess
+from support.jax_here import jax
+
+from tuner.child.adapter import instrument
+from tuner.child.jax.adapter import JaxAdapter
+from tuner.child.patches import unpatch_all
+
+jnp, lax = jax.numpy, jax.lax
+DATA = numpy.random.default_rng(0)
+X = DATA.normal(size=(240, 4)).astype("float32")
+Y = X.sum(1)
+
+
+class Trial(InProcess):
+    """A trial of a loop; ``updates`` and ``rows`` are what the loop itself counts."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {})
+        self.adapter = JaxAdapter(self.session)
+        self.updates = self.rows = 0
+
+    def trained(self, updates: int, *rows: int) -> None:
+        """The loop's own count."""
+        self.updates += updates
+        self.rows += sum(rows)
+
+    def is_counted(self, *, late: int = 0, late_rows: int = 0) -> bool:
+        """Whether steps and samples are those. ``late``: of the last step, which no gradient follows."""
+        counted = self.steps, self.samples
+        expected = self.updates - late, self.rows - late_rows
+        assert counted == expected, self.session.facts.remarks
+        return True
+
+    def end_of_script(self) -> list[str]:
+        """What is said where the script ends here."""
+        self.adapter.script_ended()
+        return [failure["detail"] for failure in self.log.of("failure")]
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    """JAX under the watch."""
+    unpatch_all()
+    made = Trial()
+    instrument(made.session, made.adapter, jax)
+    yield made
+    unpatch_all()
+
+
+def weights() -> Any:
+    return {"w": jnp.zeros(4), "b": jnp.zeros(())}
+
+
+def loss_of(params: Any, x: Any, y: Any) -> Any:
+    return ((x @ params["w"] + params["b"] - y) ** 2).mean()
+
+
+def descend(params: Any, gradients: Any) -> Any:
+    return jax.tree_util.tree_map(lambda p, g: p - 0.01 * g, params, gradients)
+
+
+def batches(size: int, count: int) -> Iterator[tuple[Any, Any]]:
+    for number in range(count):
+        start = number * size % len(X)
+        yield X[start : start + size], Y[start : start + size]
+
+
+# traces that JAX has kept
+
+
+def test_a_compiled_gradient_that_was_called_before_is_seen_in_the_function_around_it(trial: Trial) -> None:
+    gradient = jax.jit(jax.value_and_grad(loss_of))
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(params: Any, x: Any, y: Any) -> Any:
+        loss, gradients = gradient(params, x, y)
+        return descend(params, gradients), loss
+
+    params = weights()
+    gradient(params, X[:20], Y[:20])  # to see that it is finite; of the same parameters as the first step
+    for x, y in batches(20, 30):
+        params, _ = update(params, x, y)
+        trial.trained(1, len(x))
+    assert trial.is_counted()
+
+
+def test_a_body_that_was_scanned_before_is_seen_over_another_length(trial: Trial) -> None:
+    """JAX traces it once: what is scanned in chunks of several lengths takes as many steps as each call has."""
+
+    def one(params: Any, batch: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
+        return descend(params, gradients), loss
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def several(params: Any, xs: Any, ys: Any) -> Any:
+        return lax.scan(one, params, (xs, ys))
+
+    params = weights()
+    for length in (5, 5, 3, 5, 3, 7, 5, 5):
+        params, _ = several(params, X[: 20 * length].reshape(length, 20, 4), Y[: 20 * length].reshape(length, 20))
+        trial.updates += length
+    assert trial.is_counted()
+    trial.end()
+    assert any("in a loop of JAX's" in remark for remark in trial.session.facts.remarks)
+
+
+def test_a_loop_outside_of_any_compiled_function_is_counted(trial: Trial) -> None:
+    def one(params: Any, batch: Any) -> Any:
+        return descend(params, jax.grad(loss_of)(params, *batch)), None
+
+    params = weights()
+    for length in (5, 3, 5, 5):
+        several = X[: 20 * length].reshape(length, 20, 4), Y[: 20 * length].reshape(length, 20)
+        params, _ = lax.scan(one, params, several)
+        params = lax.fori_loop(0, 2, lambda number, params: one(params, (X[:20], Y[:20]))[0], params)
+    assert trial.steps == 18, "the first one of the two leads"
+
+
+@pytest.mark.parametrize("how", ["by a static argument", "by a structure", "by partial functions"])
+def test_a_function_that_trains_or_scores_trains_where_it_does(trial: Trial, how: str) -> None:
+    def run(train: bool, params: Any, x: Any, y: Any, extra: Any = None) -> Any:
+        if not train or extra is not None:
+            return params, loss_of(params, x, y)
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        return descend(params, gradients), loss
+
+    if how == "by a static argument":
+        step = jax.jit(run, static_argnums=0)
+        score = functools.partial(step, False)
+        step = functools.partial(step, True)
+    elif how == "by a structure":
+        step = jax.jit(functools.partial(run, True))
+        score = functools.partial(step, extra=0)
+    else:
+        step, score = jax.jit(functools.partial(run, True)), jax.jit(functools.partial(run, False))
+    params = weights()
+    for number, (x, y) in enumerate(batches(20, 40)):
+        params, _ = step(params, x, y)
+        trial.trained(1, len(x))
+        if number % 8 == 7:
+            score(params, X, Y)
+    assert trial.is_counted()
+    assert trial.set_apart() == 3, "the first call may have been a part of a step, and no step follows the last one"
+
+
+# batches in parts
+
+
+def test_gradients_that_a_scan_sums_are_one_step(trial: Trial) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(params: Any, xs: Any, ys: Any) -> Any:
+        def part(summed: Any, batch: Any) -> Any:
+            gradients = jax.grad(loss_of)(params, *batch)
+            return jax.tree_util.tree_map(jnp.add, summed, gradients), None
+
+        summed, _ = lax.scan(part, jax.tree_util.tree_map(jnp.zeros_like, params), (xs, ys))
+        return descend(params, summed)
+
+    params = weights()
+    for _ in range(12):
+        params = update(params, X[:80].reshape(4, 20, 4), Y[:80].reshape(4, 20))
+        trial.updates += 1
+    assert trial.is_counted()
+
+
+def test_steps_in_a_scan_of_gradients_in_a_scan(trial: Trial) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def several(params: Any, xs: Any, ys: Any) -> Any:
+        def step(params: Any, batches: Any) -> Any:
+            def part(number: Any, summed: Any) -> Any:
+                gradients = jax.grad(loss_of)(params, batches[0][number], batches[1][number])
+                return jax.tree_util.tree_map(jnp.add, summed, gradients)
+
+            zeros = jax.tree_util.tree_map(jnp.zeros_like, params)
+            return descend(params, lax.fori_loop(0, 4, part, zeros)), None
+
+        return lax.scan(step, params, (xs, ys))[0]
+
+    params = weights()
+    for _ in range(6):
+        params = several(params, X.reshape(3, 4, 20, 4), Y.reshape(3, 4, 20))
+        trial.updates += 3
+    assert trial.is_counted()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_gradients_of_the_same_parameters_are_parts_of_a_step(trial: Trial, compiled: bool) -> None:
+    """The update is by hand, in a function that takes no gradient."""
+    gradient = jax.value_and_grad(loss_of)
+    gradient = jax.jit(gradient) if compiled else gradient
+    apply = jax.jit(descend)
+    params = weights()
+    for _ in range(10):
+        summed = jax.tree_util.tree_map(jnp.zeros_like, params)
+        for x, y in batches(20, 4):
+            _, gradients = gradient(params, x, y)
+            summed = jax.tree_util.tree_map(jnp.add, summed, gradients)
+        params = apply(params, summed)
+        trial.trained(1, 80)
+    assert trial.is_counted(late=1, late_rows=80)
+
+
+def test_a_sum_that_goes_round_is_no_parameter(trial: Trial) -> None:
+    """A function is given the sum that it gave: only parameters that go round end steps."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def add(params: Any, summed: Any, x: Any, y: Any) -> Any:
+        return jax.tree_util.tree_map(jnp.add, summed, jax.grad(loss_of)(params, x, y))
+
+    params = weights()
+    for _ in range(10):
+        summed = jax.tree_util.tree_map(jnp.zeros_like, params)
+        for x, y in batches(20, 3):
+            summed = add(params, summed, x, y)
+        params = descend(params, summed)
+        trial.trained(1, 60)
+    assert trial.is_counted(late=1, late_rows=60)
+
+
+def test_a_loop_of_unknown_length_is_said(trial: Trial) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def several(params: Any, xs: Any, ys: Any) -> Any:
+        def one(state: Any) -> Any:
+            number, params = state
+            return number + 1, descend(params, jax.grad(loss_of)(params, xs[number], ys[number]))
+
+        return lax.while_loop(lambda state: state[0] < 5, one, (0, params))[1]
+
+    params = weights()
+    for _ in range(5):
+        params = several(params, X[:100].reshape(5, 20, 4), Y[:100].reshape(5, 20))
+    assert trial.steps == 5
+    trial.end()
+    assert any("nobody knows how often" in remark for remark in trial.session.facts.remarks)
+
+
+# what isn't training
+
+
+def rolled_out(params: Any, state: Any) -> tuple[Any, Any]:
+    return state + 1.0, (jnp.tile(state, (20, 1)) * params["w"], state.sum() * jnp.ones(20))
+
+
+@pytest.mark.parametrize("leads_by", ["many steps a call", "many calls"])
+def test_rollouts_are_a_part_of_training(trial: Trial, leads_by: str) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(params: Any, x: Any, y: Any) -> Any:
+        return descend(params, jax.grad(loss_of)(params, x, y))
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def many(params: Any, x: Any, y: Any) -> Any:
+        return lax.fori_loop(0, 10, lambda _, params: descend(params, jax.grad(loss_of)(params, x, y)), params)
+
+    rollout = jax.jit(rolled_out)
+    params, state = weights(), jnp.zeros(4)
+    for _ in range(12):
+        state, (x, y) = rollout(params, state)
+        if leads_by == "many calls":
+            for _ in range(10):
+                params = update(params, x, y)
+        else:
+            params = many(params, x, y)
+        trial.updates += 10
+    assert trial.steps == trial.updates
+    assert trial.set_apart() == 0
+
+
+def test_what_is_set_apart_is_said(trial: Trial) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(params: Any, x: Any, y: Any) -> Any:
+        return descend(params, jax.grad(loss_of)(params, x, y))
+
+    score = jax.jit(loss_of)
+    params = weights()
+    for number, (x, y) in enumerate(batches(20, 60)):
+        params = update(params, x, y)
+        trial.trained(1, 20)
+        if number % 12 == 11:
+            score(params, X, Y)
+    assert trial.is_counted()
+    assert trial.set_apart() == 3, "the first call may have been a part of a step, and no step follows the last one"
+    trial.end()
+    assert "loss_of takes no gradient, and is called every few steps: it was set apart as validation" in (
+        trial.session.facts.remarks
+    )
+
+
+# what is held
+
+
+def test_nothing_of_a_trace_is_held(trial: Trial) -> None:
+    """Also of a function that can't be seen to be traced, of a loop's body, and where a trace fails."""
+
+    def one(params: Any, batch: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
+        return descend(params, gradients), loss
+
+    def update(scale: float, params: Any, x: Any, y: Any) -> Any:
+        loss, gradients = jax.value_and_grad(lambda params: scale * loss_of(params, x, y))(params)
+        each = jax.vmap(jax.value_and_grad(loss_of), (None, 0, 0))(params, x, y)[0]
+        params, losses = lax.scan(one, descend(params, gradients), (x[None], y[None]))
+        return params, loss + 0.0 * losses.sum() + 0.0 * each.sum()
+
+    def wrong(params: Any, x: Any, y: Any) -> Any:
+        update(1.0, params, x, y)
+        raise KeyError("wrong")
+
+    with jax.checking_leaks():
+        for made in (jax.jit(functools.partial(update, 1.0)), jax.jit(update)):
+            given = () if made.__wrapped__ is not update else (1.0,)
+            for size in (20, 10):
+                made(*given, weights(), X[:size], Y[:size])
+        with pytest.raises(KeyError):
+            jax.jit(wrong)(weights(), X[:20], Y[:20])
+    assert trial.adapter.steps is not None and trial.adapter.steps.tracing.may_be_outermost
+
+
+# what can't be counted
+
+
+def test_a_script_without_a_step_is_told_what_was_looked_for(trial: Trial) -> None:
+    assert trial.end_of_script() == []
+    jax.jit(lambda params: jax.vjp(lambda params: loss_of(params, X, Y), params)[1](1.0))(weights())
+    (said,) = trial.end_of_script()
+    assert "jax.value_and_grad" in said and "optax.apply_updates" in said and "jax.vjp" in said and "\n" not in said
+
+
+def test_gradients_that_nothing_is_updated_by_are_no_steps(trial: Trial) -> None:
+    gradient, params = jax.jit(jax.grad(loss_of)), weights()
+    for x, y in batches(20, 9):
+        gradient(params, x, y)
+    assert trial.steps == 0
+    (said,) = trial.end_of_script()
+    assert "neither an update by optax.apply_updates was, nor a second gradient of other parameters" in said
+
+
+def test_all_steps_in_one_call_cannot_be_measured(trial: Trial) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def train(params: Any) -> Any:
+        def one(_: Any, params: Any) -> Any:
+            return descend(params, jax.grad(loss_of)(params, X, Y))
+
+        return lax.fori_loop(0, 500, one, params)
+
+    train(weights())
+    (said,) = trial.end_of_script()
+    assert said == "all 500 steps are in one call of train, in which nothing can be measured"

@@ -1,0 +1,104 @@
+"""Gradients since the last step, and the samples that they were taken on: they count when the step ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..own_batches import OwnBatches, Spot
+from ..session import Session
+from .rows import Found, agreed
+
+MOST_PASSES = 10_000
+"""Of one step; of more than that the samples aren't known."""
+TOLD_SHARE = 0.9
+"""Samples are counted where so many of the steps' are known."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One gradient.
+
+    ``owner``: who has taken it. ``found``: the arrays of its batch. ``made``: what it gave, held loosely.
+    ``times``: how often it is taken, in a loop of JAX's; 0 where nobody knows that; None outside of one.
+    """
+
+    owner: object
+    name: str
+    found: list[Found]
+    times: int | None
+    made: Sequence[Callable[[], Any]]
+
+
+class Passes:
+    """Of one trial. ``told``, ``untold``: gradients whose samples are known, and others.
+
+    ``differing``: lengths of a batch's arrays that don't agree. ``own_batches``: samples where the script states its
+    batch size.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.own_batches = OwnBatches(session)
+        self.told = self.untold = 0
+        self.differing: list[int] = []
+        self._usual_rows: dict[int, int] = {}
+        self._waiting: list[Pass] = []
+
+    def add(self, taken: Pass) -> None:
+        """A gradient was taken."""
+        if len(self._waiting) < MOST_PASSES:
+            self._waiting.append(taken)
+
+    def keep_used(self, given: Callable[[], Collection[Any]]) -> None:
+        """An update is about to be applied to what is ``given``: a gradient that isn't in it was taken for its value.
+
+        Where none of them is in it, they were summed.
+        """
+        if len(self._waiting) < 2:
+            return
+        held = {id(leaf) for leaf in given()}
+        used = [each for each in self._waiting if any(id(leaf) in held for leaf in (made() for made in each.made))]
+        self._waiting = used or self._waiting
+
+    def forget(self) -> None:
+        """Another function is counted from here on."""
+        self._waiting = []
+
+    def step_ends(self, owner: object) -> None:
+        """A step is about to be counted: it was taken on those of this owner."""
+        passes, self._waiting = self._waiting, []
+        for each in passes:
+            if each.owner is owner:
+                self._count(each)
+        self.own_batches.step_ends()
+
+    def _count(self, each: Pass) -> None:
+        rows = agreed(each.found) if each.times is None else None
+        if rows is None:
+            self.untold += 1
+            self.differing = sorted({found.shape[0] for found in each.found})
+        else:
+            self.told += 1
+            self._usual_rows[rows] = self._usual_rows.get(rows, 0) + 1
+        if self.own_batches.is_wanted:
+            sizes: dict[Spot, int] = {
+                (each.name, found.number, dimension): size
+                for found in each.found for dimension, size in enumerate(found.shape)
+            }  # fmt: skip
+            self.own_batches.passed(sizes if each.times != 0 else {}, each.times or 1)
+        elif rows is not None:
+            self.session.clock.add_samples(rows, 0.0)
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether the samples that trained could be counted."""
+        if self.own_batches.is_wanted:
+            return self.own_batches.counts
+        return self.told > 0 and self.told >= TOLD_SHARE * (self.told + self.untold)
+
+    @property
+    def rows(self) -> int:
+        """Samples of most gradients; 0 where they aren't known."""
+        return max(self._usual_rows, key=lambda rows: self._usual_rows[rows]) if self._usual_rows else 0

@@ -1,0 +1,325 @@
+"""What each trace of a function holds: gradients, updates, how many steps a call takes. JAX traces once.
+
+A trace belongs to a signature: shapes, structures and static arguments. What JAX has kept of it (also where the
+function is called within another one) shows nothing any more, so it is remembered here. Of a trace that is under way
+nothing is held but by its own frame, which ends with it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, shape_of
+
+MOST_SIGNATURES = 512
+MOST_LEAVES = 64
+"""Of what is differentiated so many arrays are followed to where they come from."""
+MOST_OPERATIONS = 2000
+Flatten = Callable[[Any], tuple[list[Any], Any]]
+"""The leaves of a structure, and the structure."""
+
+
+@dataclass
+class Trace:
+    """What one trace holds.
+
+    ``gradients``, ``updates``: how many. ``steps``: those that a call takes; ``passes``: gradients that it takes at the
+    first place with one; 0 where nobody knows how often a loop of JAX's runs. ``parts``: batches of an update
+    (``optax.MultiSteps``); 0 where that changes. ``is_in_loop``: whether a gradient is taken in such a loop.
+    ``is_in_branch``: whether an update is one branch of several. ``parameters``: shapes of what is differentiated.
+    ``places``: arguments that are differentiated as they are; ``sources``: and those that it is computed of;
+    ``is_derived``: whether some of it is computed of nothing that is known. ``loss``: the number of the loss among the
+    results' leaves; None where none is seen.
+    """
+
+    gradients: int = 0
+    updates: int = 0
+    steps: int = 1
+    passes: int = 1
+    parts: int = 1
+    is_in_loop: bool = False
+    is_in_branch: bool = False
+    parameters: set[Aval] = field(default_factory=set)
+    places: list[Place] = field(default_factory=list)
+    sources: set[Place] = field(default_factory=set)
+    is_derived: bool = False
+    loss: int | None = None
+    loss_is_known: bool = False
+    site: str = ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether a call of it is a part of a training step."""
+        return self.gradients > 0 or self.updates > 0
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether anything was seen in it."""
+        return self.trains or self.parts != 1
+
+    def is_as(self, other: Trace) -> bool:
+        """Whether a call of the one is to be counted as a call of the other."""
+        return self._key == other._key
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        kinds = self.gradients > 0, self.updates > 0, self.is_in_loop, self.is_in_branch, self.is_derived
+        return *kinds, self.steps, self.passes, self.parts, self.places, self.sources, self.loss, self.site
+
+    def loss_of(self, leaves: Sequence[Any]) -> Any:
+        """The loss among a call's results; None where none is seen."""
+        return leaves[self.loss] if self.loss is not None and self.loss < len(leaves) else None
+
+
+class Traces:
+    """Of one function. ``count``: those that were of a training step.
+
+    ``misses``: calls of which nobody knows which one of several different traces JAX took.
+    """
+
+    def __init__(self, flatten: Flatten) -> None:
+        self._flatten = flatten
+        self._of: dict[Hashable, Trace] = {}
+        self._newest: Trace | None = None
+        self._are_alike = True
+        self.static_numbers: set[int] = set()
+        self.static_names: set[str] = set()
+        self.count = 0
+        self.misses = 0
+
+    def put(self, args: Arguments, kwargs: Keywords, trace: Trace) -> None:
+        """A trace that such a call has brought about."""
+        if self._newest is not None and not self._newest.is_as(trace):
+            self._are_alike = False
+        self._newest = trace
+        self.count += trace.trains
+        if len(self._of) >= MOST_SIGNATURES:
+            del self._of[next(iter(self._of))]
+        self._of[self._signature(args, kwargs)] = trace
+
+    def find(self, args: Arguments, kwargs: Keywords) -> Trace | None:
+        """The trace that JAX has kept for such a call; None where none is known."""
+        if self._newest is None or self._are_alike:
+            return self._newest
+        return self._of.get(self._signature(args, kwargs))
+
+    def kept(self, args: Arguments, kwargs: Keywords) -> Trace:
+        """The trace that a call took which brought about none."""
+        found = self.find(args, kwargs)
+        if found is None and self._newest is not None:
+            self.misses += 1  # known to JAX, by another name than here
+            return self._newest
+        return found or Trace()
+
+    def any(self, what: Callable[[Trace], object]) -> bool:
+        """Whether that is so of any trace."""
+        return any(what(trace) for trace in self._of.values())
+
+    @property
+    def parameters(self) -> set[Aval]:
+        """Shapes of what is differentiated in any of them."""
+        return {aval for trace in self._of.values() for aval in trace.parameters}
+
+    def _signature(self, args: Arguments, kwargs: Keywords) -> Hashable:
+        """What JAX tells traces apart by, as far as it is needed; it keeps nothing alive."""
+        return (
+            *(self._kind_of(value, number in self.static_numbers) for number, value in enumerate(args)),
+            *((name, self._kind_of(kwargs[name], name in self.static_names)) for name in sorted(kwargs)),
+        )
+
+    def _kind_of(self, value: Any, is_static: bool) -> Hashable:
+        if is_static:
+            return type(value).__qualname__, _hash_of(value)
+        leaves, structure = self._flatten(value)
+        return _hash_of(structure), tuple(map(_kind_of_leaf, leaves))
+
+
+def _kind_of_leaf(leaf: Any) -> Hashable:
+    """JAX goes by types, too, but takes NumPy's wide ones for its own narrow ones."""
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return leaf.shape, getattr(leaf.dtype, "kind", str(leaf.dtype))
+    return type(leaf).__name__
+
+
+def _hash_of(value: object) -> object:
+    try:
+        return hash(value)
+    except TypeError:
+        return None
+
+
+class Frame:
+    """A call under way that may trace a function, within others. ``trace``: what was seen of it.
+
+    ``repeats``: how often a call runs the function, a loop's body; 0 where nobody knows; 1 if it is no loop's.
+    ``carry``: the argument that such a body is given of what it gave before. ``is_run``: whether the function is run,
+    too. ``is_traced``: whether JAX traced it.
+    """
+
+    def __init__(
+        self, function: object, leaves: Leaves, args: Arguments, kwargs: Keywords, *, repeats: int = 1,
+        carry: int | None = None, is_branch: bool = False, is_run: bool = True,
+    ) -> None:  # fmt: skip
+        self.function = function
+        self.args, self.kwargs = args, kwargs
+        self.repeats, self.carry, self.is_branch, self.is_run = repeats, carry, is_branch, is_run
+        self.trace = Trace()
+        self.is_traced = False
+        self.outer_differentiates = 0
+        self._leaves = leaves
+        self._given: dict[int, Place] = {}
+        self._level: object = None
+        self._closed_over: list[Any] = []
+        self._value: Callable[[], Any] | None = None
+
+    # the trace
+
+    def begins(self, args: Arguments, kwargs: Keywords) -> None:
+        """JAX traces the function, with these stand-ins for its arguments."""
+        self.trace, self.is_traced, self._closed_over = Trace(), True, []
+        found = [(id(leaf), place, leaf) for place, leaf in places_of(self._leaves, args, kwargs)]
+        self._given = {number: place for number, place, _ in found}
+        levels = (getattr(leaf, "_trace", None) for _, _, leaf in found)
+        self._level = next((level for level in levels if level is not None), None)
+
+    def ends(self, paths: Sequence[tuple[Any, Any]], place_of: Callable[[Any, Any], int | None]) -> None:
+        """With this result, by leaves and their paths."""
+        if self.trace.gradients:
+            self.trace.loss = place_of(None if self._value is None else self._value(), paths)
+            self.trace.loss_is_known = True
+
+    def is_left(self) -> None:
+        """The function has returned, or raised: nothing of its trace is held."""
+        self._given, self._level, self._value = {}, None, None
+
+    # what is in it
+
+    def differentiated(self, values: Iterable[Any]) -> None:
+        """A gradient is taken with respect to these arrays."""
+        leaves = [leaf for leaf in values if shape_of(leaf) or hasattr(leaf, "aval")]
+        self.trace.gradients += 1
+        self.trace.parameters.update(aval_of(leaf) for leaf in leaves if shape_of(leaf))
+        self._follow(leaves[:MOST_LEAVES], direct=True)
+
+    def value(self, value: Any, site: str) -> None:
+        """The value that was differentiated; of several the first one is the loss."""
+        if not self.trace.site:
+            self.trace.site = site
+            self._value = _weakly(value)
+
+    def updated(self) -> None:
+        """An update is applied."""
+        if not self.trace.updates:
+            self.trace.steps = 1
+        self.trace.updates += 1
+
+    def absorb(self, frame: Frame, trace: Trace, result: Any) -> None:
+        """A call within this one has ended: what its trace holds is a part of this one's."""
+        own = self.trace
+        if trace.updates and not own.updates:
+            own.steps = frame.repeats * trace.steps
+        elif trace.gradients and not (own.updates or own.gradients):
+            own.steps = frame.steps_by_gradient(trace) * trace.steps
+        if trace.gradients and not own.gradients:
+            own.passes = frame.repeats * trace.passes
+        own.gradients += trace.gradients
+        own.updates += trace.updates
+        own.is_in_loop |= trace.gradients > 0 and (trace.is_in_loop or frame.carry is not None)
+        own.is_in_branch |= trace.is_in_branch or (trace.updates > 0 and frame.is_branch)
+        own.parameters |= trace.parameters
+        if trace.parts != 1:
+            own.parts = trace.parts
+        if not trace.gradients:
+            return
+        direct = list(frame.given_at(trace.places))
+        self._follow([*direct, *frame._closed_over], direct=True)
+        self._follow(frame.given_at(trace.sources.difference(trace.places)), direct=False)
+        own.is_derived |= trace.is_derived or (not direct and not frame._closed_over and bool(trace.sources))
+        if trace.site and not own.site:
+            is_as_it_is = frame.carry is None and not frame.is_branch
+            self.value(trace.loss_of(self._leaves(result)) if is_as_it_is else None, trace.site)
+
+    def steps_by_gradient(self, trace: Trace) -> int:
+        """How many steps the gradients of all its passes are, where updates are by hand; 0 where nobody knows.
+
+        Where what is differentiated goes round, each pass is one; where it stays the same, all of them are parts of one
+        batch.
+        """
+        if self.carry is None:
+            return 1
+        if any(argument == self.carry for argument, _ in trace.sources):
+            return self.repeats
+        return 0 if trace.is_derived else 1
+
+    def given_at(self, places: Iterable[Place]) -> Iterable[Any]:
+        """What the call was given there."""
+        return leaves_at(self._leaves, self.args, self.kwargs, places)
+
+    def _follow(self, leaves: Iterable[Any], *, direct: bool) -> None:
+        """Where arrays come from that are differentiated: arguments of the function, or what is around it."""
+        for leaf in map(self._within_transformations, leaves):
+            place = self._given.get(id(leaf))
+            if place is not None:
+                if direct and place not in self.trace.places:
+                    self.trace.places.append(place)
+                self.trace.sources.add(place)
+                continue
+            level = getattr(leaf, "_trace", None)
+            if level is None or (self._level is not None and level is not self._level):
+                self._closed_over.append(leaf)
+                continue
+            found = self._computed_of(leaf)
+            self.trace.sources.update(found)
+            self.trace.is_derived |= not found
+
+    def _within_transformations(self, leaf: Any) -> Any:
+        """What ``vmap`` and the like have wrapped."""
+        while id(leaf) not in self._given and (hasattr(leaf, "batch_dim") or hasattr(leaf, "primal")):
+            leaf = leaf.val if hasattr(leaf, "batch_dim") else leaf.primal
+        return leaf
+
+    def _computed_of(self, leaf: Any) -> set[Place]:
+        """The arguments that an array is computed of, as far as JAX tells."""
+        found, looked_at, waiting = set[Place](), {id(leaf)}, [leaf]
+        while waiting and len(looked_at) < MOST_OPERATIONS:
+            operation = getattr(waiting.pop(), "parent", None)
+            for operand in getattr(operation, "in_tracers", ()):
+                if id(operand) in looked_at:
+                    continue
+                looked_at.add(id(operand))
+                place = self._given.get(id(operand))
+                if place is not None:
+                    found.add(place)
+                else:
+                    waiting.append(operand)
+        return found
+
+
+def places_of(leaves: Leaves, args: Arguments, kwargs: Keywords) -> Iterable[tuple[Place, Any]]:
+    """Every leaf of a call's arguments, and its place."""
+    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for argument, value in given:
+        for number, leaf in enumerate(leaves(value)):
+            yield (argument, number), leaf
+
+
+def leaves_at(leaves: Leaves, args: Arguments, kwargs: Keywords, places: Iterable[Place]) -> Iterable[Any]:
+    """What a call's arguments hold at these places, as far as there are such."""
+    flat: dict[int | str, list[Any]] = {}
+    for argument, number in places:
+        if argument not in flat:
+            is_given = argument < len(args) if isinstance(argument, int) else argument in kwargs
+            value = (args[argument] if isinstance(argument, int) else kwargs[argument]) if is_given else None
+            flat[argument] = leaves(value)
+        if number < len(flat[argument]):
+            yield flat[argument][number]
+
+
+def _weakly(value: Any) -> Callable[[], Any] | None:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return None
