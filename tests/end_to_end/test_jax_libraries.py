@@ -182,6 +182,33 @@ def test_an_optimizer_update_is_a_step(kind: str, run_child: Run, write_script: 
     assert (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"]) == counted, ran.facts["remarks"]
 
 
+UNKNOWN = """
+def loss_of(params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
+params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+optimizer = optax.MultiSteps(optax.sgd(1e-2), every_k_schedule=lambda step: jnp.minimum(step + 1, 3))
+held = optimizer.init(params)
+@jax.jit
+def update(params, held, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    def apply(params, held):
+        updates, held = optimizer.update(gradients, held, params)
+        return optax.apply_updates(params, updates), held
+    return *jax.lax.cond(loss < 9.0, apply, lambda params, held: (params, held), params, held), loss
+for x, y in batches():
+    params, held, loss = update(params, held, x, y)
+"""
+
+
+def test_updates_that_nobody_can_count_are_said(run_child: Run, write_script: Write) -> None:
+    """In a branch, and of a number of batches that changes: each batch is a step, and the samples are what they are."""
+    ran = run_child(write_script(HEAD + UNKNOWN + END), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"]) == ("samples", 20, 500)
+    said = " ".join(ran.facts["remarks"])
+    assert "an update is in a branch (cond, switch)" in said and "optax.MultiSteps is given a function" in said
+
+
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_a_loop_is_counted_and_trains_as_under_plain_python(kind: str, run_child: Run, write_script: Write) -> None:
     script = write_script(HEAD + SCRIPTS[kind] + END)
