@@ -175,6 +175,37 @@ def test_batches_of_any_class_are_counted_as_their_sampler_says(begin: Callable[
     assert (trial.steps, trial.samples) == (8, 60)
 
 
+class _ReadyBatches:
+    """A dataset each of whose items is a whole batch, the last one a short one; ``first`` passes it on."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = 32 if index < 4 else 20
+        return torch.zeros(rows, 3), torch.zeros(rows, 1)
+
+    @staticmethod
+    def first(items: Sequence[Any]) -> Any:
+        return items[0]
+
+
+def test_rows_of_batches_that_a_dataset_makes_are_counted(begin: Callable[..., Any]) -> None:
+    """The script's ``collate_fn`` drops all items but one: a larger batch of the loader's would train on nothing more."""
+    trial = begin()
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    ready: Any = _ReadyBatches()
+    for x, y in DataLoader(ready, batch_size=1, collate_fn=_ReadyBatches.first):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    assert (trial.steps, trial.samples) == (5, 4 * 32 + 20)
+    trial.adapter.observe()
+    assert "batch_size" in trial.session.facts.left_out
+    assert "num_workers" not in trial.session.facts.left_out
+
+
 ROLLOUTS = """
     import random, torch
     from torch.utils.data import DataLoader, TensorDataset

@@ -58,6 +58,39 @@ def _is_short(torch: ModuleType, batch: object, asked: int) -> bool:
     return not shown and leading_dimension(torch, batch) < asked
 
 
+def shows_one(torch: ModuleType, batch: object) -> bool:
+    """Whether anything in the batch shows that one item was asked for, or it holds no tensors to tell by.
+
+    A list of one, or a tensor that holds one along its first dimension, or all of them along their second one (time
+    comes first there). Where nothing does, the script's own ``collate_fn`` may drop all items but one.
+    """
+    told = [tensor for tensor in tensors_of(torch, batch) if tensor.dim() and not tensor.is_nested]
+    if not told or _lists_one(batch) or any(tensor.size(0) == 1 for tensor in told):
+        return True
+    deep = [tensor for tensor in told if tensor.dim() > 1]
+    return bool(deep) and all(tensor.size(1) == 1 for tensor in deep)
+
+
+def _lists_one(batch: object, depth: int = 0) -> bool:
+    if isinstance(batch, Mapping):
+        return depth < 3 and any(_lists_one(entry, depth + 1) for entry in batch.values())
+    if not isinstance(batch, (list, tuple)):
+        return False
+    return len(batch) == 1 or (depth < 3 and any(_lists_one(entry, depth + 1) for entry in batch))
+
+
+def ready_rows(torch: ModuleType, batch: object) -> int:
+    """Rows of what a loader of single items gives, where the item is a batch that the dataset made; else 0.
+
+    It is one where nothing shows one item, and several tensors (inputs, targets) have the same first dimension.
+    """
+    if shows_one(torch, batch):
+        return 0
+    rows = leading_dimension(torch, batch)
+    alike = [tensor for tensor in tensors_of(torch, batch) if tensor.dim() and tensor.size(0) == rows]
+    return rows if len(alike) > 1 and any(tensor.dim() > 1 for tensor in alike) else 0
+
+
 def asked_for(index: object) -> int:
     """The samples that a batch sampler asks for: it may give any sequence. 0 where that can't tell."""
     try:

@@ -17,7 +17,7 @@ from ..patches import patch
 from ..records import ProbeSide, Value
 from ..session import Session
 from ..sources import TrainingSources
-from .batches import asked_for, is_on_device, is_pinned, leading_dimension, tokens_of
+from .batches import asked_for, is_on_device, is_pinned, leading_dimension, ready_rows, shows_one, tokens_of
 from .copies import CopyWatch, refusals
 from .datasets import length, reference, shards_itself
 from .lasting import LastingWorkers
@@ -29,6 +29,7 @@ from .types import Arguments, DataLoader, LoaderIterator, Result, WorkersIterato
 BatchListener = Callable[[str, object, int], None]
 """Is called with a loader's key, a batch that it gave, and its samples."""
 Referred = Callable[[], DataLoader | None]
+ONE_ITEM = "its batches are single items of the dataset, and nothing shows that several would all be trained on"
 MOST_AT_PLACE = 64
 """Loaders of one place that are told apart: a script may make one for each of its rollouts, each of another length."""
 
@@ -336,8 +337,7 @@ class LoaderWatch:
 
             def fetch() -> tuple[Result, int]:
                 batch = original(iterator)
-                queue = self._queues.get(iterator)
-                return batch, (queue.pop(0) if queue else 0) or leading_dimension(self.torch, batch)
+                return batch, self._samples_of(entry, iterator, batch)
 
             return self.sources.first_again(entry, fetch)
         newest = iterator
@@ -376,4 +376,9 @@ class LoaderWatch:
         count = queue.pop(0) if queue else 0
         if count == 0:
             return leading_dimension(self.torch, batch)
+        if count == 1 and entry.takes_single_items:
+            if not shows_one(self.torch, batch):
+                entry.refused.setdefault("batch_size", ONE_ITEM)
+            if rows := ready_rows(self.torch, batch):
+                return rows
         return count if entry.map_style else entry.asked.count(self.torch, batch, count)

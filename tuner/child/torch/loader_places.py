@@ -35,6 +35,11 @@ class Loader(DataSource):
     asked: Asked = field(default_factory=Asked)
     newest: Callable[[], LoaderIterator | None] = lambda: None
 
+    @property
+    def takes_single_items(self) -> bool:
+        """Whether each of its batches is made of one item."""
+        return self.written.get("batch_size") == 1 and "batch_size" not in self.changed
+
 
 class Fetched(NamedTuple, Generic[Result]):
     """A batch, its samples, the seconds that it took, and its tokens, 0 where none are counted."""

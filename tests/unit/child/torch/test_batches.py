@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tuner.child.torch.batches import Asked, asked_for, leading_dimension, tensors_of
+from tuner.child.torch.batches import Asked, asked_for, leading_dimension, ready_rows, shows_one, tensors_of
 
 Lengths = Sequence[int]
 
@@ -48,6 +48,40 @@ def test_a_batch_larger_than_the_data_is_the_data() -> None:
 
 def test_of_as_many_tensors_the_first_one_tells() -> None:
     assert [leading_dimension(torch, _flat(lengths)[::-1]) for lengths in ((9, 1), (30, 35), (2, 6))] == [2, 2, 2]
+
+
+ONE_ITEM = {
+    "collated as usual": (torch.zeros(1, 9), torch.zeros(1)),
+    "listed, of any size": ([torch.zeros(3, 9, 9)], [{"boxes": torch.zeros(3, 4)}]),
+    "along the second dimension": (torch.zeros(9, 1, 5), torch.zeros(9, 1)),
+    "without a tensor": (["a text"], 3),
+}
+UNTOLD = {
+    "a video and its label": (torch.zeros(300, 3, 9, 9), torch.tensor(1)),
+    "a sentence and its tags": (torch.zeros(12), torch.zeros(12)),
+}
+READY = {
+    "inputs and targets": (torch.zeros(128, 13), torch.zeros(3, 128), torch.zeros(128, 1)),
+    "by name": {"x": torch.zeros(128, 13), "y": torch.zeros(128)},
+}
+
+
+@pytest.mark.parametrize("batch", ONE_ITEM.values(), ids=ONE_ITEM)
+def test_one_item_shows_as_one(batch: Any) -> None:
+    assert shows_one(torch, batch)
+    assert ready_rows(torch, batch) == 0
+
+
+@pytest.mark.parametrize("batch", UNTOLD.values(), ids=UNTOLD)
+def test_what_one_item_holds_is_no_batch_where_it_may_be_a_single_sample(batch: Any) -> None:
+    assert not shows_one(torch, batch)
+    assert ready_rows(torch, batch) == 0
+
+
+@pytest.mark.parametrize("batch", READY.values(), ids=READY)
+def test_an_item_that_is_a_batch_holds_its_rows(batch: Any) -> None:
+    assert not shows_one(torch, batch)
+    assert ready_rows(torch, batch) == 128
 
 
 @pytest.mark.parametrize("index", [[3, 4], (3, 4), range(2), torch.tensor([3, 4])])
