@@ -191,7 +191,7 @@ class _ReadyBatches:
 
 
 def test_rows_of_batches_that_a_dataset_makes_are_counted(begin: Callable[..., Any]) -> None:
-    """The script's ``collate_fn`` drops all items but one: a larger batch of the loader's would train on nothing more."""
+    """The script's ``collate_fn`` drops all items but one: a loader's larger batch would train on nothing more."""
     trial = begin()
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
