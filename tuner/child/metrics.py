@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 from .clock import StepClock
 from .recorder import Recorder
@@ -31,8 +31,8 @@ class Metrics:
         if not isinstance(value, (SupportsFloat, str)):
             return
         try:
-            metric = Metric(name, float(value), self._clock.total_samples)
-        except (TypeError, ValueError, RuntimeError):
+            metric = Metric(name, _number(value), self._clock.total_samples)
+        except (TypeError, ValueError, RuntimeError, Warning):
             return  # loggers take more than numbers: the text of a blob's name, a tensor of several values
         if name in self._logged:
             self._again.add(name)
@@ -45,3 +45,11 @@ class Metrics:
         for name, metric in list(self._logged.items()):
             if name in self._again and name not in self._reported:
                 self._recorder.emit(metric)
+
+
+def _number(value: Any) -> float:
+    """As ``float`` gives it, without the warnings of PyTorch and NumPy: a script may have made them errors."""
+    for call in ("detach", "item"):  # of a tensor that wants a gradient, of an array of one value
+        method = getattr(value, call, None)
+        value = method() if callable(method) else value
+    return float(value)
