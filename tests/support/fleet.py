@@ -25,15 +25,20 @@ CARD_WRITTEN = made_up.measured(
 )  # fmt: skip
 
 
+WINNER = replace(made_up.WINNER, runs=5)
+"""With as many runs as a rank takes."""
+
+
 def of(device: Device, *, study: dict[str, Any] | None = None, **changes: Any) -> StudyResult:
     """The made-up study on a device, with other facts of the study and fields of the result."""
     facts = replace(made_up.STUDY, device=device, **(study or {}))
-    return replace(made_up.RESULT, study=facts, objective=THROUGHPUT, **changes)
+    found = {"winner": WINNER, **changes}
+    return replace(made_up.RESULT, study=facts, objective=THROUGHPUT, **found)
 
 
 def winner(written: Measurement, faster: Measurement) -> Winner:
     """The made-up winner with other figures."""
-    return replace(made_up.WINNER, baseline=written, winner=faster)
+    return replace(WINNER, baseline=written, winner=faster)
 
 
 ON_CPU = of(CPU, study={"cores": 4, "energy_unknown": NO_RAPL})

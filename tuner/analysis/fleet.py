@@ -22,6 +22,10 @@ _S_PER_HOUR = 3600.0
 _PRICED_SAMPLES = 1e6
 NO_OBSTACLES = frozenset({ProvenPart.SOFTWARE, ProvenPart.DEVICE})
 """What differs from device to device, and belongs to what is compared."""
+FEWEST_RUNS = 4
+"""Of either device for a rank. Of runs that are alike, all of one device lie beyond all of the other's by chance in 1 of 3
+comparisons with two of each, in 1 of 10 with three, in 1 of 35 with four (2 of the (2n choose n) ways to order them).
+"""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class Doubt(StrEnum):
 
     NOTHING_MEASURED = "nothing measured"
     NOT_PROVEN = "not proven"
+    FEW_RUNS = "few runs"
     EDITED = "edited"
 
 
@@ -98,7 +103,9 @@ def doubt_of(profile: OnDevice) -> Doubt | None:
         return Doubt.NOTHING_MEASURED
     if profile.edited:
         return Doubt.EDITED
-    return None if profile.applied.proven else Doubt.NOT_PROVEN
+    if not profile.applied.proven:
+        return Doubt.NOT_PROVEN
+    return Doubt.FEW_RUNS if profile.runs < FEWEST_RUNS else None
 
 
 def differences(one: OnDevice, other: OnDevice) -> list[Change]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tuner.analysis.circumstances import HARDLY_MATTERS, Change, ProvenPart
 from tuner.analysis.fleet import (
+    FEWEST_RUNS,
     SAMPLES,
     Comparison,
     Doubt,
@@ -29,6 +30,7 @@ _HASH_SHOWN = 12
 _DOUBTS = {
     Doubt.NOTHING_MEASURED: "nothing was measured",
     Doubt.NOT_PROVEN: "its figures are of a single trial, which proves nothing",
+    Doubt.FEW_RUNS: f"its finals had {{runs}} of each, and fewer than {FEWEST_RUNS} lie apart by chance too often",
     Doubt.EDITED: "it was edited since a study wrote it",
 }
 
@@ -56,6 +58,11 @@ def _answer(profile: OnDevice) -> str:
         return f"faster: {config_text(profile.config)}"
     held = f" in {count_text(profile.runs, 'run')} of each" if profile.runs else ": there were no finals"
     return f"keep your config: nothing was proven to be faster{held}"
+
+
+def _why_unranked(profile: OnDevice, doubt: Doubt) -> str:
+    runs = count_text(profile.runs, "run") if profile.runs else "nobody knows how many runs"
+    return _DOUBTS[doubt].format(runs=runs)
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,8 @@ def conclusions(comparison: Comparison, unpriced: Mapping[int, str]) -> list[str
     """What follows, and what can't be compared and why. ``unpriced`` says of a profile why it has no price."""
     profiles = comparison.profiles
     lines = ["there is one profile, and nothing to compare it with"] if len(profiles) == 1 else []
-    lines += [f"{_name(n)} isn't ranked: {_DOUBTS[doubt]}" for n, doubt in _doubts(comparison).items()]
+    doubts = _doubts(comparison).items()
+    lines += [f"{_name(n)} isn't ranked: {_why_unranked(profiles[n], doubt)}" for n, doubt in doubts]
     for group in comparison.groups[1:]:
         first = profiles[comparison.groups[0][0]]
         found = obstacles(differences(first, profiles[group[0]]))

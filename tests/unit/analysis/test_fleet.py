@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.analysis.circumstances import Circumstances, ProvenPart
 from tuner.analysis.fleet import (
+    FEWEST_RUNS,
     FINALS,
     SINGLE_TRIAL,
     Doubt,
@@ -64,6 +66,8 @@ def test_who_is_faster_is_by_what_is_applied() -> None:
         ({"edited": None}, None),
         ({"written": figures(500.0, based_on=SINGLE_TRIAL)}, Doubt.NOT_PROVEN),
         ({"written": None}, Doubt.NOTHING_MEASURED),
+        ({"runs": FEWEST_RUNS - 1}, Doubt.FEW_RUNS),
+        ({"runs": FEWEST_RUNS}, None),
     ],
 )
 def test_what_is_in_doubt_is_not_ranked(changes: dict[str, Any], doubt: Doubt | None) -> None:
@@ -72,6 +76,17 @@ def test_what_is_in_doubt_is_not_ranked(changes: dict[str, Any], doubt: Doubt | 
     compared = compare([profile(100.0), doubtful], {0: 1.0, 1: 1.0})
     assert bool(compared.rates[0].ahead) is (doubt is None)
     assert bool(compared.prices[0].ahead) is (doubt is None)
+
+
+def test_devices_that_are_alike_seldom_lie_apart_in_so_many_runs() -> None:
+    """Of all the orders in which their runs may come."""
+
+    def chance(runs: int) -> float:
+        orders = list(combinations(range(2 * runs), runs))
+        apart = [one for one in orders if one in (tuple(range(runs)), tuple(range(runs, 2 * runs)))]
+        return len(apart) / len(orders)
+
+    assert chance(FEWEST_RUNS) < 0.05 < chance(FEWEST_RUNS - 1)
 
 
 OTHER = Circumstances(SCRIPT, {"torch": "2.13"}, {}, 4)
