@@ -43,9 +43,9 @@ class Circumstances:
 class Change:
     """Something that is not as it was when the config was proven. ``part`` is what changed; software has a ``name``.
 
-    For the script and its modules, whose ``name`` is their path, ``before`` and ``now`` are hashes, of a module that is
-    gone ""; for the arguments, command lines without their secrets; for the device, whose ``name`` is ``cores``, how
-    many of them its host has.
+    For the script and its modules, whose ``name`` is their path, ``before`` and ``now`` are hashes, "" where there is
+    none, as of a module that is gone; for the arguments, command lines without their secrets; for the device, whose
+    ``name`` is ``cores``, how many of them its host has.
     """
 
     part: ProvenPart
@@ -64,13 +64,36 @@ def changed(proven: Circumstances, now: Circumstances) -> list[Change]:
     for name, before in proven.modules.items():
         if now.modules.get(name, before) != before:
             found.append(Change(ProvenPart.MODULE, before, now.modules[name], name))
-    argv_before, argv_now = masked(proven.script.argv), masked(now.script.argv)
-    if argv_now != argv_before:
-        found.append(Change(ProvenPart.ARGUMENTS, _shell(argv_before), _shell(argv_now)))
-    for name in sorted({*proven.software, *now.software}):
-        before, after = proven.software.get(name, "absent"), now.software.get(name, "absent")
-        if before != after:
-            found.append(Change(ProvenPart.SOFTWARE, before, after, name))
+    return found + _arguments(proven, now) + _software(proven, now)
+
+
+def apart(one: Circumstances, other: Circumstances) -> list[Change]:
+    """How two that were measured each by itself differ, other than in their devices: the same whichever comes first.
+
+    What has no hash on either side may be the same or not. That counts as another one: else two that differ would both
+    be like a third, of which nothing is known.
+    """
+    found = []
+    if not one.script.sha256 or one.script.sha256 != other.script.sha256:
+        found.append(Change(ProvenPart.SCRIPT, one.script.sha256, other.script.sha256))
+    for name in sorted({*one.modules, *other.modules}):
+        before, now = one.modules.get(name, ""), other.modules.get(name, "")
+        if not before or before != now:
+            found.append(Change(ProvenPart.MODULE, before, now, name))
+    return found + _arguments(one, other) + _software(one, other)
+
+
+def _arguments(one: Circumstances, other: Circumstances) -> list[Change]:
+    before, now = masked(one.script.argv), masked(other.script.argv)
+    return [Change(ProvenPart.ARGUMENTS, _shell(before), _shell(now))] if now != before else []
+
+
+def _software(one: Circumstances, other: Circumstances) -> list[Change]:
+    found = []
+    for name in sorted({*one.software, *other.software}):
+        before, now = one.software.get(name, "absent"), other.software.get(name, "absent")
+        if before != now:
+            found.append(Change(ProvenPart.SOFTWARE, before, now, name))
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
 
-from tuner.analysis.circumstances import Change, Circumstances, ProvenPart, changed
+from tuner.analysis.circumstances import Change, Circumstances, ProvenPart, apart
 from tuner.knowledge import FREE, KEEP
 from tuner.model import Config, Device, Energy, Ratio
 
@@ -20,11 +20,11 @@ FINALS, SINGLE_TRIAL = "finals", "single trial"
 """What a measurement is based on."""
 _S_PER_HOUR = 3600.0
 _PRICED_SAMPLES = 1e6
-NO_OBSTACLES = frozenset({ProvenPart.SOFTWARE, ProvenPart.DEVICE})
+NO_OBSTACLES = frozenset({ProvenPart.SOFTWARE})
 """What differs from device to device, and belongs to what is compared."""
 FEWEST_RUNS = 4
-"""Of either device for a rank. Of runs that are alike, all of one device lie beyond all of the other's by chance in 1 of 3
-comparisons with two of each, in 1 of 10 with three, in 1 of 35 with four (2 of the (2n choose n) ways to order them).
+"""Of either device for a rank. Where devices are alike, all runs of one lie beyond all of the other's by chance in 1 of
+3 comparisons with two of each, in 1 of 10 with three, in 1 of 35 with four: 2 of the (2n choose n) orders of 2n runs.
 """
 
 
@@ -109,15 +109,8 @@ def doubt_of(profile: OnDevice) -> Doubt | None:
 
 
 def differences(one: OnDevice, other: OnDevice) -> list[Change]:
-    """How what was measured on the other device differs from what was on the first one; not the devices themselves.
-
-    Scripts of which either has no hash may be the same or not: that counts as another one.
-    """
-    both = changed(one.circumstances, other.circumstances)
-    found = [change for change in both if change.part is not ProvenPart.DEVICE]
-    one_hash, other_hash = one.circumstances.script.sha256, other.circumstances.script.sha256
-    if not (one_hash and other_hash) and ProvenPart.SCRIPT not in {change.part for change in found}:
-        found.insert(0, Change(ProvenPart.SCRIPT, one_hash, other_hash))
+    """How what was measured on the other device differs from what was on the first one; not the devices themselves."""
+    found = apart(one.circumstances, other.circumstances)
     if one.objective != other.objective:
         found.append(Change(ProvenPart.OBJECTIVE, one.objective, other.objective))
     if bool(one.free) != bool(other.free):
@@ -133,16 +126,24 @@ def _batch(profile: OnDevice) -> str:
 
 
 def alike(profiles: Sequence[OnDevice]) -> list[list[int]]:
-    """The profiles, by their numbers from 0, in groups that measured the same thing: each like the first of its own."""
+    """The profiles, by their numbers from 0, in groups that measured the same thing: each like every other of its own.
+
+    One without figures is like those of any unit; it stands in the first group that it fits, and is ranked in none.
+    """
     groups: list[list[int]] = []
     for number, profile in enumerate(profiles):
         for group in groups:
-            if not obstacles(differences(profiles[group[0]], profile)):
+            if not any(obstacles(differences(profiles[other], profile)) for other in group):
                 group.append(number)
                 break
         else:
             groups.append([number])
     return groups
+
+
+def shown_for(profiles: Sequence[OnDevice], group: Sequence[int]) -> int:
+    """The one that others are told to differ from where they differ from the group: its first one with figures."""
+    return next((number for number in group if profiles[number].applied is not None), group[0])
 
 
 def obstacles(found: Collection[Change]) -> list[Change]:

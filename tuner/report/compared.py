@@ -19,6 +19,7 @@ from tuner.analysis.fleet import (
     doubt_of,
     obstacles,
     price_per_million,
+    shown_for,
 )
 from tuner.analysis.resources import DEVICE
 from tuner.formatting import bytes_text, config_text, count_text, number_text, ratio_text, script_text
@@ -154,11 +155,11 @@ def conclusions(comparison: Comparison, unpriced: Mapping[int, str]) -> list[str
     doubts = _doubts(comparison).items()
     lines += [f"{_name(n)} isn't ranked: {_why_unranked(profiles[n], doubt)}" for n, doubt in doubts]
     for group in comparison.groups[1:]:
-        first = profiles[comparison.groups[0][0]]
-        found = obstacles(differences(first, profiles[group[0]]))
+        one, other = (shown_for(profiles, numbers) for numbers in (comparison.groups[0], group))
+        found = obstacles(differences(profiles[one], profiles[other]))
         names = _names(group)
         lines.append(
-            f"{names} {'is' if len(group) == 1 else 'are'} not comparable with {_name(comparison.groups[0][0])}:"
+            f"{names} {'is' if len(group) == 1 else 'are'} not comparable with {_name(one)}:"
             f" {'; '.join(_difference(change) for change in found)}"
         )
     for group, rates, prices in zip(comparison.groups, comparison.rates, comparison.prices, strict=True):
@@ -188,7 +189,7 @@ def _difference(change: Change) -> str:
     if change.part is ProvenPart.SCRIPT:
         return f"another script ({_hash(change.now)}, there {_hash(change.before)})"
     if change.part is ProvenPart.MODULE:
-        return f"another {change.name}, which the script imports"
+        return _module(change)
     if change.part is ProvenPart.ARGUMENTS:
         return f"other arguments ({change.now}, there {change.before})"
     if change.part is ProvenPart.OBJECTIVE:
@@ -196,6 +197,13 @@ def _difference(change: Change) -> str:
     if change.part is ProvenPart.UNIT:
         return f"{change.now} are counted, there {change.before}"
     return f"samples per step otherwise (--effective-batch {change.now}, there {change.before})"
+
+
+def _module(change: Change) -> str:
+    if change.before and change.now:
+        return f"another {change.name}, which the script imports"
+    where = "there only" if change.before else "here only" if change.now else "on neither side"
+    return f"what {change.name} held, which the script imports, was noted {where}"
 
 
 def _hash(sha256: str) -> str:

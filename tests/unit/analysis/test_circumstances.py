@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import made_up
 
-from tuner.analysis.circumstances import Change, Circumstances, ProvenPart, changed
+from tuner.analysis.circumstances import Change, Circumstances, ProvenPart, apart, changed
 from tuner.model import Script
 
 SOFTWARE = {"python": "3.11.0", "torch": "2.13.0"}
@@ -62,3 +64,32 @@ def test_another_secret_is_no_other_argument() -> None:
 ])  # fmt: skip
 def test_other_cores_are_another_device(before: int | None, changes: list[Change]) -> None:
     assert changed(replace(PROVEN, cores=before), PROVEN) == changes
+
+
+HASHES = st.dictionaries(st.sampled_from(["a.py", "b.py"]), st.sampled_from(["", "1", "2"]))
+MEASURED = st.builds(
+    lambda sha256, argv, modules, software, cores: Circumstances(
+        Script("train.py", argv, sha256=sha256), software, modules, cores
+    ),
+    st.sampled_from(["", "1", "2"]), st.sampled_from([(), ("--lr", "1")]), HASHES,
+    st.sampled_from([{}, SOFTWARE]), st.sampled_from([None, 4]),
+)  # fmt: skip
+
+
+@given(MEASURED, MEASURED)
+def test_how_two_differ_is_the_same_from_either_side(one: Circumstances, other: Circumstances) -> None:
+    turned = [replace(change, before=change.now, now=change.before) for change in apart(other, one)]
+    assert apart(one, other) == turned
+
+
+@given(MEASURED, MEASURED, MEASURED)
+def test_two_that_are_like_a_third_are_alike(one: Circumstances, third: Circumstances, other: Circumstances) -> None:
+    if not apart(one, third) and not apart(third, other):
+        assert not apart(one, other)
+
+
+def test_a_module_that_one_side_alone_knows_sets_them_apart() -> None:
+    known, unknown = replace(PROVEN, modules={"a.py": "1", "b.py": ""}), replace(PROVEN, modules={"a.py": "1"})
+    assert apart(known, known) == [Change(ProvenPart.MODULE, "", "", "b.py")], "it was edited meanwhile"
+    assert apart(replace(PROVEN, modules={"a.py": "1"}), PROVEN) == [Change(ProvenPart.MODULE, "1", "", "a.py")]
+    assert apart(unknown, replace(unknown, cores=64)) == []

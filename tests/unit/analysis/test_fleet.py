@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import pytest
@@ -120,6 +120,22 @@ def test_modules_of_the_users_count_as_the_script() -> None:
     )
     assert [change.part for change in differences(one, other)] == [ProvenPart.MODULE]
     assert compare([one, other], {}).groups == ((0,), (1,))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_what_is_not_known_brings_no_two_others_together(order: tuple[int, ...]) -> None:
+    """Of what an earlier version wrote nobody knows the modules; of what has no figures nobody knows the unit."""
+    ones, twos = (profile(9.0, circumstances=replace(OTHER, modules={"model.py": of})) for of in "12")
+    unknown = profile(5.0)
+    assert grouped([ones, twos, unknown], order) == {(0,), (1,), (2,)}
+    samples, steps = profile(1.0), profile(9.0, written=figures(9.0, unit="steps"))
+    assert {0, 1} not in [{*group} & {0, 1} for group in grouped([samples, steps, profile(5.0, written=None)], order)]
+
+
+def grouped(profiles: list[OnDevice], order: tuple[int, ...]) -> set[tuple[int, ...]]:
+    """The groups of the profiles where they are given in that order, by their numbers in the list."""
+    groups = compare([profiles[number] for number in order], {}).groups
+    return {tuple(sorted(order[place] for place in group)) for group in groups}
 
 
 def test_other_software_and_other_cores_belong_to_what_is_compared() -> None:
