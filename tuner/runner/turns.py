@@ -30,9 +30,13 @@ FEWEST_TURNS = 4
 LONGEST = 2
 """Times its window that a trial goes on which may be the best one, or which others leave too few calm turns."""
 WORTH_ITS_START = 0.5
-"""And until it was measured for so many times what its start took: another trial would say less in the same time.
+"""And until it was measured for so many times what it took to its first turn: another trial would say less meanwhile.
 
 A loop may go by fits and starts that are longer than its turns, such as one that fills a buffer in each epoch.
+"""
+LONGEST_AFTER_LONG_STARTS = 6
+"""Times its window, however long that was: an interval is 1.7 times as sharp then as after ``LONGEST`` windows. To
+halve it once more would take four times as long, which others are worth.
 """
 _PATIENCE = 3
 """The script as written is started again so often for one trial: it ends by itself, or is killed."""
@@ -84,6 +88,7 @@ def take_turns(watches: Sequence[TrialWatch], numbers: Iterator[int], stop: thre
 class Exchange:
     """A trial and the script as written, turn by turn, until ``race`` is settled or the trial's window long enough.
 
+    It is made when the ``trial`` waits for its first turn, or has ended before.
     ``standing`` gives the script as written, held and waiting for its turn; None where there is none to be had.
     ``obstacle``: what of the script makes what was measured no evidence; "" where it is.
     """
@@ -99,6 +104,7 @@ class Exchange:
         self._samples: list[ResourceSample] = []
         self._looked_at = 0
         self._race_is_over = False
+        self._longest_s = longest_s(request.window.max_s, trial.seconds)
         self.obstacle = ""
 
     def run(self, numbers: Iterator[int], stop: threading.Event) -> Beside:
@@ -170,9 +176,12 @@ class Exchange:
             return False
         calm = sum(max(turn.lost for turn in pair) <= DISTURBED for pair in pairs)
         wanted = calm < FEWEST_CALM or self._race.is_open(pairs)
-        measured = measured_s(self._trial)
-        longest_s = max(LONGEST * self._request.window.max_s, WORTH_ITS_START * (self._trial.seconds - measured))
-        return not wanted or measured >= longest_s
+        return not wanted or measured_s(self._trial) >= self._longest_s
+
+
+def longest_s(window_s: float, start_s: float) -> float:
+    """Seconds that a trial with such a window, which took so long to its first turn, is measured for at most."""
+    return max(LONGEST * window_s, min(LONGEST_AFTER_LONG_STARTS * window_s, WORTH_ITS_START * start_s))
 
 
 def keep_reference(request: TrialRequest, entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Beside:

@@ -1,0 +1,102 @@
+"""How long a trial and the script as written take turns: made-up trials, of which each turn is as long as it says."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tuner.analysis.race import Race
+from tuner.child.records import Block, Phase, Window
+from tuner.child.turns import END
+from tuner.child.wire import Entry
+from tuner.devices.cpu import cpu_device
+from tuner.model import BASELINE, Script
+from tuner.runner.request import TrialRequest
+from tuner.runner.turns import LONGEST, LONGEST_AFTER_LONG_STARTS, Exchange, Standing, longest_s
+from tuner.runner.watch import TrialWatch
+
+WINDOW_S, TURN_S = 1.6, 0.25
+
+
+class Played:
+    """A trial that waits for its first turn, ``start_s`` seconds after it began. In each turn it trains for ``TURN_S``,
+    after ``beside_s`` that aren't measured. It never ends by itself.
+    """
+
+    def __init__(self, amounts: list[int], *, start_s: float = 1.0, beside_s: float = 0.0) -> None:
+        self._amounts = itertools.cycle(amounts)
+        self._beside_s = beside_s
+        self._turn = 0
+        self.waits = True
+        self.is_whole = True
+        self.seconds = start_s
+        self.ends_by = float("inf")
+        self.blocks: list[tuple[float, Block]] = []
+        self.entries: list[Entry] = []
+        self.samples: list[Any] = []
+
+    @property
+    def has_enough(self) -> bool:
+        return self.measured_s >= WINDOW_S
+
+    @property
+    def measured_s(self) -> float:
+        return sum(block.seconds for _, block in self.blocks)
+
+    def go_on(self, turn: int) -> None:
+        self._turn = turn
+        self.waits = turn != END
+
+    def run(self, stop: threading.Event) -> None:
+        if not self.waits:
+            return
+        assert self._turn < 10_000, "it goes on and on"
+        block = Block(Phase.WINDOW, 5, next(self._amounts), TURN_S, 0.0, turn=self._turn)
+        self.seconds += self._beside_s + TURN_S
+        self.blocks.append((self.seconds, block))
+        self.entries.append(Entry(self.seconds, block))
+
+
+def exchanged(tmp_path: Path, trial: Played, race: Race) -> tuple[str, Played]:
+    """Their turns to the end. What makes them no evidence, and the script as written."""
+    window = Window(max_s=WINDOW_S)
+    request = TrialRequest(tmp_path / "0001", Script("train.py", ()), cpu_device(), BASELINE, window=window)
+    request.folder.mkdir(parents=True)
+    written = Played([100])
+    standing = Standing(request, replace(request, folder=tmp_path / "0"), cast(TrialWatch, written), ExitStack())
+    exchange = Exchange(cast(TrialWatch, trial), request, lambda: standing, race)
+    exchange.run(itertools.count(1), threading.Event())
+    return exchange.obstacle, written
+
+
+ROUGH_TURNS = [60, 130, 90, 160, 70, 140, 110, 80, 150]
+"""As fast as the script as written, give or take much: it may be the best one for long."""
+
+
+@pytest.mark.parametrize(
+    ("start_s", "windows"), [(1.0, LONGEST), (16.0, 5.0), (600.0, LONGEST_AFTER_LONG_STARTS)]
+)  # fmt: skip
+def test_a_rough_trial_goes_on_for_what_its_start_is_worth(tmp_path: Path, start_s: float, windows: float) -> None:
+    trial = Played(ROUGH_TURNS, start_s=start_s)
+    obstacle, _ = exchanged(tmp_path, trial, Race(1.0))
+    assert not obstacle
+    assert trial.measured_s == pytest.approx(windows * WINDOW_S, abs=TURN_S)
+
+
+def test_what_a_trial_spends_beside_its_window_is_no_part_of_its_start(tmp_path: Path) -> None:
+    """A second of validation in each turn of a quarter of one, which would have it go on to its deadline."""
+    trial = Played(ROUGH_TURNS, beside_s=1.0)
+    exchanged(tmp_path, trial, Race(1.0))
+    assert trial.measured_s == pytest.approx(LONGEST * WINDOW_S, abs=TURN_S)
+
+
+def test_the_longest_is_two_windows_at_least_and_six_at_most() -> None:
+    assert longest_s(2.0, 0.0) == longest_s(2.0, 8.0) == 4.0
+    assert longest_s(2.0, 12.0) == 6.0
+    assert longest_s(2.0, 1e6) == 12.0
