@@ -43,7 +43,7 @@ from shares import share_text
 from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.analysis.race import Race
+from tuner.analysis.race import Race, asked_again_after
 from tuner.analysis.turns import Turn, gain_interval, pairs_of_turns
 from tuner.model import Config, Outcome, Phase, Ratio, Reference, Verdict
 from tuner.runner.request import ByTurns, Runner, TrialRequest
@@ -140,12 +140,15 @@ class MadeUp(Runner):
         if self._standing is None:
             self._standing = self._start(written.config, written.window.warmup_s)
         process, own, theirs = self._start(request.config, request.window.warmup_s), list[Turn](), list[Turn]()
-        most = request.window.max_s / TURN_S
+        in_window, asked_after = request.window.max_s / TURN_S, 1.0
         while True:
             own.append(self._turn(process))
             theirs.append(self._turn(self._standing))
             pairs = pairs_of_turns(own, theirs)
-            is_long = len(own) >= most and (not race.is_open(pairs) or len(own) >= LONGEST * most)
+            windows = len(own) / in_window
+            is_long = windows >= LONGEST
+            if not is_long and windows >= asked_after:
+                is_long, asked_after = not race.is_open(pairs), asked_again_after(windows)
             if is_long or race.is_settled(pairs, whole=len(own) >= 3):
                 return ByTurns((_outcome(own, theirs, self.now - began),))
 

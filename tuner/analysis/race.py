@@ -12,6 +12,10 @@ LOOKS = (4, 6, 8, 11, 15, 20)
 """Pairs of turns after which a trial is looked at: each look more is a chance more to be wrong."""
 _ERROR = 0.02
 """The chance, over all looks together, that a trial is taken for a loser whose rate is that of the best one."""
+LOOKS_BEYOND = (1.5, 2.0, 3.0, 4.0)
+"""Windows after which a trial that goes on is asked again whether it is open: it ends at one of few moments, which are
+fixed before, and not as soon as its interval happens to be narrow.
+"""
 ROUGH = 0.08
 """With a wider one it is measured for longer, where it may be the best."""
 PRECISE = 0.04
@@ -45,8 +49,16 @@ class Race:
         return half < PRECISE
 
     def is_open(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
-        """Whether the trial may be the best one by an interval that is still wide: a longer window is worth it."""
+        """Whether the trial may be the best one by an interval that is still wide: a longer window is worth it.
+
+        It is asked once its window is over, and then after ``LOOKS_BEYOND``.
+        """
         found = gain_interval(pairs)
         if found is None:
             return True
         return found.high >= math.log(self.best or 1.0) and (found.high - found.low) / 2 > ROUGH
+
+
+def asked_again_after(windows: float) -> float:
+    """After how many windows a trial is asked again that was asked after so many; infinite where it isn't."""
+    return next((look for look in LOOKS_BEYOND if look > windows), math.inf)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tuner.analysis.measurement import NOTHING_BESIDE, Beside, TimedBlock
-from tuner.analysis.race import Race
+from tuner.analysis.race import Race, asked_again_after
 from tuner.analysis.resources import ResourceSample, lost_share
 from tuner.analysis.turns import DISTURBED, FEWEST_CALM, Turn, pairs_of_turns
 from tuner.child.records import Block, Facts, Phase
@@ -105,6 +105,8 @@ class Exchange:
         self._looked_at = 0
         self._race_is_over = False
         self._longest_s = longest_s(request.window.max_s, trial.seconds)
+        self._asked_after = 0.0
+        self._is_over = False
         self.obstacle = ""
 
     def run(self, numbers: Iterator[int], stop: threading.Event) -> Beside:
@@ -159,6 +161,11 @@ class Exchange:
 
     def _is_settled(self) -> bool:
         """Whether there is enough to say, and the script as written has had its last turn as well."""
+        self._is_over = self._is_over or self._says_enough()
+        return self._is_over
+
+    def _says_enough(self) -> bool:
+        """The same, asked once after each turn: no look is taken twice."""
         own = turns_of(self._trial.blocks, self._trial.samples)
         other = turns_of(self._theirs(), self._samples)
         if not own or not other or other[-1].number < own[-1].number:
@@ -166,17 +173,25 @@ class Exchange:
         if _is_late([self._trial]):
             return True
         pairs, alike = pairs_of_turns(own, other), _counts(self._trial.blocks) == _counts(self._theirs())
-        # Pairs that are joined may become fewer again: no look is taken twice.
+        # Pairs that are joined may become fewer again.
         if len(pairs) > self._looked_at and not self._race_is_over:
             self._looked_at = len(pairs)
             self._race_is_over = self._race.is_settled(pairs, whole=self._trial.is_whole and alike)
         if self._race_is_over:
             return True
-        if not self._trial.has_enough:
+        return self._trial.has_enough and self._is_long_enough(pairs)
+
+    def _is_long_enough(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
+        """Of a trial whose window is over: whether it isn't worth a longer one."""
+        measured = measured_s(self._trial)
+        if measured >= self._longest_s:
+            return True
+        windows = measured / self._request.window.max_s
+        if windows < self._asked_after:
             return False
+        self._asked_after = asked_again_after(windows)
         calm = sum(max(turn.lost for turn in pair) <= DISTURBED for pair in pairs)
-        wanted = calm < FEWEST_CALM or self._race.is_open(pairs)
-        return not wanted or measured_s(self._trial) >= self._longest_s
+        return calm >= FEWEST_CALM and not self._race.is_open(pairs)
 
 
 def longest_s(window_s: float, start_s: float) -> float:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from tuner.analysis.race import Race
+from tuner.analysis.race import LOOKS_BEYOND, Race
+from tuner.analysis.turns import Turn
 from tuner.child.records import Block, Phase, Window
 from tuner.child.turns import END
 from tuner.child.wire import Entry
@@ -94,6 +98,39 @@ def test_what_a_trial_spends_beside_its_window_is_no_part_of_its_start(tmp_path:
     trial = Played(ROUGH_TURNS, beside_s=1.0)
     exchanged(tmp_path, trial, Race(1.0))
     assert trial.measured_s == pytest.approx(LONGEST * WINDOW_S, abs=TURN_S)
+
+
+class Unsettled(Race):
+    """A race that nothing settles before the window is over."""
+
+    def is_settled(self, pairs: Sequence[tuple[Turn, Turn]], *, whole: bool) -> bool:
+        return False
+
+
+def test_a_trial_that_goes_on_is_asked_at_few_moments_whether_it_has_to(tmp_path: Path) -> None:
+    asked = []
+
+    class Asked(Unsettled):
+        def is_open(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
+            asked.append(sum(own.seconds for own, _ in pairs) / WINDOW_S)
+            return True
+
+    trial = Played([100], start_s=600.0)
+    exchanged(tmp_path, trial, Asked(1.0))
+    assert [math.floor(4 * windows) / 4 for windows in asked] == [1.0, *LOOKS_BEYOND]
+    assert trial.measured_s == pytest.approx(LONGEST_AFTER_LONG_STARTS * WINDOW_S, abs=TURN_S)
+
+
+def test_a_trial_that_is_sharp_between_two_looks_ends_at_the_next_one(tmp_path: Path) -> None:
+    ends = []
+    for seed in range(6):
+        trial = Played(random.Random(seed).choices(range(80, 135), k=200), start_s=600.0)
+        obstacle, _ = exchanged(tmp_path / str(seed), trial, Unsettled(1.0))
+        assert not obstacle
+        ends.append(trial.measured_s)
+    looks = [windows * WINDOW_S for windows in (1.0, *LOOKS_BEYOND, LONGEST_AFTER_LONG_STARTS)]
+    assert all(min(abs(end - look) for look in looks) <= TURN_S for end in ends)
+    assert len(set(ends)) > 1
 
 
 def test_the_longest_is_two_windows_at_least_and_six_at_most() -> None:
