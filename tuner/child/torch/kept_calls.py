@@ -21,7 +21,10 @@ MOST_SHAPES = 3
 WATCHED_CALLS = (1, 2, 3)
 """By their number: the first one may set something up."""
 CHANGES_WEIGHTS = "a call of the model changes its weights"
+UNSEEN = "whether a call of the model changes anything can't be seen"
 Shape = tuple[tuple[int, ...], ...]
+Mark = tuple[int, str]
+"""A tensor's version, and what its numbers add up to."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,18 @@ class KeptCalls:
     def of(
         self, module: Module, number: int, args: tuple[object, ...], kwargs: Keywords
     ) -> AbstractContextManager[None]:
-        """Around a call that trains: it is kept where its shape is new, and some of the first ones are watched."""
+        """Around a call that trains: it is kept where its shape is new, and some of the first ones are watched.
+
+        What tensors of a kind of their own don't give, such as uninitialised ones, is no error of the script's.
+        """
         known = self._calls.setdefault(module, {})
         if len(known) < MOST_SHAPES:
-            shape = self._shape_of(args, kwargs)
-            if shape not in known:
-                known[shape] = self._kept(module, args, kwargs)
+            try:
+                shape = self._shape_of(args, kwargs)
+                if shape not in known:
+                    known[shape] = self._kept(module, args, kwargs)
+            except Exception as error:
+                self._leaves[module] = _unseen(error)
         return self._watched(module, (args, kwargs)) if number in WATCHED_CALLS else nullcontext()
 
     def calls_of(self, module: Module) -> list[KeptCall]:
@@ -65,7 +74,7 @@ class KeptCalls:
         """Why the model can't be called beside the training without leaving a trace in it, or ""."""
         if hooked(module) or any(weight._backward_hooks for weight in module.parameters()):
             return "the script has hooks on its model or its weights"
-        if not self._calls.get(module):
+        if not self._calls.get(module) and not self._leaves.get(module):
             return "a model of it wasn't seen to be called"
         return self._leaves.get(module, "it isn't known whether the model keeps anything from a call")
 
@@ -85,28 +94,48 @@ class KeptCalls:
 
     @contextmanager
     def _watched(self, module: Any, given: object) -> Iterator[None]:
-        torch = self._torch
-        before, weights, taken = _looked_at(module), marks_of(torch, module.parameters()), _marked_in(torch, given)
+        before, marks = _looked_at(module), self._marks(module, given)
         yield
         after = _looked_at(module)
         if before is None or after is None or not same_state(before, after):
             self._leaves[module] = KEEPS
-        elif marks_of(torch, module.parameters()) != weights:
+            return
+        now = self._marks(module, given)
+        if marks is None or now is None:
+            return
+        if now[0] != marks[0]:
             self._leaves[module] = CHANGES_WEIGHTS
-        elif _marked_in(torch, given) != taken:
+        elif now[1] != marks[1]:
             self._leaves[module] = CHANGES
         else:
             self._leaves.setdefault(module, "")
 
+    def _marks(self, module: Any, given: object) -> tuple[list[Mark], list[Mark]] | None:
+        """Those of its weights and of what it is given; None, which is noted, where some of these tell nothing."""
+        try:
+            return marks_of(self._torch, module.parameters()), _marked_in(self._torch, given)
+        except Exception as error:  # as kinds of tensors differ
+            self._leaves[module] = _unseen(error)
+            return None
 
-def marks_of(torch: Any, held: Iterable[Any]) -> list[tuple[int, str]]:
-    """What shows that one of the tensors was changed in place, as ``data`` too, of which PyTorch keeps no version."""
+
+def _unseen(error: Exception) -> str:
+    lines = str(error).splitlines() or [""]
+    return f"{UNSEEN} ({type(error).__name__}: {lines[0][:100]})"
+
+
+def marks_of(torch: Any, held: Iterable[Any]) -> list[Mark]:
+    """What shows that one of the tensors was changed in place, as ``data`` too, of which PyTorch keeps no version.
+
+    Raises what PyTorch does for tensors whose numbers it doesn't add up: uninitialised ones, quantised ones, those on
+    no device.
+    """
     plain = [(tensor, tensor.detach()) for tensor in held]
     real = [(tensor._version, torch.view_as_real(of) if of.is_complex() else of) for tensor, of in plain]
     return [(version, str(of.sum(dtype=torch.float64).item())) for version, of in real]
 
 
-def _marked_in(torch: Any, given: object) -> list[tuple[int, str]]:
+def _marked_in(torch: Any, given: object) -> list[Mark]:
     held: list[Any] = list(tensors(torch, given))
     return marks_of(torch, [each for each in held if each.layout is torch.strided and not each.is_inference()])
 

@@ -210,6 +210,41 @@ def test_a_model_that_a_call_leaves_a_trace_in_is_refused(begin: Begin, make: An
     assert why in switcher.refusal(WHOLE) and switcher.refusal(FUSED) == ""
 
 
+class WithHead(nn.Module):  # type: ignore[misc]  # likewise
+    """Has a part that it doesn't call yet, of a kind whose numbers can't be read."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.head = nn.Linear(8, 1), head
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x)
+
+
+def nowhere() -> nn.Module:
+    """As a model holds what it hasn't loaded."""
+    return nn.Linear(8, 1, device="meta")
+
+
+def lazy() -> nn.Module:
+    """As a lazy layer holds it before its first call."""
+    head = nn.Module()
+    head.weight = nn.UninitializedParameter()
+    return head
+
+
+@pytest.mark.parametrize(
+    ("head", "why"), [(lambda: nn.LazyLinear(1), "hooks"), (lazy, "uninitialized"), (nowhere, "meta")]
+)
+@pytest.mark.usefixtures("backend")
+def test_weights_that_cannot_be_looked_at_leave_the_script_alone(begin: Begin, head: Any, why: str) -> None:
+    plain = Training(lambda: WithHead(head()))
+    plain.steps(*[16] * 5)
+    _, switcher, training = started(begin, WHOLE, make=lambda: WithHead(head()))
+    assert training.losses == plain.losses
+    assert why in switcher.refusal(WHOLE)
+
+
 @pytest.mark.parametrize(
     ("mode", "why"),
     [("reduce-overhead", "CUDA graphs"), ("max-autotune-no-cudagraphs", "for minutes"), ("off", "nothing is compiled")],
