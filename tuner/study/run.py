@@ -19,12 +19,12 @@ from tuner.storage.database import Repository, StudyRecord
 from tuner.storage.folder import COMPILE_CACHE
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study.baseline import measure_baseline
-from tuner.study.budget import Budget, keeping_batch
+from tuner.study.budget import Budget
 from tuner.study.closing import result_of
 from tuner.study.context import StudyContext
 from tuner.study.execution import TrialExecutor
 from tuner.study.finals import note_lack_of_time, run_finals, verdict_so_far
-from tuner.study.identity import check_identity, check_modules, identity_of
+from tuner.study.identity import check_identity, check_modules, identity_of, keeping_batch_by
 from tuner.study.larger_batches import larger_so_far, prove_larger, set_aside
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import probe_study
@@ -144,12 +144,13 @@ def _open(plan: StudyPlan, repository: Repository) -> tuple[StudyRecord, bool]:
 
 
 def _earlier(study: StudyContext) -> tuple[TrialFinished, ...]:
-    """The trials of an earlier process, each with the best of its time."""
-    track = study.track
+    """The trials of an earlier process, each with the best of its time, of those that keep the effective batch.
+
+    Which these are says the study's record: its space isn't resolved yet.
+    """
+    track, kept = study.track, keeping_batch_by(study.record.space, study.searched)
     events = []
     for trial in study.trials:
-        best = track.best_of(
-            one for one in keeping_batch(study.searched, study.space) if one.number <= trial.number
-        )
+        best = track.best_of(one for one in kept if one.number <= trial.number)
         events.append(TrialFinished(trial, track.gain(trial), best, track.gain(best)))
     return tuple(events)

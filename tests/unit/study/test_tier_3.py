@@ -21,11 +21,11 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Noninferiority
 from tuner.cli import main
 from tuner.errors import StudyMismatchError
-from tuner.events import FinalsStarted, SpaceResolved, TrialFinished
+from tuner.events import FinalsStarted, SpaceResolved, StudyStarted, TrialFinished
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.knowledge import BOTH
-from tuner.model import Config, Outcome, Phase, Value, Verdict
+from tuner.model import Config, Outcome, Phase, Trial, Value, Verdict
 from tuner.objective import Objective
 from tuner.report.summary import summary
 from tuner.result import LargerBatch
@@ -73,6 +73,12 @@ def openings(folder: Path) -> dict[str, int]:
     repository.close()
     found = {"larger": stored["larger"]["opening"]} if "larger" in stored else {}
     return {**found, **({"keeping": stored["opening"]} if "opening" in stored else {})}
+
+
+def best_so_far(resumed: Studied) -> Trial | None:
+    """What a resumed study tells at its start as the best one: of those that keep the effective batch."""
+    [started] = [event for event in resumed.events if isinstance(event, StudyStarted)]
+    return started.earlier[-1].best
 
 
 def test_a_fixed_cost_of_each_step_is_a_proven_larger_batch_by_default(overhead_bound: Studied) -> None:
@@ -214,6 +220,7 @@ def test_one_that_was_stopped_anywhere_goes_on_to_the_same_result(
     assert stopped.result.interrupted
     assert not (stopped.result.larger is not None and stopped.result.larger.proven)
     resumed = studied(tmp_path / "stopped", BOTH_WAYS)
+    assert best_so_far(resumed) == [event.best for event in stopped.events if isinstance(event, TrialFinished)][-1]
     assert resumed.result.winner is not None and both_ways.result.winner is not None
     assert resumed.result.winner.config == both_ways.result.winner.config
     assert larger_of(resumed).config == larger_of(both_ways).config and larger_of(resumed).proven
