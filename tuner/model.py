@@ -87,13 +87,20 @@ class CardUse:
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules for each sample, of the host's processor and of a device that counts its own; None where not known.
+    """Joules for each sample, of the host and of a device that counts its own; None where not known.
 
-    Counters are those of the whole processor, or card, whoever else used it.
+    They are the mean power while the window's blocks ran, by the rate that stands beside them. Counters are those of
+    the whole processor, or card, whoever else used it. The host's are of its processor and, where that is counted, main
+    memory, whose part is ``memory_joules_per_sample``: 0 where nothing counts it, None where that wasn't noted.
     """
 
     host_joules_per_sample: float | None = None
     device_joules_per_sample: float | None = None
+    memory_joules_per_sample: float | None = None
+
+    def times(self, factor: float) -> Energy:
+        """So many times as much of each."""
+        return Energy(*(joules * factor if joules is not None else None for joules in vars(self).values()))
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ NO_RAPL = {"host": "this machine shows no counters of its energy (RAPL), as most
 CPU = Device("cpu", 0, "Imaginary CPU", "Imaginary CPU", 16 * 2**30)
 CARD = Device("cuda", 0, "Imaginary GPU", "GPU-0", 80 * 2**30, "cuda:0")
 CARD_WINNER = made_up.measured(
-    61_000.0, low=59_800.0, high=62_100.0, peak_device_bytes=3 * 2**30, energy=Energy(0.0009, 0.0104)
+    61_000.0, low=59_800.0, high=62_100.0, peak_device_bytes=3 * 2**30, energy=Energy(0.0009, 0.0104, 0.0002)
 )  # fmt: skip
 CARD_WRITTEN = made_up.measured(
-    40_000.0, low=39_000.0, high=41_000.0, peak_device_bytes=2 * 2**30, energy=Energy(0.0013, 0.0141)
+    40_000.0, low=39_000.0, high=41_000.0, peak_device_bytes=2 * 2**30, energy=Energy(0.0013, 0.0141, 0.0002)
 )  # fmt: skip
 
 

@@ -328,13 +328,12 @@ def is_decided(winner: Winner | None) -> bool:
 
 
 def typical(runs: Sequence[Measurement]) -> Measurement:
-    """The run with the median rate, with the geometric mean of all and their range in place of its own."""
+    """The run with the median rate, as it would have been at the geometric mean of all, with their range and peaks."""
     ordered = sorted(runs, key=lambda run: run.rate)
     on_device = [run.peak_device_bytes for run in runs if run.peak_device_bytes is not None]
     mean = statistics.geometric_mean([run.rate for run in runs])
     return replace(
-        ordered[len(ordered) // 2],
-        rate=mean,
+        at_rate(ordered[len(ordered) // 2], mean),
         low=ordered[0].rate,
         high=ordered[-1].rate,
         peak_host_bytes=max(run.peak_host_bytes for run in runs),

@@ -52,6 +52,12 @@ class LoopFigures:
         return self.based_on == FINALS
 
     @property
+    def meters_memory(self) -> bool | None:
+        """Whether main memory is in the host's joules; None where that isn't known, or none of them."""
+        memory = self.energy.memory_joules_per_sample
+        return None if memory is None or self.energy.host_joules_per_sample is None else memory > 0
+
+    @property
     def range(self) -> Ratio:
         """The rate with the ends of its interval."""
         return Ratio(self.rate, self.low, self.high)

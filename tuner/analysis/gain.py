@@ -89,7 +89,7 @@ def _known_share(measurement: Measurement | None) -> float:
 
 
 def at_rate(measurement: Measurement, rate: float) -> Measurement:
-    """The measurement as it would have been at another rate; as it is where its own is 0."""
+    """The measurement as it would have been at another rate, with the same power; as it is where its own is 0."""
     if measurement.rate <= 0:
         return measurement
     factor = rate / measurement.rate
@@ -98,6 +98,7 @@ def at_rate(measurement: Measurement, rate: float) -> Measurement:
         measurement, rate=rate, low=measurement.low * factor, high=measurement.high * factor,
         steps_per_s=measurement.steps_per_s * factor, cpu_s_per_sample=measurement.cpu_s_per_sample / factor,
         tokens_per_s=tokens_per_s * factor if tokens_per_s is not None else None,
+        energy=measurement.energy.times(1 / factor),
     )  # fmt: skip
 
 

@@ -70,8 +70,8 @@ def measurement_of(
     window = _sustained([block for _, block in chosen], knowledge, counted=counted)
     interval = window.rate
     warmup = _before(entries, chosen) if in_window else []
-    began, ended = chosen[0][0] - chosen[0][1].seconds, chosen[-1][0]
-    cpus = cpu_use(samples, began, ended)
+    spans = [(t - block.seconds, t) for t, block in chosen]
+    cpus = cpu_use(samples, spans[0][0], spans[-1][1])
     turns = _turns(chosen, window, samples)
     pairs = _pairs(turns, beside, with_validation, counted=counted)
     first_step = last_of(records, child.FirstStep) or child.FirstStep(0.0)
@@ -96,8 +96,8 @@ def measurement_of(
         metrics={metric.name: metric.value for metric in all_of(records, child.Metric)},
         notes=tuple(note.text for note in all_of(records, child.Note)),
         stolen_cpus=min(cpus.stolen, _foreign_cpus(cpus, [own for own, _ in pairs[0]], samples)),
-        card=card_use(samples, began, ended),
-        energy=energy_use(samples, began, ended, interval.estimate if counted and not rotates(entries) else 0.0),
+        card=card_use(samples, spans[0][0], spans[-1][1]),
+        energy=energy_use(samples, spans, interval.estimate if counted and not rotates(entries) else 0.0),
         scaled_steps=scaler.late_steps,
         skipped_steps=scaler.late_skipped,
         gradient=last_of(records, FirstGradient),

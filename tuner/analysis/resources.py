@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from tuner.model import CardUse, Energy
+from tuner.model import CardUse, Energy, Measurement
 
 CardProcess = tuple[int, int | None, float | None, bool | None]
 """A process on a card: its pid, its bytes there, the percent of the multiprocessors' time that it had since the last
@@ -37,7 +38,8 @@ class ResourceSample:
     ``rss`` and ``pss`` are bytes. ``cpu_s`` is the trial's own CPU time; ``busy_s`` that of all the cores that we may
     use, whoever used them; ``steal_s`` the part of it that the hypervisor gave to other machines. ``held_s``: for how
     long the trial was held, so that others had their turns; of those seconds nothing is counted, nor of their joules.
-    ``cores``: that we may use. ``host_joules``: of the whole processor since some moment, None where not known.
+    ``cores``: that we may use. ``host_joules``: of the whole processor since some moment, None where not known;
+    ``memory_joules``: the part of them that main memory took, 0 where nothing counts that.
     """
 
     t: float
@@ -51,6 +53,7 @@ class ResourceSample:
     held_s: float = 0.0
     cores: int = 1
     host_joules: float | None = None
+    memory_joules: float | None = None
 
 
 @dataclass(frozen=True)
@@ -122,30 +125,54 @@ def lost_share(samples: Sequence[ResourceSample], began: float, ended: float) ->
 HOST, DEVICE = "host", "device"
 """Whose energy is counted."""
 LEAST_METERED_S = 1.0
-"""The shortest span whose energy is told: counters of cards move ten times a second."""
+"""The shortest time whose energy is told: counters of cards move ten times a second."""
+HELD = "its counter goes on while a trial is held for the turns of others, and says nothing of the trial then"
+_ROUNDED_J = 0.01
+"""By so much a counter may seem to go back."""
+Span = tuple[float, float]
+"""Two moments of the monotonic clock."""
 
 
-def energy_use(samples: Iterable[ResourceSample], began: float, ended: float, samples_per_s: float) -> Energy:
-    """What a sample took between two moments of the monotonic clock, without what the trial was held.
+def energy_use(samples: Iterable[ResourceSample], spans: Sequence[Span], samples_per_s: float) -> Energy:
+    """What a sample took: the mean power in these spans, which are those of the blocks that count, by the rate.
 
-    A card's counter goes on while the trial is held, and says nothing of it then.
+    What went on between them (validation, checkpoints, the turns of others) takes no part, as in the rate. A card's
+    counter goes on while the trial is held, and says nothing of it then.
     """
-    inside = [sample for sample in samples if began <= sample.t <= ended]
+    inside = [sample for sample in samples if spans and spans[0][0] <= sample.t <= spans[-1][1]]
     if not inside or samples_per_s <= 0:
         return Energy()
     was_held = inside[-1].held_s > inside[0].held_s
-    host = _watts([(sample.t - sample.held_s, sample.host_joules) for sample in inside])
-    card = _watts([(sample.t, sample.card.joules) for sample in inside if sample.card is not None and not was_held])
-    return Energy(*(watts / samples_per_s if watts is not None else None for watts in (host, card)))
+    host = _watts([(sample.t, sample.held_s, sample.host_joules) for sample in inside], spans)
+    memory = _watts([(sample.t, sample.held_s, sample.memory_joules) for sample in inside], spans)
+    card = _watts(
+        [(sample.t, 0.0, sample.card.joules) for sample in inside if sample.card is not None and not was_held], spans
+    )
+    return Energy(*(watts / samples_per_s if watts is not None else None for watts in (host, card, memory)))
 
 
-def _watts(readings: Iterable[tuple[float, float | None]]) -> float | None:
-    """The mean between the first and the last reading that says something; None where they are too close."""
-    known = [(t, joules) for t, joules in readings if joules is not None]
-    if not known or known[-1][0] - known[0][0] < LEAST_METERED_S:
-        return None
-    joules = known[-1][1] - known[0][1]
-    return joules / (known[-1][0] - known[0][0]) if joules >= 0 else None
+def why_no_card_energy(measurement: Measurement) -> str:
+    """Why the energy of a card that is counted isn't known of these figures, for people; "" where it is, or no card."""
+    if measurement.card is None or measurement.energy.device_joules_per_sample is not None:
+        return ""
+    return HELD if measurement.turns else f"its readings in the window lie less than {LEAST_METERED_S:.0f} s apart"
+
+
+def _watts(readings: Iterable[tuple[float, float, float | None]], spans: Sequence[Span]) -> float | None:
+    """The mean power in the spans, by moments, the seconds held until then, and joules; None of too short a time.
+
+    Between two readings power is taken to be even, of which as much counts as they share with the spans.
+    """
+    known = [(t, held_s, joules) for t, held_s, joules in readings if joules is not None]
+    seconds = taken = 0.0
+    for (began, held_before, before), (ended, held_after, after) in pairwise(known):
+        own_s = ended - began - (held_after - held_before)
+        if after < before - _ROUNDED_J:
+            return None
+        inside_s = sum(max(0.0, min(ended, end) - max(began, start)) for start, end in spans)
+        share = min(1.0, inside_s / own_s) if own_s > 0 else 0.0
+        seconds, taken = seconds + share * own_s, taken + share * (after - before)
+    return max(0.0, taken) / seconds if seconds >= LEAST_METERED_S else None
 
 
 def held_bytes(samples: Iterable[ResourceSample]) -> list[int]:

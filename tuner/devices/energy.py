@@ -17,14 +17,17 @@ _MICRO = 1e-6
 
 @dataclass(frozen=True)
 class _Zone:
-    """A counter of microjoules that begins again at 0 behind ``most``."""
+    """A counter of microjoules that begins again at 0 behind ``most``; of main memory (``is_memory``), or a package."""
 
     file: Path
     most: int
+    is_memory: bool
 
 
 class HostMeter:
     """Joules since it was made. Read it at least once while the counters go round, which takes them minutes or more.
+
+    ``memory_joules`` are the part of them, at the last reading, that main memory took: 0 where nothing counts that.
 
     ``root`` is where the kernel shows them. Packages count their cores and what else is on them; main memory has zones
     of its own within these, which packages of servers leave out. The whole machine's (``psys``) would count both again.
@@ -33,7 +36,7 @@ class HostMeter:
     def __init__(self, root: Path = POWERCAP) -> None:
         self._zones = _zones(root)
         self._last = _counted(self._zones)
-        self._joules = 0.0
+        self._joules = self.memory_joules = 0.0
 
     def read(self) -> float | None:
         """None as soon as any of the counters can't be read: a part of the energy would pass for all of it."""
@@ -46,7 +49,9 @@ class HostMeter:
                 self._last = None
                 return None
             # Behind its end a counter goes on at 0.
-            self._joules += _MICRO * (now - then if now >= then else now - then + zone.most + 1)
+            more = _MICRO * (now - then if now >= then else now - then + zone.most + 1)
+            self._joules += more
+            self.memory_joules += more * zone.is_memory
         return self._joules
 
 
@@ -78,7 +83,7 @@ def _zones(root: Path) -> tuple[_Zone, ...]:
     found = []
     for folder in (*packages, *memories):
         most = read_text(folder / "max_energy_range_uj").strip()
-        found.append(_Zone(folder / "energy_uj", int(most) if most.isdigit() else 0))
+        found.append(_Zone(folder / "energy_uj", int(most) if most.isdigit() else 0, folder in memories))
     return tuple(found)
 
 

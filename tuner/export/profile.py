@@ -10,6 +10,7 @@ from typing import Any
 
 from tuner.analysis.circumstances import Circumstances
 from tuner.analysis.fleet import FINALS, SINGLE_TRIAL
+from tuner.analysis.resources import DEVICE, why_no_card_energy
 from tuner.analysis.tiers import Tiers
 from tuner.child.option_names import is_option_of
 from tuner.documents import depth, knob_document, measurement_document, plain, screen_document, text, tier_document
@@ -110,7 +111,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         # Trials that an earlier version ran may tell secrets where they say why.
         **all_without_secrets(told, study.script.argv),
         "limits": plain(asdict(study.limits)),
-        "energy_unknown": dict(study.energy_unknown),
+        "energy_unknown": _energy_unknown(result),
         "environment": dict(study.software),
         "script": {
             "path": study.script.path, "module": study.script.module, "sha256": study.script.sha256,
@@ -255,6 +256,15 @@ def _baseline(result: StudyResult) -> dict[str, Any] | None:
     else:
         return None
     return {**document, "validation_share": result.validation_share}
+
+
+def _energy_unknown(result: StudyResult) -> dict[str, str]:
+    """Why no energy is told: nothing counts it here, or what does says nothing of these figures."""
+    winner = result.winner
+    told = [winner.winner, winner.baseline] if winner is not None else [result.baseline]
+    reasons = [why_no_card_energy(measurement) for measurement in told if measurement is not None]
+    of_the_card = next(filter(None, reasons), "")
+    return {**({DEVICE: of_the_card} if of_the_card else {}), **result.study.energy_unknown}
 
 
 def _measured(measurement: Measurement, based_on: str) -> dict[str, Any]:

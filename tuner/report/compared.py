@@ -28,6 +28,7 @@ from tuner.report.table import Table
 
 UNKNOWN = "not known"
 _HASH_SHOWN = 12
+_METERED = {True: "{} with main memory", False: "{} without it", None: "of {} nobody noted whether"}
 _DOUBTS = {
     Doubt.NOTHING_MEASURED: "nothing was measured",
     Doubt.NOT_PROVEN: "its figures are of a single trial, which proves nothing",
@@ -86,6 +87,7 @@ def table(comparison: Comparison) -> Table:
         _row("host memory", columns, lambda column, figures: bytes_text(figures.peak_host_bytes)),
         _row("device memory", columns, lambda column, figures: _device_memory(figures)),
         _row("joules per 1,000 samples: host", columns, _host_joules),
+        _row("of which main memory", columns, _memory_joules),
         _row("joules per 1,000 samples: device", columns, _device_joules),
         _row("price per 1,000,000 samples", columns, _price),
     ]
@@ -135,6 +137,13 @@ def _host_joules(column: _Column, figures: LoopFigures) -> str:
     return _joules(figures.energy.host_joules_per_sample)
 
 
+def _memory_joules(column: _Column, figures: LoopFigures) -> str:
+    """Nothing where the host's aren't known."""
+    if figures.energy.host_joules_per_sample is None:
+        return ""
+    return "not counted" if figures.meters_memory is False else _joules(figures.energy.memory_joules_per_sample)
+
+
 def _device_joules(column: _Column, figures: LoopFigures) -> str:
     """Nothing of a device that is the host."""
     is_told = figures.energy.device_joules_per_sample is not None or DEVICE in (column.profile.energy_unknown or ())
@@ -171,7 +180,20 @@ def conclusions(comparison: Comparison, unpriced: Mapping[int, str]) -> list[str
         if reasons is None:
             lines.append(f"{_name(number)} energy: an earlier version of autotune read none")
         lines += [f"{_name(number)} energy of the {part}: {why}" for part, why in (reasons or {}).items()]
+    lines += _with_and_without_memory(profiles)
     return [*lines, *(f"{_name(number)} has no price: {why}" for number, why in unpriced.items())]
+
+
+def _with_and_without_memory(profiles: Sequence[OnDevice]) -> list[str]:
+    """Joules of hosts of which some count main memory and others don't, or nobody knows: no ratio follows from them."""
+    applied = {number: profile.applied for number, profile in enumerate(profiles)}
+    known = {n: of for n, of in applied.items() if of is not None and of.energy.host_joules_per_sample is not None}
+    groups = [
+        (text, tuple(number for number, of in known.items() if of.meters_memory is is_in))
+        for is_in, text in _METERED.items()
+    ]
+    told = [text.format(_names(numbers)) for text, numbers in groups if numbers]
+    return [f"joules of the host can't be held against each other: {'; '.join(told)}"] if len(told) > 1 else []
 
 
 def _doubts(comparison: Comparison) -> dict[int, Doubt]:

@@ -57,7 +57,8 @@ class _Progress:
 
 @dataclass
 class Held:
-    """What went by while the trial was held: seconds, the cores' busy and stolen ones, and the host's joules.
+    """What went by while the trial was held: seconds, the cores' busy and stolen ones, the host's joules, and the part
+    of these that main memory took.
 
     ``meter`` is None where the host's energy isn't known.
     """
@@ -67,26 +68,32 @@ class Held:
     busy_s: float = 0.0
     steal_s: float = 0.0
     joules: float = 0.0
-    since: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    memory_joules: float = 0.0
+    since: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
 
     def begin(self) -> None:
         self.since = self._now()
 
     def end(self) -> None:
-        seconds, busy_s, steal_s, joules = (now - then for now, then in zip(self._now(), self.since, strict=True))
+        passed = (now - then for now, then in zip(self._now(), self.since, strict=True))
+        seconds, busy_s, steal_s, joules, memory_joules = passed
         self.seconds += seconds
         self.busy_s += busy_s
         self.steal_s += steal_s
         self.joules += joules
+        self.memory_joules += memory_joules
 
-    def counted(self) -> float | None:
-        """The host's joules since the meter was made, without those; None where they can't be read."""
+    def counted(self) -> tuple[float, float] | tuple[None, None]:
+        """The host's joules since the meter was made, and main memory's, without those; None where they aren't read."""
         joules = self.meter.read() if self.meter is not None else None
-        return round(joules - self.joules, 3) if joules is not None else None
+        if self.meter is None or joules is None:
+            return None, None
+        return round(joules - self.joules, 3), round(self.meter.memory_joules - self.memory_joules, 3)
 
-    def _now(self) -> tuple[float, float, float, float]:
+    def _now(self) -> tuple[float, ...]:
         joules = self.meter.read() if self.meter is not None else None
-        return time.monotonic(), *cpu_times(os.sched_getaffinity(0)), joules or 0.0
+        memory_joules = self.meter.memory_joules if self.meter is not None else 0.0
+        return time.monotonic(), *cpu_times(os.sched_getaffinity(0)), joules or 0.0, memory_joules
 
 
 class TrialWatch:
@@ -254,6 +261,7 @@ class TrialWatch:
     def _sample(self) -> Usage:
         cap = self._request.limits.max_host_bytes
         usage = self._tree.read(0.8 * cap if cap else math.inf)
+        host_joules, memory_joules = self._held.counted()
         sample = ResourceSample(
             t=round(usage.t, 4),
             rss=usage.rss_bytes,
@@ -265,7 +273,8 @@ class TrialWatch:
             card=self._reader.read(self._tree.seen),
             held_s=round(self._held.seconds, 4),
             cores=len(os.sched_getaffinity(0)),
-            host_joules=self._held.counted(),
+            host_joules=host_joules,
+            memory_joules=memory_joules,
         )
         self._samples.append(sample)
         self._samples_file.write(sample_line(sample))

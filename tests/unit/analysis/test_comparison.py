@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from support import worlds
+from support import made_up, worlds
 
 from tuner.analysis.comparison import (
     choose_candidates,
@@ -22,7 +22,7 @@ from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.schedule import Schedule, opening_share
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
-from tuner.model import BASELINE, CardUse, Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
+from tuner.model import BASELINE, CardUse, Config, Energy, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
 
 FAST: Config = Config(workers=2)
 ALSO_FAST: Config = Config(workers=4)
@@ -207,6 +207,19 @@ def test_the_typical_run_tells_of_all() -> None:
     told = typical([run for run in runs if run is not None])
     assert told.rate == pytest.approx(100.0)
     assert (told.low, told.high) == (80.0, 125.0)
+
+
+def test_the_typical_run_takes_its_power_at_the_rate_that_is_told() -> None:
+    """At 100 samples/s it took 50 W, 10 of them main memory's: so it does at 90."""
+    runs = [
+        replace(made_up.measured(rate), energy=Energy(0.5, None, 0.1), steps_per_s=rate / 32)
+        for rate in (72.9, 100.0, 100.0)
+    ]
+    told = typical(runs)
+    assert told.rate == pytest.approx(90.0) and told.steps_per_s == pytest.approx(90 / 32)
+    assert told.energy.host_joules_per_sample == pytest.approx(50 / 90)
+    assert told.energy.memory_joules_per_sample == pytest.approx(10 / 90)
+    assert told.energy.device_joules_per_sample is None
 
 
 def loaded(rate: float, foreign_cpus: float) -> Outcome:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+from support import made_up
+
 from tuner.analysis.resources import (
+    HELD,
     CardProcess,
     CardReading,
     ResourceSample,
     card_use,
     energy_use,
     peak_host_bytes,
+    why_no_card_energy,
 )
 from tuner.model import CardUse, Energy
 
@@ -66,10 +73,27 @@ def test_energy_is_the_mean_power_of_the_window_by_its_rate() -> None:
         ResourceSample(t, host_joules=900 + 50 * t, card=CardReading(joules=6e6 + 200 * t) if t != 12 else None)
         for t in (10.0, 11.0, 12.0, 13.0)
     ]
-    assert energy_use(samples, 9.5, 13.5, 100.0) == Energy(0.5, 2.0)
-    assert energy_use(samples, 9.5, 13.5, 0.0) == Energy()
-    assert energy_use(samples, 20, 30, 100.0) == Energy()
-    assert energy_use(samples, 10.5, 11.5, 100.0) == Energy(), "one reading says nothing"
+    assert energy_use(samples, [(9.5, 13.5)], 100.0) == Energy(0.5, 2.0)
+    assert energy_use(samples, [(9.5, 13.5)], 0.0) == Energy()
+    assert energy_use(samples, [(20, 30)], 100.0) == Energy()
+    assert energy_use(samples, [], 100.0) == Energy()
+    assert energy_use(samples, [(10.5, 11.5)], 100.0) == Energy(), "one reading says nothing"
+
+
+def test_energy_leaves_out_what_the_rate_leaves_out() -> None:
+    """Between blocks that take 50 W, 10 of them main memory's, two seconds of validation take 500 W."""
+    joules = {10.0: 0.0, 11.0: 50.0, 12.0: 100.0, 14.0: 1100.0, 15.0: 1150.0}
+    samples = [ResourceSample(t, host_joules=taken, memory_joules=taken / 5) for t, taken in joules.items()]
+    assert energy_use(samples, [(10, 11), (11, 12), (14, 15)], 100.0) == Energy(0.5, None, 0.1)
+    half = energy_use(samples, [(10, 12), (13, 15)], 100.0)
+    assert half.host_joules_per_sample == pytest.approx((150 + 500) / 4 / 100), "of what is between two readings a part"
+
+
+def test_why_the_energy_of_a_card_that_is_counted_is_not_known() -> None:
+    told = made_up.measured(100.0, card=CardUse(3, None, None, None, 0, 0, None), energy=Energy(None, 0.1))
+    assert why_no_card_energy(told) == why_no_card_energy(made_up.measured(100.0)) == ""
+    assert why_no_card_energy(replace(told, energy=Energy(), turns=7)) == HELD
+    assert "less than 1 s apart" in why_no_card_energy(replace(told, energy=Energy()))
 
 
 def test_energy_leaves_out_what_the_trial_was_held() -> None:
@@ -78,13 +102,13 @@ def test_energy_leaves_out_what_the_trial_was_held() -> None:
         ResourceSample(t, held_s=held_s, host_joules=50 * (t - held_s), card=CardReading(joules=200 * t))
         for t, held_s in ((10.0, 0.0), (10.5, 0.0), (11.0, 0.5), (11.5, 0.5), (12.5, 1.0))
     ]
-    assert energy_use(samples, 10, 13, 100.0) == Energy(0.5, None)
+    assert energy_use(samples, [(10, 10.5), (11, 11.5), (12, 12.5)], 100.0) == Energy(0.5, None)
 
 
 def test_energy_is_not_told_of_readings_that_are_too_close_or_go_back() -> None:
     near = [ResourceSample(t, host_joules=50 * t) for t in (10.0, 10.9)]
-    assert energy_use(near, 9, 13, 100.0) == Energy()
+    assert energy_use(near, [(9, 13)], 100.0) == Energy()
     back = [ResourceSample(t, host_joules=-50 * t) for t in (10.0, 12.0)]
-    assert energy_use(back, 9, 13, 100.0) == Energy()
+    assert energy_use(back, [(9, 13)], 100.0) == Energy()
     gone = [ResourceSample(10.0, host_joules=1.0), ResourceSample(12.0), ResourceSample(14.0)]
-    assert energy_use(gone, 9, 15, 100.0) == Energy()
+    assert energy_use(gone, [(9, 15)], 100.0) == Energy()

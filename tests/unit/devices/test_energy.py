@@ -52,6 +52,7 @@ def test_packages_and_their_memory_count_once(tmp_path: Path) -> None:
     assert meter.read() == pytest.approx(30.0), "two packages and one memory"
     advance(counters, 2.5)
     assert meter.read() == pytest.approx(37.5), "since it was made"
+    assert meter.memory_joules == pytest.approx(12.5)
 
 
 def test_a_counter_that_begins_again_is_followed(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_each_device_comes_back_with_its_figures() -> None:
     assert card.written is not None and card.winner is not None
     assert (card.written.rate, card.winner.rate, card.winner.low, card.winner.high) == (40000, 61000, 59800, 62100)
     assert card.winner.proven and card.winner.peak_device_bytes == 3 * 2**30
-    assert card.winner.energy == Energy(0.0009, 0.0104)
+    assert card.winner.energy == Energy(0.0009, 0.0104, 0.0002)
     assert cpu.energy_unknown == fleet.NO_RAPL and card.energy_unknown == {}
     assert cpu.circumstances.cores == 4 and card.circumstances.software["driver"] == "570.86"
 

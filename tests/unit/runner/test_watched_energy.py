@@ -61,18 +61,22 @@ def test_what_is_held_takes_none() -> None:
     read = iter([1.0, 4.0, 9.0, 11.0])
 
     class Meter(HostMeter):
+        """A quarter of it is main memory's."""
+
         def __init__(self) -> None:
             pass
 
         def read(self) -> float | None:
-            return next(read)
+            joules = next(read)
+            self.memory_joules = joules / 4
+            return joules
 
     held = watch.Held(Meter())
-    assert held.counted() == 1.0
+    assert held.counted() == (1.0, 0.25)
     held.begin()
     held.end()
-    assert held.counted() == 6.0, "what went by between 4 and 9 J was others'"
-    assert watch.Held(None).counted() is None
+    assert held.counted() == (6.0, 1.5), "what went by between 4 and 9 J was others'"
+    assert watch.Held(None).counted() == (None, None)
 
 
 def run(folder: Path) -> Outcome:
@@ -91,6 +95,7 @@ def test_a_trial_keeps_what_the_host_took_and_the_check_finds_the_same(powered: 
     energy = outcome.measurement.energy
     assert energy.host_joules_per_sample == pytest.approx(WATTS / outcome.measurement.rate, rel=0.2)
     assert energy.device_joules_per_sample is None
+    assert energy.memory_joules_per_sample == 0.0, "the package alone has a counter"
     [trial] = [Trial(0, Phase.BASELINE, BASELINE, outcome=outcome)]
     assert audit(tmp_path, [trial]).different == []
 
