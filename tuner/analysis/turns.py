@@ -17,7 +17,9 @@ from tuner.model import Measurement
 DISTURBED = 0.1
 """Where others had more than that share of the cores' time a turn says little."""
 SPARSE = 0.5
-"""Of what a side counts in a pair on average: with less, a pair doesn't stand for itself."""
+"""Of what a side counts in a pair on average, and of its mean rate: one that stays below both counts next to nothing,
+and doesn't stand for itself. One that is merely short is as fast as others, and one that is merely slow counts as much.
+"""
 TOLD_TO = 0.05
 """A proven ratio is to be told with a relative 95% half-width of that."""
 FOUR_OF_FIVE = 0.8416
@@ -77,7 +79,7 @@ def _is_calm(pair: tuple[Turn, Turn]) -> bool:
 
 
 def _with_counts(pairs: Sequence[tuple[Turn, Turn]]) -> list[tuple[Turn, Turn]]:
-    """The pairs, as many of them joined to one as it takes for both sides of each to count ``SPARSE`` of their mean.
+    """The pairs, as many of them joined to one as it takes for none of them to be ``SPARSE``.
 
     A loop that goes by fits and starts, longer than its turns, is told by what holds both. At least ``FEWEST_CALM`` are
     left, as long as both sides of each count anything. What is over at the end is joined to the last one.
@@ -93,9 +95,14 @@ def _with_counts(pairs: Sequence[tuple[Turn, Turn]]) -> list[tuple[Turn, Turn]]:
 
 
 def _least_share(turns: Sequence[Turn]) -> float:
-    """What the one counted that counted least, as a share of the mean; 0 where none counted anything."""
-    total = sum(turn.amount for turn in turns)
-    return min(turn.amount for turn in turns) * len(turns) / total if total > 0 else 0.0
+    """What the one counted that counted least, as a share of the mean, or of what the mean rate gives in its seconds
+    where that is less; 0 where none counted anything.
+    """
+    every = together(turns)
+    if every.amount <= 0:
+        return 0.0
+    mean, rate = every.amount / len(turns), every.amount / every.seconds
+    return min(turn.amount / min(mean, turn.seconds * rate) for turn in turns)
 
 
 def gain_interval(pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) -> Interval | None:

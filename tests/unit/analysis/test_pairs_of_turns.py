@@ -94,6 +94,19 @@ def test_turns_in_which_nothing_was_counted_count_with_their_neighbours() -> Non
     assert found is not None and math.exp(found.estimate) == pytest.approx(0.5)
 
 
+def test_turns_that_are_short_stand_for_themselves() -> None:
+    """Validation takes most of every sixth turn: it counts a tenth of the others, as fast as these."""
+    own, other = taken(24, 1.2, noise=0.02)
+    own = [
+        turn._replace(amount=turn.amount / 10, seconds=turn.seconds / 10) if place % 6 == 3 else turn
+        for place, turn in enumerate(own)
+    ]
+    pairs = pairs_of_turns(own, other)
+    assert len(pairs) == 24
+    found = gain_interval(pairs)
+    assert found is not None and found.low < math.log(1.2) < found.high and found.high - found.low < 0.04
+
+
 def test_a_side_that_counted_nothing_at_all_makes_no_pair() -> None:
     own, other = taken(6, 1.0)
     assert pairs_of_turns([turn._replace(amount=0.0) for turn in own], other) == []
