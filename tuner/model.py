@@ -89,9 +89,9 @@ class CardUse:
 class Energy:
     """Joules for each sample, of the host and of a device that counts its own; None where not known.
 
-    They are the mean power while the window's blocks ran, by the rate that stands beside them. Counters are those of
-    the whole processor, or card, whoever else used it. The host's are of its processor and, where that is counted, main
-    memory, whose part is ``memory_joules_per_sample``: 0 where nothing counts it, None where that wasn't noted.
+    They are the mean power while the window's blocks ran, by the rate beside them. Counters are those of the whole
+    processor or card, whoever used it. The host's hold ``memory_joules_per_sample`` of main memory: 0 where nothing
+    counts that, None where it wasn't noted.
     """
 
     host_joules_per_sample: float | None = None
@@ -148,16 +148,14 @@ class Measurement:
     took that lay ready before it: the rate, which is what the loop can keep up, is without it. ``tokens_per_s`` is
     None where sequences don't vary in length, ``validation_share`` of the time where no validation was seen; rates are
     without validation. ``losses`` has the script's first one first. ``metrics`` are the last values that the script
-    gave, ``first_metrics`` the first of those that it gave again.
-    ``scaled_steps`` are optimizer steps under a gradient scaler after its first ones, in which it finds its scale;
-    ``skipped_steps`` those of them that it skipped, since gradients overflowed.
+    gave, ``first_metrics`` the first of those that it gave again. ``scaled_steps`` are optimizer steps under a gradient
+    scaler after those in which it finds its scale; it skipped ``skipped_steps`` of them, since gradients overflowed.
     ``compile_cache`` says what the compiler's cache on disk gave: nothing ("cold"), all ("warm"), or a part ("mixed");
     "" where nothing was compiled. ``cold_first_step_s`` is what an earlier, cold trial of the study took, where this
     one wasn't; it isn't stored. ``turns``: so many the window had, 0 where nothing took turns with the trial;
-    ``reference`` is None where the script as written had none between them.
-    ``warmup_extra_s``: what was trained on between the first step and the window took so many seconds more than at the
-    rate: a cache was filled, kernels were chosen. Production pays them once; None where an earlier version measured.
-    ``spared_s``: so many of the seconds to its first step a fork server had spent before; None as there.
+    ``reference`` is None where the script as written had none between them. ``spared_s``: of the seconds to the first
+    step, those that a fork server had spent before. ``warmup_extra_s``: training between that step and the window took
+    so many seconds more than at the rate; production pays them once. Both are None where an earlier version measured.
     """
 
     rate: float
