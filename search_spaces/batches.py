@@ -33,10 +33,13 @@ def allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
     return not keeps(knowledge) or samples_per_step(complete) == samples_per_step(knowledge.as_written)
 
 
-def beyond(cores: int) -> Sequence[int]:
-    """Numbers of workers above the cores: of use where workers wait, for a disk or a network, rather than compute."""
+def beyond(cores: int, ranks: int = 1) -> Sequence[int]:
+    """Numbers of workers above the cores: of use where workers wait, for a disk or a network, rather than compute.
+
+    Of several ``ranks`` each has so many.
+    """
     numbers = (cores * 2**doubled for doubled in range(1, MOST_WORKERS.bit_length()))
-    return [number for number in numbers if number <= MOST_WORKERS]
+    return [number for number in numbers if number * ranks <= MOST_WORKERS]
 
 
 def workers_that_keep_up(workers: Value, wait: float) -> float:

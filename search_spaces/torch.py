@@ -13,7 +13,7 @@ from tuner.space import Knob, Known, SearchSpace
 def _workers(known: Known) -> Sequence[Value]:
     few = [n for n in (2, 4, 8, 12, 16) if n <= known.cores]
     # Workers share a stream out: the more there are, the more samples are left for a last batch, which may be dropped.
-    many = batches.beyond(known.cores) if known.knowledge.dataset_len is not None else ()
+    many = batches.beyond(known.cores, known.ranks) if known.knowledge.dataset_len is not None else ()
     return sorted({0, 1, *few, known.cores, *many})
 
 

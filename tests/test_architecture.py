@@ -41,18 +41,18 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "shape patches preloaded call_sites births reflink stale_reads option_names watch words data_state temporary"
-        " thread_names",
-        "counts learned turn_records participants",
+        " thread_names unison",
+        "counts learned turn_records step_records participants",
         "records",
         "wire evidence",
         "seeds places preloading",
         "recorder created_files counted",
         "turns precision rounds",
         "clock devices rotation",
-        "sources knobs facts metrics reported user_modules started",
+        "sources knobs facts metrics reported user_modules started rank_clock",
         "applied allocator",
         "session",
-        "arguments files leader own_batches trajectory movement",
+        "arguments files leader own_batches trajectory movement rank_session",
         "renames whole_paths folders carried mapped",
         "python_files",
         "adapter",
@@ -74,8 +74,8 @@ VALUES = frozenset({
 })  # fmt: skip
 # The protocol is the one part of the island that the parent speaks, too.
 _OF_THE_PROTOCOL = (
-    "wire", "records", "counts", "learned", "shape", "option_names", "rounds", "turn_records", "turns", "watch",
-    "words",
+    "wire", "records", "counts", "learned", "shape", "option_names", "rounds", "turn_records", "step_records", "turns",
+    "unison", "watch", "words",
 )  # fmt: skip
 PROTOCOL = tuple(f"tuner.child.{name}." for name in _OF_THE_PROTOCOL)
 SOLE_IMPORTERS = {

@@ -59,6 +59,7 @@ class StudyFacts:
 
     ``cores`` are those of the host that the trials might use; None where that isn't known.
     ``energy_unknown``: of the ``host`` and the ``device``, why none of their energy is counted; nothing of what is.
+    ``ranks``: so many processes trained the script together.
     """
 
     name: str
@@ -69,6 +70,7 @@ class StudyFacts:
     software: Mapping[str, str] = field(default_factory=dict)
     cores: int | None = None
     energy_unknown: Mapping[str, str] = field(default_factory=dict)
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

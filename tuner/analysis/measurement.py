@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
+from tuner.analysis.ranks import united
 from tuner.analysis.resources import (
     CpuUse,
     ResourceSample,
@@ -55,7 +56,7 @@ def measurement_of(
     entries: Sequence[Entry], samples: Sequence[ResourceSample], beside: Beside = NOTHING_BESIDE
 ) -> Measurement | None:
     """The trial's figures, or None where too few blocks were read to tell a rate; the script's own of a rotation."""
-    entries = of_the_script_as_written(entries)
+    entries = of_the_script_as_written(united(entries))
     with_validation = _with_validation(entries, beside.entries) if beside.entries else None
     chosen, in_window = _chosen_blocks(entries, with_validation)
     if len(chosen) < MIN_BLOCKS:
@@ -131,6 +132,7 @@ def slices_of(
     entries: Sequence[Entry], samples: Sequence[ResourceSample], beside: Beside = NOTHING_BESIDE
 ) -> Slices | None:
     """The slices of a trial of one config; None where ``measurement_of`` gives None."""
+    entries = united(entries)
     with_validation = _with_validation(entries, beside.entries) if beside.entries else None
     chosen, _ = _chosen_blocks(entries, with_validation)
     if len(chosen) < MIN_BLOCKS or measurement_of(entries, samples, beside) is None:

@@ -28,6 +28,11 @@ def now() -> float:
         return time.time()
 
 
+def at(moment: float | None) -> float:
+    """As ``now``, at that moment of the monotonic clock; None for now."""
+    return now() - (0.0 if moment is None else max(0.0, time.monotonic() - moment))
+
+
 def birth(path: str, *, follow: bool = True) -> float | None:
     """Seconds since the epoch; None where nothing is there, or where the file system doesn't keep it.
 

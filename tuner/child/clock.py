@@ -117,7 +117,7 @@ class StepClock:
         self._counted = Counted()
         self._carried_s = 0.0
         self._ready_at_start = self.ready()
-        self._last_activity = self.activity()
+        self._last_activity = self._seen_activity()
 
     def fetch_begins(self) -> None:
         """The training loader is asked for a batch: whether to train on it or to validate on it is known later."""
@@ -294,7 +294,7 @@ class StepClock:
                 self.phase, self._steps, counted.samples, seconds, wait_s, flagged, self._ready_at_start, ready,
                 counted.tokens, counted.starts, min(counted.start_s, wait_s), self.turns.current if self.turns else 0,
             )  # fmt: skip
-            self._recorder.emit(block)
+            self._emit(block)
             if self.turns is not None:
                 self.turns.measured(block)
             if flagged:
@@ -311,7 +311,7 @@ class StepClock:
     def _advance(self) -> None:
         """Moves from warm-up to the window and from the window to its end."""
         now = self._clock()
-        activity = self.activity()
+        activity = self._seen_activity()
         if activity != self._last_activity and self._restarts[self.phase] < MOST_RESTARTS[self.phase]:
             self._last_activity = activity
             self._restarts[self.phase] += 1
@@ -356,6 +356,17 @@ class StepClock:
         """Samples trained on, steps where samples can't be counted."""
         return self.total_samples or float(self.total_steps)
 
+    # what is another's where several ranks train together
+
+    def _emit(self, block: Block) -> None:
+        self._recorder.emit(block)
+
+    def _seen_activity(self) -> int:
+        return self.activity()
+
+    def _trained_on(self) -> float:
+        return self.progress
+
     @property
     def _is_whole(self) -> bool:
         """Whether the window holds what it has to, however precise it is."""
@@ -370,7 +381,7 @@ class StepClock:
     def _is_complete(self, elapsed: float) -> bool:
         until = self._window.until_samples
         if until:
-            return self.progress >= until
+            return self._trained_on() >= until
         if self._is_hopeless():
             return True
         if self.turns is not None:

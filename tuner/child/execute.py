@@ -19,11 +19,13 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from . import arguments, files, hooks, preloading, python_files, session, wire
+from .rank_session import RankSession
 from .recorder import Recorder
 from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
 from .temporary import remove_temporary_folders
 from .turns import Turns
+from .unison import Unison
 from .watch import Watch
 
 UNREADABLE = 70
@@ -36,7 +38,7 @@ def main() -> None:
     """Reads the request, installs the hooks, runs the script, reports how it ended."""
     preloading.keep_to_training()
     request, recorder = _open_request()
-    current = Session(request, recorder)
+    current = _session(request, recorder)
     current.clock.turns = _open_turns(recorder)
     session.begin(current)
     recorder.emit(Hello(os.getpid(), sys.version.split()[0], sys.executable))
@@ -63,8 +65,18 @@ def main() -> None:
             listener.leaving()
         remove_temporary_folders()
         _flush()
-        os._exit(0)
+        os._exit(current.exit_code)
     sys.exit(code)
+
+
+def _session(request: ChildRequest, recorder: Recorder) -> Session:
+    """The trial's, or that of one of its ranks."""
+    descriptor = os.environ.pop(wire.RANKS_ENV, None)
+    if descriptor is None:
+        return Session(request, recorder)
+    os.set_inheritable(int(descriptor), False)
+    rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    return RankSession(request, recorder, Unison(int(descriptor), rank, size))
 
 
 def _open_request() -> tuple[ChildRequest, Recorder]:
@@ -80,7 +92,7 @@ def _open_request() -> tuple[ChildRequest, Recorder]:
         sys.exit(UNREADABLE)
     if request.mode is Mode.APPLY:
         os.unlink(path)
-    elif request.parent_pid is not None:
+    elif request.parent_pid is not None and wire.RANKS_ENV not in os.environ:  # a rank ends with what started it
         die_with(request.parent_pid)
     if descriptor is not None:
         os.set_inheritable(int(descriptor), False)

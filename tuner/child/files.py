@@ -49,14 +49,16 @@ class Overlay:
         self.diverted: dict[str, str] = {}
         self.removed = set(session.request.hidden)
         self._kept: set[str] = set()
-        self.began = births.now()
+        # What another rank has made meanwhile isn't the user's.
+        self.began = births.now() if session.ranks == 1 else births.at(session.request.spawned_monotonic)
         self.places = Places(session.request)
         self.created = CreatedFiles(
             session.request.folder, self.places.is_watched, lambda: bool(session.clock.total_steps)
         )
         self.stale_reads = StaleReads()
         self._working = threading.local()
-        self.is_shared = self.relinked = self.is_elsewhere = False
+        self.relinked = self.is_elsewhere = False
+        self.is_shared = session.ranks > 1
         self._stat, self._lstat = os.stat, os.lstat
         self._real_folders: dict[str, str] = {}
         self._below: tuple[str, ...] | None = None

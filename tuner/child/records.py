@@ -18,6 +18,9 @@ from .learned import FirstGradient as FirstGradient
 from .learned import Loss as Loss
 from .learned import Metric as Metric
 from .learned import WeightChange as WeightChange
+from .step_records import Block as Block
+from .step_records import FirstStep as FirstStep
+from .step_records import RankEnded as RankEnded
 from .turn_records import ConfigCompiled as ConfigCompiled
 from .turn_records import DisturbedTurn as DisturbedTurn
 from .turn_records import LeftRotation as LeftRotation
@@ -247,40 +250,6 @@ class FrameworkSeen:
 
 
 @dataclass(frozen=True)
-class FirstStep:
-    """Seconds from the launch to the end of the first step; a fork server had spent ``spared_s`` of them before it."""
-
-    kind: ClassVar[str] = "first_step"
-    seconds: float
-    spared_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive steps, timed together; ``flagged`` blocks hold validation.
-
-    ``ready_before``, ``ready_after``: samples that lay ready for the loop when it began and ended; None where that
-    can't be seen, or an epoch's last batches had been asked for. ``tokens``: of the samples, padding left out.
-    ``starts``: iterations that began; ``start_s``: what they took to their first batch, a part of ``wait_s``.
-    ``turn``: the number of the turn that it was measured in, 0 where nothing takes turns.
-    """
-
-    kind: ClassVar[str] = "block"
-    phase: Phase
-    steps: int
-    samples: float
-    seconds: float
-    wait_s: float
-    flagged: bool = False
-    ready_before: float | None = None
-    ready_after: float | None = None
-    tokens: float = 0.0
-    starts: int = 0
-    start_s: float = 0.0
-    turn: int = 0
-
-
-@dataclass(frozen=True)
 class TrainingPause:
     """Training pauses for what may take long without a step: that ``begins``, or else has ended."""
 
@@ -393,7 +362,7 @@ class Exit:
 Record = (
     Hello | FrameworkSeen | FirstStep | Block | TurnEnd | TrainingPause | Loss | Metric | FirstGradient | WeightChange
     | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit | SwitchedTo
-    | LeftRotation | LoaderStarted | ConfigCompiled | DisturbedTurn
+    | LeftRotation | LoaderStarted | ConfigCompiled | DisturbedTurn | RankEnded
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {record.kind: record for record in get_args(Record)}
 """By their names on the wire."""

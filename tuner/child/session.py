@@ -46,13 +46,14 @@ class _NoOptions(ScriptOptions):
 class Session:
     """One trial, or one applied run (mode "apply": knobs only, nothing measured)."""
 
-    def __init__(self, request: ChildRequest, recorder: Recorder) -> None:
+    ranks, exit_code = 1, 0  # of those that train together; the process's, where the trial unwinds its script
+
+    def __init__(self, request: ChildRequest, recorder: Recorder, clock: StepClock | None = None) -> None:
         self.request = request
         self.recorder = recorder
         self.measuring = request.mode is not Mode.APPLY
         self.device = devices.named(request.device)
-        self.clock = StepClock(recorder, request.window)
-        # Data that are fetched once and trained on again and again were no measure of the baseline.
+        self.clock = clock or StepClock(recorder, request.window)
         self.clock.asynchronous = self.device.asynchronous
         self.clock.counts_samples = request.knowledge.unit != "steps"
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
@@ -287,9 +288,9 @@ class Session:
                 # temporary arrays, and so the script as written, 7 to 10% faster than the same script under a config.
                 self._modules.begin()
         if self.clock.step(count):
-            self.stop("the window is complete")
+            self._end_window("the window is complete", complete=True)
         if self._is_late():
-            self.stop("its time was up before its window was complete", complete=False)
+            self._end_window("its time was up before its window was complete", complete=False)
 
     @property
     def left_s(self) -> float:
@@ -316,6 +317,12 @@ class Session:
         """Raises again wherever a hook is reached: a script may have swallowed the first one."""
         if self.stopped and self.here and threading.get_ident() == self.thread:
             raise StopTrial
+
+    def meets_others(self) -> None:
+        """The script is about to wait for the other ranks, where it has any."""
+
+    def _end_window(self, why: str, *, complete: bool) -> None:
+        self.stop(why, complete=complete)
 
     def stop(self, why: str, *, complete: bool = True) -> None:
         """Writes what was seen, then unwinds the script; a watchdog ends a process that won't unwind.
@@ -376,7 +383,7 @@ def _watchdog() -> None:
     time.sleep(STOP_GRACE_S)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(_current.exit_code if _current is not None else 0)
 
 
 _current: Session | None = None

@@ -29,6 +29,9 @@ TURNS_ENV = "AUTOTUNE_TURNS_FD"
 SERVER_ENV = "AUTOTUNE_SERVER_FD"
 """Environment variable: number of the inherited socket that a fork server is told by; see ``fork_server``."""
 
+RANKS_ENV = "AUTOTUNE_RANKS_FD"
+"""Environment variable: number of the inherited descriptor of what the ranks of a trial share; see ``unison``."""
+
 PRELOADED_ENV = "AUTOTUNE_PRELOADED"
 """Environment variable: the library that the parent added at the end of ``LD_PRELOAD``; see ``preloading``."""
 
@@ -57,10 +60,11 @@ UNREADABLE = "a record can't be read:"
 
 @dataclass(frozen=True)
 class Entry:
-    """A record, and when the child sent it: ``t`` is its monotonic clock in seconds."""
+    """A record, and when the child sent it: ``t`` is its monotonic clock in seconds. ``rank``: which of several."""
 
     t: float
     record: Record
+    rank: int = 0
 
 
 def encode(record: Record, t: float) -> bytes:
@@ -81,6 +85,7 @@ def decode(lines: Iterable[bytes]) -> Iterator[Entry]:
         kind = RECORDS.get(str(fields.get("kind")))
         try:
             t = shape.read(float, fields.get("t"), "t")
+            rank = shape.read(int, fields.get("rank", 0), "rank")
         except ValueError:
             continue
         if kind is None or not math.isfinite(t):
@@ -89,7 +94,7 @@ def decode(lines: Iterable[bytes]) -> Iterator[Entry]:
             record: Record = shape.read(kind, fields)
         except ValueError as error:
             record = Note(f"{UNREADABLE} {error}")
-        yield Entry(t, record)
+        yield Entry(t, record, rank)
 
 
 def encode_request(request: ChildRequest) -> str:

@@ -17,6 +17,7 @@ from tuner.devices.software import software
 from tuner.errors import StorageError, UsageError
 from tuner.formatting import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
 from tuner.masking import masked
+from tuner.model import Device
 from tuner.objective import amortised
 from tuner.runner.request import Limits
 from tuner.space.arguments import parse
@@ -31,8 +32,10 @@ from tuner.study.plan import StudyPlan
 def make_plan(settings: Settings) -> StudyPlan:
     """The plan. Raises the error of whatever can't be: script, device, space, objective, knob, limit."""
     refuse_many_ranks()
+    cores = usable_cores()
     script = find_script(settings.script, settings.module, settings.args)
     device = resolve_device(settings.device)
+    _check_ranks(settings, device, cores)
     spaces = Spaces(load_spaces(settings.space), forced=settings.space != AUTO)
     objective = load_objective(settings.objective)
     if settings.planned_samples is not None:
@@ -67,15 +70,38 @@ def make_plan(settings: Settings) -> StudyPlan:
             max_device_bytes=max_device_bytes,
         ),
         seed=settings.seed,
-        cores=usable_cores(),
+        cores=cores,
         spare_cores=spare_cores(),
         software=software(),
         energy_unknown=energy_unknown(device),
         effective_batch=settings.effective_batch,
         probe=settings.probe,
+        ranks=settings.ranks,
         without=settings.without,
         accuracy=settings.accuracy,
     )
+
+
+def _check_ranks(settings: Settings, device: Device, cores: int) -> None:
+    """Raises ``UsageError`` where so many ranks can't be studied."""
+    if settings.ranks > 1 and not kind_of(device).is_host:
+        raise UsageError(
+            f"--ranks {settings.ranks}: several ranks are studied on the CPU only, and this is {device.label}",
+            hint="study one rank on one card: leave out --ranks; or --device cpu",
+        )
+    if settings.ranks > cores:
+        raise UsageError(
+            f"--ranks {settings.ranks}: there are {cores} cores, and each rank needs one", hint=f"--ranks {cores}"
+        )
+
+
+def refuse_ranks(settings: Settings, verb: str) -> None:
+    """Raises ``UsageError`` for a verb that runs one process where the study.toml asks for several."""
+    if settings.ranks > 1:
+        raise UsageError(
+            f"{settings.source} says ranks = {settings.ranks}, and autotune {verb} runs one process",
+            hint="only autotune study takes several ranks",
+        )
 
 
 def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
@@ -85,6 +111,7 @@ def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
         ("script", script_text(plan.script)),
         ("arguments", shlex.join(masked(plan.script.argv))),
         ("device", device_text(plan.device)),
+        ("ranks", str(plan.ranks) if plan.ranks > 1 else ""),
         ("folder", f"{plan.folder} ({_begins(plan.folder, anew=anew)})"),
         ("bounds", f"{plan.trials} trials before the finals; {budget_text(plan.budget_s or 0, FINALS_SHARE)}"),
         ("starts with", "a probe" if plan.probe else ""),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.cli.options import declare_script
-from tuner.cli.planning import check_writable, make_plan
+from tuner.cli.planning import check_writable, make_plan, refuse_ranks
 from tuner.cli.quantities import parse_seconds
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import Settings, gather
@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     values = _values(arguments.values or ())
     settings = gather(arguments)
     vouch_for_settings(settings, trusted=arguments.trust)
+    refuse_ranks(settings, "record")
     plan = _own_folder(make_plan(settings), settings)
     plan = replace(plan, spaces=narrowed(plan.spaces, values))
     warn_of_secrets(plan.script)

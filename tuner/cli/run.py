@@ -54,6 +54,9 @@ def add_parser(verbs: Subparsers) -> None:
         help="refuse to run if the script or the software has changed; end, with status 7, if a knob takes no effect",
     )  # fmt: skip
     parser.add_argument(
+        "--any-ranks", action="store_true", help="also apply a profile that was proven with another number of ranks"
+    )
+    parser.add_argument(
         "--tier", default="2", metavar="2|3",
         help="3: the larger effective batch that was proven to reach a loss sooner, which changes the optimisation"
         " (default 2: the fastest config that keeps the effective batch)",
@@ -67,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     device, cores = _device(arguments.device), usable_cores()
     profile = profiles.choose(profiles.read(content_of(place), place), device, cores, place)
     profile = profiles.of_tier_3(profile, place) if tier == _OPTIMISATION else profile
+    if not arguments.any_ranks:
+        _check_ranks(profile, place)
     script = _script(arguments, profile, place)
     knowledge = knowledge_of(profile, script, place)
     known, spaces = Known(device, cores, knowledge=profile.knowledge), load_spaces(AUTO)
@@ -95,6 +100,20 @@ def run(arguments: argparse.Namespace) -> int:
     exec_applied(
         rendered, device, profile.config, knowledge, alone=ranks() == 1, shown=shown, strict=arguments.strict
     )  # fmt: skip
+
+
+def _check_ranks(profile: profiles.Profile, place: str) -> None:
+    """Raises ``ProfileError`` for a profile of several ranks where there is another number of them.
+
+    One of a single process says of itself that it is applied in each of several.
+    """
+    if profile.ranks not in (1, ranks()):
+        raise ProfileError(
+            f"{place} was proven in {profile.ranks} ranks, and this is one of {ranks()}"
+            if ranks() > 1 else f"{place} was proven in {profile.ranks} ranks, and this is one process",
+            hint=f"as in: torchrun --nproc-per-node {profile.ranks} --no-python autotune run --config {place} ...; or"
+            " --any-ranks applies it all the same",
+        )  # fmt: skip
 
 
 def _script(arguments: argparse.Namespace, profile: profiles.Profile, place: str) -> Script:
@@ -139,7 +158,9 @@ def _check_config(
 def _remarks(profile: profiles.Profile, knowledge: Knowledge, device: Device, *, shown: bool) -> list[str]:
     """What else the user should know before the script starts."""
     remarks = []
-    if ranks() > 1 and profile.config:
+    if profile.ranks != ranks() and profile.ranks > 1:
+        remarks.append(f"proven in {profile.ranks} ranks, and applied in {count_text(ranks(), 'rank')}")
+    elif ranks() > 1 and profile.ranks == 1 and profile.config:
         remarks.append(f"proven in one process, and applied in each of {ranks()}: batch sizes, workers, threads")
     accelerators = [other for other in devices() if not kind_of(other).is_host]
     alike = [other for other in accelerators if other.kind == device.kind]

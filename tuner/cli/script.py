@@ -77,7 +77,8 @@ def _refuse_launcher(name: str, launches: bool, verb: str) -> None:
     if launches:
         raise UsageError(
             f"{name} starts several processes; a study tunes the script in one process",
-            hint="give the training script itself: autotune study train.py -- its arguments",
+            hint="give the training script itself: autotune study train.py -- its arguments; --ranks N starts it in N"
+            " processes as torchrun does",
         )
 
 

@@ -28,7 +28,7 @@ DEFAULTS: Mapping[str, Any] = {
     "study": "", "knobs": (), "set": {}, "max_memory": "0.9", "space": AUTO, "objective": "throughput", "seed": 0,
     "effective_batch": BOTH, "max_loss_increase": 0.01, "min_sample_efficiency": 0.9, "max_metric_drop": {},
     "max_metric_rise": {}, "metric": {}, "screen_samples": None, "planned_samples": None, "probe": True,
-    "without": frozenset(),
+    "without": frozenset(), "ranks": 1,
 }  # fmt: skip
 
 
@@ -60,6 +60,7 @@ class Settings:
     source: Path | None
     loads: tuple[Path, ...] = ()
     without: frozenset[Watch] = frozenset()
+    ranks: int = 1
 
 
 def gather(arguments: argparse.Namespace) -> Settings:
@@ -85,7 +86,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         space=merged["space"], objective=merged["objective"], seed=merged["seed"],
         effective_batch=merged["effective_batch"], planned_samples=merged["planned_samples"], source=source,
         accuracy=_accuracy(merged, {*declared, *command}), probe=merged["probe"], loads=tuple(map(Path, loads)),
-        without=merged["without"],
+        without=merged["without"], ranks=merged["ranks"],
     )  # fmt: skip
 
 
@@ -318,5 +319,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "max_loss_increase": _fraction_or_off, "min_sample_efficiency": _efficiency_or_off, "max_metric_drop": _fractions,
     "max_metric_rise": _fractions,
     "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1), "probe": _yes_or_no,
-    "without": _watches,
+    "without": _watches, "ranks": _whole(1),
 }  # fmt: skip

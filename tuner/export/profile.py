@@ -36,7 +36,8 @@ class Profile:
     """One device's entry of a best.json, read back.
 
     ``cores`` are those of the host that the proof might use, ``edited`` whether the entry isn't as a study wrote it;
-    None where the profile is of an earlier version. ``tier3``: the larger effective batch beside the config.
+    None where the profile is of an earlier version. ``tier3``: the larger effective batch beside the config. ``ranks``:
+    so many processes trained together when it was proven.
     """
 
     device: Device
@@ -49,6 +50,7 @@ class Profile:
     cores: int | None = None
     edited: bool | None = None
     tier3: Tier3 | None = None
+    ranks: int = 1
 
     @property
     def circumstances(self) -> Circumstances:
@@ -99,6 +101,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
     return {
         "device": asdict(study.device),
         "cores": study.cores,
+        **({"ranks": study.ranks} if study.ranks > 1 else {}),
         "config": dict(config),
         "objective": result.objective.text,
         "verdict": str(Verdict.IMPROVED if proven is not None else Verdict.KEEP_BASELINE),
@@ -174,6 +177,7 @@ def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
         "modules": _part(profile, "knowledge").get("module_hashes", {}),
         "software": profile.get("environment"),
         "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name not in _NO_BOUNDS},
+        "ranks": profile.get("ranks", 1),
         # Where larger batches are tried beside, what keeps the effective one is proven alike.
         "free": limits.get("effective_batch") == FREE,
     }
@@ -336,6 +340,9 @@ def _profile(document: Mapping[str, Any]) -> Profile:
     speedup, cores = document.get("speedup"), document.get("cores")
     if cores is not None and (type(cores) is not int or cores < 1):
         raise ValueError(f"cores is {cores!r}, not a number of cores")
+    ranks = document.get("ranks", 1)
+    if type(ranks) is not int or ranks < 1:
+        raise ValueError(f"ranks is {ranks!r}, not a number of processes")
     return Profile(
         device=Device(**device),
         config=Config(config),
@@ -347,6 +354,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         cores=cores,
         edited=_is_edited(document),
         tier3=tier3.read(document.get("tier3")),
+        ranks=ranks,
     )
 
 

@@ -56,12 +56,12 @@ def may_fork(request: TrialRequest) -> bool:
     """Whether the trial may start from a fork server: from one for itself alone where it is to be ``fresh``.
 
     Not before the baseline has shown what trains; nor with threads, which libraries read at their import, or an
-    allocator, which a process has from its beginning; nor where a
-    driver is met that nobody has tried it with; nor modules, whose packages run code of the user's own first. A screen
-    may: none of what a server imports draws a number that a seed decides.
+    allocator, which a process has from its beginning; nor where a driver, or several ranks, are met that nobody has
+    tried it with; nor modules, whose packages run code of the user's own first. A screen may: none of what a
+    server imports draws a number that a seed decides.
     """
     return (
-        not request.plain
+        not request.plain and request.ranks == 1
         and request.knowledge.framework in FRAMEWORKS
         and not AT_THE_START & set(request.config) and kind_of(request.device).is_host
         and bool(request.script.path) and not request.script.module

@@ -15,24 +15,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, NoReturn
 
-from tuner.child import wire
+from tuner.child import unison, wire
 from tuner.child.records import ChildRequest, Mode
 from tuner.devices import allocators
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import masked
 from tuner.model import Config, Device, Script
-from tuner.runner import guard
+from tuner.runner import guard, rank_starter
 from tuner.runner.fork_server import ForkedGuard
 from tuner.runner.fork_servers import ForkServers, Launch
 from tuner.runner.plain import sitecustomize
 from tuner.runner.request import TrialRequest
 from tuner.storage import compile_cache
-from tuner.storage.folder import LOG, REQUEST, make_private
+from tuner.storage.folder import LOG, RANK_LOG, REQUEST, make_private
 
 CHILD = Path(wire.__file__).resolve().parent / "__main__.py"
 PLAIN = Path(sitecustomize.__file__).resolve().parent
 _GUARD = Path(guard.__file__).resolve()
+_RANK_STARTER = Path(rank_starter.__file__).resolve()
 _GUARD_PATIENCE_S = guard.KILL_PATIENCE_S + 5.0
 
 
@@ -53,7 +54,9 @@ class Launched:
         *,
         started: float,
         forked_from: int | None = None,
+        shared: tuple[int, int] | None = None,
     ) -> None:
+        self._shared = shared
         self._request = request
         self._turns = turns
         assert process.stdin is not None and process.stdout is not None
@@ -68,6 +71,13 @@ class Launched:
     def guard(self) -> int:
         """The guard's pid."""
         return self.process.pid
+
+    def steps_of_ranks(self) -> list[int]:
+        """The steps that each of several ranks has taken; empty where there is one process."""
+        if self._shared is None:
+            return []
+        descriptor, ranks = self._shared
+        return unison.steps_of(os.pread(descriptor, unison.bytes_for(ranks), 0), ranks)
 
     def begin(self) -> None:
         """Lets the guard start the trial. Not at the launch: the guard's pid has to be in the request first."""
@@ -97,6 +107,8 @@ class Launched:
         assert self.process.stdout is not None
         self.process.stdout.close()
         os.close(self.records)
+        if self._shared is not None:
+            os.close(self._shared[0])
         if self._turns is not None:
             os.close(self._turns)
         mask_request(self._request)
@@ -148,6 +160,12 @@ def launch(
             command, environment = plain_command(request.script, python), plain_environment(request)
         else:
             command, environment = [python, str(child)], child_environment(request, path, *inherited)
+        shared = None
+        if request.ranks > 1:
+            shared = _shared_by(request.ranks, ours), request.ranks
+            inherited.append(shared[0])
+            command = _by_ranks(command, request, writer)
+            environment |= {} if request.plain else {wire.RANKS_ENV: str(shared[0])}
         started = time.monotonic()
         forked = None if fork is None else fork.start(path, environment, (log, *inherited))
         if forked is None:
@@ -155,7 +173,7 @@ def launch(
         process = forked or _start_guard(command, inherited, log, environment)
         ours.pop_all()  # now the trial's: it closes them
     forked_from, spared_s = (None, 0.0) if fork is None else (fork.server, fork.spared_s)
-    launched = Launched(process, records, path, turns, started=started, forked_from=forked_from)
+    launched = Launched(process, records, path, turns, started=started, forked_from=forked_from, shared=shared)
     try:
         for_child = child_request(
             request, parent_pid=process.pid, started=started, used_device_bytes=used_device_bytes
@@ -166,6 +184,20 @@ def launch(
         launched.close()
         raise
     return launched
+
+
+def _shared_by(ranks: int, stack: contextlib.ExitStack) -> int:
+    """What the ranks of a trial share, as an open file."""
+    descriptor = os.memfd_create("autotune-ranks")
+    stack.callback(os.close, descriptor)
+    os.ftruncate(descriptor, unison.bytes_for(ranks))
+    return descriptor
+
+
+def _by_ranks(command: Sequence[str], request: TrialRequest, records: int) -> list[str]:
+    """What starts the command once for each rank."""
+    started = [str(request.ranks), str(records), str(request.folder.absolute()), RANK_LOG]
+    return [sys.executable, "-I", "-S", str(_RANK_STARTER), *started, "--", *command]
 
 
 def load_servers(

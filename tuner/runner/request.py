@@ -57,6 +57,7 @@ class TrialRequest:
     otherwise it may be forked, where that is safe, from the same process as these, which has the script's first imports
     behind it: good enough to rank, not to prove.
     ``rotation``: configs that take turns with its own in its window and process; see ``tuner.child.rotation``.
+    ``ranks``: so many processes train it together, as torchrun would start them on this host.
     """
 
     folder: Path
@@ -75,6 +76,7 @@ class TrialRequest:
     standing: bool = False
     fresh: bool = True
     rotation: tuple[Config, ...] = ()
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tuner.analysis.measurement import NOTHING_BESIDE, Beside, TimedBlock, knowledge_of, last_of, measurement_of
 from tuner.analysis.resources import ResourceSample
 from tuner.analysis.rotation import rotation_of
-from tuner.child.records import Block, Exit, Phase, Record, ScriptException, TurnEnd, WindowEnd
+from tuner.child.records import Block, Exit, Phase, ScriptException, TurnEnd, WindowEnd
 from tuner.child.wire import Entry
 from tuner.devices.base import DeviceReader
 from tuner.devices.energy import HostMeter, host_meter
@@ -26,10 +26,11 @@ from tuner.runner.journal import Journal
 from tuner.runner.launch import Launched
 from tuner.runner.machine_memory import FLOOR, MachineMemory
 from tuner.runner.plain.sitecustomize import WITHHELD
+from tuner.runner.ranks import deciding, standing
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.runner.silence import Course, Idleness, Stage, stall
 from tuner.runner.tree import Tree, Usage, cpu_times
-from tuner.storage.folder import LOG, RESOURCES
+from tuner.storage.folder import RESOURCES
 from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
@@ -37,6 +38,8 @@ LEAVE_S = 10.0
 LATE_S = 1.0
 """Trials that take turns are ended between two of them when the study's time is up; others so much later."""
 _LOG_TAIL_BYTES = 64 * 1024
+_SILENT = frozenset({EndedBy.DEADLINE, EndedBy.NO_PROGRESS})
+"""Ends of which it is of use to know how far each of several ranks had come."""
 
 
 @dataclass
@@ -48,9 +51,13 @@ class _Progress:
     through: float | None = None
     idle_s: float | None = None
 
-    def see(self, record: Record, now: float) -> None:
-        self.course.see(record, now)
-        through = isinstance(record, Exit) or (isinstance(record, WindowEnd) and record.complete)
+    def see(self, entry: Entry, now: float) -> None:
+        """Of several ranks the first one leads; each that fails ends the trial."""
+        record, leads = entry.record, not entry.rank
+        if leads:
+            self.course.see(record, now)
+        through = isinstance(record, Exit) and (leads or record.code != 0)
+        through |= leads and isinstance(record, WindowEnd) and record.complete
         if self.through is None and through:
             self.through = now
 
@@ -228,7 +235,7 @@ class TrialWatch:
             self._read_guard(data)
             return bool(data)
         for entry in self._journal.feed(data):
-            self._progress.see(entry.record, self._now())
+            self._progress.see(entry, self._now())
             self._see_turn(entry)
         return bool(data)
 
@@ -291,7 +298,8 @@ class TrialWatch:
             due = EndedBy.OUT_OF_TIME, "the study had no more time for it"
         if due is None:
             return False
-        self._end(due)
+        by, detail = due
+        self._end((by, detail + standing(self._launched.steps_of_ranks()) if by in _SILENT else detail))
         return True
 
     def end_late(self) -> None:
@@ -313,19 +321,20 @@ class TrialWatch:
         if self._request.plain:
             return self._plain_outcome(seconds, oom_killed=oom_killed)
         measurement = measurement_of(self._journal.entries, self._samples, beside)
-        records = [entry.record for entry in self._journal.entries]
+        decided = deciding(self._journal.entries, self.status, self._printed)
+        records = decided.records
         traces = Traces(
             records=records,
             baseline=not self._request.config and not self._request.rotation,
-            status=self.status,
-            ended_by=self.ended_by,
+            status=decided.status,
+            ended_by=self.ended_by if decided.rank is None else None,
             ended_detail=self.ended_detail,
-            log=_tail(self._request.folder / LOG),
+            log=self._printed(decided.log),
             oom_killed=oom_killed,
             others_took=self._others_took(),
             measurable=measurement is not None,
         )
-        kind, reason, detail = classify(traces)
+        kind, reason, detail = decided.judged(classify(traces))
         if self.ended_by is EndedBy.MACHINE_FULL and reason == HOST_OOM:
             detail = f"{detail}; {self._memory.shares()}"
         raised = last_of(records, ScriptException) or ScriptException("")
@@ -337,17 +346,21 @@ class TrialWatch:
             kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours, rotation
         )
 
+    def _printed(self, log: str) -> str:
+        return _tail(self._request.folder / log)
+
     def _others_took(self) -> str:
         return self._memory.taken_by_others(baseline=not self._request.config)
 
     def _plain_outcome(self, seconds: float, *, oom_killed: bool) -> Outcome:
         """What the script came to under plain Python, which sends no records."""
-        log, withheld = _tail(self._request.folder / LOG), _tail(self._request.folder / WITHHELD)
+        decided = deciding(self._journal.entries, self.status, self._printed)
+        log, withheld = self._printed(decided.log), self._printed(WITHHELD)
         others = self._others_took()
         traces = Traces(
-            [], True, self.status, self.ended_by, self.ended_detail, log, oom_killed=oom_killed, others_took=others
+            [], True, decided.status, self.ended_by, self.ended_detail, log, oom_killed=oom_killed, others_took=others
         )
-        kind, reason, detail = classify_plain(traces, last_line(withheld))
+        kind, reason, detail = decided.judged(classify_plain(traces, last_line(withheld)))
         return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds)
 
 

@@ -15,9 +15,9 @@ from tuner.model import Device, Value
 class Known:
     """What a knob's choices and refusal may depend on.
 
-    ``cores`` are those that the training may use, ``spare_cores`` others of the machine. ``as_written`` is the script's
-    own value of the knob in question, None where the script shows none. ``knowledge`` is what the baseline showed of
-    the script.
+    ``cores`` are those that the training may use, ``spare_cores`` others of the machine; of several ``ranks``, those
+    that each of them may use. ``as_written`` is the script's own value of the knob in question, None where the script
+    shows none. ``knowledge`` is what the baseline showed of the script.
     """
 
     device: Device
@@ -25,6 +25,7 @@ class Known:
     as_written: Value | None = None
     knowledge: Knowledge = field(default_factory=Knowledge)
     spare_cores: int = 0
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

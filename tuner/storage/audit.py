@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.analysis.measurement import Beside, all_of, knob_reports, last_of, measurement_of
+from tuner.analysis.ranks import united
 from tuner.analysis.rotation import rotation_of
 from tuner.child.records import Evidence, Failure, WindowEnd
 from tuner.child.wire import Entry, decode_request
@@ -84,7 +85,7 @@ def _figures(found: Audit, raw: Path, trial: Trial) -> list[str]:
         lines = ["it has no figures, its records give some"] if derived is not None else []
     if _ranked(outcome.rotation) != _ranked(rotation_of(entries, read_resources(raw / RESOURCES))):
         lines.append("what it says of the configs of its rotation isn't what its records give")
-    return [*lines, *_kind(outcome, entries, derived)]
+    return [*lines, *_kind(outcome, united(entries), derived)]
 
 
 def _ranked(rotation: Sequence[Rotated]) -> list[tuple[Config, int, tuple[float, ...]]]:

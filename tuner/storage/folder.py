@@ -23,6 +23,8 @@ REFERENCE_RESOURCES = "reference-resources.jsonl"
 LATE_RECORDS = "late.jsonl"
 RESOURCES = "resources.jsonl"
 LOG = "log.txt"
+RANK_LOG = "log-{}.txt"
+"""Of several ranks: what all but rank 0 printed."""
 OUTCOME = "outcome.json"
 
 

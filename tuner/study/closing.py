@@ -23,7 +23,7 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
     )  # fmt: skip
     return StudyFacts(
         plan.name, str(plan.folder), plan.script, plan.device, limits, dict(plan.software), plan.cores,
-        dict(plan.energy_unknown),
+        dict(plan.energy_unknown), plan.ranks,
     )  # fmt: skip
 
 

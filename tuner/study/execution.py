@@ -59,10 +59,12 @@ class TrialExecutor:
         self._repeats_s = 0.0
         self._turns_work = False
         self._without_reference = 0
-        self.rotates = runner.rotates
+        self.rotates = runner.rotates and plan.ranks == 1
         """Whether configs can take turns in one process."""
         takes_turns = runner.takes_turns and kind_of(plan.device).takes_turns
         self.obstacle = "" if takes_turns else f"no turns are taken on {plan.device.kind}"
+        if plan.ranks > 1:
+            self.obstacle = f"it trains in {plan.ranks} ranks, which aren't held for others"
 
     def execute(
         self,
@@ -121,7 +123,7 @@ class TrialExecutor:
             trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, given)),
             plan.device, trial.config, knowledge, window, plan.limits, trial.seed,
             trial.side.in_child if trial.side is not None else None, plan.folder / COMPILE_CACHE,
-            plan.without | frozenset(knowledge.without), fresh=trial.phase not in _FORKED,
+            plan.without | frozenset(knowledge.without), fresh=trial.phase not in _FORKED, ranks=plan.ranks,
         )  # fmt: skip
 
     def check(self, request: TrialRequest) -> Outcome:

@@ -45,6 +45,7 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "objective.planned_samples": plan.objective.planned_samples,
         "device.kind": plan.device.kind,
         "device.name": plan.device.name,
+        **({"ranks": plan.ranks} if plan.ranks > 1 else {}),
         # Beside an accelerator they only feed it; a CPU with other cores is another device.
         **({"device.cores": plan.cores} if kind_of(plan.device).is_host else {}),
         **{f"software.{name}": version for name, version in sorted(plan.software.items())},

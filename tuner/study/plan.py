@@ -31,7 +31,7 @@ class StudyPlan:
     their own (tier 3). ``probe``: whether it begins with one where there is
     time for it. ``without``: the watches that the user switched off. ``source``: the file that is run, of a module as
     of a script; None where nobody says. ``energy_unknown``: of the ``host`` and the ``device``, why their energy isn't
-    counted, for people; nothing of what is.
+    counted, for people; nothing of what is. ``ranks``: so many processes train the script together.
     """
 
     name: str
@@ -62,6 +62,12 @@ class StudyPlan:
     probe: bool = True
     without: frozenset[Watch] = frozenset()
     source: Path | None = None
+    ranks: int = 1
+
+    @property
+    def cores_of_a_rank(self) -> int:
+        """Those that each rank has for its own threads and workers."""
+        return max(1, self.cores // self.ranks)
 
     @property
     def host(self) -> Host:

@@ -67,7 +67,8 @@ def widen_space(study: StudyContext) -> None:
 
 def _resolved(study: StudyContext, space: SearchSpace) -> ResolvedSpace:
     plan = study.plan
-    known = Known(plan.device, plan.cores, knowledge=study.knowledge, spare_cores=plan.spare_cores)
+    known = Known(plan.device, plan.cores_of_a_rank, knowledge=study.knowledge, spare_cores=plan.spare_cores)
+    known = replace(known, ranks=plan.ranks)
     space = without_newer(space, study.record.space.get("knobs", ()))
     asks = study.knowledge.effective_batch == BOTH
     if asks and not plan.objective.is_rate:

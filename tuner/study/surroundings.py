@@ -41,7 +41,7 @@ def surroundings_error(outcome: Outcome, device: Device) -> UserScriptError | No
         message = f"the script expects the environment of a launcher such as torchrun: {detail}"
         hint = (
             "set it for one process, as in: RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
-            " autotune study train.py"
+            " autotune study train.py; or study it in several, as torchrun starts them: --ranks 2"
         )
     elif _CARD.search(text) and on_host:
         message = f"the script asks for a card, and a study on {device.label} shows it none: {detail}"

@@ -9,6 +9,7 @@ from support import worlds
 
 from tuner.cli import run
 from tuner.devices.cpu import cpu_device
+from tuner.errors import ProfileError
 from tuner.export.profile import Profile
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script, Verdict
@@ -42,3 +43,37 @@ def test_a_profile_of_an_earlier_version_is_told_where_its_lines_mean_others() -
     [said] = run._remarks(old, Knowledge(), cpu_device(), shown=False)
     assert "of an earlier version" in said
     assert run._remarks(old, old.knowledge, cpu_device(), shown=False) == []
+
+
+@pytest.mark.parametrize(
+    ("proven", "world", "says"),
+    [
+        (2, "2", ""), (1, "", ""), (1, "4", ""),
+        (2, "", "was proven in 2 ranks, and this is one process"),
+        (2, "4", "was proven in 2 ranks, and this is one of 4"),
+    ],
+)  # fmt: skip
+def test_a_profile_of_several_ranks_is_for_as_many(
+    monkeypatch: pytest.MonkeyPatch, proven: int, world: str, says: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", world or "1")
+    profile = replace(PROFILE, ranks=proven)
+    if not says:
+        run._check_ranks(profile, "best.json")
+        return
+    with pytest.raises(ProfileError, match=says) as caught:
+        run._check_ranks(profile, "best.json")
+    assert "torchrun --nproc-per-node 2 --no-python autotune run --config best.json" in caught.value.hint
+    assert "--any-ranks" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("proven", "says"), [(1, "proven in one process"), (2, ""), (3, "in 3 ranks, and applied in 2")]
+)
+def test_the_number_of_ranks_is_told_where_it_is_another(
+    monkeypatch: pytest.MonkeyPatch, proven: int, says: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = run._remarks(replace(PROFILE, ranks=proven), PROFILE.knowledge, cpu_device(), shown=False)
+    assert len(said) == bool(says)
+    assert not says or says in said[0]

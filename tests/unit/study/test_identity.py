@@ -106,6 +106,12 @@ def test_a_cpu_with_other_cores_is_another_device() -> None:
         check_identity(_stored(plan), identity_of(replace(plan, cores=8)), "autotune-train")
 
 
+def test_another_number_of_ranks_is_another_study() -> None:
+    assert "ranks" not in identity_of(PLAN)
+    with pytest.raises(StudyMismatchError, match=r"ranks: \(absent\) → 2"):
+        check_identity(_stored(PLAN), identity_of(replace(PLAN, ranks=2)), "autotune-train")
+
+
 def _resolved(values: Sequence[Value], *, ordered: bool = True, **pinned: Value) -> ResolvedSpace:
     axis = Axis(replace(WORKERS, ordered=ordered), tuple(values), 0)
     return ResolvedSpace(SPACE, (axis,), {}, Config(pinned), Knowledge(), 2)

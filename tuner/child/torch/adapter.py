@@ -113,6 +113,7 @@ class TorchAdapter(Adapter):
         self.session.clock.min_window_steps = 3 * self._capacity
         self.watches.steps.scalers.settle()
         self.watches.xla.block_ended()
+        self.watches.ranks.block_ended()
         for loss in self.watches.steps.losses.take():
             self.watches.xla.own_reads += 1
             self.session.loss(loss.value, loss.site, loss.objective)

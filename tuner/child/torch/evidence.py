@@ -43,6 +43,7 @@ class Observation:
                 part()
             except Exception as error:
                 self.session.note(f"observation failed: {type(error).__name__}: {error}")
+        self.watches.ranks.observe()
 
     def _trained_elsewhere(self) -> bool:
         """Whether no parameter was on the study's device: its figures would tell of another one.

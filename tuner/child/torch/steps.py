@@ -119,6 +119,7 @@ class StepWatch:
                 return original(tensors, grad_tensors, *args, **kwargs)
             self.session.check_stop()
             self.gradients.backward_begins()
+            self.session.meets_others()
             losses = _as_list(self.torch, tensors)
             if not self.optimizers and self.session.may_be_of("torch"):
                 self.weights.backward_begins(losses)

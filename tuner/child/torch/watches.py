@@ -17,6 +17,7 @@ from .gradients import GradientWatch
 from .loader import LoaderWatch
 from .modules import ModuleWatch
 from .processes import ProcessWatch
+from .ranks import RanksWatch
 from .steps import StepWatch
 from .types import Module
 from .xla import XlaWatch
@@ -44,6 +45,7 @@ class TorchWatches:
         self.steps = StepWatch(session, torch, self._backward_ran, self.own_batches.step_ends, self.gradients)
         self.xla = XlaWatch(session, self.steps)
         self.xla_loaders = XlaLoaderWatch(session, torch, self.loaders)
+        self.ranks = RanksWatch(session, torch)
         self.resumes = ResumeWatch(session, torch, self.steps.rates)
 
     def install(self) -> None:

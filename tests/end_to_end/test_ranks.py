@@ -1,0 +1,116 @@
+"""PyTorch scripts in two ranks that exchange gradients by gloo: measured and ended together, told apart in faults."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from support.rank_scripts import UNENDING, ddp, run_ranks
+
+from tuner.child.records import Block, Facts, WindowEnd
+from tuner.model import Evidence, Outcome, OutcomeKind
+from tuner.storage.folder import RECORDS
+from tuner.storage.records import read_records
+
+SLOW = "time.sleep(0.01)"
+
+
+@pytest.fixture(scope="module")
+def straggling(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
+    """Rank 1 takes 30 ms a step for itself and has smaller batches, rank 0 takes 10 ms; both have a worker."""
+    folder = tmp_path_factory.mktemp("straggling")
+    setup = "if rank: BATCH = 8"
+    step = "time.sleep(0.03 if rank else 0.01)"
+    return run_ranks(folder, ddp(setup=setup, step=step), {"num_workers": 1}), folder
+
+
+@pytest.mark.timed
+def test_the_rate_is_that_of_all_ranks_by_the_slowest(straggling: tuple[Outcome, Path]) -> None:
+    outcome, _ = straggling
+    assert outcome.complete and outcome.measurement is not None, outcome.detail
+    found = outcome.measurement
+    assert found.rate == pytest.approx(24 * found.steps_per_s, rel=0.02)
+    assert 15 < found.steps_per_s < 33.4
+
+
+@pytest.mark.timed
+def test_who_holds_the_others_up_is_told(straggling: tuple[Outcome, Path]) -> None:
+    outcome, _ = straggling
+    assert any(remark.startswith("rank 1 comes to its backward") for remark in outcome.knowledge.remarks)
+
+
+def test_all_ranks_end_after_the_same_step(straggling: tuple[Outcome, Path]) -> None:
+    outcome, folder = straggling
+    entries = read_records(folder / "trial" / RECORDS)
+    steps = {entry.rank: entry.record.steps for entry in entries if isinstance(entry.record, Facts)}
+    assert set(steps) == {0, 1} and steps[0] == steps[1]
+    assert all(entry.record.complete for entry in entries if isinstance(entry.record, WindowEnd))
+    ends = [{e.record.at for e in entries if e.rank == rank and isinstance(e.record, Block)} for rank in (0, 1)]
+    assert len(ends[0] & ends[1]) >= 6
+    assert outcome.knowledge.samples == 24 * steps[0]
+
+
+def test_each_rank_observes_its_knobs(straggling: tuple[Outcome, Path]) -> None:
+    outcome, _ = straggling
+    assert outcome.measurement is not None
+    (report,) = outcome.measurement.knobs
+    assert (report.knob, report.evidence) == ("num_workers", Evidence.VERIFIED)
+
+
+@pytest.mark.slow
+def test_an_exception_in_one_rank_is_the_trials(tmp_path: Path) -> None:
+    step = f"if rank == 1 and step == 20: raise ValueError('bad row')\n{SLOW}"
+    outcome = run_ranks(tmp_path, ddp(step=step), window=UNENDING)
+    assert (outcome.kind, outcome.detail) == (OutcomeKind.USER_ERROR, "rank 1: ValueError: bad row")
+    assert "bad row" in outcome.traceback_text and "train.py" in outcome.traceback_text
+
+
+def test_a_killed_rank_decides_and_not_the_one_that_misses_it(tmp_path: Path) -> None:
+    step = f"if rank == 1 and step == 20: os.kill(os.getpid(), 9)\n{SLOW}"
+    outcome = run_ranks(tmp_path, ddp(step=step), window=UNENDING)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.CRASHED, "signal-kill")
+    assert outcome.detail.startswith("rank 1: died of SIGKILL")
+
+
+def test_data_that_end_sooner_in_one_rank_are_told(tmp_path: Path) -> None:
+    outcome = run_ranks(tmp_path, ddp(step="if rank == 1 and step == 20: break\n" + SLOW, epochs=1), window=UNENDING)
+    assert outcome.kind is OutcomeKind.USER_ERROR
+    assert outcome.detail.startswith("rank 0: RuntimeError") and "(rank 1 had ended by then)" in outcome.detail
+
+
+@pytest.mark.slow
+def test_ranks_that_train_apart_are_refused(tmp_path: Path) -> None:
+    source = """
+    import time, torch
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(100000):
+        model(torch.ones(8, 4)).sum().backward()
+        optimizer.step()
+        time.sleep(0.005)
+    """
+    outcome = run_ranks(tmp_path, textwrap.dedent(source))
+    assert outcome.reason == "unsupported" and "it makes no process group" in outcome.detail
+
+
+def test_what_one_rank_writes_the_others_read(tmp_path: Path) -> None:
+    """Rank 0 saves over a checkpoint of the user's after each epoch and validates; rank 1 loads what it saved."""
+    (tmp_path / "best.pt").write_bytes(b"the user's")
+    epoch = f"""
+if rank == 0:
+    torch.save({{"epoch": epoch}}, {str(tmp_path / "best.pt")!r})
+    torch.save({{"epoch": epoch}}, {str(tmp_path / "new.pt")!r})
+    model.eval()
+    with torch.no_grad(): model.module(x)
+    time.sleep(0.2)
+    model.train()
+dist.barrier()
+for name in ("best.pt", "new.pt"):
+    assert torch.load(os.path.join({str(tmp_path)!r}, name))["epoch"] == epoch
+dist.barrier()""".strip()
+    setup = "data = torch.utils.data.Subset(data, range(1600))"
+    outcome = run_ranks(tmp_path, ddp(setup=setup, step=SLOW, epoch=epoch))
+    assert outcome.complete, outcome.detail
+    assert (tmp_path / "best.pt").read_bytes() == b"the user's"
+    assert not (tmp_path / "new.pt").exists()

@@ -1,0 +1,118 @@
+"""What several ranks sent, told as one: rates, losses, evidence, who waits for whom."""
+
+from __future__ import annotations
+
+from tuner.analysis.measurement import measurement_of
+from tuner.analysis.ranks import LARGE_SKEW, skew_of, united, unlike_steps
+from tuner.child.records import (
+    Block,
+    Evidence,
+    Facts,
+    FirstStep,
+    Hello,
+    KnobReport,
+    Loss,
+    Note,
+    Phase,
+    Record,
+    WindowEnd,
+)
+from tuner.child.wire import Entry
+
+FACTS = Facts(framework="torch", unit="samples", samples=100.0)
+
+
+def _block(at: int, *, steps: int = 10, samples: float = 160.0, seconds: float = 1.0, **more: object) -> Block:
+    fields: dict[str, object] = {"phase": Phase.WINDOW, "wait_s": 0.1, **more}
+    return Block(steps=steps, samples=samples, seconds=seconds, at=at, **fields)  # type: ignore[arg-type]  # by name
+
+
+def _entries(*ranks: list[Record]) -> list[Entry]:
+    return [Entry(float(i), record, rank) for rank, records in enumerate(ranks) for i, record in enumerate(records)]
+
+
+def _whole(blocks: list[Block], *others: Record) -> list[Record]:
+    return [Hello(1, "3", "python"), FirstStep(1.0), *blocks, *others, FACTS, WindowEnd(complete=True)]
+
+
+def _blocks(entries: list[Entry]) -> list[Block]:
+    return [entry.record for entry in united(entries) if isinstance(entry.record, Block)]
+
+
+def test_records_of_one_process_stay_as_they_are() -> None:
+    entries = _entries(_whole([_block(0), _block(0)]))
+    assert united(entries) == entries
+    assert unlike_steps(entries) == ""
+
+
+def test_samples_add_up_by_the_time_of_the_slowest() -> None:
+    """The second rank's last batches are short, and its blocks a little longer."""
+    own = [_block(at) for at in (11, 21, 31, 41)]
+    other = [_block(at, samples=40.0, seconds=1.25) for at in (11, 21, 31, 41)]
+    entries = _entries(_whole(own), _whole(other))
+    assert [(block.samples, block.seconds, block.steps) for block in _blocks(entries)] == [(200.0, 1.25, 10)] * 4
+    measurement = measurement_of(entries, [])
+    assert measurement is not None and round(measurement.rate, 6) == 160.0 and round(measurement.steps_per_s, 6) == 8.0
+
+
+def test_the_loop_waits_for_the_rank_that_waits_longest() -> None:
+    own, other = [_block(at, wait_s=0.1) for at in (11, 21)], [_block(at, wait_s=0.7) for at in (11, 21)]
+    assert [block.wait_s for block in _blocks(_entries(own, other))] == [0.7, 0.7]  # type: ignore[arg-type]  # records
+
+
+def test_blocks_are_joined_where_not_all_ranks_have_cut() -> None:
+    own = [_block(11), _block(15, steps=4, samples=64.0, seconds=0.4), _block(21, steps=6, samples=96.0, seconds=0.6)]
+    other = [_block(11), _block(21), _block(25, steps=4)]
+    joined = _blocks(_entries([*own], [*other]))
+    assert [(block.at, block.steps, round(block.samples, 6), block.seconds) for block in joined] == [
+        (11, 10, 320.0, 1.0), (21, 10, 320.0, 1.0),
+    ]  # fmt: skip
+
+
+def test_where_one_rank_validates_the_others_wait() -> None:
+    """Rank 0 alone validates for five seconds, which no rate holds: the other's block is that much longer."""
+    validation = _block(15, steps=0, samples=0.0, seconds=5.0, flagged=True)
+    before, after = _block(15, steps=4, samples=64.0, seconds=0.4), _block(21, steps=6, samples=96.0, seconds=0.6)
+    own = [_block(11), before, validation, after]
+    other = [_block(11), _block(21, seconds=6.0)]
+    joined = [block for block in _blocks(_entries([*own], [*other])) if not block.flagged]
+    assert [(block.at, block.samples, block.seconds) for block in joined] == [(11, 320.0, 1.0), (21, 320.0, 1.0)]
+
+
+def test_a_loss_is_the_mean_at_the_samples_of_all() -> None:
+    def rank(values: tuple[float, float]) -> list[Record]:
+        first, second = values
+        return _whole([], _block(11), Loss(160.0, first, "a"), _block(21), Loss(320.0, second, "a"))
+
+    losses = [e.record for e in united(_entries(rank((1.0, 0.5)), rank((3.0, 0.7)))) if isinstance(e.record, Loss)]
+    assert [(loss.samples, loss.value) for loss in losses] == [(320.0, 2.0), (640.0, 0.6)]
+
+
+def test_the_worst_evidence_of_a_knob_counts() -> None:
+    good = KnobReport("num_workers", 2, 1, 1, Evidence.VERIFIED, observed=2)
+    bad = KnobReport("num_workers", 2, 1, 0, Evidence.CONTRADICTED, "it has 0", observed=0)
+    (report,) = [e.record for e in united(_entries([good], [bad])) if isinstance(e.record, KnobReport)]
+    assert (report.evidence, report.reason) == (Evidence.CONTRADICTED, "rank 1: it has 0")
+
+
+def test_the_slowest_rank_to_come_is_named() -> None:
+    late = [_block(at, alone_s=0.6) for at in (11, 21, 31, 41)]
+    early = [_block(at, alone_s=0.2) for at in (11, 21, 31, 41)]
+    entries = _entries(_whole(early), _whole(late))
+    skew = skew_of(entries)
+    assert skew is not None and (skew.rank, round(skew.share, 6)) == (1, 0.4)
+    remarks = [e.record.remarks for e in united(entries) if isinstance(e.record, Facts)]
+    assert len(remarks) == 1 and "rank 1 comes to its backward 40%" in remarks[0][0]
+    alike = united(_entries(_whole(early), _whole(early)))
+    assert [e.record.remarks for e in alike if isinstance(e.record, Facts)] == [()] and LARGE_SKEW < 0.4
+
+
+def test_ranks_that_take_other_steps_give_no_rate() -> None:
+    entries = _entries(_whole([_block(at) for at in (11, 21, 31, 41)]), [Hello(2, "3", "python")])
+    assert measurement_of(entries, []) is None
+    assert "rank 0 41, rank 1 0" in unlike_steps(entries)
+
+
+def test_a_note_of_another_rank_is_told_as_its_own() -> None:
+    notes = [e.record for e in united(_entries([Note("a")], [Note("a"), Note("b")])) if isinstance(e.record, Note)]
+    assert [note.text for note in notes] == ["a", "rank 1: b"]

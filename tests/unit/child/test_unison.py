@@ -1,0 +1,82 @@
+"""The memory that ranks share: whatever is decided on lies ahead of all of them, and each comes to all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tuner.child.unison import CUTS, Unison, bytes_for, steps_of
+
+
+@pytest.fixture
+def shared() -> Iterator[int]:
+    descriptor = os.memfd_create("ranks")
+    os.ftruncate(descriptor, bytes_for(3))
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_cut_lies_ahead_of_the_foremost_rank(shared: int) -> None:
+    leader, other = Unison(shared, 0, 3), Unison(shared, 1, 3)
+    other.stepped(7, 7.0, 0)
+    leader.stepped(4, 4.0, 0)
+    leader.cut_after(2)
+    cut = []
+    for step in range(5, 12):
+        leader.stepped(step, 1.0, 0)
+        cut += [(0, step)] if leader.is_cut else []
+    for step in range(8, 12):
+        other.stepped(step, 1.0, 0)
+        cut += [(1, step)] if other.is_cut else []
+    assert cut == [(0, 9), (1, 9)]
+
+
+def test_a_rank_that_lags_comes_to_every_cut(shared: int) -> None:
+    leader, other = Unison(shared, 0, 3), Unison(shared, 1, 3)
+    for step in range(1, 20):
+        leader.stepped(step, 1.0, 0)
+        leader.cut_after(1)
+    cuts = []
+    for step in range(1, 20):
+        other.stepped(step, 1.0, 0)
+        cuts += [step] if other.is_cut else []
+    assert cuts == list(range(2, 20))
+
+
+def test_a_rank_that_lags_too_far_comes_to_the_newest_cuts(shared: int) -> None:
+    leader, other = Unison(shared, 0, 3), Unison(shared, 1, 3)
+    for step in range(1, 3 * CUTS):
+        leader.stepped(step, 1.0, 0)
+        leader.cut_after(1)
+    cuts = 0
+    for step in range(1, 3 * CUTS):
+        other.stepped(step, 1.0, 0)
+        cuts += other.is_cut
+    assert cuts == CUTS - 1  # the last one lies ahead of all
+
+
+def test_all_end_with_the_same_step(shared: int) -> None:
+    ranks = [Unison(shared, rank, 3) for rank in range(3)]
+    for rank, steps in zip(ranks, (5, 6, 4), strict=True):
+        rank.stepped(steps, float(steps), 0)
+    ranks[0].end()
+    ends = []
+    for rank, steps in zip(ranks, (5, 6, 4), strict=True):
+        step = steps
+        while not rank.ends:
+            step += 1
+            rank.stepped(step, float(step), 0)
+        ends.append(step)
+    assert ends == [7, 7, 7]
+    assert steps_of(os.pread(shared, bytes_for(3), 0), 3) == [7, 7, 7]
+
+
+def test_what_one_does_all_know(shared: int) -> None:
+    leader, other = Unison(shared, 0, 3), Unison(shared, 2, 3)
+    leader.stepped(1, 16.0, 1)
+    other.stepped(1, 8.5, 3)
+    assert (leader.activity, leader.progress) == (4, 24.5)
+    leader.in_window = True
+    assert other.in_window

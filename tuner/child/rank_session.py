@@ -1,0 +1,61 @@
+"""The session of one of several ranks: all end with the same step, and whatever ends one before that ends the trial."""
+
+from __future__ import annotations
+
+from .rank_clock import RankClock
+from .recorder import Recorder
+from .records import ChildRequest
+from .session import Session
+from .unison import Unison
+
+ENDED_ALONE = 75
+"""The exit code of a rank that ended its part without the others: they would wait for it forever."""
+FRAMEWORK = "torch"
+"""The one whose ranks are known to be started so."""
+
+
+class RankSession(Session):
+    """One trial's part in one rank. Rank 0 says when the window ends, each rank leaves after the last step of all."""
+
+    clock: RankClock
+
+    def __init__(self, request: ChildRequest, recorder: Recorder, unison: Unison) -> None:
+        super().__init__(request, recorder, RankClock(recorder, request.window, unison))
+        self.ranks = unison.size
+        self._unison = unison
+        self._ending = ("rank 0 ended the window", True)
+        self._is_decided = False
+        self.exit_code = ENDED_ALONE
+
+    def claim(self, framework: str) -> None:
+        """As ``Session.claim``; other frameworks start their processes in other ways."""
+        super().claim(framework)
+        if framework != FRAMEWORK:
+            self.fail("unsupported", f"several ranks are for PyTorch scripts, and {framework} trains here")
+            self.stop("its ranks can't be measured", complete=False)
+
+    def meets_others(self) -> None:
+        """As ``Session.meets_others``."""
+        if self.measuring:
+            self.clock.meets_others()
+
+    def _step(self, count: int = 1) -> None:
+        super()._step(count)
+        if self._unison.ends:
+            why, complete = self._ending
+            self.exit_code = 0
+            self.stop(why, complete=complete)
+
+    def _is_late(self) -> bool:
+        return super()._is_late() and self._unison.leads
+
+    def _end_window(self, why: str, *, complete: bool) -> None:
+        if not self._is_decided:
+            self._ending, self._is_decided = (why, complete), True
+            self._unison.end()
+
+    def finish(self, *, complete: bool, why: str = "") -> None:
+        """As ``Session.finish``; a script may end between the window's end and the last step of all."""
+        if self._is_decided and not self.ended_badly:
+            why, complete = self._ending
+        super().finish(complete=complete, why=why)

@@ -1,0 +1,41 @@
+"""Whether several ranks train one model together, and which knobs nobody has tried there."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ..session import Session
+
+UNTRIED = ("compile", "grad_accumulation", "checkpointing")
+"""They change when DistributedDataParallel exchanges gradients."""
+
+
+class RanksWatch:
+    """Of a trial with one process it does nothing."""
+
+    def __init__(self, session: Session, torch: ModuleType) -> None:
+        self.session = session
+        self.torch = torch
+        self._size = 0
+
+    def block_ended(self) -> None:
+        """Looks whether the ranks are joined: a script leaves its group when it ends."""
+        distributed = self.torch.distributed
+        if self.session.ranks > 1 and not self._size and distributed.is_available() and distributed.is_initialized():
+            self._size = int(distributed.get_world_size())
+
+    def observe(self) -> None:
+        """Fails ranks that train apart, each a model of its own; leaves out knobs."""
+        session = self.session
+        if session.ranks == 1:
+            return
+        self.block_ended()
+        if session.clock.total_steps and self._size != session.ranks:
+            group = f"its process group has {self._size} of them" if self._size else "it makes no process group"
+            session.fail(
+                "unsupported",
+                f"the script doesn't train in {session.ranks} ranks together: {group}"
+                " (torch.distributed.init_process_group)",
+            )
+        for knob in UNTRIED:
+            session.facts.left_out[knob] = "not tried yet in several ranks"

@@ -1,0 +1,115 @@
+"""The memory that the ranks of a trial share: what each has done, and after which steps all cut their blocks and end.
+
+Rank 0 decides, by its own clock; nothing of ours takes part in the script's own communication. Each rank writes what it
+has done and reads what was decided after each of its steps, under one lock: a step that is decided on lies ahead of
+every rank, however far one is behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+from collections.abc import Iterator
+
+CUTS = 4096
+"""So many newest cuts are kept: a rank that falls further behind leaves some out, and what lies between is joined."""
+_ENDS_AT, _IN_WINDOW, _CUT_COUNT, _FIRST_CUT = 0, 1, 2, 3
+_STEPS, _ACTIVITY, _PROGRESS, _PER_RANK = 0, 1, 2, 3
+_BYTES = 8
+
+
+def bytes_for(ranks: int) -> int:
+    """The size of what so many ranks share."""
+    return _BYTES * (_FIRST_CUT + CUTS + _PER_RANK * ranks)
+
+
+def steps_of(memory: bytes, ranks: int) -> list[int]:
+    """The steps that each rank had taken when what they share was read."""
+    numbers = memoryview(memory).cast("q")
+    return [numbers[_place(rank, _STEPS)] for rank in range(ranks)]
+
+
+def _place(rank: int, field: int) -> int:
+    return _FIRST_CUT + CUTS + _PER_RANK * rank + field
+
+
+class Unison:
+    """One rank's side of what all share. ``descriptor``: a file of ``bytes_for(size)`` bytes, zeros at first."""
+
+    def __init__(self, descriptor: int, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.is_cut = False
+        """Whether a block of all ranks ends with the step that was told last."""
+        self.ends = False
+        """Whether that is the last one."""
+        self._descriptor = descriptor
+        shared = memoryview(mmap.mmap(descriptor, bytes_for(size)))
+        self._numbers, self._amounts = shared.cast("q"), shared.cast("d")
+        self._cuts_seen = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank decides."""
+        return self.rank == 0
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def stepped(self, steps: int, progress: float, activity: int) -> None:
+        """This rank has taken so many steps; sets ``is_cut`` and ``ends``."""
+        numbers = self._numbers
+        with self._alone():
+            numbers[_place(self.rank, _STEPS)] = steps
+            self._amounts[_place(self.rank, _PROGRESS)] = progress
+            numbers[_place(self.rank, _ACTIVITY)] = activity
+            self.is_cut = False
+            self._cuts_seen = max(self._cuts_seen, numbers[_CUT_COUNT] - CUTS)
+            while self._cuts_seen < numbers[_CUT_COUNT]:
+                cut = numbers[_FIRST_CUT + self._cuts_seen % CUTS]
+                if cut > steps:
+                    break
+                self.is_cut = self.is_cut or cut == steps
+                self._cuts_seen += 1
+            self.ends = 0 < numbers[_ENDS_AT] <= steps
+
+    def cut_after(self, steps: int) -> None:
+        """Rank 0: the next block ends so many steps after the one that the foremost rank has taken."""
+        numbers = self._numbers
+        with self._alone():
+            count = numbers[_CUT_COUNT]
+            numbers[_FIRST_CUT + count % CUTS] = self._foremost() + max(1, steps)
+            numbers[_CUT_COUNT] = count + 1
+
+    def end(self) -> None:
+        """Rank 0: the next step that no rank has taken yet is the last one of all."""
+        with self._alone():
+            self._numbers[_ENDS_AT] = self._foremost() + 1
+
+    def _foremost(self) -> int:
+        return max(self._numbers[_place(rank, _STEPS)] for rank in range(self.size))
+
+    @property
+    def in_window(self) -> bool:
+        """Whether rank 0 is in its window."""
+        return bool(self._numbers[_IN_WINDOW])
+
+    @in_window.setter
+    def in_window(self, value: bool) -> None:
+        self._numbers[_IN_WINDOW] = int(value)
+
+    @property
+    def activity(self) -> int:
+        """The sum over all ranks: it changes where any of them did what a window must not hold."""
+        return sum(self._numbers[_place(rank, _ACTIVITY)] for rank in range(self.size))
+
+    @property
+    def progress(self) -> float:
+        """What all of them have trained on."""
+        return sum(self._amounts[_place(rank, _PROGRESS)] for rank in range(self.size))
