@@ -109,14 +109,21 @@ def gain_interval(pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) 
     """The logarithm of the ratio of the two rates, with its interval by the pairs of turns; None without two pairs.
 
     The estimate is that of all that was counted over all seconds: a stall at an epoch's end falls into single turns,
-    and a mean of the turns' ratios would leave most of it out.
+    and a mean of the turns' ratios would leave most of it out. So does the spread of their logarithms, which turns
+    that are slow now and then hardly move: it is that of what each pair adds to the estimate, as in ``rate_interval``.
     """
     if len(pairs) < 2:
         return None
     own, other = together([own for own, _ in pairs]), together([other for _, other in pairs])
-    spread = mean_interval([log_ratio(pair) for pair in pairs], confidence)
+    added = [_beyond_mean(mine, own) - _beyond_mean(theirs, other) for mine, theirs in pairs]
+    spread = mean_interval([len(pairs) * each for each in added], confidence)
     estimate = log_ratio((own, other))
     return Interval(estimate, estimate + spread.low - spread.estimate, estimate + spread.high - spread.estimate)
+
+
+def _beyond_mean(turn: Turn, every: Turn) -> float:
+    """What the turn counted beyond the mean rate, as a share of all that was: that much is the rate higher for it."""
+    return turn.amount / every.amount - turn.seconds / every.seconds
 
 
 def noise_within(measurement: Measurement, window_s: float) -> float | None:

@@ -107,6 +107,20 @@ def test_turns_that_are_short_stand_for_themselves() -> None:
     assert found is not None and found.low < math.log(1.2) < found.high and found.high - found.low < 0.04
 
 
+def test_steps_that_are_slow_now_and_then_leave_the_interval_wide_enough() -> None:
+    """Each turn is one step. One in ten takes five times as long, at random: what turns say of the mean is little."""
+    held = 0
+    for seed in range(200):
+        chance = random.Random(seed)
+        slow = [1 + 4 * (chance.random() < 0.1) for _ in range(24)]
+        own = [Turn(2 * place + 1, 32.0, 0.25 * times) for place, times in enumerate(slow)]
+        other = [Turn(2 * place + 2, 32.0, 0.25 * math.exp(chance.gauss(0, 0.05))) for place in range(24)]
+        found = gain_interval(pairs_of_turns(own, other))
+        assert found is not None
+        held += found.low <= -math.log(1.4) <= found.high
+    assert held >= 175, "by the logarithms of single turns it was 140"
+
+
 def test_a_side_that_counted_nothing_at_all_makes_no_pair() -> None:
     own, other = taken(6, 1.0)
     assert pairs_of_turns([turn._replace(amount=0.0) for turn in own], other) == []
