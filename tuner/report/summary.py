@@ -33,7 +33,6 @@ from tuner.model import (
     Measurement,
     OutcomeKind,
     Phase,
-    Script,
     Trial,
     Verdict,
     Winner,
@@ -42,7 +41,7 @@ from tuner.model import (
 from tuner.objective import Objective
 from tuner.report.table import aligned
 from tuner.report.tiers import best_of_each, larger_batches
-from tuner.result import StudyResult
+from tuner.result import StudyFacts, StudyResult
 
 KEEP = "keep your config"
 _EXAMPLES = 3
@@ -321,20 +320,22 @@ def _cut_short(trials: Sequence[Trial]) -> list[str]:
 def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[str]:
     rows = list(files.items())
     if result.improved and profile:
-        rows.append(("apply", run_command(result.study.script, profile)))
+        rows.append(("apply", run_command(result.study, profile)))
     if result.larger is not None and result.larger.proven and profile:
-        rows.append(("apply tier 3", run_command(result.study.script, profile, "--tier", "3")))
+        rows.append(("apply tier 3", run_command(result.study, profile, "--tier", "3")))
     rows.append(("trials", shlex.join(["autotune", "trials", result.study.folder])))
     if result.interrupted:
         rows.append(("resume", "run the same command again"))
     return aligned(rows)
 
 
-def run_command(script: Script, profile: str, *options: str) -> str:
+def run_command(study: StudyFacts, profile: str, *options: str) -> str:
     """The command that applies a profile; it is printed, and so without the secrets among the arguments."""
+    script, ranks = study.script, str(study.ranks)
+    launcher = ["torchrun", "--nproc-per-node", ranks, "--no-python"] if study.ranks > 1 else []
     target = ["--module", script.module] if script.module else [script.path]
     arguments = ["--", *masked(script.argv)] if script.argv else []
-    return shlex.join(["autotune", "run", "--config", profile, *options, *target, *arguments])
+    return shlex.join([*launcher, "autotune", "run", "--config", profile, *options, *target, *arguments])
 
 
 def _rate(trial: Trial) -> float:
