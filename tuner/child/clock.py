@@ -337,7 +337,8 @@ class StepClock:
 
     def _is_hopeless(self) -> bool:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
-        below = self._window.hopeless_below
+        # Of several ranks the bound is for all of them, and these blocks are its own.
+        below = self._window.hopeless_below * self.progress / (self._trained_on() or 1.0)
         if not below or len(self._blocks) not in HOPELESS_LOOKS or self.is_untold():
             return False
         size = len(self._blocks) // _HOPELESS_PARTS

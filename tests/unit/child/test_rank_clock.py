@@ -1,0 +1,55 @@
+"""The clock of rank 0 of several, on a clock of its own: what it decides is about all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tuner.child.rank_clock import RankClock
+from tuner.child.recorder import Recorder
+from tuner.child.records import Record, Window
+from tuner.child.unison import Unison, bytes_for
+
+STEP_S, BATCH = 0.01, 10.0
+UNENDING = Window(warmup_steps=2, warmup_s=0.0, block_s=0.05, min_blocks=200, min_s=100.0, max_s=100.0)
+
+
+class _Ranks(Recorder):
+    """Two ranks of one process that step by turns, each on batches of its own."""
+
+    def __init__(self, window: Window, shared: int) -> None:
+        super().__init__(None)
+        self.now = 0.0
+        self.sent: list[Record] = []
+        self.clocks = [RankClock(self, window, Unison(shared, rank, 2), lambda: self.now) for rank in (0, 1)]
+
+    def emit(self, record: Record) -> None:
+        self.sent.append(record)
+
+    def train(self, calls: int, *, steps: int = 1) -> bool:
+        """So many calls, each of which tells of these steps; whether rank 0 says that it is enough."""
+        for _ in range(calls):
+            self.now += steps * STEP_S
+            for clock in self.clocks[::-1]:
+                clock.add_samples(steps * BATCH, 0.0)
+                ended = clock.step(steps)
+            if ended:
+                return True
+        return False
+
+
+@pytest.fixture
+def shared() -> Iterator[int]:
+    descriptor = os.memfd_create("ranks")
+    os.ftruncate(descriptor, bytes_for(2))
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(("below", "ends"), [(0.9, False), (1.1, True)])
+def test_a_rate_is_hopeless_by_the_samples_of_all_ranks(shared: int, below: float, ends: bool) -> None:
+    """Each trains on 1,000 samples a second: the two on twice as many, which the bound is held against."""
+    window = Window(**{**vars(UNENDING), "hopeless_below": below * 2 * BATCH / STEP_S})
+    assert _Ranks(window, shared).train(400) is ends
