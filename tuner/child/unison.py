@@ -41,7 +41,7 @@ class Unison:
         self.rank = rank
         self.size = size
         self.is_cut = False
-        """Whether a block of all ranks ends with the step that was told last."""
+        """Whether a block of all ranks ends with the step that was told last, or with one of several told at once."""
         self.ends = False
         """Whether that is the last one."""
         self._descriptor = descriptor
@@ -75,7 +75,7 @@ class Unison:
                 cut = numbers[_FIRST_CUT + self._cuts_seen % CUTS]
                 if cut > steps:
                     break
-                self.is_cut = self.is_cut or cut == steps
+                self.is_cut = True  # decided on ahead of this rank: it lies in what was taken since the last time
                 self._cuts_seen += 1
             self.ends = 0 < numbers[_ENDS_AT] <= steps
 

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.child.rank_clock import RankClock
 from tuner.child.recorder import Recorder
-from tuner.child.records import Record, Window
+from tuner.child.records import Block, Record, Window
 from tuner.child.unison import Unison, bytes_for
 
 STEP_S, BATCH = 0.01, 10.0
@@ -53,3 +53,12 @@ def test_a_rate_is_hopeless_by_the_samples_of_all_ranks(shared: int, below: floa
     """Each trains on 1,000 samples a second: the two on twice as many, which the bound is held against."""
     window = Window(**{**vars(UNENDING), "hopeless_below": below * 2 * BATCH / STEP_S})
     assert _Ranks(window, shared).train(400) is ends
+
+
+def test_steps_that_are_told_of_ten_at_a_time_end_blocks(shared: int) -> None:
+    """A cut may lie within them: both ranks end their block with what holds it."""
+    ranks = _Ranks(UNENDING, shared)
+    ranks.train(40, steps=10)
+    ends = [record.at for record in ranks.sent if isinstance(record, Block)]
+    assert len(ends) > 20
+    assert all(ends.count(at) == 2 for at in ends)
