@@ -59,7 +59,7 @@ def batch_sizes(known: Known) -> Sequence[Value]:
         whole = samples_per_step(as_written)
         return [whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0]
     written = count(as_written, "batch_size", 1)
-    largest = known.knowledge.dataset_len or written * 16
+    largest = _rows(known) or written * 16
     return [b for b in (written * f // 4 for f in (1, 2, 8, 16, 32, 64)) if 1 <= b <= largest]
 
 
@@ -72,21 +72,37 @@ def larger_batch_sizes(known: Known) -> Sequence[Value]:
     knowledge = known.knowledge
     whole = _largest_kept(knowledge)
     steps = samples_per_step(knowledge.as_written) // whole
-    largest = knowledge.dataset_len or whole * steps * max(LARGER)
+    largest = _rows(known) or whole * steps * max(LARGER)
     sizes = [whole * factor for factor in LARGER if whole * factor * steps <= largest]
-    return [size for size in sizes if _keeps_epoch(size, knowledge)]
+    return [size for size in sizes if _keeps_epoch(size, known)]
 
 
-def _keeps_epoch(size: int, knowledge: Knowledge) -> bool:
+def _rows(known: Known) -> int | None:
+    """The data that one rank draws its epoch from; None where nobody knows.
+
+    A sampler deals them out to the ranks, unless each has the whole of its dataset, which its epochs then show.
+    """
+    rows, epoch = known.knowledge.dataset_len, known.knowledge.epoch
+    if rows is None or known.ranks == 1:
+        return rows
+    dealt = -(-rows // known.ranks)
+    if epoch is None:
+        return dealt
+    own = epoch.samples / known.ranks
+    return dealt if own < dealt + own / max(1, epoch.batches) else rows
+
+
+def _keeps_epoch(size: int, known: Known) -> bool:
     """Whether batches of that size hold nearly all that an epoch trains on, where it leaves out its last, smaller one.
 
     It does where its batches hold fewer samples than there are (``drop_last``), or draws fewer than there are; nobody
     knows where they hold exactly as many.
     """
-    epoch, rows = knowledge.epoch, knowledge.dataset_len
-    if epoch is None or rows is None or epoch.samples > rows:
+    epoch, rows = known.knowledge.epoch, _rows(known)
+    samples = epoch.samples / known.ranks if epoch is not None else 0.0  # those of all ranks, of which each has a part
+    if epoch is None or rows is None or samples > rows:
         return True
-    return epoch.samples // size * size >= LEAST_OF_EPOCH * epoch.samples
+    return samples // size * size >= LEAST_OF_EPOCH * samples
 
 
 def larger_refuses(known: Known) -> str:

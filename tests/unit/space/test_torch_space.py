@@ -95,7 +95,7 @@ def test_more_workers_than_cores_were_proven_to_wait(
 LR: dict[str, Value] = {"lr_scale": 1.0}
 
 
-def both(*argv: str, pinned: dict[str, Value] | None = None, **changes: Any) -> ResolvedSpace:
+def both(*argv: str, pinned: dict[str, Value] | None = None, ranks: int = 1, **changes: Any) -> ResolvedSpace:
     """The space of a study that tries larger batches beside what keeps the effective one."""
     placeholders = parse(argv)
     written: dict[str, Value] = {**WRITTEN, **LR, **changes.pop("written", {})}
@@ -104,7 +104,7 @@ def both(*argv: str, pinned: dict[str, Value] | None = None, **changes: Any) -> 
         "effective_batch": "both", "precisions": ("fp32", "bf16"),
     }  # fmt: skip
     knowledge = Knowledge(as_written=written, **{**given, **changes})
-    known = Known(worlds.DEVICE, 4, knowledge=with_arguments(knowledge, bound_knobs(placeholders)))
+    known = Known(worlds.DEVICE, 4, knowledge=with_arguments(knowledge, bound_knobs(placeholders)), ranks=ranks)
     return resolve(extend_space(SPACE, placeholders), known, pinned=pinned or {})
 
 
@@ -162,6 +162,17 @@ def test_a_larger_batch_keeps_what_an_epoch_trains_on() -> None:
     assert larger(both(epoch=exactly, dataset_len=1280)) == (128, 256)  # two of 512 may be all that is left
     of_fewer = EpochUse(batches=5, samples=320.0)
     assert larger(both(epoch=of_fewer)) == ()
+
+
+def test_a_larger_batch_of_one_of_several_ranks_fits_into_its_own_part_of_an_epoch() -> None:
+    """Of 2,000 samples each of two ranks is dealt 1,000; in whole batches of 128 alone it would train on 896."""
+    dealt = EpochUse(batches=16, samples=2 * 16 * 64.0)
+    assert larger(both(epoch=dealt, dataset_len=2000, ranks=2)) == (128, 256, 512)
+    assert larger(both(epoch=None, dataset_len=2000, ranks=2)) == (128, 256, 512)
+    without_last = EpochUse(batches=15, samples=2 * 15 * 64.0)
+    assert larger(both(epoch=without_last, dataset_len=2000, ranks=2)) == ()
+    of_its_own = EpochUse(batches=16, samples=2 * 16 * 64.0)
+    assert larger(both(epoch=of_its_own, dataset_len=1024, ranks=2)) == (128, 256, 512, 1024)
 
 
 def test_a_pinned_accumulation_stays_beside_a_larger_batch_and_counts_for_its_rate() -> None:
