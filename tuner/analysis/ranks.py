@@ -43,12 +43,19 @@ class _Rank:
         return [block for _, block in self.blocks if after < block.at <= until]
 
     def by_ends(self, ends: Sequence[int]) -> list[list[tuple[float, Block]]]:
-        """Its blocks up to each of these numbers of steps, from the one before."""
+        """Its blocks up to each of these numbers of steps, from the one before.
+
+        What was set apart goes with the steps behind it, in which those wait that were through sooner.
+        """
         found: list[list[tuple[float, Block]]] = [[] for _ in ends]
+        apart: list[tuple[float, Block]] = []
         for t, block in self.blocks:
-            place = bisect_left(ends, block.at)
-            if place < len(ends):
-                found[place].append((t, block))
+            apart.append((t, block))
+            if not block.flagged:
+                place = bisect_left(ends, block.at)
+                if place < len(ends):
+                    found[place] += apart
+                apart = []
         return found
 
     def all_of(self, kind: type[Kind]) -> list[Kind]:
@@ -107,15 +114,17 @@ def skew_of(entries: Sequence[Entry]) -> Skew | None:
     after, until = (window[0].at - window[0].steps, window[-1].at) if window else (0, 0)
     if len(ranks) < 2 or len([end for end in ends if after < end <= until]) < 2:
         return None
-    shares = []
+    alone_s, step_s = [], []
     for rank in ranks:
         plain = [block for block in rank.between(after, until) if not block.flagged]
         seconds, steps = sum(block.seconds for block in plain), sum(block.steps for block in plain)
         if not seconds or not steps:
             return None
-        shares.append(sum(block.alone_s for block in plain) / seconds)
-    slowest = max(range(len(shares)), key=lambda rank: shares[rank])
-    return Skew(slowest, shares[slowest] - min(shares))
+        alone_s.append(sum(block.alone_s for block in plain) / steps)
+        step_s.append(seconds / steps)
+    slowest = max(range(len(alone_s)), key=lambda rank: alone_s[rank])
+    # One that waits for another's validation has longer steps by it: the shortest are those of training alone.
+    return Skew(slowest, (alone_s[slowest] - min(alone_s)) / min(step_s))
 
 
 def unlike_steps(entries: Sequence[Entry]) -> str:
@@ -148,8 +157,11 @@ def _is_sound(block: Block) -> bool:
 
 
 def _ends_of_all(ranks: Sequence[_Rank]) -> list[int]:
-    """The numbers of steps after which a block of every rank ended."""
-    sets = [{block.at for _, block in rank.blocks} for rank in ranks]
+    """The numbers of steps after which a block of every rank ended.
+
+    What all set apart ends none: those that wait for the last one to be through do so in the steps behind it.
+    """
+    sets = [{block.at for _, block in rank.blocks if not block.flagged} for rank in ranks]
     return sorted(set.intersection(*sets))
 
 
@@ -166,9 +178,8 @@ def _joined_blocks(ranks: Sequence[_Rank]) -> list[Entry]:
     undivided = [pieces for pieces in cells if not any(block.flagged for of in pieces for block in of)]
     taken_s = [sum(block.seconds for pieces in undivided for block in pieces[rank]) for rank in range(len(ranks))]
     slowest = taken_s.index(max(taken_s))
-    joined = []
+    joined = [Entry(t, block) for t, block in ranks[0].blocks if block.flagged]
     for own, pieces in zip(timed[0], cells, strict=True):
-        joined += [Entry(t, block) for t, block in own if block.flagged]
         plain = [(t, block) for t, block in own if not block.flagged]
         if plain:
             joined.append(Entry(plain[-1][0], _joined(pieces, slowest)))
@@ -179,14 +190,15 @@ def _joined(pieces: Sequence[Sequence[Block]], slowest: int) -> Block:
     """One block of what each rank took between two steps, by the time of the one that is ``slowest`` in all of them: of
     ranks that wait for each other now one and now another notices it a little later.
 
-    Where a rank set something apart, such as a validation, the others waited for it meanwhile: the time is that of the
-    slowest of those that did so.
+    Where a rank set something apart, such as a validation, those that set less apart waited for it meanwhile: the time
+    is that of the one that set the most apart, which waited for none.
     """
     plain = [[block for block in of if not block.flagged] for of in pieces]
     steps = [sum(block.steps for block in of) for of in plain]
     seconds = [sum(block.seconds for block in of) for of in plain]
-    divided = [s for s, of in zip(seconds, pieces, strict=True) if any(block.flagged for block in of) and s]
-    slowest_s = max(divided) if divided else seconds[slowest] or max(seconds)
+    apart_s = [sum(block.seconds for block in of if block.flagged) for of in pieces]
+    timed_by = apart_s.index(max(apart_s)) if any(apart_s) else slowest
+    slowest_s = seconds[timed_by] or max(seconds)
     # A step that one rank set apart is left out of what the others did, too.
     shares = [steps[0] / each if each else 0.0 for each in steps]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tuner.analysis.measurement import measurement_of
 from tuner.analysis.ranks import LARGE_SKEW, skew_of, united, unlike_steps
 from tuner.child.records import (
@@ -79,6 +81,28 @@ def test_where_one_rank_validates_the_others_wait() -> None:
     assert [(block.at, block.samples, block.seconds) for block in joined] == [(11, 320.0, 1.0), (21, 320.0, 1.0)]
 
 
+@pytest.mark.parametrize("ends_at", [20, 21])
+def test_where_one_rank_validates_between_two_blocks_the_others_wait(ends_at: int) -> None:
+    """As where steps are long, so that every one is a block. The fetch that training resumes with may count already."""
+    validation = _block(ends_at, steps=0, samples=0.0, seconds=5.0, flagged=True)
+    own = [_block(10), _block(20), validation, _block(21, steps=1, samples=16.0, seconds=0.1), _block(30, steps=9)]
+    other = [_block(10), _block(20), _block(21, steps=1, samples=16.0, seconds=5.1), _block(30, steps=9)]
+    joined = [block for block in _blocks(_entries([*own], [*other])) if not block.flagged]
+    assert [(block.at, block.seconds) for block in joined] == [(10, 1.0), (20, 1.0), (21, 0.1), (30, 1.0)]
+
+
+@pytest.mark.parametrize("ends_at", [20, 21])
+def test_where_all_validate_the_others_wait_for_the_one_that_validates_longest(ends_at: int) -> None:
+    """Rank 1 validates for five seconds and rank 0 for one, which then waits for four in its next step."""
+
+    def rank(validation_s: float, waits_s: float) -> list[Record]:
+        validation = _block(ends_at, steps=0, samples=0.0, seconds=validation_s, flagged=True)
+        return [_block(10), _block(20), validation, _block(30, seconds=1.0 + waits_s), _block(40)]
+
+    joined = [block for block in _blocks(_entries(rank(1.0, 4.0), rank(5.0, 0.0))) if not block.flagged]
+    assert [(block.at, block.seconds) for block in joined] == [(10, 1.0), (20, 1.0), (30, 1.0), (40, 1.0)]
+
+
 def test_a_loss_is_the_mean_at_the_samples_of_all() -> None:
     def rank(values: tuple[float, float]) -> list[Record]:
         first, second = values
@@ -105,6 +129,13 @@ def test_the_slowest_rank_to_come_is_named() -> None:
     assert len(remarks) == 1 and "rank 1 comes to its backward 40%" in remarks[0][0]
     alike = united(_entries(_whole(early), _whole(early)))
     assert [e.record.remarks for e in alike if isinstance(e.record, Facts)] == [()] and LARGE_SKEW < 0.4
+
+
+def test_a_rank_that_waits_for_anothers_validation_holds_nobody_up() -> None:
+    waits = [_block(at, seconds=seconds, alone_s=0.5) for at, seconds in ((10, 1.0), (20, 5.0), (30, 5.0), (40, 5.0))]
+    validates = [_block(at, alone_s=0.5) for at in (10, 20, 30, 40)]
+    skew = skew_of(_entries([*waits], [*validates]))
+    assert skew is not None and skew.share == 0.0
 
 
 def test_ranks_that_take_other_steps_give_no_rate() -> None:
