@@ -55,11 +55,27 @@ class RankClock(StepClock):
         if self.validating:
             self._step_ended = None
 
+    def fetch_begins(self) -> None:
+        """As ``StepClock.fetch_begins``; the step that may begin with it counts like any other."""
+        was_known = self._may_have_resumed is not None
+        super().fetch_begins()
+        if not was_known and self._may_have_resumed is not None:
+            self._step_ended = self._may_have_resumed
+
+    def training_resumes(self) -> None:
+        """As ``StepClock.training_resumes``; a step begins with it where no fetch has shown one."""
+        begins = self.validating and self._may_have_resumed is None
+        super().training_resumes()
+        if begins:
+            self._step_ended = self._clock()
+
     def _is_long_enough(self, seconds: float) -> bool:
         return self.unison.is_cut
 
     def _emit(self, block: Block) -> None:
-        alone_s, self._alone_s = self._alone_s, 0.0
+        alone_s = 0.0
+        if not block.flagged:  # the step behind it may have come to its backward already
+            alone_s, self._alone_s = self._alone_s, 0.0
         super()._emit(replace(block, at=self.total_steps, alone_s=round(alone_s, 6)))
 
     def _close_block(self, *, flagged: bool, at: float | None = None) -> None:

@@ -62,3 +62,21 @@ def test_steps_that_are_told_of_ten_at_a_time_end_blocks(shared: int) -> None:
     ends = [record.at for record in ranks.sent if isinstance(record, Block)]
     assert len(ends) > 20
     assert all(ends.count(at) == 2 for at in ends)
+
+
+@pytest.mark.parametrize("by_fetch", [True, False])
+def test_a_step_behind_a_validation_is_one_that_the_rank_takes_alone_too(shared: int, *, by_fetch: bool) -> None:
+    """Its time from the resumption on: else one that validates would seem to come sooner than those that don't."""
+    ranks = _Ranks(UNENDING, shared)
+    ranks.train(20)
+    clock = ranks.clocks[0]
+    clock.flush()
+    clock.validation_begins()
+    ranks.now += 5.0
+    (clock.fetch_begins if by_fetch else clock.training_resumes)()
+    ranks.now += 0.25
+    clock.meets_others()
+    clock.step()
+    clock.flush()
+    last = ranks.sent[-1]
+    assert isinstance(last, Block) and not last.flagged and last.alone_s == 0.25
