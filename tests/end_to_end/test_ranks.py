@@ -66,6 +66,13 @@ def test_an_exception_in_one_rank_is_the_trials(tmp_path: Path) -> None:
     assert "bad row" in outcome.traceback_text and "train.py" in outcome.traceback_text
 
 
+@pytest.mark.slow
+def test_an_exception_before_the_first_block_is_the_scripts_own_though_it_leaves_its_group(tmp_path: Path) -> None:
+    step = f"if step == 1:\n    dist.destroy_process_group()\n    raise ValueError('bad row')\n{SLOW}"
+    outcome = run_ranks(tmp_path, ddp(step=step), window=UNENDING)
+    assert outcome.kind is OutcomeKind.USER_ERROR and outcome.detail.endswith("ValueError: bad row"), outcome.detail
+
+
 def test_a_killed_rank_decides_and_not_the_one_that_misses_it(tmp_path: Path) -> None:
     step = f"if rank == 1 and step == 20: os.kill(os.getpid(), 9)\n{SLOW}"
     outcome = run_ranks(tmp_path, ddp(step=step), window=UNENDING)

@@ -30,7 +30,8 @@ class RanksWatch:
         if session.ranks == 1:
             return
         self.block_ended()
-        if session.clock.total_steps and self._size != session.ranks:
+        # A script that fails in its first steps may have left its group before anybody looked: its error says why.
+        if session.clock.total_steps and self._size != session.ranks and not session.ended_badly:
             group = f"its process group has {self._size} of them" if self._size else "it makes no process group"
             session.fail(
                 "unsupported",
