@@ -162,6 +162,9 @@ def _remarks(profile: profiles.Profile, knowledge: Knowledge, device: Device, *,
         remarks.append(f"proven in {profile.ranks} ranks, and applied in {count_text(ranks(), 'rank')}")
     elif ranks() > 1 and profile.ranks == 1 and profile.config:
         remarks.append(f"proven in one process, and applied in each of {ranks()}: batch sizes, workers, threads")
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if profile.ranks == ranks() > 1 and here.isdigit() and int(here) < ranks():
+        remarks.append(f"proven in {profile.ranks} ranks on one host, and applied in {here} of them on this one")
     accelerators = [other for other in devices() if not kind_of(other).is_host]
     alike = [other for other in accelerators if other.kind == device.kind]
     if shown and accelerators and kind_of(device).is_host:

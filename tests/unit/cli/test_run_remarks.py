@@ -77,3 +77,14 @@ def test_the_number_of_ranks_is_told_where_it_is_another(
     said = run._remarks(replace(PROFILE, ranks=proven), PROFILE.knowledge, cpu_device(), shown=False)
     assert len(said) == bool(says)
     assert not says or says in said[0]
+
+
+@pytest.mark.parametrize(
+    ("here", "says"), [("", []), ("4", []), ("2", ["on one host, and applied in 2 of them on this one"])]
+)
+def test_ranks_on_several_hosts_are_told_of(monkeypatch: pytest.MonkeyPatch, here: str, says: list[str]) -> None:
+    """The exchange between hosts isn't what was measured, nor are the cores that each rank has."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    said = run._remarks(replace(PROFILE, ranks=4), PROFILE.knowledge, cpu_device(), shown=False)
+    assert len(said) == len(says) and all(text in line for text, line in zip(says, said, strict=True))
