@@ -142,6 +142,8 @@ class TrainingSources(Generic[Source]):
         """Whether training steps fetch their batches themselves, in a graph: then no source need be primary."""
         self.wait_is_hidden = False
         """Whether another thread than the training's fetches the primary source: what the loop waits isn't seen."""
+        self.batches = 0
+        """Given to the threads that train, of all sources: those that another one fetches ahead come at any time."""
         self.feeders: dict[int, Callable[[Source, int, int], None]] = {}
         """Threads that fill a queue of a library's → what is told there of each batch. It counts once the queue gives
         it: then the queue's own watch tells of it.
@@ -209,6 +211,7 @@ class TrainingSources(Generic[Source]):
             return
         with self._lock:
             source.thread = threading.get_ident()
+            self.batches += source.thread in self._threads
             source.count(samples, tokens)
             start_s = source.start_ends(wait_s)
             if start_s is None:
@@ -292,6 +295,7 @@ class TrainingSources(Generic[Source]):
         batch, samples = self._kept[source.key]
         self._clock.add_samples(samples, 0.0)
         with self._lock:
+            self.batches += threading.get_ident() in self._threads
             source.count(samples)
             self._put_in_gap(source)
         return batch  # type: ignore[return-value]  # what this source's fetch gave before

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
+from ..leader import Cycle
 from ..patches import patch
 from ..session import Session
 from .compiler import Uncompiled
@@ -44,7 +45,9 @@ BackwardListener = Callable[[bool], None]
 class StepWatch:
     """Patches backward and step. ``step_ends``: called before a step is counted.
 
-    ``devices``: kinds of those on which the parameters of the optimizers lie, and ``loss_devices`` the losses.
+    Of several optimizers that step on one batch the first one's steps are counted, and those within a backward (an
+    optimizer a weight) as it ends. ``devices``: kinds of those on which the parameters of the optimizers lie, and
+    ``loss_devices`` the losses.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class StepWatch:
         self.backward_ran = backward_ran
         self.step_ends = step_ends
         self.gradients = gradients
+        self.batches: Callable[[], int] = lambda: 0
+        """Batches that the loop has fetched so far."""
         self.scalers = ScalerWatch()
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.stepped: list[Stepped] = []
@@ -65,8 +70,8 @@ class StepWatch:
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.backwards = 0
         self.steps = 0
-        self.defers: Callable[[Optimizer | None], bool] = lambda optimizer: False
-        """Whether the step that was just taken ends later, where a device is given what has only been noted down."""
+        self.defers: Callable[[Optimizer | None, bool], bool] = lambda optimizer, counts: False
+        """Whether what was just done is given to a device later, and then the step ends, if it is one that counts."""
         self.evaluations = 0
         """Of closures that the script gives its optimizer, beyond the first one in a step."""
         self.scaled_by_script = False
@@ -76,6 +81,9 @@ class StepWatch:
         self.weights = WeightWatch(session, torch)
         self.scaling: LossScaling | None = None
         self._here = _Here()
+        self._cycle = Cycle()
+        self._awaits_backward = False
+        """Whether a step that counts was taken within the backward that is under way."""
         self._uncompiled = Uncompiled(torch)
 
     def _delegated(self, knob: str) -> None:
@@ -154,8 +162,11 @@ class StepWatch:
     def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
         self.backward_ran(leads)
-        if not self.optimizers and not self._here.in_optimizer:
+        by_hand = not self.optimizers and not self._here.in_optimizer
+        if by_hand:
             self.losses.step_ends()
+        within, self._awaits_backward = self._awaits_backward, False
+        if by_hand or within:
             self._count_step(None)
 
     # optimizer
@@ -209,16 +220,27 @@ class StepWatch:
         if self.session.measuring:
             self.rates.stepped(optimizer)
             self.trajectory.took_step(optimizer)
-            self._count_step(optimizer)
+            self._count_step(optimizer, counts=self._counts_now(optimizer))
         return result
 
-    def _count_step(self, optimizer: Optimizer | None) -> None:
-        self.step_ends()
-        if self.defers(optimizer):
+    def _counts_now(self, optimizer: Optimizer) -> bool:
+        leads = self._cycle.leads(optimizer, self.batches())
+        # Nothing may wait, be switched or end in the middle of a backward. Where its end goes unseen it counts at once.
+        if leads and in_backward(self.torch) and not self._awaits_backward:
+            self._awaits_backward = True
+            return False
+        return leads
+
+    def _count_step(self, optimizer: Optimizer | None, *, counts: bool = True) -> None:
+        """An optimizer has stepped, or what else a step is has ended; ``counts``: whether it ends a step here."""
+        if counts:
+            self.step_ends()
+        if self.defers(optimizer, counts):
             return
         if optimizer is not None:
             self.weights.stepped(optimizer)
-        self.session.step("torch")
+        if counts:
+            self.session.step("torch")
 
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
         is_first = not self.steps and not self.scalers.begun
@@ -269,6 +291,7 @@ class StepWatch:
 
     def group_adding(self, original: Callable[..., object]) -> Callable[..., object]:
         """Notes the optimizer, and sets what the config wants of its parameter groups."""
+
         def add_param_group(optimizer: Optimizer, param_group: Group) -> object:
             states_rate = isinstance(param_group, dict) and "lr" in param_group
             result = original(optimizer, param_group)

@@ -75,8 +75,8 @@ class XlaWatch:
 
     # steps
 
-    def _defers(self, optimizer: Optimizer | None) -> bool:
-        """Whether the step that was just taken ends later. ``optimizer``: None where the script updates by hand."""
+    def _defers(self, optimizer: Optimizer | None, counts: bool) -> bool:
+        """As ``StepWatch.defers``. ``optimizer``: None where the script updates by hand."""
         places = self.steps.devices or self.steps.loss_devices
         if "xla" not in places or self._library._XLAC._get_use_eager_mode():
             return False
@@ -87,7 +87,7 @@ class XlaWatch:
             return False
         if optimizer is not None:
             self._stepped.add(optimizer)
-        self._pending += 1
+        self._pending += counts
         return True
 
     def _sync(self, original: Callable[..., Result]) -> Callable[..., Result]:
