@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 OPTION_NAMES: Mapping[str, tuple[str, ...]] = {
-    "batch_size": ("batch_size", "batch", "bs", "b", "batchsize", "train_batch_size", "per_device_train_batch_size"),
+    "batch_size": (
+        "batch_size", "batch", "bs", "b", "bsz", "batch_sz", "batch_size_train", "batch_size_per_device",
+        "batch_size_per_gpu", "ims_per_batch", "images_per_batch", "imgs_per_batch", "local_batch_size", "mini_batch",
+        "mini_batch_size", "per_device_batch_size", "per_device_train_batch_size", "per_gpu_batch_size",
+        "per_gpu_train_batch_size", "samples_per_gpu", "train_batch", "train_batch_size", "train_bs",
+        "training_batch_size",
+    ),
     "num_workers": ("num_workers", "workers", "nworkers", "n_workers", "dataloader_num_workers", "j"),
     "grad_accumulation": ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum", "accum_iter"),
-}
+}  # fmt: skip
 """The names that public training scripts give to options for these knobs."""
 
 
