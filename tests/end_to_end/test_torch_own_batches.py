@@ -367,3 +367,29 @@ def test_a_question_of_the_script_counts_the_samples_too(begin: Begin) -> None:
     assert trial.session.suggest("batch_size", 3) == 6
     _by_hand(5, 6)
     assert trial.end()["samples"] == 30
+
+
+def _hints(trial: Any, option: str = "--batch-size", default: int = 20) -> list[str]:
+    """Trains on batches of 20; what the study is told of the option."""
+    arguments.install(trial.session)
+    parser = argparse.ArgumentParser()
+    parser.add_argument(option, type=int, default=default)
+    parser.parse_args([])
+    _by_hand(5, 20)
+    return [remark for remark in trial.end()["remarks"] if "bind it" in remark]
+
+
+def test_an_option_that_states_the_batch_size_is_told_to_be_bound(begin: Begin) -> None:
+    [hint] = _hints(begin())
+    assert "--batch-size={batch_size=20}" in hint
+    [hint] = _hints(begin(), "--mini_batch_size", 12)
+    assert "--mini_batch_size={batch_size=12}" in hint
+
+
+def test_nobody_is_told_to_bind_what_is_bound_or_no_use(begin: Begin) -> None:
+    assert not _hints(begin(), "--test-batch-size")
+    assert not _hints(begin(placeholders=["batch_size"]))
+    assert not _hints(begin({"optimizer": "foreach"}))
+    trial = begin()
+    trial.session.suggest("batch_size", 20)
+    assert not _hints(trial)

@@ -71,7 +71,16 @@ class ArgparseOptions(ScriptOptions):
 
     def value(self, knob: str) -> Value | None:
         """What argparse holds for the option of the knob's name, None where it knows of none."""
-        return next((option.value for dest, option in self._seen.items() if is_named(dest, knob)), None)
+        option = self._named(knob)
+        return None if option is None else option.value
+
+    def flag(self, knob: str) -> str:
+        """As ``ScriptOptions.flag``."""
+        option = self._named(knob)
+        return "" if option is None else option.flag
+
+    def _named(self, knob: str) -> _Option | None:
+        return next((option for dest, option in self._seen.items() if is_named(dest, knob)), None)
 
     def effects(self) -> dict[str, Effect]:
         """For ``autotune run``: of each bound knob, whether the parser set its option."""

@@ -207,6 +207,8 @@ class OwnBatches:
     def observe(self) -> None:
         """Facts, and evidence of the batch size, where the loop made its batches by itself."""
         session, chosen = self.session, self._chosen
+        if not self.passes:
+            self.hint()
         if not self.passes or session.samples_are_reported:
             return
         counts = self.counts
@@ -218,6 +220,18 @@ class OwnBatches:
             session.fail("unsupported", f"its samples can't be counted as those of the script as written: {self._why}")
         elif not counts:
             session.facts.remark(f"steps are counted, and not samples: {self._why}")
+
+    def hint(self) -> None:
+        """Tells how to have the samples counted, where the script has an option that may state what a batch holds."""
+        session, size = self.session, self.session.options.value(KNOB)
+        if not session.is_as_written or KNOB in session.knobs.arguments or session.counts_its_steps:
+            return
+        if type(size) is int and not (session.clock.total_samples or session.stated_batch_size()):
+            flag = session.options.flag(KNOB)
+            session.facts.remark(
+                f"if {flag} is what a batch holds, bind it: with {flag}={{{KNOB}={size}}} among the script's arguments "
+                "samples are counted, and other batch sizes can be tried"
+            )
 
     def _alike(self, chosen: _Tally) -> list[RowPlace]:
         """The place that was counted, and others that held as much: another batch size may show which one it is."""

@@ -78,6 +78,10 @@ class ScriptOptions(Protocol):
         """What the option of the knob's name holds; None where there is none."""
         return None
 
+    def flag(self, knob: str) -> str:
+        """The flag of that option; "" where there is none."""
+        return ""
+
     def observe(self) -> None:
         """Adds what was seen of them to the facts; called after the adapters."""
         return

@@ -77,6 +77,7 @@ class Observation:
             remark("optax.MultiSteps is given a function: each of its batches counts as one step")
         if not steps.passes.counts_samples and not steps.passes.own_batches.is_wanted:
             remark(f"steps are counted, and not samples: {self._why_uncounted}")
+            steps.passes.own_batches.hint()
 
     def _doubts(self) -> Iterator[tuple[str, str]]:
         """Functions whose steps aren't known, and why."""
