@@ -126,13 +126,36 @@ def test_afterwards_the_script_has_its_own_settings(tmp_path: Path) -> None:
     "what", ["RuntimeError('no kernel for it')", pytest.param("MemoryError()", marks=pytest.mark.slow)]
 )
 def test_an_error_of_one_config_names_it_and_leaves_the_others_their_evidence(tmp_path: Path, what: str) -> None:
-    """It fails in its third turn, the last one of the second round: the others have had two measured ones by then."""
-    script = written(tmp_path, f"{ALIKE}\nif turns > 2: raise {what}")
+    """It fails in its third turn, the last one of the second round: the others have had two measured ones by then.
+
+    It does so in the backward, which can't be run again.
+    """
+    script = written(
+        tmp_path,
+        f"{ALIKE}\nif turns > 2:\n    def fail(gradient): raise {what}\n"
+        "    given[0].requires_grad_().register_hook(fail)",
+    )
     outcome = run(tmp_path, script, (BF16, CHANNELS_LAST, FUSED), max_s=1000.0)
     assert outcome.kind is OutcomeKind.INFEASIBLE, "no error of the script as written"
     ranked = found(outcome)
     assert ranked[BF16].gain is None and ranked[BF16].fault == ENDED
     assert ranked[CHANNELS_LAST].gain is not None and ranked[FUSED].gain is not None
+
+
+def test_a_model_that_fails_in_one_config_only_costs_no_process(tmp_path: Path) -> None:
+    """A format that a layer has no kernel for: an LSTM's bf16, on some processors."""
+    script = written(tmp_path, f"{ALIKE}\nraise RuntimeError('could not create a primitive, see the information')")
+    outcome = run(tmp_path, script, (CHANNELS_LAST, BF16, FUSED), max_s=1000.0)
+    assert outcome.kind is OutcomeKind.COMPLETE, outcome.detail
+    ranked = found(outcome)
+    assert ranked[BF16].gain is None and "could not create a primitive" in ranked[BF16].fault
+    assert ranked[CHANNELS_LAST].gain is not None and ranked[FUSED].gain is not None
+
+
+def test_a_model_that_fails_as_written_too_is_no_configs_fault(tmp_path: Path) -> None:
+    body = "if turns: raise RuntimeError('what the script does itself')"
+    outcome = run(tmp_path, written(tmp_path, body, body), (CHANNELS_LAST, BF16, FUSED), max_s=1000.0)
+    assert outcome.kind is not OutcomeKind.COMPLETE and "what the script does itself" in str(outcome.detail)
 
 
 def test_a_loss_that_becomes_no_number_costs_no_process(tmp_path: Path) -> None:

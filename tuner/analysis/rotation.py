@@ -35,7 +35,7 @@ TOO_FEW = "it had too few turns to tell"
 FEWEST_CALM = 2
 """Of a config's pairs, of which there are three: with so many the disturbed ones are left out. Of two the interval is
 wide, and shuts nothing out unless they are as one."""
-_OF_VALUES = re.compile(r"\bnan\b|\binf|finite|diverg|^AssertionError|^FloatingPointError", re.IGNORECASE)
+_OF_VALUES = re.compile(r"\bnan\b|\binf(s|inity)?\b|finite|diverg|^AssertionError|^FloatingPointError", re.IGNORECASE)
 """How scripts and libraries tell of numbers that aren't finite."""
 Pair = tuple[Turn, Turn]
 

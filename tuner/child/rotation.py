@@ -59,6 +59,8 @@ class Rotation(TurnGiver):
         self._warms_up = False
         self._enough = False
         self._is_spoilt = False
+        self._failure = ""
+        """What went wrong in the turn of the config that has it, and not as the script was written."""
         self._rounds = 0
         """Those that have begun."""
         self._loads = False
@@ -82,13 +84,27 @@ class Rotation(TurnGiver):
             self._begin()
         elif self._now[0] and self._switcher is not None:
             doubt = self._switcher.doubt(self._now[1])
-            if doubt:
+            if self._failure:
+                self._leave(self._now, self._failure)
+            elif doubt:
                 self._leave(self._now, f"did not take effect: {doubt}")
             elif not self._warms_up:
                 self._look_for_disturbance()
         if not self.ended:
             self._next()
         return time.perf_counter() - began
+
+    @property
+    def has_config(self) -> bool:
+        """Whether a config has its turn."""
+        return self._turns is not None and not self.ended and bool(self._now[0]) and os.getpid() == self._pid
+
+    def failed(self, failure: str) -> None:
+        """What the config whose turn it is couldn't do the script as written could, in its turn: it leaves with that.
+
+        ``failure`` continues a sentence of which the config is the subject.
+        """
+        self._failure = self._failure or failure
 
     def measured(self, block: Block) -> None:
         """As ``TurnGiver.measured``. A block that warms up makes the window begin anew, and so the rounds."""
@@ -190,7 +206,7 @@ class Rotation(TurnGiver):
         for member, is_first in self._turns:
             if member[0] in self._gone:
                 continue
-            self._before, self._now, self._warms_up = self._now, member, is_first
+            self._before, self._now, self._warms_up, self._failure = self._now, member, is_first, ""
             self.current += 1
             (self._firsts if is_first else self._owners)[self.current] = member[0]
             # Told before it is done: where that is the process's end, it is known which one it was.

@@ -258,8 +258,11 @@ def test_a_script_that_comes_to_its_own_end_blames_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("text", "blocks", "either"),
-    [("loss is NaN", 0, True), ("loss is NaN", 1, False), ("no kernel for it", 0, False), ("not finite", 0, True)],
-)
+    [
+        ("loss is NaN", 0, True), ("loss is NaN", 1, False), ("no kernel for it", 0, False), ("not finite", 0, True),
+        ("gradients hold infs", 0, True), ("run it with ONEDNN_VERBOSE=all for diagnostic information", 0, False),
+    ],
+)  # fmt: skip
 def test_one_that_ended_before_anything_was_measured_names_its_culprit(text: str, blocks: int, *, either: bool) -> None:
     """What the last step of the one before does to the weights shows in the first step of the next one."""
     recorded = Recorded()

@@ -158,6 +158,25 @@ def test_a_config_leaves_by_itself(told: dict[str, str], reason: str) -> None:
     assert rotation.ended and not refused
 
 
+def test_what_only_a_config_cant_do_makes_it_leave_at_its_turns_end() -> None:
+    """Whoever called the model again as written has the turn end like others, and nobody else is blamed."""
+    log, made_up = Log(), MadeUp(doubt="the first layer gave float32")
+    rotation = Rotation(log, [A, B, C], made_up, lambda why: None)
+    assert not rotation.has_config
+    while not rotation.ended:
+        rotation.wait(enough=False, whole=True)
+        assert rotation.has_config == (not rotation.ended and bool(log.of("switch")[-1]["config"]))
+        if log.of("switch")[-1]["config"] == B:
+            rotation.failed("raised RuntimeError: no kernel for it")
+            rotation.failed("raised it again")
+            assert not log.of("left")
+        rotation.measured(Block(Phase.WINDOW, 10, 100.0, 1.0, 0.0, turn=rotation.current))
+    assert [(record["config"], record["reason"]) for record in log.of("left")] == [
+        (B, "raised RuntimeError: no kernel for it")
+    ]
+    assert measured(log).count(A) == measured(log).count(C) == ROUNDS
+
+
 def test_a_turn_that_held_something_else_does_not_count_and_two_are_too_many() -> None:
     """A first turn may hold whatever it likes: it isn't measured."""
     rotation, _, log, _ = rotated([A, B, C], {"disturbed": "1 graphs were compiled anew"})

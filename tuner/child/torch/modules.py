@@ -252,7 +252,19 @@ class ModuleWatch:
         if compiled is not None and self.compile_mode == CUDA_GRAPHS:
             # A CUDA graph writes its next outputs over these, which the script may still hold.
             forward = self._cloning(compiled)
-        result: Result = self._in_precision(lambda: self.parts.run(module, forward, args, kwargs))
+        rotation = self.session.rotation
+        switched = compiled is None and self.precision in DTYPES and rotation is not None and rotation.has_config
+        try:
+            result: Result = self._in_precision(lambda: self.parts.run(module, forward, args, kwargs))
+            return result
+        except Exception as error:
+            if not switched:
+                raise
+            failure = f"raised {type(error).__name__}: {error}"
+        # Out of the handler, since the error holds what the call had computed.
+        result = self.parts.run(module, forward, args, kwargs)
+        if rotation is not None:
+            rotation.failed(failure)
         return result
 
     def rehearse(self, module: Module, root: Root, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
