@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import shutil
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -198,9 +200,10 @@ class Smac(_Indexed):
         self._is_through = False
         self._worst = 1.0
         self._asked: dict[tuple[tuple[str, int], ...], Any] = {}
-        self._folder = tempfile.TemporaryDirectory()
+        folder = tempfile.mkdtemp(prefix="smac-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         scenario = smac.Scenario(
-            configspace, deterministic=True, n_trials=10_000, seed=seed, output_directory=Path(self._folder.name)
+            configspace, deterministic=True, n_trials=10_000, seed=seed, output_directory=Path(folder)
         )
         facade = smac.HyperparameterOptimizationFacade
         self._facade = facade(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from grid_samplers import Player
 
 from tuner.analysis.memory_forecast import MemoryLimits
+from tuner.formatting import config_text
 from tuner.model import BASELINE, Phase, Trial
 from tuner.objective import RATE
 from tuner.runner.grid_replay import GridReplay
@@ -25,23 +27,26 @@ SHARES = (0.05, 0.1, 0.2)
 @dataclass(frozen=True)
 class Step:
     """What is known after a trial: the seconds spent by then, the probe's and the script as written's among them; the
-    true gain of what is recommended, as a share of the best true gain of the grid; whether the trial failed.
+    true gain of what is recommended, as a share of the best true gain of the grid; whether the trial failed; and how
+    long the sampler thought of it, of one core.
     """
 
     seconds: float
     fraction: float
     failed: bool
+    proposal_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Played:
     """A sampler's way through a grid. ``start`` is what is recommended before the first trial, the script as written;
-    ``total_s`` the seconds that the whole grid took.
+    ``total_s`` the seconds that the whole grid took; ``configs`` how many it has beside the script as written.
     """
 
     start: float
     total_s: float
     steps: tuple[Step, ...]
+    configs: int = 0
 
     def after(self, trials: int) -> float:
         """The fraction after so many trials; of one that ended before, its last."""
@@ -76,9 +81,15 @@ def play(
     *,
     most: int = TRIALS[-1],
     share: float = SHARES[-1],
+    longer: Grid | None = None,
 ) -> Played:
-    """Runs the sampler until both the ``most`` trials and that ``share`` of the seconds are spent, or it is through."""
-    replay = GridReplay(grid, seed)
+    """Runs the sampler until both the ``most`` trials and that ``share`` of the seconds are spent, or it is through.
+
+    ``longer``: as for ``GridReplay``.
+
+    Raises ``ValueError`` where it proposes what it has run: a config that failed isn't to be run twice.
+    """
+    replay = GridReplay(grid, seed, longer)
     header = grid.header
     limits = MemoryLimits(header.max_device_bytes, header.max_host_bytes)
     player = make(replay.space, seed)
@@ -89,16 +100,20 @@ def play(
     steps: list[Step] = []
     history = History(replay.space, RATE, trials, limits)
     while len(steps) < most or seconds < share * total_s:
+        began = time.thread_time()
         config = player.propose(history)
+        took = time.thread_time() - began
         if config is None:
             break
+        if history.find(config) is not None:
+            raise ValueError(f"{type(player).__name__} proposes {config_text(config)} again")
         outcome = replay.outcome(config)
         trials = [*trials, Trial(len(trials), Phase.SEARCH, config, "", outcome)]
         seconds += outcome.seconds
         history = History(replay.space, RATE, trials, limits)
         recommended = player.recommend(history)
-        steps.append(Step(seconds, replay.true_gain(recommended) / best, not outcome.complete))
-    return Played(replay.true_gain(BASELINE) / best, total_s, tuple(steps))
+        steps.append(Step(seconds, replay.true_gain(recommended) / best, not outcome.complete, took))
+    return Played(replay.true_gain(BASELINE) / best, total_s, tuple(steps), len(grid.configs) - 1)
 
 
 def score(played: Sequence[Played]) -> Score:
@@ -119,4 +134,3 @@ def _figures(fractions: Sequence[float]) -> tuple[float, float]:
 def tenth(values: Sequence[float]) -> float:
     """The tenth percentile: a tenth of the values, rounded up, is no larger."""
     return sorted(values)[math.ceil(len(values) / 10) - 1]
-

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from grid_scores import SHARES, TRIALS, Played, Score, score, tenth
+from grid_claims import Games, leads, targets
+from grid_scores import SHARES, TRIALS, Score, score, tenth
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 """Okabe and Ito's, which people who see few colours tell apart."""
@@ -15,9 +16,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _LEGEND = 360, 260, 50, 30, 60, 150
 
 REPORTED, TO_DEVELOP_ON = "Reported", "To develop on"
 """The halves of the grids."""
-
-Games = Mapping[str, Mapping[str, Sequence[Played]]]
-"""Sampler → grid → its ways through it."""
+OURS = "autotune"
 
 
 def table(scores: Mapping[str, Score]) -> str:
@@ -60,6 +59,7 @@ def document(
         if not names:
             continue
         parts += [f"## {title}", "\n".join(f"- **{name}**: {grids[name]}" for name in names), table(pooled(games))]
+        parts += [part for part in (leads(games, OURS), targets(games)) if part]
         for name in names if len(names) > 1 else ():
             parts += [f"### {name}", table({sampler: score(of[name]) for sampler, of in games.items()})]
     return "\n\n".join(parts) + "\n"

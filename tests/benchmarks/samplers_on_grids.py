@@ -10,25 +10,31 @@ what came of it. Grids of ``DEVELOPMENT`` may be looked at while a sampler is ma
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import shlex
+import statistics
 import sys
 import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from grid_claims import Games, leads, targets
 from grid_samplers import PLAYERS, missing
 from grid_scores import Played, play
-from grid_tables import REPORTED, TO_DEVELOP_ON, Games, document, picture, pooled, table
+from grid_tables import OURS, REPORTED, TO_DEVELOP_ON, document, picture, pooled, table
 
 from tuner.analysis.turns import DISTURBED, FEWEST_CALM
 from tuner.errors import GridError
+from tuner.runner.grid_replay import GridReplay
 from tuner.storage.grid import Grid, read_grid
 
 FOLDER = Path(__file__).parent / "grids"
 SUFFIX = ".jsonl.gz"
+LONGER = ".longer" + SUFFIX
+"""Of the file with a grid's fastest configs, measured for longer; it lies beside the grid."""
 DEVELOPMENT = frozenset({"digits", "storage", "mixed", "keras_photos"})
 """Half of those that `make grids` records: of each kind one or the other."""
 FEWEST_CONFIGS = 300
@@ -36,7 +42,10 @@ FEWEST_CONFIGS = 300
 MOST_DISTURBED = 0.25
 """With a larger share of its pairs of turns disturbed a grid says little, though single configs may."""
 MOST_ROUGH = 0.1
-"""And with a larger share of configs of which too few pairs are calm, so that all count."""
+"""And with a larger share of configs of which too few pairs are calm, so that the disturbed ones count, too."""
+
+MOST_UNCERTAIN = 0.1
+"""With half of its gains not even known to that, what is best in a grid is what had luck."""
 
 Game = tuple[str, str, int]
 """A sampler, a grid's file, a seed."""
@@ -51,31 +60,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"there is no sampler {unknown[0]!r}; there are: {', '.join(PLAYERS)}", file=sys.stderr)
         return 2
     paths = [Path(path) for path in options.grids] or sorted(FOLDER.glob(f"*{SUFFIX}"))
+    paths = [path for path in paths if not path.name.endswith(LONGER)]
     if not paths:
         print(f"there is no grid in {FOLDER}: make grids records them", file=sys.stderr)
         return 2
     try:
-        grids = {_name(path): read_grid(path) for path in paths}
+        grids = {_name(path): (_grid(str(path)), _longer(str(path))) for path in paths}
     except GridError as error:
         print(f"{error.message}; {error.hint}", file=sys.stderr)
         return error.exit_code
     left_out = {name: missing(name) for name in names if missing(name)}
     names = [name for name in names if name not in left_out]
     notes = [f"{name} is left out: {why}." for name, why in left_out.items()]
-    notes += [f"**Not to be reported**: {name} {why}." for name, grid in grids.items() if (why := unfit(grid))]
+    notes += [f"**Not to be reported**: {name} {why}." for name, pair in grids.items() if (why := unfit(*pair))]
     began = time.monotonic()
     played = _all_games([(name, str(path), seed) for name in names for path in paths for seed in range(options.seeds)],
                         options.jobs)  # fmt: skip
     reported, others = _halves(played, names, paths)
     games, half = (reported, REPORTED) if reported else (others, TO_DEVELOP_ON)
     print("\n".join([*notes, half]))
-    print(table(pooled(games)))
+    print("\n\n".join(part for part in (table(pooled(games)), leads(games, OURS), targets(games)) if part))
     print(f"{len(played)} games in {time.monotonic() - began:.0f} s")
     if options.out:
         out = Path(options.out)
         given = sys.argv[1:] if arguments is None else arguments
         command = shlex.join(["python", "tests/benchmarks/samplers_on_grids.py", *given])
-        described = {name: describe(grid) for name, grid in grids.items()}
+        described = {name: describe(*pair) for name, pair in grids.items()}
         text = document(reported, others, seeds=options.seeds, command=command, grids=described, notes=notes,
                         day=time.strftime("%Y-%m-%d", time.gmtime()))  # fmt: skip
         (out / "results.md").write_text(text, encoding="utf-8")
@@ -83,38 +93,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def unfit(grid: Grid) -> str:
+def unfit(grid: Grid, longer: Grid | None = None) -> str:
     """Why a grid isn't to be reported, continuing a sentence of which it is the subject; "" where it may be."""
-    pairs, disturbed, rough = disturbances(grid)
-    measured = sum(bool(row.reading and row.reading.pairs) for row in grid.configs.values())
     if len(grid.configs) < FEWEST_CONFIGS or not grid.header.complete:
         return f"has fewer than {FEWEST_CONFIGS} configs, or not all"
+    truth = longer or grid
+    pairs, disturbed, rough = disturbances(truth)
+    measured = sum(bool(row.reading and row.reading.pairs) for row in truth.configs.values())
     if disturbed > MOST_DISTURBED * pairs:
         return f"was recorded beside other work: {disturbed} of its {pairs} pairs of turns were disturbed"
     if rough > MOST_ROUGH * measured:
-        of = f"{rough} of its {measured} configs"
-        return f"was recorded beside other work: {of} have fewer than {FEWEST_CALM} calm pairs"
+        return f"was recorded beside other work: disturbed pairs count in {rough} of its {measured} configs"
+    if (half := uncertainty(truth)) > MOST_UNCERTAIN:
+        return f"was recorded too briefly: half of its gains are known to ±{half:.0%} or worse"
     return ""
 
 
 def disturbances(grid: Grid) -> tuple[int, int, int]:
-    """Its pairs of turns, those of them that others disturbed, and the configs that have too few calm ones."""
+    """Its pairs of turns, those of them that others disturbed, and the configs of which those count, too."""
     readings = [row.reading.pairs for row in grid.configs.values() if row.reading is not None and row.reading.pairs]
     lost = [[max(pair[2], pair[5]) > DISTURBED for pair in pairs] for pairs in readings]
-    rough = sum(len(each) - sum(each) < FEWEST_CALM for each in lost)
+    rough = sum(any(each) and len(each) - sum(each) < FEWEST_CALM for each in lost)
     return sum(map(len, lost)), sum(map(sum, lost)), rough
 
 
-def describe(grid: Grid) -> str:
+def uncertainty(grid: Grid) -> float:
+    """To how much, as a share, the better half of its gains by turns is known: half of a 95% interval."""
+    replay = GridReplay(grid)
+    found = [replay.outcome(config).measurement for config in grid.configs if config]
+    gains = [each.reference.gain for each in found if each is not None and each.reference is not None]
+    halves = [math.expm1(math.log(gain.high / gain.low) / 2) if gain.low > 0 else math.inf for gain in gains]
+    return statistics.median(halves or [math.inf])
+
+
+def describe(grid: Grid, longer: Grid | None = None) -> str:
     """What a grid is of, on one line."""
     header = grid.header
-    pairs, disturbed, rough = disturbances(grid)
     failed = sum(not row.complete for row in grid.configs.values())
     knobs = ", ".join(f"{knob.name} {len(knob.values)}" for knob in header.knobs)
-    return (
+    text = (
         f"{header.script} ({header.framework}, {header.bottleneck or 'not probed'}) on {header.cores} cores of"
         f" {header.device_name}, {header.recorded}; {len(grid.configs) - 1} configs ({knobs}), {failed} of which failed"
-        f"; {disturbed} of {pairs} pairs of turns disturbed, fewer than {FEWEST_CALM} calm ones in {rough} configs"
+        f"; {_precision(grid)}"
+    )
+    return text if longer is None else f"{text}. Its {len(longer.configs) - 1} fastest for longer: {_precision(longer)}"
+
+
+def _precision(grid: Grid) -> str:
+    pairs, disturbed, rough = disturbances(grid)
+    return (
+        f"{grid.header.window_s:g} s each, half of the gains are known to ±{uncertainty(grid):.0%} or better;"
+        f" {disturbed} of {pairs} pairs of turns disturbed, which count in {rough} configs"
     )
 
 
@@ -139,12 +168,18 @@ def _all_games(games: list[Game], jobs: int) -> dict[Game, Played]:
 
 def _played(game: Game) -> tuple[Game, Played]:
     name, path, seed = game
-    return game, play(_grid(path), PLAYERS[name], seed)
+    return game, play(_grid(path), PLAYERS[name], seed, longer=_longer(path))
 
 
 @cache
 def _grid(path: str) -> Grid:
     return read_grid(Path(path))
+
+
+@cache
+def _longer(path: str) -> Grid | None:
+    beside = Path(path.removesuffix(SUFFIX) + LONGER)
+    return read_grid(beside) if beside.exists() else None
 
 
 def _halves(played: dict[Game, Played], names: Sequence[str], paths: Sequence[Path]) -> tuple[Games, Games]:

@@ -11,6 +11,7 @@ from typing import cast
 import grid_samplers
 import pytest
 import samplers_on_grids
+from grid_claims import lead, leads, targets
 from grid_samplers import PLAYERS, BatchDoubling, DeepSpeedOrder, Ours, Player, Random, _Indexed, missing
 from grid_scores import Played, Step, play, score, tenth
 from support import worlds
@@ -142,7 +143,9 @@ def test_the_command_writes_a_table_and_a_picture(
     reported, others = text.split("## To develop on")
     assert "**compiled**" in reported and "**digits**" in others and "**digits**" not in reported
     rows = [line for line in reported.splitlines() if line.startswith(("| random", "| batch doubling"))]
-    assert len(rows) == 2 and all(row.count("|") == 11 for row in rows) and "(" in rows[0]
+    assert [row.split(" | ")[1] for row in rows[2:]] == ["compiled", "compiled"], "a row a grid of what is asked for"
+    rows = rows[:2]
+    assert all(row.count("|") == 11 for row in rows) and "(" in rows[0]
     lines = ET.parse(tmp_path / "results.svg").getroot().findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 2 * 2 * 2
     assert "to develop on" not in (tmp_path / "results.svg").read_text()
@@ -186,7 +189,48 @@ def test_a_grid_that_was_recorded_beside_other_work_is_not_to_be_reported(
     assert unfit(disturbed(grid, len(grid.rows), 1)) == "", "five calm pairs are left of each"
     assert "pairs of turns were disturbed" in unfit(disturbed(grid, len(grid.rows), 6))
     few = disturbed(grid, len(grid.rows) // 5, 3)
-    assert "have fewer than 4 calm pairs" in unfit(few) and "calm ones in 0 configs" not in describe(few)
+    assert "disturbed pairs count in " in unfit(few) and "count in 0 configs" not in describe(few)
+    assert unfit(few, grid) == "", "true is what was measured for longer"
+    assert "fastest for longer" in describe(few, grid)
+
+
+def test_a_grid_that_was_recorded_too_briefly_is_not_to_be_reported(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samplers_on_grids, "FEWEST_CONFIGS", 10)
+    noisy = made_up_grid(worlds.World(fits=128), space=worlds.resolved("workers", "batch_size"), noise=0.3)
+    assert "was recorded too briefly" in samplers_on_grids.unfit(noisy)
+    assert samplers_on_grids.uncertainty(grid) < 0.1 < samplers_on_grids.uncertainty(noisy)
+    brief = replace(grid, rows=grid.rows[:1])
+    assert samplers_on_grids.uncertainty(brief) == float("inf"), "nothing is known of a grid without turns"
+
+
+def test_by_how_much_one_is_ahead_is_told_by_games_with_the_same_noise() -> None:
+    """Of two grids with six seeds: the game moves both samplers by far more than what is between them."""
+    luck = [[0.1, 0.9, 0.3, 0.5, 0.2, 0.8], [0.4, 0.6, 0.1, 0.9, 0.3, 0.7]]
+    ahead = [[each + 0.05 + 0.001 * place for place, each in enumerate(row)] for row in luck]
+    mean, low, high = lead(ahead, luck)
+    assert mean == pytest.approx(0.0525) and 0.05 < low < mean < high < 0.055
+    mean, low, high = lead(luck, luck[::-1])
+    assert low < 0 < high, "nobody is ahead"
+    ways = [
+        Played(0.5, 10.0, tuple(Step(float(place), least, False, 0.002) for place in range(40)), 100)
+        for least in (0.9, 1.0)
+    ]
+    games = {"ours": {"digits": ways}, "others": {"digits": ways[:1] * 2}}
+    (row,) = [line for line in leads(games, "ours").splitlines() if line.startswith("| others")]
+    assert row.count("+5.0 [+0.0, +10.0]") == 7
+    assert leads(games, "nobody") == "" == leads({"ours": games["ours"]}, "ours")
+    assert "| ours | digits | 95.0 | 1 of 2 | 0.0 | 2, 2 |" in targets(games)
+
+
+def test_who_proposes_what_it_ran_is_caught(grid: Grid) -> None:
+    class Again(Random):
+        def propose(self, history: History) -> Config:
+            return self._configs[0]
+
+    with pytest.raises(ValueError, match=r"Again proposes .* again"):
+        play(grid, Again, 0)
 
 
 def test_what_has_nothing_new_to_propose_falls_back_on_a_neighbour_of_the_best_as_ours_does(grid: Grid) -> None:

@@ -26,7 +26,7 @@ from tuner.report.recorded import recorded_lines, trial_line
 from tuner.runner.grid_replay import GridReplay
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted
-from tuner.storage.grid import Grid, write_grid
+from tuner.storage.grid import Grid, read_grid, write_grid
 from tuner.study.plan import StudyPlan
 from tuner.study.record import Recording, narrowed, record
 
@@ -46,6 +46,9 @@ def add_parser(verbs: Subparsers) -> None:
     declare_script(parser)
     parser.add_argument("--out", metavar="FILE", required=True, help="the file to write, such as grid.jsonl.gz")
     parser.add_argument("--configs", metavar="N", help="so many configs, chosen at random (default all)")
+    parser.add_argument(
+        "--among", metavar="FILE", help="choose the fastest configs of this grid, to measure them for longer"
+    )
     parser.add_argument(
         "--values", action="append", metavar="KNOB=A,B", help="a knob's values, in place of those that the search has"
     )
@@ -120,6 +123,7 @@ def _recording(arguments: argparse.Namespace, budget: str | None) -> Recording:
         configs=int(count) if count is not None else None, seconds=_seconds("budget", budget),
         window_s=usual.window_s if window_s is None else window_s,
         warmup_s=usual.warmup_s if warmup_s is None else warmup_s,
+        among=read_grid(Path(arguments.among)) if arguments.among is not None else None,
     )  # fmt: skip
 
 

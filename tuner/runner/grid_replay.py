@@ -46,15 +46,21 @@ class GridReplay:
 
     With the same ``seed`` the same configs, served in any order, come to the same; a config that is served again to
     something else, as a second trial of it would. Without a seed every reading is as it was recorded.
+
+    ``longer``: a grid of some of the same configs that were measured for longer. True of these is what it says: the
+    fastest of many short readings are those that had luck.
     """
 
-    def __init__(self, grid: Grid, seed: int | None = None) -> None:
+    def __init__(self, grid: Grid, seed: int | None = None, longer: Grid | None = None) -> None:
         self.grid = grid
         self.space: ResolvedSpace = space_of(grid)
         self._rows = grid.configs
         self._seed = seed
         self._served: dict[Config, int] = {}
         self._true = {config: _true_gain(row, grid.baseline) for config, row in self._rows.items()}
+        if longer is not None:
+            again = {config: row for config, row in longer.configs.items() if config in self._rows and row.complete}
+            self._true |= {config: _true_gain(row, longer.baseline) for config, row in again.items()}
 
     def outcome(self, config: Config) -> Outcome:
         """What a trial of the config comes to. Raises ``GridError`` for one that wasn't recorded."""
@@ -75,7 +81,7 @@ class GridReplay:
         return self._row(config).seconds
 
     def true_gain(self, config: Config) -> float:
-        """The config's ratio to the script as written by all that was recorded of it; 0 where it can't work.
+        """The config's ratio to the script as written by all of its longest recording; 0 where it can't work.
 
         Raises as ``outcome``.
         """

@@ -19,8 +19,10 @@ from tuner.analysis.measurement import Beside, Slices, slices_of
 from tuner.analysis.turns import Turn
 from tuner.errors import UsageError
 from tuner.events import Listener
+from tuner.formatting import value_text
 from tuner.masking import masked
 from tuner.model import BASELINE, Config, Measurement, Phase, Trial, Value
+from tuner.runner.grid_replay import GridReplay
 from tuner.runner.request import Interrupted, Runner
 from tuner.space.choose import Spaces
 from tuner.space.declare import Known, SearchSpace
@@ -48,9 +50,12 @@ _MACHINE = frozenset({"platform", "kernel"})
 class Recording:
     """How a grid is recorded: so many ``configs``, chosen at random where the space has more, all with None;
     ``seconds`` for all of it, None without a bound; of each trial ``window_s`` are measured, after ``warmup_s``.
+
+    ``among``: a grid of the same space, whose fastest configs are chosen instead: a longer window tells them apart.
     """
 
     configs: int | None = None
+    among: Grid | None = None
     seconds: float | None = None
     window_s: float = 1.0
     warmup_s: float = 0.5
@@ -100,7 +105,7 @@ def record(
         measure_baseline(study)
         resolve_space(study)
         assert study.space is not None
-        configs = chosen_configs(study.space, recording.configs, plan.seed)
+        configs = chosen_configs(study.space, recording.configs, plan.seed, recording.among)
         try:
             probe_study(study)
             _run(study, configs, recording)
@@ -109,10 +114,11 @@ def record(
         return grid_of(study, configs, recording)
 
 
-def chosen_configs(space: ResolvedSpace, count: int | None, seed: int) -> list[Config]:
+def chosen_configs(space: ResolvedSpace, count: int | None, seed: int, among: Grid | None = None) -> list[Config]:
     """The configs to record, in the order in which they are: at random, so that nothing goes with the hour.
 
-    The script as written isn't among them. Raises ``UsageError`` where there are too many to go through.
+    The script as written isn't among them. Raises ``UsageError`` where there are too many to go through, and where
+    ``among`` (as in ``Recording``) is a grid of another space.
     """
     if space.size > MOST_CONFIGS:
         raise UsageError(
@@ -120,8 +126,30 @@ def chosen_configs(space: ResolvedSpace, count: int | None, seed: int) -> list[C
             hint="name fewer knobs (--knobs) or fewer of their values (--values KNOB=A,B)",
         )
     configs = [config for config in configs_of(space) if config != BASELINE]
+    if among is not None:
+        configs = _fastest(configs, space, among)[:count]
     random.Random(seed).shuffle(configs)
     return configs[:count]
+
+
+def _fastest(configs: Sequence[Config], space: ResolvedSpace, among: Grid) -> list[Config]:
+    """Those that ran in that grid, the fastest first."""
+    recorded = {knob.name: knob.values for knob in among.header.knobs}
+    spans = {axis.knob.name: axis.values for axis in space.axes}
+    for name in sorted({*recorded, *spans}):
+        if recorded.get(name) != spans.get(name):
+            ours, theirs = _values_text(spans, name), _values_text(recorded, name)
+            raise UsageError(
+                f"--among: {among.place} has {theirs}, and this search {ours}",
+                hint="give the knobs and values that the grid was recorded with",
+            )
+    replay = GridReplay(among)
+    gains = {config: replay.true_gain(config) for config in configs if config in among.configs}
+    return sorted((config for config, gain in gains.items() if gain > 0), key=lambda config: -gains[config])
+
+
+def _values_text(values: Mapping[str, Sequence[Value]], name: str) -> str:
+    return f"{name}={','.join(map(value_text, values[name]))}" if name in values else f"no {name}"
 
 
 def grid_of(study: StudyContext, configs: Sequence[Config], recording: Recording) -> Grid:
@@ -177,6 +205,7 @@ def _header(study: StudyContext, recording: Recording, count: int, *, complete: 
         max_host_bytes=plan.limits.max_host_bytes, max_device_bytes=plan.limits.max_device_bytes,
         bottleneck=str(bottleneck.bound) if bottleneck is not None else "",
         input_share=bottleneck.input_share if bottleneck is not None else None,
+        notes=() if recording.among is None else (f"the fastest configs of {Path(recording.among.place).name}",),
     )  # fmt: skip
 
 

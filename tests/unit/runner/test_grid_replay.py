@@ -21,7 +21,7 @@ from tuner.search.history import History
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.space.choose import Spaces
-from tuner.storage.grid import Grid, read_grid
+from tuner.storage.grid import Grid, GridRow, read_grid
 from tuner.storage.grid_space import search_space_of
 from tuner.study.run import run_study
 
@@ -54,6 +54,25 @@ def test_without_a_seed_it_is_what_was_recorded(grid: Grid) -> None:
     assert outcome.measurement.data_wait_share == reading.wait_share
     assert outcome.measurement.steps_per_s == pytest.approx(reading.steps_per_s)
     assert outcome.seconds == 10.0 == replay.seconds(FASTER)
+
+
+def test_what_was_measured_for_longer_is_what_is_true(grid: Grid) -> None:
+    def twice(row: GridRow) -> GridRow:
+        assert row.reading is not None
+        pairs = tuple((2 * pair[0], *pair[1:]) for pair in row.reading.pairs)
+        return replace(row, reading=replace(row.reading, pairs=pairs))
+
+    longer = replace(grid, rows=(grid.baseline, twice(grid.configs[FASTER])))
+    replay, short = GridReplay(grid, longer=longer), GridReplay(grid)
+    assert replay.true_gain(FASTER) == pytest.approx(2 * short.true_gain(FASTER))
+    assert replay.outcome(FASTER) == short.outcome(FASTER), "a trial still reads what a short one does"
+    others = [config for config in grid.configs if config != FASTER]
+    assert [*map(replay.true_gain, others)] == [*map(short.true_gain, others)]
+    # One that fails for longer isn't told as failing: that it works was read before.
+    failed = replace(longer.rows[1], kind=OutcomeKind.CRASHED, reading=None)
+    assert GridReplay(grid, longer=replace(longer, rows=(grid.baseline, failed))).true_gain(FASTER) == short.true_gain(
+        FASTER
+    )
 
 
 def test_the_noise_is_that_of_the_turns(grid: Grid) -> None:

@@ -89,6 +89,30 @@ def test_a_choice_of_configs_goes_by_the_seed(recorded: Recorded, tmp_path: Path
     assert len(recorded.configs) == 9 and recorded.configs[:7] == same.configs
 
 
+def test_the_fastest_of_a_grid_are_recorded_for_longer(recorded: Recorded, tmp_path: Path) -> None:
+    grid = recorded.run(selection=SELECTION)
+    longer = Recorded(tmp_path / "longer")
+    among = replace(grid, place="x/a.jsonl.gz")
+    found = longer.run(Recording(configs=5, among=among, window_s=8.0), selection=SELECTION)
+    replay = GridReplay(grid)
+    by_gain = sorted(grid.configs, key=replay.true_gain, reverse=True)
+    assert BASELINE not in by_gain[:5] and {*longer.configs} == {*by_gain[:5]}
+    assert found.header.complete and found.header.notes == ("the fastest configs of a.jsonl.gz",)
+    # None that failed is among them, however many are asked for.
+    most = Recorded(tmp_path / "most").run(Recording(among=grid), selection=SELECTION)
+    assert most.header.complete
+    assert {*most.configs} == {config for config in by_gain if replay.true_gain(config) > 0}
+
+
+def test_a_grid_of_another_space_has_nothing_to_choose_among(recorded: Recorded, tmp_path: Path) -> None:
+    grid = replace(recorded.run(selection=SELECTION), place="a.jsonl.gz")
+    other = Recorded(tmp_path / "other")
+    with pytest.raises(UsageError, match=r"--among: a\.jsonl\.gz has batch_size=.*, and this search no batch_size"):
+        other.run(Recording(among=grid), selection=("workers", "prefetch"))
+    with pytest.raises(UsageError, match=r"has no precision, and this search precision="):
+        Recorded(tmp_path / "more").run(Recording(among=grid), selection=(*SELECTION, "precision"))
+
+
 def test_a_replay_of_a_choice_of_configs_serves_these_only(recorded: Recorded) -> None:
     grid = recorded.run(Recording(configs=7), selection=SELECTION)
     space = GridReplay(grid).space
