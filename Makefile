@@ -172,7 +172,7 @@ LONGER = 60
 longer: $(VENV)/.tests $(GRIDS:%=longer-%)
 
 longer-%: $(VENV)/.tests
-	$(RECORD) $(grid_$*) --among $(GRID_FOLDER)/$*.jsonl.gz --configs $(LONGER) --window 8s --out $(GRID_FOLDER)/$*.longer.jsonl.gz \
+	$(RECORD) $(grid_$*) --among $(GRID_FOLDER)/$*.jsonl.gz --configs $(LONGER) --window 4s --out $(GRID_FOLDER)/$*.longer.jsonl.gz \
 		--study autotune-grid-$*-longer $(RECORD_ARGS)
 
 # Samplers on all of them: tests/benchmarks/grids/results.md and results.svg.
