@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from tuner.analysis.stats import rate_interval
@@ -47,19 +48,20 @@ class GridReplay:
     With the same ``seed`` the same configs, served in any order, come to the same; a config that is served again to
     something else, as a second trial of it would. Without a seed every reading is as it was recorded.
 
-    ``longer``: a grid of some of the same configs that were measured for longer. True of these is what it says: the
-    fastest of many short readings are those that had luck.
+    ``longer``: a grid of some of the same configs that were measured for longer. True of these is what it says, since
+    the fastest of many short readings are those that had luck; and what fails there, as for want of memory that fills
+    up in time, fails here.
     """
 
     def __init__(self, grid: Grid, seed: int | None = None, longer: Grid | None = None) -> None:
         self.grid = grid
         self.space: ResolvedSpace = space_of(grid)
-        self._rows = grid.configs
+        self._rows = _rows_of(grid, longer)
         self._seed = seed
         self._served: dict[Config, int] = {}
         self._true = {config: _true_gain(row, grid.baseline) for config, row in self._rows.items()}
         if longer is not None:
-            again = {config: row for config, row in longer.configs.items() if config in self._rows and row.complete}
+            again = {config: row for config, row in longer.configs.items() if config in self._rows}
             self._true |= {config: _true_gain(row, longer.baseline) for config, row in again.items()}
 
     def outcome(self, config: Config) -> Outcome:
@@ -124,6 +126,14 @@ class GridReplay:
         return Outcome(
             row.kind, row.reason, row.detail, measurement=measurement, knowledge=knowledge, seconds=row.seconds
         )
+
+
+def _rows_of(grid: Grid, longer: Grid | None) -> Mapping[Config, GridRow]:
+    rows = dict(grid.configs)
+    for config, row in longer.configs.items() if longer is not None else ():
+        if config in rows and not row.complete:
+            rows[config] = replace(row, seconds=rows[config].seconds)
+    return rows
 
 
 def _measurement(

@@ -68,11 +68,11 @@ def test_what_was_measured_for_longer_is_what_is_true(grid: Grid) -> None:
     assert replay.outcome(FASTER) == short.outcome(FASTER), "a trial still reads what a short one does"
     others = [config for config in grid.configs if config != FASTER]
     assert [*map(replay.true_gain, others)] == [*map(short.true_gain, others)]
-    # One that fails for longer isn't told as failing: that it works was read before.
-    failed = replace(longer.rows[1], kind=OutcomeKind.CRASHED, reading=None)
-    assert GridReplay(grid, longer=replace(longer, rows=(grid.baseline, failed))).true_gain(FASTER) == short.true_gain(
-        FASTER
-    )
+    # What fills its memory in time works for a short trial only.
+    failed = replace(longer.rows[1], kind=OutcomeKind.INFEASIBLE, reason="host-oom", reading=None, seconds=99.0)
+    replay = GridReplay(grid, longer=replace(longer, rows=(grid.baseline, failed)))
+    assert (replay.true_gain(FASTER), replay.outcome(FASTER).reason) == (0.0, "host-oom")
+    assert replay.seconds(FASTER) == short.seconds(FASTER) and replay.best[0] != FASTER
 
 
 def test_the_noise_is_that_of_the_turns(grid: Grid) -> None:
