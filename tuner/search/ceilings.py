@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tuner.search.tried import Floats, Indices, Tried
 from tuner.space.resolve import Axis
@@ -14,6 +15,8 @@ LEEWAY = 0.02
 SURE = 1.64
 """And by so many standard deviations of the gain of the trial that it is told by."""
 _MOST_WAIT = 0.99
+
+Keys = npt.NDArray[np.int64]
 
 
 def ceilings(configs: Indices, tried: Tried, axes: Sequence[Axis], *, on_host: bool = False) -> Floats:
@@ -25,24 +28,37 @@ def ceilings(configs: Indices, tried: Tried, axes: Sequence[Axis], *, on_host: b
 
     A trial bounds others as far as its own noise goes, and by so much more as another one exceeded its bound.
     """
-    bounds = _bounds(configs, tried, axes, on_host=on_host)
-    among_tried = _bounds(tried.indices, tried, axes, on_host=on_host)
-    exceeded = (tried.gains[:, None] - among_tried).max(axis=0, initial=0.0)
-    return np.asarray((bounds + exceeded[None, :]).min(axis=1, initial=np.inf))
-
-
-def _bounds(configs: Indices, tried: Tried, axes: Sequence[Axis], *, on_host: bool) -> Floats:
-    """That of each config (rows) by each trial (columns)."""
     shared = [on_host and axis.knob.on_cores for axis in axes]
-    loader = np.array([a.knob.loader and not s for a, s in zip(axes, shared, strict=True)], dtype=bool)
-    computes = np.array(
-        [not (a.knob.loader or a.knob.own or s) for a, s in zip(axes, shared, strict=True)], dtype=bool
-    )
-    differ = configs[:, None, :] != tried.indices[None, :, :]
+    by_loader = [axis.knob.loader and not both for axis, both in zip(axes, shared, strict=True)]
+    by_computing = [
+        not (axis.knob.loader or axis.knob.own or both) for axis, both in zip(axes, shared, strict=True)
+    ]
     waits = np.clip(tried.waits, 0.0, _MOST_WAIT)
     likely = tried.gains + SURE * tried.noise + LEEWAY
-    without_wait = likely - np.log1p(-waits)
-    only_wait = likely - np.log(np.maximum(waits, 1e-6))
-    by_loader = np.where(~differ[:, :, ~loader].any(axis=2) & ~np.isnan(waits), without_wait, np.inf)
-    by_computing = np.where(~differ[:, :, ~computes].any(axis=2) & ~np.isnan(waits), only_wait, np.inf)
-    return np.asarray(np.minimum(by_loader, by_computing))
+    # By which knobs alone a config may differ from a trial, and what then bounds it.
+    kinds = [
+        (*_keys_but(by_loader, configs, tried.indices), likely - np.log1p(-waits)),
+        (*_keys_but(by_computing, configs, tried.indices), likely - np.log(np.maximum(waits, 1e-6))),
+    ]
+    kinds = [(own, theirs, np.where(np.isnan(waits), np.inf, bounds)) for own, theirs, bounds in kinds]
+    exceeded = np.zeros(len(tried.gains))
+    for _, theirs, bounds in kinds:
+        beyond = np.where(theirs[:, None] == theirs[None, :], tried.gains[:, None] - bounds[None, :], 0.0)
+        exceeded = np.maximum(exceeded, beyond.max(axis=0, initial=0.0))
+    lowest = [_lowest(own, theirs, bounds + exceeded) for own, theirs, bounds in kinds]
+    return np.asarray(np.minimum(*lowest))
+
+
+def _keys_but(left_out: Sequence[bool], configs: Indices, trials: Indices) -> tuple[Keys, Keys]:
+    """A number of each config and of each trial: the same where they differ in the axes that are left out alone."""
+    kept = ~np.array(left_out, dtype=bool)
+    both = np.concatenate((configs, trials))[:, kept]
+    keys = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
+    return keys[: len(configs)], keys[len(configs) :]
+
+
+def _lowest(keys: Keys, of_trials: Keys, bounds: Floats) -> Floats:
+    """The lowest bound by a trial of the same key, for each of the keys."""
+    lowest = np.full(max(keys.max(initial=-1), of_trials.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(lowest, of_trials, bounds)
+    return np.asarray(lowest[keys])
