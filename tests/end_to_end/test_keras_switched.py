@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.keras_switching import Knobs, acting, rotating, same, state, unpatched
 from support.keras_trials import arrays, keras
+from support.processor import WIDE
 
 from tuner.child.keras.switch import KerasSwitcher
 
@@ -22,9 +22,7 @@ XLA: Knobs = {"jit_compile": True}
 BF16: Knobs = {"precision": "bf16"}
 REWRITTEN: Knobs = {"grappler_mixed_precision": True}
 BOTH: Knobs = {**SEVERAL, **BF16}
-REWRITES = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split()
-"""Whether TensorFlow rewrites graphs to bf16 on this processor: on others it leaves them, and a config says so."""
-ALL: tuple[Knobs, ...] = (SEVERAL, XLA, BF16, *((REWRITTEN,) if REWRITES else ()), BOTH)
+ALL: tuple[Knobs, ...] = (SEVERAL, XLA, BF16, *((REWRITTEN,) if WIDE else ()), BOTH)
 
 
 def network(**compiled: Any) -> Any:
@@ -252,7 +250,7 @@ def test_batches_of_another_shape_are_no_figure_of_a_config() -> None:
 
     made.fit(batches(5, 4), verbose=0)
     made.fit(batches(7, 4), verbose=0)
-    not_rewritten = "" if REWRITES else "its graphs hold 0 products in bf16"
+    not_rewritten = "" if WIDE else "its graphs hold 0 products in bf16"
     assert doubts == [not_rewritten, "its step was traced anew in its turn, by batches of another shape"]
 
 
