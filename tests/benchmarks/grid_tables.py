@@ -37,6 +37,11 @@ def pooled(games: Games) -> dict[str, Score]:
     return {name: score([each for played in of.values() for each in played]) for name, of in games.items()}
 
 
+def overview(games: Games) -> list[str]:
+    """The tables over all grids: scores, by how much ours leads each other one, what is asked of it."""
+    return [part for part in (table(pooled(games)), leads(games, OURS), targets(games)) if part]
+
+
 def document(
     reported: Games,
     others: Games,
@@ -58,8 +63,7 @@ def document(
         names = sorted({grid for of in games.values() for grid in of})
         if not names:
             continue
-        parts += [f"## {title}", "\n".join(f"- **{name}**: {grids[name]}" for name in names), table(pooled(games))]
-        parts += [part for part in (leads(games, OURS), targets(games)) if part]
+        parts += [f"## {title}", "\n".join(f"- **{name}**: {grids[name]}" for name in names), *overview(games)]
         for name in names if len(names) > 1 else ():
             parts += [f"### {name}", table({sampler: score(of[name]) for sampler, of in games.items()})]
     return "\n\n".join(parts) + "\n"

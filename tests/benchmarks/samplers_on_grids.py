@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from grid_claims import Games, leads, targets
+from grid_claims import Games
 from grid_samplers import PLAYERS, missing
 from grid_scores import Played, play
-from grid_tables import OURS, REPORTED, TO_DEVELOP_ON, document, picture, pooled, table
+from grid_tables import REPORTED, TO_DEVELOP_ON, document, overview, picture
 
 from tuner.analysis.turns import DISTURBED, FEWEST_CALM
 from tuner.errors import GridError
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reported, others = _halves(played, names, paths)
     games, half = (reported, REPORTED) if reported else (others, TO_DEVELOP_ON)
     print("\n".join([*notes, half]))
-    print("\n\n".join(part for part in (table(pooled(games)), leads(games, OURS), targets(games)) if part))
+    print("\n\n".join(overview(games)))
     print(f"{len(played)} games in {time.monotonic() - began:.0f} s")
     if options.out:
         out = Path(options.out)

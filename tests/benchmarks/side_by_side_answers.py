@@ -19,7 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 from side_by_side_table import OURS, OURS_TIER_3
+from support import processor
 
 from tuner.devices.present import kind_of
 from tuner.errors import AutotuneError, UsageError
@@ -282,11 +285,7 @@ def by_hand(name: str, points: Mapping[str, Value], task: Task) -> Answer:
 
 
 def _computes_in_bf16() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split()
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(processor.flags())
 
 
 ALTERNATIVES: Mapping[str, Alternative] = {

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
+from support.shared_by import shared_by
 
 from tuner.child.rank_clock import RankClock
 from tuner.child.recorder import Recorder
 from tuner.child.records import Block, Record, Window
-from tuner.child.unison import Unison, bytes_for
+from tuner.child.unison import Unison
 
 STEP_S, BATCH = 0.01, 10.0
 UNENDING = Window(warmup_steps=2, warmup_s=0.0, block_s=0.05, min_blocks=200, min_s=100.0, max_s=100.0)
@@ -42,10 +42,8 @@ class _Ranks(Recorder):
 
 @pytest.fixture
 def shared() -> Iterator[int]:
-    descriptor = os.memfd_create("ranks")
-    os.ftruncate(descriptor, bytes_for(2))
-    yield descriptor
-    os.close(descriptor)
+    with shared_by(2) as descriptor:
+        yield descriptor
 
 
 @pytest.mark.parametrize(("below", "ends"), [(0.9, False), (1.1, True)])

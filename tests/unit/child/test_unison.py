@@ -6,16 +6,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from support.shared_by import shared_by
 
 from tuner.child.unison import CUTS, Unison, bytes_for, steps_of
 
 
 @pytest.fixture
 def shared() -> Iterator[int]:
-    descriptor = os.memfd_create("ranks")
-    os.ftruncate(descriptor, bytes_for(3))
-    yield descriptor
-    os.close(descriptor)
+    with shared_by(3) as descriptor:
+        yield descriptor
 
 
 def test_a_cut_lies_ahead_of_the_foremost_rank(shared: int) -> None:
