@@ -26,6 +26,7 @@ from tuner.model import (
     KnobReport,
     Measurement,
     Outcome,
+    OutcomeKind,
     Phase,
     Ratio,
     Reference,
@@ -38,6 +39,8 @@ from tuner.storage.grid import Grid, GridReading, GridRow
 from tuner.storage.grid_space import space_of
 
 Drawn = TypeVar("Drawn", Turn, tuple[Turn, Turn])
+_NOT_ITS_OWN = frozenset({OutcomeKind.INFRASTRUCTURE, OutcomeKind.UNFINISHED})
+"""What a trial ends as without a fault of its config."""
 _MOST_LOG = 700.0
 """Above that a ratio is no number any more."""
 
@@ -50,18 +53,20 @@ class GridReplay:
 
     ``longer``: a grid of some of the same configs that were measured for longer. True of these is what it says, since
     the fastest of many short readings are those that had luck; and what fails there, as for want of memory that fills
-    up in time, fails here.
+    up in time, fails here. Raises ``GridError`` for one of another script, or of other knobs and values.
     """
 
     def __init__(self, grid: Grid, seed: int | None = None, longer: Grid | None = None) -> None:
         self.grid = grid
         self.space: ResolvedSpace = space_of(grid)
+        if longer is not None:
+            _check_alike(grid, longer)
         self._rows = _rows_of(grid, longer)
         self._seed = seed
         self._served: dict[Config, int] = {}
         self._true = {config: _true_gain(row, grid.baseline) for config, row in self._rows.items()}
         if longer is not None:
-            again = {config: row for config, row in longer.configs.items() if config in self._rows}
+            again = {c: row for c, row in longer.configs.items() if c in self._rows and row.kind not in _NOT_ITS_OWN}
             self._true |= {config: _true_gain(row, longer.baseline) for config, row in again.items()}
 
     def outcome(self, config: Config) -> Outcome:
@@ -131,9 +136,22 @@ class GridReplay:
 def _rows_of(grid: Grid, longer: Grid | None) -> Mapping[Config, GridRow]:
     rows = dict(grid.configs)
     for config, row in longer.configs.items() if longer is not None else ():
-        if config in rows and not row.complete:
+        if config in rows and not row.complete and row.kind not in _NOT_ITS_OWN:
             rows[config] = replace(row, seconds=rows[config].seconds)
     return rows
+
+
+def _check_alike(grid: Grid, longer: Grid) -> None:
+    one, other = grid.header, longer.header
+    for what, mine, its in (
+        ("script", one.script_sha256, other.script_sha256), ("arguments", one.arguments, other.arguments),
+        ("knobs and values", one.knobs, other.knobs),
+    ):  # fmt: skip
+        if mine != its:
+            raise GridError(
+                f"{longer.place or 'the longer grid'} was recorded with another {what} than {grid.place or 'the grid'}",
+                hint="record it anew, with --among and all else as the grid was recorded with",
+            )
 
 
 def _measurement(

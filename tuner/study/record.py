@@ -96,9 +96,12 @@ def record(
     """Runs what is left to run, and gives all that was recorded: complete, or what there is when ``stop`` is set or the
     time is up. The script as written is run in any case.
 
-    Raises ``UsageError`` for a space that is too large to be recorded as a whole, ``Interrupted`` where not even the
+    Raises ``UsageError`` for a space that is too large to be recorded as a whole and for a grid of another script or
+    space to choose among, ``Interrupted`` where not even the
     script as written was measured, and otherwise as ``run_study``.
     """
+    if recording.among is not None:
+        _check_script(plan, recording.among)
     plan = _plan_of(plan, recording)
     with opened(plan, runner, listener, stop, clock=clock) as study:
         study.races = False
@@ -146,6 +149,17 @@ def _fastest(configs: Sequence[Config], space: ResolvedSpace, among: Grid) -> li
     replay = GridReplay(among)
     gains = {config: replay.true_gain(config) for config in configs if config in among.configs}
     return sorted((config for config, gain in gains.items() if gain > 0), key=lambda config: -gains[config])
+
+
+def _check_script(plan: StudyPlan, among: Grid) -> None:
+    """Raises ``UsageError`` where the grid is of another script, of another version of it, or of other arguments."""
+    header = among.header
+    if (header.script_sha256, header.arguments) != (plan.script.sha256, masked(plan.script.argv)):
+        command = " ".join((header.script, *header.arguments))
+        raise UsageError(
+            f"--among: {among.place} was recorded with {command}, and its text or arguments are others now",
+            hint="record the grid anew, or give what it was recorded with",
+        )
 
 
 def _values_text(values: Mapping[str, Sequence[Value]], name: str) -> str:

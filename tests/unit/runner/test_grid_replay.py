@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import worlds
@@ -73,6 +75,20 @@ def test_what_was_measured_for_longer_is_what_is_true(grid: Grid) -> None:
     replay = GridReplay(grid, longer=replace(longer, rows=(grid.baseline, failed)))
     assert (replay.true_gain(FASTER), replay.outcome(FASTER).reason) == (0.0, "host-oom")
     assert replay.seconds(FASTER) == short.seconds(FASTER) and replay.best[0] != FASTER
+    # A fault of the machine, or a lack of time, is none of the config's.
+    for kind in (OutcomeKind.INFRASTRUCTURE, OutcomeKind.UNFINISHED):
+        replay = GridReplay(grid, longer=replace(longer, rows=(grid.baseline, replace(failed, kind=kind))))
+        assert replay.true_gain(FASTER) == short.true_gain(FASTER) and replay.outcome(FASTER).complete
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [({"script_sha256": "0"}, "script"), ({"arguments": ("--x",)}, "arguments"), ({"knobs": ()}, "knobs and values")],
+)
+def test_what_was_measured_for_longer_is_of_the_same_search(grid: Grid, change: Mapping[str, Any], what: str) -> None:
+    longer = replace(grid, header=replace(grid.header, **change))
+    with pytest.raises(GridError, match=f"was recorded with another {what} than"):
+        GridReplay(grid, longer=longer)
 
 
 def test_the_noise_is_that_of_the_turns(grid: Grid) -> None:

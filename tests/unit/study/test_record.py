@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,18 @@ def test_a_grid_of_another_space_has_nothing_to_choose_among(recorded: Recorded,
         other.run(Recording(among=grid), selection=("workers", "prefetch"))
     with pytest.raises(UsageError, match=r"has no precision, and this search precision="):
         Recorded(tmp_path / "more").run(Recording(among=grid), selection=(*SELECTION, "precision"))
+
+
+@pytest.mark.parametrize("change", [{"script_sha256": "0"}, {"arguments": ("--epochs", "2")}])
+def test_a_grid_of_another_script_is_refused_before_anything_runs(
+    recorded: Recorded, tmp_path: Path, change: Mapping[str, Any]
+) -> None:
+    grid = recorded.run(Recording(configs=2), selection=SELECTION)
+    among = replace(grid, place="a.jsonl.gz", header=replace(grid.header, **change))
+    other = Recorded(tmp_path / "other")
+    with pytest.raises(UsageError, match=r"--among: a\.jsonl\.gz was recorded with .*are others now"):
+        other.run(Recording(among=among), selection=SELECTION)
+    assert not other.configs
 
 
 def test_a_replay_of_a_choice_of_configs_serves_these_only(recorded: Recorded) -> None:
