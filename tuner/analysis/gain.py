@@ -18,7 +18,7 @@ _ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
 WORTH_HAVING = 1.01
 """A gain below this isn't worth a change of config, nor more search."""
 _SCATTER = 0.5
-"""The standard deviation of the logarithms of configs' gains, before anything is known of one: a factor of 1.6."""
+"""The standard deviation of the logarithms of configs' gains, at the least: a factor of 1.6."""
 _STRETCH_S = 3.0
 """As long as a trial is measured at least before it may be called hopeless."""
 
@@ -77,15 +77,20 @@ def gain(score: float, reference: float, objective: Objective) -> float:
     return score / reference if objective.maximize else reference / score
 
 
-def _known_share(measurement: Measurement | None) -> float:
-    """The share of a gain's logarithm that is kept: the posterior mean's, with configs' gains scattered around 1."""
+def _known(measured: float, measurement: Measurement | None) -> float:
+    """What is known of a gain, from the logarithm that was measured: the mean of the posterior, as a logarithm.
+
+    Gains are taken to scatter around 1 by ``_SCATTER``; one that is larger than that by itself shows that here they
+    scatter by as much, since a loader's are often tenfold.
+    """
     reference = measurement.reference if measurement is not None else None
     if reference is None:
-        return 1.0
+        return measured
     if not 0 < reference.gain.low <= reference.gain.high < math.inf:
         return 0.0
     error = math.log(reference.gain.high / reference.gain.low) / (2 * 1.96)
-    return _SCATTER**2 / (_SCATTER**2 + error**2)
+    scatter = max(_SCATTER, abs(measured))
+    return measured * scatter**2 / (scatter**2 + error**2)
 
 
 def at_rate(measurement: Measurement, rate: float) -> Measurement:
@@ -140,7 +145,7 @@ class BaselineTrack:
         score, reference = score_of(trial.outcome, self._objective), self._beside(trial) or self.reference(trial.number)
         if score is None or reference is None:
             return None
-        return math.exp(math.log(gain(score, reference, self._objective)) * _known_share(trial.measurement))
+        return math.exp(_known(math.log(gain(score, reference, self._objective)), trial.measurement))
 
     def _beside(self, trial: Trial) -> float | None:
         """What the baseline scored in its turns between the trial's own; None where it had none."""

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.analysis.gain import BaselineTrack, gain, score_of
 from tuner.errors import ObjectiveError
-from tuner.model import BASELINE, Block, Measurement, Outcome, OutcomeKind, Phase, Shift, Trial
+from tuner.model import BASELINE, Block, Measurement, Outcome, OutcomeKind, Phase, Ratio, Reference, Shift, Trial
 from tuner.objective import Objective
 
 MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.rate)
@@ -117,3 +117,14 @@ def test_the_best_is_the_first_of_equals(figures: list[float | None], more: int 
 def test_the_best_is_so_after_the_drift_is_taken_out() -> None:
     best = _anchored((0, 100.0), (10, 200.0)).best_of([_trial(1, 150.0), _trial(9, 220.0)])
     assert best is not None and best.number == 1
+
+
+@pytest.mark.parametrize(("read", "told"), [(10.0, 9.475), (1.1, 1.0656), (0.1, 1 / 9.475)])
+def test_a_rough_gain_by_turns_is_drawn_towards_1_and_a_tenfold_one_hardly(read: float, told: float) -> None:
+    """Both are known to a factor of two: gains scatter by a factor of 1.6, or by what was read where that is more."""
+    beside = Reference(rate=100.0, gain=Ratio(read, read / 2, 2 * read), pairs=8)
+    trial = Trial(1, Phase.SEARCH, BASELINE, outcome=Outcome(
+        OutcomeKind.COMPLETE, measurement=replace(MEASURED, rate=100.0 * read, reference=beside)
+    ))  # fmt: skip
+    track = BaselineTrack([_trial(0, 100.0, Phase.BASELINE), trial], MORE)
+    assert track.gain(trial) == pytest.approx(told, rel=1e-3)
