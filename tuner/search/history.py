@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from tuner.devices.present import host_of
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
 from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of
-from tuner.search.tried import Tried, tried
+from tuner.search.tried import Tried, gain_noise, tried
 from tuner.search.twins import Twins
 from tuner.search.waiting import WAITING
 from tuner.space.resolve import Axis, ResolvedSpace
@@ -23,6 +24,11 @@ from tuner.space.resolve import Axis, ResolvedSpace
 NO_LIMITS = MemoryLimits()
 IDLE_SHARE = 0.5
 """Where so large a share of the cores is left idle while a loop waits for its data, its workers wait as well."""
+BROUGHT = 0.1
+"""Workers beyond the cores that made a loop so much faster, as a logarithm, waited: fewer would have kept the cores
+busy."""
+SURE = 1.64
+"""And by so many standard deviations of what two trials differ by."""
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
 KILLED = frozenset({"signal-kill", "worker-killed"})
 """Such a trial was run twice: something kills it each time, as guards against full memory do beside the kernel's."""
@@ -182,7 +188,8 @@ class History:
 
     def _has_too_many(self, config: Mapping[str, Value], axis: Axis) -> bool:
         """Whether the config has more of the axis' workers than cores, and more than the script as written, although
-        no trial with half as many or more has shown that they would wait: that the loop did, and cores were idle.
+        no trial with half as many or more has shown that they would wait: that the loop did, and cores were idle; or
+        that these, more than cores themselves, gained over the next fewer.
         """
         wanted, written = self.space.complete(config)[axis.knob.name], axis.values[axis.as_written]
         if type(wanted) is not int or wanted <= max(self.space.cores, written if type(written) is int else 0):
@@ -191,7 +198,8 @@ class History:
         for trial in self.trials:
             workers = self.space.complete(trial.config).get(axis.knob.name)
             if type(workers) is int and 0 < workers < wanted and trial.measurement is not None:
-                fewer[workers] = fewer.get(workers, False) or self._leaves_workers_waiting(trial.measurement)
+                shows = self._leaves_workers_waiting(trial.measurement) or self._gained_by_more(trial, axis)
+                fewer[workers] = fewer.get(workers, False) or shows
         return not fewer or 2 * max(fewer) < wanted or not fewer[max(fewer)]
 
     def _leaves_workers_waiting(self, measurement: Measurement) -> bool:
@@ -199,6 +207,22 @@ class History:
         wait, cores = measurement.data_wait_share or 0.0, self.space.cores
         idle = cores - measurement.cpu_s_per_sample * measurement.rate - measurement.foreign_cpus
         return wait >= WAITING and idle >= IDLE_SHARE * wait * cores
+
+    def _gained_by_more(self, trial: Trial, axis: Axis) -> bool:
+        """Whether a trial with more of the axis' workers than cores is faster by ``BROUGHT``, beyond the noise of both,
+        than the one with the next fewer, but no fewer than cores, that differs in nothing else.
+        """
+        name = axis.knob.name
+        workers, own = self.space.complete(trial.config)[name], self.gain(trial)
+        if type(workers) is not int or own is None:
+            return False
+        fewer = [value for value in axis.values if type(value) is int and self.space.cores <= value < workers]
+        others = [self.find({**self.turned(trial.config), name: value}) for value in sorted(fewer, reverse=True)]
+        for other in others:
+            before = self.gain(other) if other is not None else None
+            if other is not None and before is not None:
+                return math.log(own / before) > max(BROUGHT, SURE * gain_noise(trial, other))
+        return False
 
     def turned(self, config: Config) -> dict[str, Value]:
         """Knob → value of those that the config turns: not the pinned ones, nor those that follow from others."""

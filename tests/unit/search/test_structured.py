@@ -246,6 +246,34 @@ def test_workers_begin_with_as_many_as_keep_up_with_the_loop(
     assert len(tried) <= 6, "no number loses anything here: it goes up to the last one"
 
 
+class Busy(Decoding):
+    """Up to ``most`` work at once; four and more leave no core idle, though most of them wait."""
+
+    most = 16
+
+    def truth(self, config: Config) -> tuple[float, float]:
+        workers = int(self.value(config, "workers"))
+        return super().truth(Config({**config, "workers": min(workers, self.most)}))
+
+    def outcome(self, config: Config) -> Outcome:
+        outcome = super().outcome(config)
+        assert outcome.measurement is not None
+        if int(self.value(config, "workers")) < 4:
+            return outcome
+        return replace(outcome, measurement=replace(outcome.measurement, cpu_s_per_sample=2 / outcome.measurement.rate))
+
+
+class BusyWithFour(Busy):
+    most = 4
+
+
+@pytest.mark.parametrize(("world", "last"), [(Busy, 16), (BusyWithFour, 8)])
+def test_more_workers_than_cores_are_tried_while_they_gain(world: type[Busy], last: int) -> None:
+    """Busy cores don't tell whether workers wait for a store; twice as many that are faster by far do."""
+    tried = tried_workers(world(feed=20.0, compute=1000.0), cores=2)
+    assert max(trial.config["workers"] for trial in tried[1:]) == last
+
+
 def test_where_the_guess_brings_nothing_the_others_are_tried_one_by_one() -> None:
     """A disk that two readers slow down, say: the wait tells nothing of that."""
 
