@@ -18,7 +18,7 @@ from tuner.objective import Objective
 from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of
 from tuner.search.tried import Tried, gain_noise, tried
 from tuner.search.twins import Twins
-from tuner.search.waiting import WAITING
+from tuner.search.waiting import WAITING, sees_wait, whole_wait
 from tuner.space.resolve import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
@@ -209,12 +209,13 @@ class History:
         return wait >= WAITING and idle >= IDLE_SHARE * wait * cores
 
     def _gained_by_more(self, trial: Trial, axis: Axis) -> bool:
-        """Whether a trial with more of the axis' workers than cores is faster by ``BROUGHT``, beyond the noise of both,
-        than the one with the next fewer, but no fewer than cores, that differs in nothing else.
+        """Whether a trial with more of the axis' workers than cores, whose loop isn't seen to wait no more, is faster by
+        ``BROUGHT``, beyond the noise of both, than the one with the next fewer, but no fewer than cores, that differs
+        in nothing else.
         """
         name = axis.knob.name
         workers, own = self.space.complete(trial.config)[name], self.gain(trial)
-        if type(workers) is not int or own is None:
+        if type(workers) is not int or own is None or (sees_wait(trial) and whole_wait(trial) < WAITING):
             return False
         fewer = [value for value in axis.values if type(value) is int and self.space.cores <= value < workers]
         others = [self.find({**self.turned(trial.config), name: value}) for value in sorted(fewer, reverse=True)]
