@@ -209,9 +209,9 @@ class History:
         return wait >= WAITING and idle >= IDLE_SHARE * wait * cores
 
     def _gained_by_more(self, trial: Trial, axis: Axis) -> bool:
-        """Whether a trial with more of the axis' workers than cores, whose loop isn't seen to wait no more, is faster by
-        ``BROUGHT``, beyond the noise of both, than the one with the next fewer, but no fewer than cores, that differs
-        in nothing else.
+        """Whether a trial with more of the axis' workers than cores is faster by ``BROUGHT``, beyond the noise of both,
+        than the one with the next fewer, but no fewer than cores, that differs in nothing else. Where its loop is seen
+        not to wait any more it is no sign: more of them could bring nothing.
         """
         name = axis.knob.name
         workers, own = self.space.complete(trial.config)[name], self.gain(trial)
