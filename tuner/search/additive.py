@@ -47,9 +47,10 @@ class AdditiveSampler:
 
         Where no gain worth having is expected any more, the best config without knobs that bring it nothing, first.
         """
-        if not history.space.axes or not len(history.tried):
+        if history.model is None:
             return None
-        search = _Search(history, np.random.default_rng(_seed(self._seed, len(history.trials))), self._draws)
+        chance = np.random.default_rng(_seed(self._seed, len(history.trials)))
+        search = _Search(history, history.model, chance, self._draws)
         found = search.proposal()
         is_over = found is None or (found.expected is not None and found.expected < WORTH_HAVING)
         return (search.without_idle_knobs() or found) if is_over else found
@@ -58,11 +59,11 @@ class AdditiveSampler:
 class _Search:
     """The search for one proposal."""
 
-    def __init__(self, history: History, chance: np.random.Generator, draws: int) -> None:
+    def __init__(self, history: History, model: GainModel, chance: np.random.Generator, draws: int) -> None:
         self._history = history
         self._chance = chance
         self._draws = draws
-        self._model = GainModel(history.space.axes, history.tried)
+        self._model = model
         self._best = float(self._model.predict(history.tried.indices)[0].max())
         self._likely = Feasibility(history)
         self._seconds = TrialSeconds(history)
@@ -94,7 +95,7 @@ class _Search:
         best = self._history.best
         if best is None or best.phase is Phase.BASELINE:
             return None
-        lean = Leaner(self._history, self._model).of(best.config)
+        lean = Leaner(self._history).of(best.config)
         if lean == best.config or self._history.find(lean) is not None:
             return None
         return Proposal(lean, f"trial {best.number} without what seems to bring it nothing")

@@ -29,6 +29,11 @@ PAIRS = (0.0, 0.06, 0.15)
 SCATTERS = (0.005, 0.03, 0.08)
 """That of a trial beyond its own interval may be one of these."""
 
+OWN_NOISE = 0.08
+OWN_SURE = 1.64
+"""What a trial read beyond the model's mean is its config's own where it exceeds so many standard deviations: of its
+reading, and of what trials were seen to scatter by beyond their own intervals."""
+
 CHOSEN_BY = 80
 """So many trials, the first ones, decide between these: more take long and say no more."""
 
@@ -75,6 +80,15 @@ class GainModel:
         prior = self._variance(features)
         known = np.einsum("ij,ij->i", cross @ self._inverse, cross)
         return self._origin + cross @ self._weights, np.sqrt(np.maximum(prior - known, 1e-12))
+
+    def of_tried(self) -> Floats:
+        """The logarithm of the gain to expect of each tried config: the model's mean, and what its trial read beyond
+        that as far as it is too much to be noise.
+        """
+        mean, _ = self.predict(self._tried.indices)
+        beyond = self._tried.gains - mean
+        noise = OWN_SURE * np.hypot(self._tried.noise, OWN_NOISE)
+        return np.asarray(mean + np.sign(beyond) * np.maximum(np.abs(beyond) - noise, 0.0), dtype=np.float64)
 
     def difference(self, pair: Indices) -> tuple[float, float]:
         """By how much the logarithm of the first one's gain is above that of the second (two rows), and the standard

@@ -15,6 +15,7 @@ from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
 from tuner.devices.present import host_of
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
+from tuner.search.gain_model import GainModel
 from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of
 from tuner.search.tried import Tried, gain_noise, tried
 from tuner.search.twins import Twins
@@ -100,6 +101,30 @@ class History:
     def tried(self) -> Tried:
         """The trials that have a gain, as arrays."""
         return tried(self.space, self.trials, self.indices_of, self.gain, self.bottleneck)
+
+    @cached_property
+    def model(self) -> GainModel | None:
+        """What the trials say of each knob's part in a gain; None without knobs, or a trial that has a gain."""
+        return GainModel(self.space.axes, self.tried) if self.space.axes and len(self.tried) else None
+
+    @cached_property
+    def _expected(self) -> dict[int, float]:
+        if self.model is None:
+            return {}
+        logs = self.model.of_tried()
+        return {trial.number: math.exp(log) for trial, log in zip(self.tried.trials, logs.tolist(), strict=True)}
+
+    def expected(self, trial: Trial) -> float | None:
+        """The gain to expect of the trial's config in other runs: what the trials of configs like it say counts as
+        well, since the fastest of many rough readings was lucky. ``gain`` where no model knows it.
+        """
+        known = self._expected.get(trial.number)
+        return known if known is not None else self.gain(trial)
+
+    def by_expectation(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Those of the trials that have a gain, the one that is expected to be fastest first."""
+        gains = [(own, trial) for trial in trials if (own := self.expected(trial)) is not None]
+        return [trial for _, trial in sorted(gains, key=lambda pair: (-pair[0], pair[1].number))]
 
     @cached_property
     def twins(self) -> Twins:

@@ -14,7 +14,6 @@ import numpy as np
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.tiers import Tiers
 from tuner.model import Config, Trial, Value, same_value
-from tuner.search.gain_model import GainModel
 from tuner.search.history import History
 
 NO_EFFECT = math.log(WORTH_HAVING)
@@ -24,12 +23,8 @@ NO_EFFECT = math.log(WORTH_HAVING)
 class Leaner:
     """What the trials of a history say of which knobs are worth their place; nothing where none of them has a gain."""
 
-    def __init__(self, history: History, model: GainModel | None = None) -> None:
-        """``model``: the one of that history, where it was fitted already."""
+    def __init__(self, history: History) -> None:
         self._history = history
-        if model is None and history.space.axes and len(history.tried):
-            model = GainModel(history.space.axes, history.tried)
-        self._model = model
 
     def of(self, config: Config) -> Config:
         """The config without the knobs that have no effect in it, the least useful one left out first; of those that
@@ -85,10 +80,10 @@ class Leaner:
         """How much more the model gives the one than the other, as logarithms, and how far that may be off (standard
         deviation); None off the axes.
         """
-        if self._model is None:
+        if self._history.model is None:
             return None
         try:
             rows = [list(self._history.space.indices_of(each).values()) for each in (config, other)]
         except ValueError:
             return None
-        return self._model.difference(np.array(rows, dtype=np.int64))
+        return self._history.model.difference(np.array(rows, dtype=np.int64))

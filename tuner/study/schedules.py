@@ -105,8 +105,8 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
     rounds, most = _first_and_most(study, rounds, rounds_s[count - 1])
     earlier = all_finals(study, contest)
     schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, host=plan.host, first=rounds, most=most)
-    # The same candidates again: what was searched since brought nothing better. Their finals go on.
-    same = next((finals for finals in earlier if finals.group == schedule.group), None)
+    # The same candidates again, in whichever order: what was searched since brought nothing better. Their finals go on.
+    same = next((finals for finals in earlier if set(finals.group) == set(schedule.group)), None)
     if same is None or not was_judged(study, same):
         # What others have spent of the permitted error since is spent, whoever began first.
         same = replace(same or schedule, opening=1 + _last_opening(study, contest))

@@ -52,7 +52,8 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     assert study.space is not None
     history = History(study.space, plan.objective, study.trials)
     leaner = Leaner(history)
-    candidates = leaner.first(choose_candidates(kept, plan.objective, len(kept), going_on=continued), study.tiers)
+    chosen = choose_candidates(kept, plan.objective, len(kept), going_on=continued)
+    candidates = leaner.first(history.by_expectation(chosen), study.tiers)
     told = _told_by_better(study, continued, history, leaner)
     study.screened = tuple(_screens(study, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]

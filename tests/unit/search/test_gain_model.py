@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from support import worlds
@@ -19,10 +20,16 @@ EFFECTS: dict[tuple[str, Value], float] = {
 }  # fmt: skip
 
 
-def history_of(gains: Iterable[tuple[Config, float]]) -> History:
+def history_of(gains: Iterable[tuple[Config, float]], error: float | None = None) -> History:
+    """A trial a gain, a logarithm; ``error``: half of the 95% intervals of the rates, as a share."""
     trials = [Trial(0, Phase.BASELINE, Config(), "", worlds.measured(100.0))]
     for number, (config, log_gain) in enumerate(gains, 1):
-        trials.append(Trial(number, Phase.SEARCH, config, "", worlds.measured(100.0 * math.exp(log_gain))))
+        outcome = worlds.measured(100.0 * math.exp(log_gain))
+        assert outcome.measurement is not None
+        if error is not None:
+            low, high = (outcome.measurement.rate * (1 + sign * error) for sign in (-1, 1))
+            outcome = replace(outcome, measurement=replace(outcome.measurement, low=low, high=high))
+        trials.append(Trial(number, Phase.SEARCH, config, "", outcome))
     return History(SPACE, worlds.OBJECTIVE, trials)
 
 
@@ -48,6 +55,27 @@ def test_the_script_as_written_gains_exactly_nothing_and_what_was_never_turned_i
     assert mean[0] == 0.0 and deviation[0] < 1e-5
     assert abs(mean[1] - 0.5) < 0.05
     assert mean[2] == 0.0 and deviation[2] > 0.1
+
+
+def test_a_lucky_reading_counts_less_than_what_its_like_say_and_a_gain_of_its_own_is_kept() -> None:
+    """Read to 10%, as trials on a noisy machine are."""
+    bf16, both = Config(precision="bf16"), Config(precision="bf16", layout=True)
+    alike = [(Config(workers=2), 0.0), (bf16, 0.5), (Config(layout=True), 0.0), (both, 0.5), (Config(workers=4), 0.0)]
+    lucky = history_of([*alike, (Config(precision="bf16", workers=2), 0.65)], error=0.1)
+    expected = lucky.expected(lucky.trials[-1]) or 0.0
+    assert 0.5 < math.log(expected) < 0.62, "two workers brought nothing elsewhere"
+    assert lucky.expected(lucky.trials[0]) == 1.0
+    own = history_of([*alike[:3], (both, 1.5)], error=0.1)
+    assert own.by_expectation(own.trials)[0].config == both
+    assert math.log(own.expected(own.trials[-1]) or 0.0) > 1.1, "what noise can't be is believed of one trial"
+
+
+def test_what_the_model_does_not_know_is_expected_to_gain_what_it_read() -> None:
+    nothing = History(worlds.resolved("batch_size"), worlds.OBJECTIVE, [])
+    assert nothing.model is None and nothing.by_expectation(nothing.trials) == []
+    history = history_of([(Config(workers=2), 0.3)])
+    elsewhere = Trial(9, Phase.SEARCH, Config(workers=3), "", worlds.measured(150.0))
+    assert history.expected(elsewhere) == 1.5
 
 
 def test_neighbours_along_an_ordered_knob_act_alike_and_other_values_do_not() -> None:

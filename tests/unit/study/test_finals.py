@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tuner.report.summary import summary
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import TrialRequest
+from tuner.search.history import History
 from tuner.search.structured import StructuredSampler
 from tuner.storage.database import Repository
 from tuner.study.plan import StudyPlan
@@ -75,6 +76,34 @@ def test_the_same_candidates_again_are_no_new_finals(tmp_path: Path) -> None:
     assert len(resumed.trials) > len(first.trials)
     assert groups(resumed.trials) == groups(first.trials)
     assert resumed.winner == first.winner
+    assert finals(tmp_path)["opening"] == 1
+
+
+def test_the_same_candidates_in_another_order_are_no_new_finals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is searched later moves what is expected of earlier trials."""
+
+    def both_gain(config: Config) -> Outcome:
+        gains = {Config(): 1.0, Config(precision="bf16"): 2.0, Config(precision="fp16"): 1.9}
+        return worlds.measured(100.0 * gains.get(config, 0.9))
+
+    def two(trials: int) -> StudyPlan:
+        return replace(plan(tmp_path, trials), finalists=2)
+
+    first = Ran(two(4), both_gain).result
+    (began,) = groups(first.trials)
+    assert len(began) == 2
+    ordered = History.by_expectation
+
+    def swapped(history: History, trials: Iterable[Trial]) -> list[Trial]:
+        fastest, second, *others = ordered(history, trials)
+        return [second, fastest, *others]
+
+    monkeypatch.setattr(History, "by_expectation", swapped)
+    again = Ran(two(5), both_gain).result
+    assert len(again.trials) > len(first.trials)
+    assert {frozenset(group) for group in groups(again.trials)} == {frozenset(began)}
     assert finals(tmp_path)["opening"] == 1
 
 

@@ -114,7 +114,7 @@ def test_one_that_was_killed_in_its_screens_shares_the_runs_of_the_baseline(
     left = tuple(trial for trial in left if trial.config != idle or trial.number == number)
     assert counted(tuple(runner.ran)) == counted(left)
     assert counted(result.trials) == counted((*whole[:number], *left))
-    assert {trial.group for trial in result.trials if trial.phase is Phase.FINALS} == {(5, 6)}
+    assert {frozenset(trial.group) for trial in result.trials if trial.phase is Phase.FINALS} == {frozenset((5, 6))}
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
