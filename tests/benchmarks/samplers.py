@@ -34,7 +34,7 @@ from tuner.analysis.gain import WORTH_HAVING
 from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.history import History, Proposal, Sampler
-from tuner.search.structured import StructuredSampler
+from tuner.search.structured import MOST_WALKED, StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.study.search import CALM
 
@@ -113,6 +113,9 @@ def samplers(seed: int, walk: type[StructuredSampler] | None) -> dict[str, Calla
         "GP, constraints": lambda: GaussianProcess(seed),
         "walk, TPE": lambda: Chain(StructuredSampler(), TpeSampler(seed)),
         "walk, model, TPE": lambda: Chain(StructuredSampler(), AdditiveSampler(seed), TpeSampler(seed)),
+        f"walk of {MOST_WALKED}, model, TPE": lambda: Chain(
+            StructuredSampler(MOST_WALKED), AdditiveSampler(seed), TpeSampler(seed)
+        ),
         "walk, Thompson": lambda: Chain(StructuredSampler(), AdditiveSampler(seed, draws=1), TpeSampler(seed)),
     }
     if walk is not None:

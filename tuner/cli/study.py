@@ -27,7 +27,7 @@ from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.history import Sampler
 from tuner.search.larger_batches import LargerBatchSampler
-from tuner.search.structured import StructuredSampler
+from tuner.search.structured import MOST_WALKED, StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.atomic import write_durably
 from tuner.study.run import run_study
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
 def sampler_of(seed: int) -> Sampler:
     """What proposes the configs of a study: larger batches early where steps cost more than their samples."""
     return Chain(
-        LargerBatchSampler(early=True), StructuredSampler(), LargerBatchSampler(), AdditiveSampler(seed),
+        LargerBatchSampler(early=True), StructuredSampler(MOST_WALKED), LargerBatchSampler(), AdditiveSampler(seed),
         TpeSampler(seed),
     )
 

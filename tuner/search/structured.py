@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.formatting import config_text
-from tuner.model import BASELINE, Config, Trial, Value
+from tuner.model import BASELINE, Config, Phase, Trial, Value
 from tuner.search.history import History, Proposal
 from tuner.search.rotation import worth_a_trial
 from tuner.search.tried import gain_noise, noise_of
@@ -36,15 +36,26 @@ SURE_UNSEEN = 1.64
 """A config becomes the incumbent only where the logarithm of its gain exceeds the standard deviation with which it was
 read; so many of these of all readings where the wait hides the gain, and nothing but two readings of it tells of it.
 """
+MOST_WALKED = 8
+"""After so many trials of a search the model goes on: what acts on each other no walk finds one knob at a time."""
 MOST_VISITS = 4
 """Of one knob: noise may move the bottleneck to and fro for ever."""
 
 
 class StructuredSampler:
-    """Walks through the knobs in the bottleneck's order, late ones last, each from the incumbent's value."""
+    """Walks through the knobs in the bottleneck's order, late ones last, each from the incumbent's value.
+
+    It ends when no knob is due, or the search has had ``most_trials``.
+    """
+
+    def __init__(self, most_trials: int | None = None) -> None:
+        self._most_trials = most_trials
 
     def propose(self, history: History) -> Proposal | None:
         """The first step of the walk that has no trial yet."""
+        had = sum(trial.phase is Phase.SEARCH for trial in history.trials)
+        if self._most_trials is not None and had >= self._most_trials:
+            return None
         start = history.find(BASELINE)
         if start is None:
             return Proposal(history.space.canonical(BASELINE), "what is pinned, by itself")

@@ -290,3 +290,13 @@ def test_where_the_guess_brings_nothing_the_others_are_tried_one_by_one() -> Non
 def test_a_short_wait_or_few_cores_leave_nothing_to_skip() -> None:
     for world, cores in ((Decoding(feed=1100.0, compute=1000.0), 16), (Decoding(feed=100.0, compute=1000.0), 1)):
         assert tried_workers(world, cores=cores)[1].config == Config(workers=1)
+
+
+def test_a_walk_of_so_many_trials_leaves_the_rest_to_others() -> None:
+    """Counted are those of the search alone, by whomever: not the baseline."""
+    world = worlds.World(feed=300.0, compute=500.0)
+    whole = walked(world.outcome)
+    assert len(configs(whole)) > 4, "it goes on if it is let"
+    for had, goes_on in ((3, True), (4, False)):
+        history = History(worlds.resolved(), worlds.OBJECTIVE, whole[: 1 + had])
+        assert (StructuredSampler(most_trials=4).propose(history) is not None) is goes_on
