@@ -22,9 +22,12 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from tuner.analysis.tiers import Tiers
 from tuner.cli.study import sampler_of
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Value
 from tuner.search.history import History, Sampler
+from tuner.search.proven_first import candidates_of
 from tuner.search.tpe import ASKS, neighbour
 from tuner.space.resolve import Axis, ResolvedSpace
 from tuner.storage.grid_space import configs_of
@@ -71,6 +74,7 @@ class Ours(_Fastest):
 
     def __init__(self, space: ResolvedSpace, seed: int) -> None:
         self._sampler: Sampler = sampler_of(seed)
+        self._tiers = Tiers({knob.name: knob.tier for knob in space.space.knobs}, Knowledge())
 
     def propose(self, history: History) -> Config | None:
         """As a study asks."""
@@ -78,9 +82,17 @@ class Ours(_Fastest):
         return proposal.config if proposal is not None else None
 
     def recommend(self, history: History) -> Config:
-        """What a study would prove first."""
-        best = next(iter(history.by_expectation(history.trials)), None)
-        return best.config if best is not None and (history.expected(best) or 0.0) > 1 else BASELINE
+        """What a study would prove first, if it passes its screen."""
+        first = next(iter(candidates_of(history, history.trials, self._tiers)), None)
+        return first.config if first is not None else BASELINE
+
+
+class OursByReading(Ours):
+    """The same sampler, recommending what was read as the fastest, as the others do."""
+
+    def recommend(self, history: History) -> Config:
+        """What was measured as the fastest."""
+        return _Fastest.recommend(self, history)
 
 
 class Random(_Fastest):
@@ -363,7 +375,8 @@ def _qmc(space: ResolvedSpace, seed: int) -> Player:
 
 
 PLAYERS: Mapping[str, Callable[[ResolvedSpace, int], Player]] = {
-    "autotune": Ours, "Optuna TPE": _tpe, "Optuna GP": _gp, "SMAC3": Smac, "QMC": _qmc, "random": Random,
+    "autotune": Ours, "autotune by reading": OursByReading, "Optuna TPE": _tpe, "Optuna GP": _gp, "SMAC3": Smac,
+    "QMC": _qmc, "random": Random,
     "DeepSpeed order": DeepSpeedOrder, "batch doubling": BatchDoubling,
 }  # fmt: skip
 

@@ -98,8 +98,9 @@ def play(
     seconds = sum(trial.outcome.seconds for trial in trials if trial.outcome is not None)
     best, total_s = replay.best[1], replay.total_s
     steps: list[Step] = []
-    history = History(replay.space, RATE, trials, limits)
     while len(steps) < most or seconds < share * total_s:
+        # One that nobody has asked anything yet, as a study's is: what it computes is part of the proposal.
+        history = History(replay.space, RATE, trials, limits)
         began = time.thread_time()
         config = player.propose(history)
         took = time.thread_time() - began

@@ -40,7 +40,7 @@ class Task(Protocol):
 class Play:
     """A search: its trials, the baseline first; what each proposal took, in seconds; the expected gains with them.
 
-    ``recommended`` is the best config after each trial, by the trials' own gains.
+    ``recommended`` is what would be proven first after each trial: what is expected to be the fastest.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -91,6 +91,6 @@ def play(sampler: Sampler, task: Task, count: int, limits: MemoryLimits = NO_LIM
         played.expected.append(proposal.expected)
         outcome = task.outcome(proposal.config)
         played.trials.append(Trial(len(played.trials), Phase.SEARCH, proposal.config, proposal.why, outcome))
-        best = History(task.space, task.objective, played.trials, limits).best
+        best = History(task.space, task.objective, played.trials, limits).promising
         played.recommended.append(best.config if best is not None else BASELINE)
     return played

@@ -80,8 +80,8 @@ def gain(score: float, reference: float, objective: Objective) -> float:
 def _known(measured: float, measurement: Measurement | None) -> float:
     """What is known of a gain, from the logarithm that was measured: the mean of the posterior, as a logarithm.
 
-    Gains are taken to scatter around 1 by ``_SCATTER``; one that is larger than that by itself shows that here they
-    scatter by as much, since a loader's are often tenfold.
+    Gains are taken to scatter around 1 by ``_SCATTER``; one that is larger than that and its error shows that here they
+    scatter by more, since a loader's are often tenfold.
     """
     reference = measurement.reference if measurement is not None else None
     if reference is None:
@@ -89,8 +89,8 @@ def _known(measured: float, measurement: Measurement | None) -> float:
     if not 0 < reference.gain.low <= reference.gain.high < math.inf:
         return 0.0
     error = math.log(reference.gain.high / reference.gain.low) / (2 * 1.96)
-    scatter = max(_SCATTER, abs(measured))
-    return measured * scatter**2 / (scatter**2 + error**2)
+    scattered = max(_SCATTER**2, measured**2 - error**2)
+    return measured * scattered / (scattered + error**2)
 
 
 def at_rate(measurement: Measurement, rate: float) -> Measurement:

@@ -92,7 +92,7 @@ class _Search:
 
     def without_idle_knobs(self) -> Proposal | None:
         """The best config without knobs that bring it nothing, where it has any and that has no trial."""
-        best = self._history.best
+        best = self._history.promising
         if best is None or best.phase is Phase.BASELINE:
             return None
         lean = Leaner(self._history).of(best.config)
@@ -138,13 +138,13 @@ class _Search:
                 yield config, list(space.indices_of(config).values())
 
     def _is_twin(self, config: Config) -> bool:
-        incumbent = self._history.best
+        incumbent = self._history.promising
         return incumbent is not None and self._history.twins.are_twins(config, incumbent.config)
 
 
 def _reason(history: History, config: Config, ratio: float, deviation: float) -> str:
     """One line: what is changed of the best trial's config, and what the model expects of that."""
-    best = history.best
+    best = history.promising
     assert best is not None
     before, after = history.space.complete(best.config), history.space.complete(config)
     names = (axis.knob.name for axis in history.space.axes)

@@ -31,8 +31,8 @@ SCATTERS = (0.005, 0.03, 0.08)
 
 OWN_NOISE = 0.08
 OWN_SURE = 1.64
-"""What a trial read beyond the model's mean is its config's own where it exceeds so many standard deviations: of its
-reading, and of what trials were seen to scatter by beyond their own intervals."""
+"""What a trial read beyond the model's mean is its config's own as far as it exceeds so many standard deviations: of
+its reading, and of what trials may scatter by beyond their own intervals (the largest of ``SCATTERS``)."""
 
 CHOSEN_BY = 80
 """So many trials, the first ones, decide between these: more take long and say no more."""

@@ -121,6 +121,11 @@ class History:
         known = self._expected.get(trial.number)
         return known if known is not None else self.gain(trial)
 
+    @cached_property
+    def promising(self) -> Trial | None:
+        """The trial whose config is expected to be the fastest, None where none has a gain."""
+        return next(iter(self.by_expectation(self.trials)), None)
+
     def by_expectation(self, trials: Iterable[Trial]) -> list[Trial]:
         """Those of the trials that have a gain, the one that is expected to be fastest first."""
         gains = [(own, trial) for trial in trials if (own := self.expected(trial)) is not None]
@@ -243,12 +248,11 @@ class History:
         if type(workers) is not int or own is None or (sees_wait(trial) and whole_wait(trial) < WAITING):
             return False
         fewer = [value for value in axis.values if type(value) is int and self.space.cores <= value < workers]
-        others = [self.find({**self.turned(trial.config), name: value}) for value in sorted(fewer, reverse=True)]
-        for other in others:
-            before = self.gain(other) if other is not None else None
-            if other is not None and before is not None:
-                return math.log(own / before) > max(BROUGHT, SURE * gain_noise(trial, other))
-        return False
+        other = self.find({**self.turned(trial.config), name: max(fewer)}) if fewer else None
+        before = self.gain(other) if other is not None else None
+        if other is None or before is None:
+            return False
+        return math.log(own / before) > max(BROUGHT, SURE * gain_noise(trial, other))
 
     def turned(self, config: Config) -> dict[str, Value]:
         """Knob → value of those that the config turns: not the pinned ones, nor those that follow from others."""

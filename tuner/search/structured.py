@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
@@ -37,7 +37,9 @@ SURE_UNSEEN = 1.64
 read; so many of these of all readings where the wait hides the gain, and nothing but two readings of it tells of it.
 """
 MOST_WALKED = 8
-"""After so many trials of a search the model goes on: what acts on each other no walk finds one knob at a time."""
+"""After so many trials of a search the model goes on: what acts on each other no walk finds one knob at a time. Not
+counted are those of what a rotation ranked, and of the pinned knobs by themselves.
+"""
 MOST_VISITS = 4
 """Of one knob: noise may move the bottleneck to and fro for ever."""
 
@@ -45,7 +47,7 @@ MOST_VISITS = 4
 class StructuredSampler:
     """Walks through the knobs in the bottleneck's order, late ones last, each from the incumbent's value.
 
-    It ends when no knob is due, or the search has had ``most_trials``.
+    It ends when no knob is due, or the search has had ``most_trials`` beside what a rotation ranked.
     """
 
     def __init__(self, most_trials: int | None = None) -> None:
@@ -53,20 +55,18 @@ class StructuredSampler:
 
     def propose(self, history: History) -> Proposal | None:
         """The first step of the walk that has no trial yet."""
-        had = sum(trial.phase is Phase.SEARCH for trial in history.trials)
-        if self._most_trials is not None and had >= self._most_trials:
-            return None
         start = history.find(BASELINE)
         if start is None:
             return Proposal(history.space.canonical(BASELINE), "what is pinned, by itself")
-        return next(_Walk(history, start).steps(), None)
+        return next(_Walk(history, start, self._most_trials).steps(), None)
 
 
 class _Walk:
     """The walk so far, replayed from the history: the same trials always lead to the same next step."""
 
-    def __init__(self, history: History, start: Trial) -> None:
+    def __init__(self, history: History, start: Trial, most_trials: int | None) -> None:
         self._history = history
+        self._most_trials = math.inf if most_trials is None else most_trials
         self._incumbent = start
         self._left_at: dict[str, float] = {}
         """Knob → the wait by which it is told whether the bottleneck has moved since its last visit."""
@@ -74,7 +74,10 @@ class _Walk:
 
     def steps(self) -> Iterator[Proposal]:
         """The configs to try; whoever takes one must come back with its trial in a new history."""
-        yield from self._ranked_first()
+        ranked = yield from self._ranked_first()
+        searched = {trial.config for trial in self._history.trials if trial.phase is Phase.SEARCH}
+        if len(searched - ranked - {self._history.space.canonical(BASELINE)}) >= self._most_trials:
+            return
         while (axis := self._next_axis()) is not None:
             before, why = self._wait, self._reason(axis)
             yield from self._climb(axis, why) if axis.knob.ordered else self._try_all(axis, why)
@@ -82,8 +85,9 @@ class _Walk:
             self._left_at[axis.knob.name] = self._wait if axis.knob.loader else before
             self._visits[axis.knob.name] += 1
 
-    def _ranked_first(self) -> Iterator[Proposal]:
-        """What a rotation ranks highest, each in a trial of its own: the walk goes on from the best of them.
+    def _ranked_first(self) -> Generator[Proposal, None, set[Config]]:
+        """What a rotation ranks highest, each in a trial of its own: the walk goes on from the best of them. Returns
+        those that have had theirs.
 
         One that is as fast as a tried one by the same rotation tells nothing new.
         """
@@ -101,6 +105,7 @@ class _Walk:
             own, other = history.gain(trial), history.gain(self._incumbent)
             if own is not None and other is not None and _is_sure(own / other, noise_of(trial.measurement)):
                 self._incumbent = trial
+        return set(tried)
 
     def _fails(self, config: Config) -> bool:
         trial = self._history.find(config)
@@ -215,7 +220,7 @@ class _Walk:
         return (reached[0], wanted) if reached and reached[0] > start + 1 else None
 
     def _is_within(self, value: Value) -> bool:
-        """Whether these are no more workers than cores: more are of use only once as many were seen to wait."""
+        """Whether these are no more workers than cores: more are of use only once fewer were seen to wait or gain."""
         return isinstance(value, (int, float)) and value <= self._history.space.cores
 
     def _follow(self, axis: Axis, values: Sequence[Value], why: str, *, patient: bool) -> Iterator[Proposal]:

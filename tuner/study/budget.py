@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import BaselineTrack
@@ -13,6 +14,7 @@ from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency
 from tuner.analysis.turns import TOLD_TO, noise_within, rounds_to_tell
 from tuner.knowledge import batch_factor, samples_per_step
 from tuner.model import BASELINE, Config, Phase, Trial, baseline_of
+from tuner.search.history import History
 from tuner.space.resolve import ResolvedSpace
 from tuner.study.lengths import screen_lengths, screened_samples, window_s
 from tuner.study.plan import StudyPlan
@@ -200,7 +202,7 @@ class StudyTime:
         That is the best, else the fastest of those that are worth as much as a doubtful proof of the best and whose
         proof is sure to fit, else the best where its gain is large and its proof may fit.
         """
-        track, best = BaselineTrack(self.trials, self.plan.objective), self._best()
+        track, best = BaselineTrack(self.trials, self.plan.objective), self._best
         gain = track.gain(best)
         if best is None or best.phase is Phase.BASELINE or gain is None:
             return None
@@ -247,7 +249,7 @@ class StudyTime:
         measured = [outcome.measurement for trial, outcome in self.runs.whole_loops() if trial.phase is Phase.SEARCH]
         noises = [noise_within(measurement, window) for measurement in measured if measurement is not None]
         known = [noise for noise in noises if noise is not None]
-        best = self._best()
+        best = self._best
         gain = BaselineTrack(self.trials, self.plan.objective).gain(best)
         if not self.by_turns or len(known) < FEWEST_TOLD or (gain or 1.0) < LARGE:
             return usual
@@ -270,9 +272,17 @@ class StudyTime:
         is_scarce = self.left_s - self.runs.trial_s() < ADDED_ROUNDS * proof_s
         return is_scarce and math.log(expected) / self.runs.trial_s() < math.log(gain) / proof_s
 
+    @cached_property
     def _best(self) -> Trial | None:
-        """The best trial of those that keep the effective batch."""
-        return BaselineTrack(self.trials, self.plan.objective).best_of(keeping_batch(searched(self.trials), self.space))
+        """The trial that would be proven first, of those that keep the effective batch; the baseline where none is
+        faster.
+        """
+        track, kept = BaselineTrack(self.trials, self.plan.objective), keeping_batch(searched(self.trials), self.space)
+        if self.space is None:
+            return track.best_of(kept)
+        history = History(self.space, self.plan.objective, self.trials)
+        faster = [trial for trial in kept if (track.gain(trial) or 0.0) > 1.0]
+        return next(iter(history.by_expectation(faster)), track.best_of(kept))
 
     def _larger_proof_s(self) -> float:
         """What proving the fastest larger batch takes; 0 where that isn't likely to reach a loss sooner than what keeps
@@ -280,7 +290,7 @@ class StudyTime:
         """
         track, space = BaselineTrack(self.trials, self.plan.objective), self.space
         larger = [trial for trial in searched(self.trials) if space is not None and space.is_larger(trial.config)]
-        best, gain = track.best_of(larger), track.gain(self._best()) or 1.0
+        best, gain = track.best_of(larger), track.gain(self._best) or 1.0
         if best is None or space is None:
             return 0.0
         likely = (track.gain(best) or 0.0) * likely_efficiency(batch_factor(best.config, space.knowledge), USUAL_NOISE)

@@ -9,8 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from tuner.analysis.comparison import failed_in, pairs_of
+from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.schedule import Schedule
 from tuner.model import BASELINE, Trial
+from tuner.search.history import History
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 
@@ -88,7 +90,8 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
     if again is not None:
         return again
     failed = failed_in(study.trials, plan.objective)
-    candidates = [trial for trial in fit if trial.config not in failed][: plan.finalists]
+    fit = [trial for trial in fit if trial.config not in failed]
+    candidates = _still_best(study, contest, fit) or fit[: plan.finalists]
     if not candidates:
         return None
     configs = (BASELINE, *(trial.config for trial in candidates))
@@ -112,6 +115,22 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
         same = replace(same or schedule, opening=1 + _last_opening(study, contest))
     save(study, same)
     return same
+
+
+def _still_best(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> list[Trial]:
+    """The candidates of the last finals, where all are fit and none of the others is expected to be faster than the
+    least of them by a gain worth having: finals of others would begin anew, at a smaller share of the error.
+
+    Empty without such finals.
+    """
+    last = next(reversed([finals for finals in all_finals(study, contest) if was_judged(study, finals)]), None)
+    numbers = set(last.group) if last is not None else set()
+    again, others = ([trial for trial in fit if (trial.number in numbers) is is_in] for is_in in (True, False))
+    if study.space is None or not again or len(again) < len(numbers):
+        return []
+    history = History(study.space, study.plan.objective, study.trials)
+    least = min(history.expected(trial) or 0.0 for trial in again)
+    return again if all((history.expected(trial) or 0.0) <= WORTH_HAVING * least for trial in others) else []
 
 
 def _last_opening(study: StudyContext, contest: Contest) -> int:

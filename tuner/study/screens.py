@@ -16,16 +16,17 @@ from tuner.analysis.accuracy import (
     untold,
 )
 from tuner.analysis.checks import Pair
-from tuner.analysis.comparison import choose_candidates, left_open
+from tuner.analysis.comparison import left_open
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, opening_share
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
-from tuner.formatting import config_text
+from tuner.formatting import config_text, gain_text
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.search.history import History
 from tuner.search.leaner import Leaner
+from tuner.search.proven_first import candidates_of
 from tuner.search.twins import tells_no_more
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import LOG, trial_folder
@@ -51,10 +52,9 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     kept, continued = keeping_batch(study.trials, study.space), going_on(study, Contest.KEEPING)
     assert study.space is not None
     history = History(study.space, plan.objective, study.trials)
-    leaner = Leaner(history)
-    chosen = choose_candidates(kept, plan.objective, len(kept), going_on=continued)
-    candidates = leaner.first(history.by_expectation(chosen), study.tiers)
-    told = _told_by_better(study, continued, history, leaner)
+    candidates = candidates_of(history, kept, study.tiers, going_on=continued)
+    _say_which_is_first(study, history, candidates)
+    told = _told_by_better(study, continued, history, Leaner(history))
     study.screened = tuple(_screens(study, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     fit: list[Trial] = []
@@ -65,6 +65,19 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     study.fit = tuple(fit)
     _add_left_open(study, kept, continued)
     return candidates
+
+
+def _say_which_is_first(study: StudyContext, history: History, candidates: Sequence[Trial]) -> None:
+    """Why another one than the fastest trial is proven first."""
+    read, first = study.best, next(iter(candidates), None)
+    if read is None or first is None or first == read:
+        return
+    expected, instead = history.expected(first) or 0.0, history.expected(read) or 0.0
+    if expected > instead:
+        study.note(
+            f"trial {first.number} comes before trial {read.number}, which read faster: by what configs like them came"
+            f" to, {gain_text(expected)} and {gain_text(instead)} are expected"
+        )
 
 
 def _add_left_open(study: StudyContext, trials: Sequence[Trial], continued: tuple[int, ...]) -> None:

@@ -16,7 +16,7 @@ from tuner.objective import Objective
 from tuner.search.history import History
 from tuner.search.structured import MOST_VISITS, StructuredSampler
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import resolve
+from tuner.space.resolve import ResolvedSpace, resolve
 
 OutcomeOf = Callable[[Config], Outcome]
 
@@ -216,14 +216,19 @@ class Decoding(worlds.World):
         return min(feed, self.compute), max(0.0, 1 - feed / self.compute)
 
 
-def tried_workers(world: worlds.World, *, written: int = 0, cores: int = 16) -> list[Trial]:
-    """The trials of a walk through numbers of workers alone."""
+def decoders(written: int, cores: int) -> ResolvedSpace:
+    """A space of numbers of workers alone."""
     knob = Knob(
         "workers", lambda known: MANY, "loader workers", ordered=True, loader=True, on_cores=True,
         keeps_up=workers_that_keep_up,
     )  # fmt: skip
     known = Known(worlds.DEVICE, cores, knowledge=Knowledge(as_written={**worlds.WRITTEN, "workers": written}))
-    space = resolve(SearchSpace("one", "none", (knob,)), known)
+    return resolve(SearchSpace("one", "none", (knob,)), known)
+
+
+def tried_workers(world: worlds.World, *, written: int = 0, cores: int = 16) -> list[Trial]:
+    """The trials of a walk through numbers of workers alone."""
+    space = decoders(written, cores)
     trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(Config(workers=written)))]
     while (proposal := StructuredSampler().propose(History(space, worlds.OBJECTIVE, trials))) is not None:
         outcome = world.outcome(Config({"workers": written, **proposal.config}))
@@ -293,10 +298,35 @@ def test_a_short_wait_or_few_cores_leave_nothing_to_skip() -> None:
 
 
 def test_a_walk_of_so_many_trials_leaves_the_rest_to_others() -> None:
-    """Counted are those of the search alone, by whomever: not the baseline."""
+    """Counted are those of the search alone, by whomever: not the baseline, nor what a rotation ranked."""
     world = worlds.World(feed=300.0, compute=500.0)
     whole = walked(world.outcome)
     assert len(configs(whole)) > 4, "it goes on if it is let"
     for had, goes_on in ((3, True), (4, False)):
         history = History(worlds.resolved(), worlds.OBJECTIVE, whole[: 1 + had])
         assert (StructuredSampler(most_trials=4).propose(history) is not None) is goes_on
+
+
+def test_what_a_rotation_ranked_does_not_shorten_the_walk() -> None:
+    world = worlds.World(feed=300.0, compute=500.0)
+    gains = {Config(precision="bf16"): 1.5, Config(precision="bf16", layout=True): 1.7}
+    rotated = tuple(Rotated(config, Ratio(gain, gain / 1.05, gain * 1.05), 5) for config, gain in gains.items())
+    rotation = Trial(1, Phase.ROTATION, BASELINE, "", replace(worlds.measured(100.0), rotation=rotated))
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE)), rotation]
+    while (proposal := StructuredSampler(2).propose(History(worlds.resolved(), worlds.OBJECTIVE, trials))) is not None:
+        trials.append(Trial(len(trials), Phase.SEARCH, proposal.config, "", world.outcome(proposal.config)))
+    ranked = [config for config in configs(trials) if config in gains]
+    assert ranked and len(configs(trials)) == len(ranked) + 2
+
+
+def test_more_workers_are_ruled_in_by_the_next_fewer_alone() -> None:
+    """12 that are faster than 4 say nothing of whether more than 8 bring anything."""
+    world, space = Busy(feed=20.0, compute=1000.0), decoders(0, 2)
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
+    for number, workers in enumerate((4, 12), 1):
+        config = Config(workers=workers)
+        trials.append(Trial(number, Phase.SEARCH, config, "", world.outcome(config)))
+    history = History(space, worlds.OBJECTIVE, trials)
+    assert history.is_ruled_out(Config(workers=16))
+    eight = Trial(3, Phase.SEARCH, Config(workers=8), "", world.outcome(Config(workers=8)))
+    assert not History(space, worlds.OBJECTIVE, [*trials, eight]).is_ruled_out(Config(workers=16))

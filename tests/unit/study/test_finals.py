@@ -15,14 +15,17 @@ from support.ran import Ran, of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.learning import LATER
+from tuner.analysis.tiers import Tiers
 from tuner.events import Event, Noted, PairFinished, TrialStarted
 from tuner.export import PROFILE
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial, Verdict
 from tuner.report.summary import summary
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import TrialRequest
 from tuner.search.history import History
+from tuner.search.proven_first import candidates_of
 from tuner.search.structured import StructuredSampler
 from tuner.storage.database import Repository
 from tuner.study.plan import StudyPlan
@@ -105,6 +108,36 @@ def test_the_same_candidates_in_another_order_are_no_new_finals(
     assert len(again.trials) > len(first.trials)
     assert {frozenset(group) for group in groups(again.trials)} == {frozenset(began)}
     assert finals(tmp_path)["opening"] == 1
+
+
+def test_finals_go_on_where_nothing_much_faster_has_been_found_since(tmp_path: Path) -> None:
+    """A place that changes hands by less than a gain worth having would cost all rounds that were run."""
+
+    def outcome_with(layout: float) -> Callable[[Config], Outcome]:
+        gains = {Config(): 1.0, Config(precision="bf16"): 2.0, Config(precision="fp16"): 1.9}
+        later = Config(precision="bf16", compile="max")
+        return lambda config: worlds.measured(100.0 * (layout if config == later else gains.get(config, 0.9)))
+
+    first = Ran(plan(tmp_path / "near", 2), outcome_with(0.9)).result
+    near = Ran(plan(tmp_path / "near", 6), outcome_with(2.005)).result
+    assert any(trial.config == Config(precision="bf16", compile="max") for trial in near.trials)
+    assert groups(near.trials) == groups(first.trials)
+    Ran(plan(tmp_path / "far", 2), outcome_with(0.9))
+    far = Ran(plan(tmp_path / "far", 6), outcome_with(3.0)).result
+    assert len(groups(far.trials)) == 2
+
+
+def test_those_that_finals_have_begun_with_are_screened_first(tmp_path: Path) -> None:
+    """Though others are expected to be faster by now."""
+    space = worlds.resolved("workers", "precision", "layout")
+    rates = {Config(): 100.0, Config(precision="bf16"): 150.0, Config(layout=True): 160.0, Config(workers=4): 170.0}
+    trials = [
+        Trial(number, Phase.SEARCH if config else Phase.BASELINE, config, "", worlds.measured(rate))
+        for number, (config, rate) in enumerate(rates.items())
+    ]
+    history, tiers = History(space, worlds.OBJECTIVE, trials), Tiers({}, Knowledge())
+    assert [trial.number for trial in candidates_of(history, trials, tiers)] == [3, 2, 1]
+    assert [trial.number for trial in candidates_of(history, trials, tiers, going_on=(1,))] == [1, 3, 2]
 
 
 def test_the_ratio_told_after_a_round_is_the_one_that_is_judged(tmp_path: Path) -> None:
