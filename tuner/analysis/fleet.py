@@ -71,7 +71,7 @@ class OnDevice:
     and ``free`` whether the search might change the samples per step: "" and None where an earlier version didn't say.
     ``config`` is the winner's, empty without one. ``edited`` is None where
     that can't be told. ``energy_unknown`` says of ``HOST`` and ``DEVICE`` why no joules of theirs are known, None
-    where an earlier version didn't say.
+    where an earlier version didn't say. ``ranks``: so many processes trained together, whose rates are added up.
     """
 
     place: str
@@ -87,6 +87,7 @@ class OnDevice:
     winner: LoopFigures | None
     energy_unknown: Mapping[str, str] | None = None
     shown: str = ""
+    ranks: int = 1
 
     @property
     def applied(self) -> LoopFigures | None:

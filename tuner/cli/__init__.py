@@ -25,6 +25,7 @@ VERBS = {
     "trials": "tuner.cli.trials",
     "studies": "tuner.cli.studies",
     "compare": "tuner.cli.compare",
+    "merge": "tuner.cli.merge",
     "devices": "tuner.cli.devices",
 }
 """Verb → the module that implements ``Verb``, imported only when it is used: ``run`` must start without a database."""

@@ -50,7 +50,8 @@ def make_plan(settings: Settings) -> StudyPlan:
         )
     of_device = parse_bytes(settings.max_memory, device.memory_bytes or total)
     max_host_bytes, max_device_bytes = kind.memory_limits(of_device, total)
-    name = f"{stem(script)}-{device.label.replace(':', '')}"
+    together = f"-{settings.ranks}-ranks" if settings.ranks > 1 else ""
+    name = f"{stem(script)}-{device.label.replace(':', '')}{together}"
     return StudyPlan(
         name=name,
         script=script,

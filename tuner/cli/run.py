@@ -68,10 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
     place, tier = file_of(arguments.config), _tier(arguments.tier)
     device, cores = _device(arguments.device), usable_cores()
-    profile = profiles.choose(profiles.read(content_of(place), place), device, cores, place)
+    profile = profiles.choose(profiles.read(content_of(place), place), device, cores, place, ranks=ranks())
     profile = profiles.of_tier_3(profile, place) if tier == _OPTIMISATION else profile
     if not arguments.any_ranks:
-        _check_ranks(profile, place)
+        _check_ranks(profile, place, tier)
     script = _script(arguments, profile, place)
     knowledge = knowledge_of(profile, script, place)
     known, spaces = Known(device, cores, knowledge=profile.knowledge), load_spaces(AUTO)
@@ -81,9 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     changes = [_change_text(change) for change in drift if change.name not in HARDLY_MATTERS]
     if profile.edited:
         changes.insert(0, f"{place} was edited since the study wrote it")
-    if profile.cores != cores:
-        beyond = beyond_cores(profile.config, known, spaces, None if profile.edited else profile.cores)
-        changes += [f"{name} is {profile.config[name]}, more than the {cores} usable cores" for name in beyond]
+    if profile.cores != cores or profile.ranks != ranks():
+        changes += _beyond_cores(profile, replace(known, cores=max(1, cores // _ranks_here())), spaces)
     if changes and arguments.strict:
         raise ProfileError(
             f"{place} was proven under other conditions: {'; '.join(changes)}",
@@ -102,16 +101,33 @@ def run(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
 
 
-def _check_ranks(profile: profiles.Profile, place: str) -> None:
+def _beyond_cores(profile: profiles.Profile, known: Known, spaces: Sequence[SearchSpace]) -> list[str]:
+    """A clause for each knob that has more threads or workers than the cores which each rank has here."""
+    proven_on = None if profile.edited or profile.cores is None else profile.cores // profile.ranks
+    allowed = f"{known.cores} usable cores"
+    if _ranks_here() > 1:
+        allowed = f"{count_text(known.cores, 'core')} that each rank may use"
+    beyond = beyond_cores(profile.config, known, spaces, proven_on)
+    return [f"{name} is {profile.config[name]}, more than the {allowed}" for name in beyond]
+
+
+def _ranks_here() -> int:
+    """How many of the ranks run on this host, and share its cores."""
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(here)) if ranks() > 1 and here.isdigit() else ranks()
+
+
+def _check_ranks(profile: profiles.Profile, place: str, tier: int) -> None:
     """Raises ``ProfileError`` for a profile of several ranks where there is another number of them.
 
     One of a single process says of itself that it is applied in each of several.
     """
+    again = ["autotune", "run", "--config", place, *(["--tier", "3"] if tier == _OPTIMISATION else [])]
     if profile.ranks not in (1, ranks()):
         raise ProfileError(
             f"{place} was proven in {profile.ranks} ranks, and this is one of {ranks()}"
             if ranks() > 1 else f"{place} was proven in {profile.ranks} ranks, and this is one process",
-            hint=f"as in: torchrun --nproc-per-node {profile.ranks} --no-python autotune run --config {place} ...; or"
+            hint=f"as in: torchrun --nproc-per-node {profile.ranks} --no-python {shlex.join(again)} ...; or"
             " --any-ranks applies it all the same",
         )  # fmt: skip
 
@@ -162,8 +178,7 @@ def _remarks(profile: profiles.Profile, knowledge: Knowledge, device: Device, *,
         remarks.append(f"proven in {profile.ranks} ranks, and applied in {count_text(ranks(), 'rank')}")
     elif ranks() > 1 and profile.ranks == 1 and profile.config:
         remarks.append(f"proven in one process, and applied in each of {ranks()}: batch sizes, workers, threads")
-    here = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if profile.ranks == ranks() > 1 and here.isdigit() and int(here) < ranks():
+    if profile.ranks == ranks() > (here := _ranks_here()):
         remarks.append(f"proven in {profile.ranks} ranks on one host, and applied in {here} of them on this one")
     accelerators = [other for other in devices() if not kind_of(other).is_host]
     alike = [other for other in accelerators if other.kind == device.kind]

@@ -53,6 +53,7 @@ def _on_device(profile: Profile, document: Mapping[str, Any], place: str) -> OnD
         winner=_figures(document.get("winner"), "winner") if profile.config else None,
         energy_unknown=_reasons(document.get("energy_unknown")),
         shown=device.name,
+        ranks=profile.ranks,
     )
 
 

@@ -59,7 +59,7 @@ class Profile:
 
 
 class ProfileExporter:
-    """best.json: this device's profile among those of other devices."""
+    """best.json: this device's profile among those of other devices, and of other numbers of ranks."""
 
     name = "result"
     file_name = "best.json"
@@ -131,7 +131,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
 def merged(existing: bytes | None, profile: Mapping[str, Any], place: str) -> bytes:
     """The file with this device's profile in place of its earlier one. Raises ``ProfileError``."""
     profiles = documents(existing, place) if existing is not None else []
-    others = [other for other in profiles if not _same_device(other, profile)]
+    others = [other for other in profiles if not same_entry(other, profile)]
     own = {**profile, CHECKSUM: checksum(profile)}
     return (text({"schema": SCHEMA, "profiles": [*others, own]}) + "\n").encode()
 
@@ -157,7 +157,7 @@ def with_standing(
     The entry is as it was written.
     """
     for other in documents(existing, place):
-        if not _same_device(other, profile) or not _is_sound(other) or _circumstances(other) != _circumstances(profile):
+        if not same_entry(other, profile) or not _is_sound(other) or _circumstances(other) != _circumstances(profile):
             continue
         proven, larger = other.get("verdict") == str(Verdict.IMPROVED), tier3.proven_in(other.get("tier3"))
         own = proven and not profile["runs"] and not result.speaks_against(Config(_part(other, "config")))
@@ -177,7 +177,6 @@ def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
         "modules": _part(profile, "knowledge").get("module_hashes", {}),
         "software": profile.get("environment"),
         "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name not in _NO_BOUNDS},
-        "ranks": profile.get("ranks", 1),
         # Where larger batches are tried beside, what keeps the effective one is proven alike.
         "free": limits.get("effective_batch") == FREE,
     }
@@ -203,15 +202,18 @@ def read(content: bytes, place: str) -> list[Profile]:
     return profiles
 
 
-def choose(profiles: list[Profile], device: Device, cores: int, place: str) -> Profile:
-    """The profile of this very device, else of its model; of several one that was proven with as many ``cores``.
+def choose(profiles: list[Profile], device: Device, cores: int, place: str, *, ranks: int = 1) -> Profile:
+    """The profile of this very device, else of its model; of several one that was proven in as many ``ranks``, else in
+    one process, and of these one that was proven with as many ``cores``.
 
     Raises ``ProfileError`` naming those there are.
     """
     same_kind = [p for p in profiles if p.device.kind == device.kind]
     same_card = [p for p in same_kind if p.device.uuid == device.uuid]
     same_model = [p for p in same_kind if p.device.name == device.name]
-    for profile in sorted(same_card or same_model, key=lambda p: (p.cores != cores, p.cores is None)):
+    for profile in sorted(
+        same_card or same_model, key=lambda p: (p.ranks != ranks, p.ranks != 1, p.cores != cores, p.cores is None)
+    ):
         return profile
     there = ", ".join(f"{p.device.label} ({p.device.name})" for p in profiles) or "none"
     raise ProfileError(
@@ -296,13 +298,15 @@ def documents(content: bytes, place: str) -> list[dict[str, Any]]:
     return profiles
 
 
-def _same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two profiles are of the same device.
+def same_entry(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two profiles are of the same device and number of ranks, so that one takes the other's place.
 
     One whose ``uuid`` is no more than its model's name, as a CPU's, is told by the cores as well. Profiles of earlier
     versions don't say them, and pass for any number.
     """
     device, other_device = one.get("device"), other.get("device")
+    if one.get("ranks", 1) != other.get("ranks", 1):
+        return False
     if not isinstance(device, dict) or not isinstance(other_device, dict):
         return device == other_device
     if any(device.get(name) != other_device.get(name) for name in ("kind", "uuid")):

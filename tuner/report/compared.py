@@ -44,11 +44,15 @@ def headings(comparison: Comparison) -> list[str]:
         script = profile.circumstances.script
         command = " ".join(filter(None, (script_text(script), shlex.join(masked(script.argv)))))
         lines += [
-            f"{_name(number)} {profile.device.label}: {profile.shown} ({profile.place})",
+            f"{_name(number)} {profile.device.label}: {profile.shown}{_together(profile)} ({profile.place})",
             f"    {command}",
             f"    {_answer(profile)}",
         ]
     return lines
+
+
+def _together(profile: OnDevice) -> str:
+    return f", {profile.ranks} ranks" if profile.ranks > 1 else ""
 
 
 def _name(number: int) -> str:
@@ -233,9 +237,16 @@ def _hash(sha256: str) -> str:
 
 
 def _software(comparison: Comparison, group: tuple[int, ...]) -> list[str]:
-    """Other versions than the first of the group has: they belong to what is compared, and should be known."""
+    """Other versions or ranks than the first of the group has: they belong to what is compared, and should be known."""
     lines = []
+    first = comparison.profiles[group[0]]
     for number in group[1:]:
+        there = comparison.profiles[number].ranks
+        if there != first.ranks:
+            lines.append(
+                f"{_name(number)} trained in {count_text(there, 'rank')} and {_name(group[0])} in {first.ranks}: a step"
+                " takes another number of samples there, unless the script divides its batch among the ranks"
+            )
         changes = [
             change for change in differences(comparison.profiles[group[0]], comparison.profiles[number])
             if change.part is ProvenPart.SOFTWARE and change.name not in HARDLY_MATTERS

@@ -8,6 +8,7 @@ import pytest
 
 from tuner.cli import main
 from tuner.cli.planning import set_aside
+from tuner.devices.host import usable_cores
 from tuner.errors import ExitCode, StorageError
 from tuner.model import Device
 from tuner.storage.folder import DATABASE
@@ -44,6 +45,17 @@ def test_a_study_in_the_current_folder_is_not_moved(tmp_path: Path, monkeypatch:
         with pytest.raises(StorageError, match="it is the current folder"):
             set_aside(Path(given))
     assert (folder / DATABASE).exists()
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="two ranks need two cores")
+def test_a_study_of_several_ranks_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("import torch\n", encoding="utf-8")
+    for options, folder in (([], "autotune-mine-cpu "), (["--ranks", "2"], "autotune-mine-cpu-2-ranks ")):
+        assert main(["study", "mine.py", "--device", "cpu", "--dry-run", *options]) == 0
+        assert folder in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", [[], ["--new"]])

@@ -13,6 +13,8 @@ from tuner.errors import ProfileError
 from tuner.export.profile import Profile
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script, Verdict
+from tuner.space.declare import Known
+from tuner.space.registry import AUTO, load_spaces
 
 CARDS = [Device("cuda", number, "NVIDIA H100", f"GPU-{number}", 80 * 2**30, f"cuda:{number}") for number in range(8)]
 PROFILE = Profile(worlds.DEVICE, Config(batch_size=8), Verdict.IMPROVED, Script("a.py", ()), {}, Knowledge(), 2.0)
@@ -46,6 +48,25 @@ def test_a_profile_of_an_earlier_version_is_told_where_its_lines_mean_others() -
 
 
 @pytest.mark.parametrize(
+    ("ranks", "here", "says"),
+    [
+        (1, "", []),
+        (2, "", ["threads is 4, more than the 2 cores that each rank may use"]),
+        (4, "2", ["threads is 4, more than the 2 cores that each rank may use"]),
+        (4, "1", []),
+    ],
+)
+def test_threads_beyond_what_each_rank_has_are_told(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, here: str, says: list[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    known = Known(worlds.DEVICE, 4 // run._ranks_here(), knowledge=PROFILE.knowledge)
+    threads = replace(PROFILE, config=Config(threads=4), cores=4, edited=False)
+    assert run._beyond_cores(threads, known, load_spaces(AUTO)) == says
+
+
+@pytest.mark.parametrize(
     ("proven", "world", "says"),
     [
         (2, "2", ""), (1, "", ""), (1, "4", ""),
@@ -59,12 +80,15 @@ def test_a_profile_of_several_ranks_is_for_as_many(
     monkeypatch.setenv("WORLD_SIZE", world or "1")
     profile = replace(PROFILE, ranks=proven)
     if not says:
-        run._check_ranks(profile, "best.json")
+        run._check_ranks(profile, "best.json", 2)
         return
     with pytest.raises(ProfileError, match=says) as caught:
-        run._check_ranks(profile, "best.json")
-    assert "torchrun --nproc-per-node 2 --no-python autotune run --config best.json" in caught.value.hint
-    assert "--any-ranks" in caught.value.hint
+        run._check_ranks(profile, "my best.json", 3)
+    again = "torchrun --nproc-per-node 2 --no-python autotune run --config 'my best.json' --tier 3 "
+    assert again in caught.value.hint and "--any-ranks" in caught.value.hint
+    with pytest.raises(ProfileError) as caught:
+        run._check_ranks(profile, "best.json", 2)
+    assert "--config best.json ...;" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ CPU = replace(made_up.DEVICE, kind="cpu", name="AMD EPYC", uuid="AMD EPYC")
 CARD = replace(made_up.DEVICE, kind="cuda", name="NVIDIA H100", uuid="GPU-1")
 
 
-def profile(cores: int | None, device: Any = CPU) -> dict[str, Any]:
-    return profile_of(replace(made_up.RESULT, study=replace(made_up.STUDY, device=device, cores=cores)))
+def profile(cores: int | None, device: Any = CPU, ranks: int = 1) -> dict[str, Any]:
+    study = replace(made_up.STUDY, device=device, cores=cores, ranks=ranks)
+    return profile_of(replace(made_up.RESULT, study=study))
 
 
 def cores_of(content: bytes) -> list[int | None]:
@@ -45,3 +46,19 @@ def test_an_entry_of_an_earlier_version_is_read_and_gives_way() -> None:
     assert choose(read(content, "best.json"), CPU, 8, "best.json").cores is None
     assert with_standing(content, made_up.RESULT, {**profile(2), "runs": 0}, "best.json") is None
     assert cores_of(merged(content, profile(2), "best.json")) == [2]
+
+
+def test_numbers_of_ranks_stand_side_by_side_and_the_one_that_fits_is_chosen() -> None:
+    both = merged(merged(None, profile(2), "best.json"), profile(2, ranks=2), "best.json")
+    assert [each.ranks for each in read(both, "best.json")] == [1, 2]
+    assert [each.ranks for each in read(merged(both, profile(2), "best.json"), "best.json")] == [2, 1]
+    profiles = read(merged(both, profile(64, ranks=4), "best.json"), "best.json")
+    assert [choose(profiles, CPU, 2, "best.json", ranks=ranks).ranks for ranks in (1, 2, 3, 4)] == [1, 2, 1, 4]
+    alone = read(merged(None, profile(2, ranks=2), "best.json"), "best.json")
+    assert choose(alone, CPU, 2, "best.json").ranks == 2, "the caller refuses it, and says why"
+
+
+def test_a_proof_of_one_process_does_not_stand_for_several_ranks() -> None:
+    of_one = merged(None, profile(2), "best.json")
+    later = {**profile(2, ranks=2), "runs": 0}
+    assert with_standing(of_one, made_up.RESULT, later, "best.json") == later

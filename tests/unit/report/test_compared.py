@@ -9,7 +9,7 @@ from support import fleet
 from tuner.analysis.fleet import OnDevice, compare
 from tuner.export.figures import read
 from tuner.model import Energy
-from tuner.report.compared import conclusions
+from tuner.report.compared import conclusions, headings
 
 
 def with_host_joules(memory: float | None) -> OnDevice:
@@ -30,3 +30,13 @@ def test_hosts_that_count_main_memory_and_hosts_that_do_not_are_told_apart() -> 
     [told] = about_joules(counted, unknown)
     assert told.endswith("[1] with main memory; of [2] nobody noted whether")
     assert about_joules(counted, counted) == about_joules(alone, alone) == []
+
+
+def test_who_trained_in_several_ranks_is_told_beside_who_did_not() -> None:
+    [alone] = read(fleet.content(fleet.ON_CARD), fleet.PLACE)
+    together = replace(alone, ranks=2)
+    compared = compare([alone, together], {})
+    assert ", 2 ranks (" in headings(compared)[3] and "ranks" not in headings(compared)[0]
+    [told] = [line for line in conclusions(compared, {}) if "ranks" in line]
+    assert told.startswith("[2] trained in 2 ranks and [1] in 1: a step takes another number of samples there")
+    assert not [line for line in conclusions(compare([together, together], {}), {}) if "ranks" in line]

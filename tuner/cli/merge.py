@@ -1,0 +1,67 @@
+"""``autotune merge``: one best.json for several devices."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tuner.cli.best_json import content_of, file_of
+from tuner.cli.printable import printable
+from tuner.cli.verb import Subparsers
+from tuner.devices.present import kind_of
+from tuner.errors import ExitCode, ProfileError
+from tuner.export.gathered import Entry, gather
+from tuner.formatting import config_text, count_text, script_text
+from tuner.storage.atomic import write_durably
+
+TAKES_SCRIPT_ARGUMENTS = False
+
+
+def add_parser(verbs: Subparsers) -> None:
+    """Declares the verb."""
+    parser = verbs.add_parser(
+        "merge", help="gather the profiles of several best.json in one file",
+        usage="autotune merge best.json [best.json ...] --out FILE",
+        description="Writes one best.json with the profiles of all these, for a fleet: autotune run takes the one of"
+        " its device and number of ranks. Of two of the same device and number of ranks the one named last is taken.",
+    )  # fmt: skip
+    parser.add_argument("files", nargs="+", metavar="best.json", help="a best.json, or the folder of its study")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="what is written; the profiles that it holds already are kept"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the file and prints what is in it.
+
+    Raises ``ProfileError`` before anything is written, ``StorageError`` where it can't be.
+    """
+    out = Path(arguments.out)
+    if out.is_dir():
+        raise ProfileError(f"--out {out} is a folder", hint=f"name a file, as {out / 'best.json'}")
+    places = list(dict.fromkeys([*([str(out)] if out.exists() else []), *map(file_of, arguments.files)]))
+    gathered = gather([(place, content_of(place)) for place in places])
+    if not gathered.entries:
+        raise ProfileError(f"no profile in {', '.join(places)}", hint="autotune study writes one for its device")
+    write_durably(out, gathered.content)
+    print(printable(f"{out}: {count_text(len(gathered.entries), 'profile')}"))
+    for entry in gathered.entries:
+        print(printable(f"  {_line(entry)}"))
+    scripts = {(entry.profile.script.sha256, entry.profile.script.module) for entry in gathered.entries}
+    if len(scripts) > 1:
+        named = sorted({script_text(entry.profile.script) for entry in gathered.entries})
+        print(printable(
+            f"they are of {len(scripts)} different scripts, or states of one ({', '.join(named)}): autotune run says so"
+            " where its script is another one"
+        ))  # fmt: skip
+    return ExitCode.OK
+
+
+def _line(entry: Entry) -> str:
+    profile = entry.profile
+    is_host = kind_of(profile.device).is_host
+    cores = f", {count_text(profile.cores, 'core')}" if is_host and profile.cores else ""
+    together = f", {profile.ranks} ranks" if profile.ranks > 1 else ""
+    answer = config_text(profile.config) if profile.config else "keep your config"
+    origin = f"{entry.place}, in place of that of {entry.instead_of}" if entry.instead_of else entry.place
+    return f"{profile.device.label}: {profile.device.name}{cores}{together}: {answer} ({origin})"

@@ -1,0 +1,46 @@
+"""One best.json of several: a fleet's, with the profile of each device and number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.documents import text
+from tuner.export.profile import SCHEMA, Profile, documents, read, same_entry
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A profile of the gathered file, the file that it is from, and the file whose entry it takes the place of: "" for
+    the first one of its device and number of ranks.
+    """
+
+    profile: Profile
+    place: str
+    instead_of: str = ""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The gathered file and what is in it, in its order."""
+
+    content: bytes
+    entries: tuple[Entry, ...]
+
+
+def gather(files: Sequence[tuple[str, bytes]]) -> Gathered:
+    """Every profile of these files (name and content), word for word; of two of the same device and number of ranks the
+    later one.
+
+    Raises ``ProfileError`` for a file that is no best.json, or has a profile that can't be read.
+    """
+    gathered: list[tuple[dict[str, Any], Entry]] = []
+    for place, content in files:
+        for document, profile in zip(documents(content, place), read(content, place), strict=True):
+            before = [entry.place for other, entry in gathered if same_entry(other, document)]
+            gathered = [(other, entry) for other, entry in gathered if not same_entry(other, document)]
+            instead_of = before[-1] if before and before[-1] != place else ""
+            gathered.append((document, Entry(profile, place, instead_of)))
+    written = {"schema": SCHEMA, "profiles": [document for document, _ in gathered]}
+    return Gathered((text(written) + "\n").encode(), tuple(entry for _, entry in gathered))
