@@ -5,63 +5,27 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import worlds
+from support.life_of_finals import finals, groups, plan, speeds
 from support.ran import Ran, of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.learning import LATER
-from tuner.analysis.tiers import Tiers
 from tuner.events import Event, Noted, PairFinished, TrialStarted
 from tuner.export import PROFILE
-from tuner.knowledge import Knowledge
-from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial, Verdict
+from tuner.model import Config, Outcome, OutcomeKind, Phase, Verdict
 from tuner.report.summary import summary
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import TrialRequest
-from tuner.search.history import History
-from tuner.search.proven_first import candidates_of
 from tuner.search.structured import StructuredSampler
-from tuner.storage.database import Repository
 from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
-
-UNSCREENED = AccuracyLimits(max_loss_increase=None)
-
-
-def speeds(*, lucky: int = -1) -> Callable[[Config], Outcome]:
-    """bf16 is twice as fast and nothing else helps; the single run of number ``lucky`` is five times as fast."""
-    runs: list[Config] = []
-
-    def outcome(config: Config) -> Outcome:
-        runs.append(config)
-        gain = 5.0 if len(runs) - 1 == lucky else 2.0 if config == {"precision": "bf16"} else 0.97
-        return worlds.measured(100.0 * (gain if config else 1.0) * (1 + 0.001 * (len(runs) % 5)))
-
-    return outcome
-
-
-def finals(folder: Path) -> dict[str, object]:
-    repository = Repository(worlds.plan(folder).url)
-    try:
-        return repository.finals(repository.studies()[0].id)
-    finally:
-        repository.close()
-
-
-def groups(trials: tuple[Trial, ...]) -> set[tuple[int, ...]]:
-    return {trial.group for trial in trials if trial.phase is Phase.FINALS}
-
-
-def plan(folder: Path, trials: int) -> StudyPlan:
-    return worlds.plan(
-        folder, trials=trials, finalists=1, selection=("precision", "compile"), accuracy=UNSCREENED, finals_rounds=5
-    )
 
 
 def test_a_proof_stands_where_later_finals_of_another_config_prove_nothing(tmp_path: Path) -> None:
@@ -80,64 +44,6 @@ def test_the_same_candidates_again_are_no_new_finals(tmp_path: Path) -> None:
     assert groups(resumed.trials) == groups(first.trials)
     assert resumed.winner == first.winner
     assert finals(tmp_path)["opening"] == 1
-
-
-def test_the_same_candidates_in_another_order_are_no_new_finals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is searched later moves what is expected of earlier trials."""
-
-    def both_gain(config: Config) -> Outcome:
-        gains = {Config(): 1.0, Config(precision="bf16"): 2.0, Config(precision="fp16"): 1.9}
-        return worlds.measured(100.0 * gains.get(config, 0.9))
-
-    def two(trials: int) -> StudyPlan:
-        return replace(plan(tmp_path, trials), finalists=2)
-
-    first = Ran(two(4), both_gain).result
-    (began,) = groups(first.trials)
-    assert len(began) == 2
-    ordered = History.by_expectation
-
-    def swapped(history: History, trials: Iterable[Trial]) -> list[Trial]:
-        fastest, second, *others = ordered(history, trials)
-        return [second, fastest, *others]
-
-    monkeypatch.setattr(History, "by_expectation", swapped)
-    again = Ran(two(5), both_gain).result
-    assert len(again.trials) > len(first.trials)
-    assert {frozenset(group) for group in groups(again.trials)} == {frozenset(began)}
-    assert finals(tmp_path)["opening"] == 1
-
-
-def test_finals_go_on_where_nothing_much_faster_has_been_found_since(tmp_path: Path) -> None:
-    """A place that changes hands by less than a gain worth having would cost all rounds that were run."""
-
-    def outcome_with(layout: float) -> Callable[[Config], Outcome]:
-        gains = {Config(): 1.0, Config(precision="bf16"): 2.0, Config(precision="fp16"): 1.9}
-        later = Config(precision="bf16", compile="max")
-        return lambda config: worlds.measured(100.0 * (layout if config == later else gains.get(config, 0.9)))
-
-    first = Ran(plan(tmp_path / "near", 2), outcome_with(0.9)).result
-    near = Ran(plan(tmp_path / "near", 6), outcome_with(2.005)).result
-    assert any(trial.config == Config(precision="bf16", compile="max") for trial in near.trials)
-    assert groups(near.trials) == groups(first.trials)
-    Ran(plan(tmp_path / "far", 2), outcome_with(0.9))
-    far = Ran(plan(tmp_path / "far", 6), outcome_with(3.0)).result
-    assert len(groups(far.trials)) == 2
-
-
-def test_those_that_finals_have_begun_with_are_screened_first(tmp_path: Path) -> None:
-    """Though others are expected to be faster by now."""
-    space = worlds.resolved("workers", "precision", "layout")
-    rates = {Config(): 100.0, Config(precision="bf16"): 150.0, Config(layout=True): 160.0, Config(workers=4): 170.0}
-    trials = [
-        Trial(number, Phase.SEARCH if config else Phase.BASELINE, config, "", worlds.measured(rate))
-        for number, (config, rate) in enumerate(rates.items())
-    ]
-    history, tiers = History(space, worlds.OBJECTIVE, trials), Tiers({}, Knowledge())
-    assert [trial.number for trial in candidates_of(history, trials, tiers)] == [3, 2, 1]
-    assert [trial.number for trial in candidates_of(history, trials, tiers, going_on=(1,))] == [1, 3, 2]
 
 
 def test_the_ratio_told_after_a_round_is_the_one_that_is_judged(tmp_path: Path) -> None:
