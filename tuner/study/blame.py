@@ -19,12 +19,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from tuner import __version__
+from tuner.analysis.resources import lost_share
+from tuner.analysis.turns import DISTURBED
 from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import KILLED, WITHHELD_REASON, raised_line
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
+from tuner.storage.folder import RESOURCES
+from tuner.storage.records import read_resources
 
 MARGIN_S = 10.0
 TIMES = 2.0
@@ -138,7 +142,7 @@ class Inquiry:
     def verdict(self) -> Verdict:
         """Whose fault the failure is, and without which watches the script runs."""
         bare = self._bare()
-        if self._decides_nothing(bare):
+        if self._decides_nothing(_BARE, bare):
             return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=f"{_BARE}: {bare.detail}")
         if not may_be_ours(bare):
             return Verdict(Whose.OURS, None, tuple(self._ways()), tuple(self._account))
@@ -147,7 +151,7 @@ class Inquiry:
             return Verdict(Whose.OPEN, account=tuple(self._account))
         longest_s = max(self._failed.seconds, bare.seconds) + PLAIN_MARGIN_S
         plain = self._check(_PLAIN, plain=True, longest_s=longest_s)
-        if self._decides_nothing(plain):
+        if self._decides_nothing(_PLAIN, plain):
             obstacle = f"{_PLAIN}: {plain.detail}" if plain.reason != WITHHELD_REASON else ""
             return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=obstacle)
         if not may_be_ours(plain):
@@ -155,13 +159,26 @@ class Inquiry:
         silenced = _silenced(self._folder_of(_PLAIN)) if plain.kind is not OutcomeKind.INFEASIBLE else ()
         return Verdict(Whose.OPEN if silenced else Whose.SCRIPT, plain, (), tuple(self._account), silenced)
 
-    def _decides_nothing(self, check: Outcome) -> bool:
+    def _decides_nothing(self, name: str, check: Outcome) -> bool:
         """Whether a run that was to show whether the failure comes again ended by the machine, and not likewise.
 
-        One that waits for something without computing, such as a download, doesn't come to the failure either.
+        One that waits for something without computing, such as a download, doesn't come to the failure either; nor does
+        one that others kept from the cores until its time was up.
         """
-        by_machine = check.kind in _UNDECIDED or check.reason in _OF_THE_MACHINE
+        by_machine = check.kind in _UNDECIDED or check.reason in _OF_THE_MACHINE or self._was_held_up(name, check)
         return by_machine and not (may_be_ours(check) and alike(self._failed, check))
+
+    def _was_held_up(self, name: str, check: Outcome) -> bool:
+        """Whether a run that its time limit ended had computed for less than the failure had taken, beside others that
+        used the cores.
+        """
+        if check.kind is not OutcomeKind.TIMED_OUT:
+            return False
+        failed, samples = (read_resources(of / RESOURCES) for of in (self._request.folder, self._folder_of(name)))
+        if not failed or not samples:
+            return False
+        others = lost_share(samples, samples[0].t, samples[-1].t)
+        return others > DISTURBED and samples[-1].cpu_s < failed[-1].cpu_s
 
     def _bare(self) -> Outcome:
         return self._check(_BARE, ALL - {Watch.FILES} | self._request.without)
@@ -194,7 +211,7 @@ class Inquiry:
         folder = self._folder_of(name)
         outcome = self._run(replace(self._request, folder=folder, without=without, plain=plain, limits=limits))
         self._spent_s += outcome.seconds
-        came_to = outcome.detail if may_be_ours(outcome) or self._decides_nothing(outcome) else "it runs"
+        came_to = outcome.detail if may_be_ours(outcome) or self._decides_nothing(name, outcome) else "it runs"
         self._account.append(f"{name}: {came_to}")
         return outcome
 

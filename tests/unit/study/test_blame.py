@@ -18,6 +18,7 @@ from tuner.errors import OwnFaultError
 from tuner.model import BASELINE, Outcome, OutcomeKind, Script
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
+from tuner.storage.folder import RESOURCES
 from tuner.study.baseline import blame_error
 from tuner.study.blame import ALL, Inquiry, Verdict, Whose, alike, may_be_ours, watches_in
 
@@ -162,6 +163,30 @@ def test_a_failure_for_want_of_memory_that_comes_again_is_told_as_such(tmp_path:
     verdict, _ = inquire(tmp_path, failed, lambda request: failed)
     assert (verdict.whose, verdict.obstacle) == (Whose.SCRIPT, "")
     assert "fit the machine's memory" in (blame_error(failed, verdict, tmp_path / "log.txt").hint or "")
+
+
+@pytest.mark.parametrize(
+    ("used_s", "others_s", "whose"), [(9.0, 8.0, Whose.OPEN), (13.0, 8.0, Whose.OURS), (9.0, 0.5, Whose.OURS)]
+)
+def test_plain_python_that_others_kept_from_the_cores_says_nothing(
+    tmp_path: Path, used_s: float, others_s: float, whose: Whose
+) -> None:
+    """The failure had taken 12 s of CPU time; within its limit plain Python came to less of them, or went past them."""
+
+    def sampled(folder: Path, cpu_s: float, foreign_s: float) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        samples = [(0.0, 0.0, 100.0), (10.0, cpu_s, 100.0 + cpu_s + foreign_s)]
+        lines = [{"t": t, "cpu_s": own, "busy_s": busy, "cores": 2} for t, own, busy in samples]
+        (folder / RESOURCES).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="ascii")
+
+    def answer(request: TrialRequest) -> Outcome:
+        sampled(request.folder, used_s, others_s)
+        return RUNS if request.plain else raised()
+
+    sampled(tmp_path / "0000", 12.0, 0.0)
+    verdict, _ = inquire(tmp_path, raised(), answer)
+    assert verdict.whose is whose
+    assert bool(verdict.obstacle) is (whose is Whose.OPEN)
 
 
 def test_what_others_killed_is_nobodys_fault() -> None:
