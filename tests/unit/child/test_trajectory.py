@@ -131,6 +131,22 @@ def test_a_step_trains_on_as_many_samples() -> None:
         assert made.departure() == why
 
 
+def test_one_of_several_ranks_is_held_to_its_own_part_of_all_samples() -> None:
+    """What is known of the script as written has the samples of all ranks, the one that looks its own."""
+    steps = FEWEST_STEPS + 1
+    known = {"rates": [[1, 0.1]], "steps": steps, "samples": 2 * 32.0 * steps, "optimizer_steps": steps}
+    kept = course(SPLIT, **known)
+    kept.session.ranks = 2
+    kept.train(*[0.1] * steps)
+    assert kept.departure() == ""
+    schedules = [{"name": "Cosine", "horizon": {"length": 100.0}, "steps": steps}]
+    larger = course(FREED, **known, schedules=schedules)
+    larger.session.ranks = 2
+    larger.given = (Schedule("Cosine", {"length": 50.0}, steps),)
+    larger.train(*[0.2] * steps, samples=64.0)
+    assert larger.departure() == ""
+
+
 UNREAD = "the learning rate of its steps can't be read, that of the script as written could be"
 UNREAD_BEFORE = "the learning rate of the script as written couldn't be read, that of these steps can be"
 IN_NONE = "the learning rate of no step is known both of it and of the script as written"
