@@ -251,7 +251,7 @@ class Trajectory:
                 continue
             # So much of an epoch may have passed since its last step.
             tolerance = 0.0 if same_steps else STEP_TOLERANCE + 1 / fewest
-            ratio = 1.0 if same_steps else (samples / now.steps) / (known.samples / before.steps)
+            ratio = 1.0 if same_steps else (samples / now.steps) / (self._samples_of(known) / before.steps)
             rounding = 0.0 if same_steps else max(1.0, ratio)  # a share of an epoch is made whole steps in each
             for name, length in before.horizon.items():
                 if name not in now.horizon:
@@ -263,12 +263,16 @@ class Trajectory:
                     return f"{now.name} has {name} {covered / length:.3g} times the samples that it covers as written"
         return ""
 
+    def _samples_of(self, known: Knowledge) -> float:
+        """Those that this process trained on as written: of several ranks all together are known, and one looks."""
+        return known.samples / self.session.ranks
+
     def _departing_counts(self, known: Knowledge) -> str:
         samples, steps = self.session.clock.total_samples, self.session.clock.total_steps
         updates = self.session.facts.optimizer_steps
         if min(steps, known.steps, updates, known.optimizer_steps) < FEWEST_STEPS:
             return ""
-        now, before = samples / steps, known.samples / known.steps
+        now, before = samples / steps, self._samples_of(known) / known.steps
         if before and now and abs(now - before) > STEP_TOLERANCE * before:
             return f"a step trains on {now:.4g} samples, as written on {before:.4g}"
         now, before = self.averagings / updates, known.averagings / known.optimizer_steps
