@@ -9,6 +9,8 @@ import pytest
 from support.rank_scripts import UNENDING, ddp, run_ranks
 
 from tuner.child.records import Block, Facts, WindowEnd
+from tuner.child.torch.parts import KEEPS
+from tuner.knowledge import Knowledge
 from tuner.model import Evidence, Outcome, OutcomeKind
 from tuner.storage.folder import RECORDS
 from tuner.storage.records import read_records
@@ -56,6 +58,31 @@ def test_each_rank_observes_its_knobs(straggling: tuple[Outcome, Path]) -> None:
     assert outcome.measurement is not None
     (report,) = outcome.measurement.knobs
     assert (report.knob, report.evidence) == ("num_workers", Evidence.VERIFIED)
+
+
+def test_a_batch_may_be_computed_in_parts_and_what_was_not_tried_is_left_out(straggling: tuple[Outcome, Path]) -> None:
+    left_out = straggling[0].knowledge.left_out
+    assert "grad_accumulation" not in left_out and {"compile", "checkpointing"} <= {*left_out}
+
+
+@pytest.mark.slow  # tests/differential/test_ddp_knobs.py shows what they train
+def test_a_batch_is_computed_in_parts_in_each_rank(tmp_path: Path) -> None:
+    known = Knowledge(as_written={"batch_size": 16, "grad_accumulation": 1}, framework="torch", unit="samples")
+    config = {"batch_size": 8, "grad_accumulation": 2}
+    outcome = run_ranks(tmp_path, ddp(step=SLOW), config, knowledge=known)
+    assert outcome.complete and outcome.measurement is not None, outcome.detail
+    assert {each.knob: each.evidence for each in outcome.measurement.knobs} == dict.fromkeys(config, Evidence.VERIFIED)
+
+
+@pytest.mark.slow  # tests/end_to_end/test_torch_parts.py has such models in one process
+def test_a_model_that_cannot_be_computed_in_parts_is_told_below_its_wrapper(tmp_path: Path) -> None:
+    setup = """
+inner = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+model = DistributedDataParallel(inner)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+""".strip()
+    known = run_ranks(tmp_path, ddp(setup=setup, step=SLOW)).knowledge
+    assert known.batch_norm and known.left_out["grad_accumulation"] == KEEPS
 
 
 @pytest.mark.slow

@@ -330,12 +330,17 @@ class PartsWatch:
     @property
     def sites(self) -> tuple[int, int]:
         """The modules that are called to train, and those of them that were called in parts."""
-        return len(self._seen), sum(root.in_parts for root in self._seen)
+        return len(self._models), sum(root.in_parts for root in self._models)
 
     def obstacle(self) -> str:
         """Why no batch can be computed in parts here; "" where one can, or where no module was called."""
-        reasons = [root.refused or root.left_whole for root in self._seen if not root.in_parts]
-        return reasons[0] if reasons and len(reasons) == len(self._seen) and all(reasons) else ""
+        reasons = [root.refused or root.left_whole for root in self._models if not root.in_parts]
+        return reasons[0] if reasons and len(reasons) == len(self._models) and all(reasons) else ""
+
+    @property
+    def _models(self) -> list[_Root]:
+        """Those that were seen, without what wraps one for several ranks."""
+        return [root for root in self._seen if not root.wraps]
 
 
 def _looked_at(root: _Root, module: Module, *, always: bool = False) -> State | None:

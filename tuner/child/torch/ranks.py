@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import ModuleType
 
 from ..session import Session
+from .parts import KNOB as ACCUMULATION
 
-UNTRIED = ("compile", "grad_accumulation", "checkpointing")
+UNTRIED = ("compile", "checkpointing")
 """They change when DistributedDataParallel exchanges gradients."""
+NOT_TRIED = "not tried yet in several ranks"
 
 
 class RanksWatch:
@@ -38,5 +40,6 @@ class RanksWatch:
                 f"the script doesn't train in {session.ranks} ranks together: {group}"
                 " (torch.distributed.init_process_group)",
             )
-        for knob in UNTRIED:
-            session.facts.left_out[knob] = "not tried yet in several ranks"
+        # A trainer that accumulates has several backwards to a step, each of which may exchange gradients.
+        untried = (*UNTRIED, ACCUMULATION) if ACCUMULATION in session.knobs.trainer_options else UNTRIED
+        session.facts.left_out.update(dict.fromkeys(untried, NOT_TRIED))
