@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches, memory, prefetch, processors
+from search_spaces import batches, memory, prefetch, processors, ranks
 from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
@@ -117,6 +117,7 @@ SPACE = SearchSpace(
             devices=CUDA, switchable=True, value_type=bool,
             tier_reason="The same convolution in the same precision; left out where the script asks for determinism.",
         ),
+        *ranks.KNOBS,
         Knob(
             "checkpointing", lambda known: [True, False], "repeated blocks are computed again in the backward",
             tier=2, devices=CPU_AND_CUDA, value_type=bool, spares_memory=True,

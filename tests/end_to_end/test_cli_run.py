@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tuner.devices.cpu import cpu_device
 from tuner.devices.software import software
+from tuner.formatting import config_text
+from tuner.model import Value
 
 BIN = Path(sys.executable).parent
 TRAIN = """
@@ -39,11 +41,13 @@ TRAIN = """
         steps, samples = steps + 1, samples + len(inputs)
     weights = [torch.zeros(1, 8) for _ in range(2)]
     dist.all_gather(weights, linear.weight.detach())
-    line = f"{dist.get_rank()} {seen} {samples} {len(inputs)} {steps} {loader.num_workers}"
-    os.write(1, f"{line} {torch.equal(*weights)} {torch.get_num_threads()}\\n".encode())
+    line = f"{dist.get_rank()} {seen} {samples} {len(inputs)} {steps} {loader.num_workers} {torch.equal(*weights)}"
+    os.write(1, f"{line} {torch.get_num_threads()} {model.gradient_as_bucket_view}\\n".encode())
     dist.destroy_process_group()
 """
-CONFIG = {"precision": "bf16", "batch_size": 4, "num_workers": 1, "threads": 1}
+CONFIG: dict[str, Value] = {
+    "precision": "bf16", "batch_size": 4, "num_workers": 1, "threads": 1, "ddp_bucket_view": True,
+}  # fmt: skip
 
 
 def profile(script: Path, folder: Path) -> Path:
@@ -70,11 +74,11 @@ def test_each_rank_of_a_launcher_applies_the_profile(write_script: Callable[...,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # 64 samples, a half for each rank, four a step; and both end with the same weights.
-    rest = "{torch.bfloat16} 32 4 8 1 True 1"
+    rest = "{torch.bfloat16} 32 4 8 1 True 1 True"
     assert sorted(done.stdout.splitlines()) == [f"0 {rest}", f"1 {rest}"]
     said = [line for line in done.stderr.splitlines() if line.startswith("autotune: ")]
     assert len(said) == 4, "one rank speaks for all"
     assert said[0].startswith("autotune: its arguments were --name 'first try', now --name new: ")
     assert "proven in one process, and applied in each of 2: batch sizes" in said[1]
-    assert said[2].startswith("autotune: applying precision=bf16 batch_size=4 num_workers=1 threads=1 (1.50x")
-    assert said[3].startswith("autotune: after 8 steps in effect: precision, batch_size, num_workers, threads")
+    assert said[2].startswith(f"autotune: applying {config_text(CONFIG)} (1.50x")
+    assert said[3].startswith(f"autotune: after 8 steps in effect: {', '.join(CONFIG)}")

@@ -93,7 +93,9 @@ KNOWLEDGE = st.builds(
     counted_steps=st.lists(WHOLE, max_size=2).map(tuple),
     acts_by_batch=TEXT,
     **dict.fromkeys(("steps", "retraces"), WHOLE),
-    **dict.fromkeys(("dataset_len", "cardinality", "cache_bytes", "free_host_bytes"), st.none() | st.integers()),
+    **dict.fromkeys(
+        ("dataset_len", "cardinality", "cache_bytes", "gradient_bytes", "free_host_bytes"), st.none() | st.integers()
+    ),
     samples=FLOATS.map(lambda count: count + 0.0),  # no negative zero: that is not told apart from nothing
     unit=TEXT,
     loaders=st.lists(st.builds(LoaderUse, TEXT, WHOLE, st.none() | WHOLE), max_size=2).map(tuple),

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +20,7 @@ from tuner.model import Config, Outcome, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
 
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = Window(
     warmup_steps=3, warmup_s=0.1, block_s=0.05, min_blocks=6, min_s=0.3, max_s=3.0, target_half_width=1e9
 )
@@ -79,3 +87,67 @@ def run_ranks(folder: Path, source: str, config: dict[str, Any] | None = None, *
         return runner.run(request_of(folder, source, config, **given), threading.Event())
     finally:
         runner.close()
+
+
+FORKING = """
+import json, os, sys
+import torch, torch._dynamo
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from support.torch_trials import Trial
+
+rank, folder, cases = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+
+#TRAIN
+
+for number, (config, knowledge) in enumerate(cases):
+    if not os.fork():
+        try:
+            trial = Trial(config, knowledge)
+            joined = f"file://{folder}/joined-{number}"
+            dist.init_process_group("gloo", init_method=joined, rank=rank, world_size=2)
+            told = train(rank)
+            trial.end()
+            told |= {"evidence": {r["knob"]: r["evidence"] for r in trial.log.of("knob")}}
+            with open(f"{folder}/told-{number}-{rank}.json", "w") as stream:
+                json.dump(told, stream)
+            dist.destroy_process_group()
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0, config
+"""
+
+
+def _kill_group(leader: int) -> None:
+    """With what it has forked off; nothing where all of them have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def trained_by(
+    folder: Path, train: str, cases: Sequence[tuple[dict[str, Any], dict[str, Any]]]
+) -> list[list[dict[str, Any]]]:
+    """What the function ``train(rank)`` told in each of two ranks, with each case's config and knowledge, and each
+    knob's evidence. The ranks have imported PyTorch once for all cases, each of which is forked off.
+    """
+    program = folder / "ranks.py"
+    program.write_text(FORKING.replace("#TRAIN", train))
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    with contextlib.ExitStack() as stack:
+        ranks = []
+        for rank in ("0", "1"):
+            log = stack.enter_context((folder / f"rank-{rank}.txt").open("w"))
+            command = [sys.executable, str(program), rank, str(folder), json.dumps(cases)]
+            started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+            ranks.append(stack.enter_context(started))
+            stack.callback(_kill_group, started.pid)
+        ended = [rank.wait(timeout=120) for rank in ranks]
+    assert ended == [0, 0], "\n".join((folder / f"rank-{rank}.txt").read_text() for rank in (0, 1))
+    return [
+        [json.loads((folder / f"told-{number}-{rank}.json").read_text()) for rank in (0, 1)]
+        for number in range(len(cases))
+    ]

@@ -57,6 +57,7 @@ class ScriptFacts:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    gradient_bytes: int | None = None
     batch_waits: list[float] = field(default_factory=list)
     rates: list[tuple[int, float]] = field(default_factory=list)
     group_rates: list[tuple[int, int, tuple[float, ...]]] = field(default_factory=list)

@@ -80,6 +80,7 @@ class Knowledge:
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
     batch has as many a sample. ``written_tokens_per_sample``: those of the script as written, where they are known.
     ``input_plan``: what tf.data executes; ``cache_bytes``: what keeping its elements would take.
+    ``gradient_bytes``: what several ranks exchange in a step, of the largest of their models.
     ``batch_waits``: seconds that the script as written waited for its newest batches, but an iteration's first one.
     ``rates``: optimizer steps, ever sparser ones, with the learning rate that each was taken with, by the first group
     of the optimizer that stepped first. ``group_rates``: optimizer, in the order of first steps, its step, and the
@@ -139,6 +140,7 @@ class Knowledge:
     written_tokens_per_sample: float = 0.0
     input_plan: tuple[PlanLine, ...] | None = None
     cache_bytes: int | None = None
+    gradient_bytes: int | None = None
     batch_waits: tuple[float, ...] = ()
     rates: tuple[tuple[int, float], ...] = ()
     group_rates: tuple[tuple[int, int, tuple[float, ...]], ...] = ()

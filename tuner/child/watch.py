@@ -27,7 +27,10 @@ class Watch(StrEnum):
 
 KNOBS_OF: Mapping[Watch, tuple[str, ...]] = {
     Watch.LOADER: ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers"),
-    Watch.MODULES: ("precision", "compile", "channels_last", "attention", "grad_accumulation"),
+    Watch.MODULES: (
+        "precision", "compile", "channels_last", "attention", "grad_accumulation", "ddp_bucket_mb", "ddp_bucket_view",
+        "ddp_communication", "ddp_static_graph",
+    ),
     Watch.OPTIMIZER: ("grad_accumulation", "optimizer", "lr_scale"),
     Watch.KERAS: (
         "precision", "run_eagerly", "steps_per_execution", "workers", "grad_accumulation", "lr_scale", "jit_compile",

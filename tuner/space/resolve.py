@@ -198,6 +198,8 @@ def resolve(
         if knob.name not in pinned and (knob.name in unwanted or (wanted and knob.name not in wanted)):
             left_out[knob.name] = LeftOut("not selected", unselected=True)
             continue
+        if knob.for_ranks and known.ranks == 1 and knob.name not in {*wanted, *pinned}:
+            continue
         reason = _reason_to_leave_out(knob, known, pinned)
         if reason:
             left_out[knob.name] = LeftOut(reason)

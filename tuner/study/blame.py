@@ -55,7 +55,7 @@ _FILES_OF_WATCHES = (
     ("torch/modules.py", Watch.MODULES),
     ("torch/conditions.py", Watch.MODULES), ("torch/reached.py", Watch.MODULES), ("torch/rows.py", Watch.MODULES),
     ("torch/compiler.py", Watch.MODULES), ("torch/parts.py", Watch.MODULES), ("torch/calls.py", Watch.MODULES),
-    ("torch/state.py", Watch.MODULES), ("torch/draws.py", Watch.MODULES),
+    ("torch/state.py", Watch.MODULES), ("torch/draws.py", Watch.MODULES), ("torch/ddp.py", Watch.MODULES),
     ("torch/losses.py", Watch.LOSSES), ("torch/trainers.py", Watch.TRAINERS), ("torch/trackers.py", Watch.TRACKERS),
     ("torch/processes.py", Watch.PROCESSES), ("torch/files.py", Watch.FILES), ("torch/", Watch.OPTIMIZER),
     ("keras/losses.py", Watch.LOSSES), ("keras/", Watch.KERAS), ("tensorflow/data/", Watch.TF_DATA),

@@ -15,7 +15,10 @@ from tuner.space.resolve import Axis, ResolvedSpace, only_one, resolve, selected
 from tuner.study.context import StudyContext
 from tuner.study.identity import check_space, space_document
 
-NEWER = frozenset({"allocator", "attention", "checkpointing", "grappler_mixed_precision"})
+NEWER = frozenset({
+    "allocator", "attention", "checkpointing", "grappler_mixed_precision",
+    "ddp_bucket_mb", "ddp_bucket_view", "ddp_communication", "ddp_static_graph",
+})  # fmt: skip
 """Knobs that spaces of ours have got since the first studies. Those of others are part of what makes a study."""
 
 

@@ -114,6 +114,7 @@ class TorchAdapter(Adapter):
         self.watches.steps.scalers.settle()
         self.watches.xla.block_ended()
         self.watches.ranks.block_ended()
+        self.watches.ddp.block_ended()
         for loss in self.watches.steps.losses.take():
             self.watches.xla.own_reads += 1
             self.session.loss(loss.value, loss.site, loss.objective)

@@ -13,6 +13,7 @@ from ..trajectory import KNOBS
 from .attention import COMPILED, NOT_CALLED
 from .checkpoints import NEITHER
 from .compiling import NO_GRADIENT, NOT_COMPILED, REGIONAL, not_running
+from .ddp import KNOBS as DDP_KNOBS
 from .loader_places import LOADER_KNOBS, Loader
 from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
@@ -144,6 +145,7 @@ class AppliedKnobs:
         """Of each knob of the config that a patch of PyTorch applies."""
         looks: dict[str, Callable[[], Effect]] = {
             **{knob: partial(self._loader, knob) for knob in LOADER_KNOBS},
+            **{knob: partial(self.watches.ddp.effect, knob) for knob in DDP_KNOBS},
             "batch_size": self._batch_size,
             "precision": self._precision,
             "compile": self._compile,

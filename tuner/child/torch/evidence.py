@@ -101,6 +101,7 @@ class Observation:
         self._written_loader(primary)
         self._written_modules()
         self._written_steps()
+        self.watches.ddp.written()
         steps.trajectory.observe()
 
     def _data_change(self) -> bool:
@@ -210,6 +211,7 @@ class Observation:
                 self._loader_evidence(knob)
         self._module_evidence()
         self._step_evidence()
+        self.watches.ddp.report()
         self.steps.rates.observe()
         if self.sources.primary is None:
             self.watches.own_batches.observe()

@@ -97,6 +97,24 @@ class Layer(Module, Protocol):
     def register_forward_pre_hook(self, hook: Callable[..., None]) -> Handle: ...
 
 
+class Reducer(Protocol):
+    """What exchanges the gradients of a DistributedDataParallel."""
+
+    def _get_local_used_map(self) -> Tensor: ...
+
+
+class DistributedModule(Module, Protocol):
+    """``torch.nn.parallel.DistributedDataParallel``."""
+
+    process_group: object
+    reducer: Reducer
+    find_unused_parameters: bool
+    static_graph: bool
+
+    def register_comm_hook(self, state: object, hook: Callable[..., object]) -> None: ...
+    def _get_ddp_logging_data(self) -> Mapping[str, Any]: ...
+
+
 class Optimizer(Protocol):
     """``torch.optim.Optimizer``."""
 

@@ -13,6 +13,7 @@ from ..watch import Watch
 from .batches import sizes_of
 from .checkpoints import ResumeWatch
 from .compiled_turns import CompiledTurns
+from .ddp import DdpWatch
 from .gradients import GradientWatch
 from .loader import LoaderWatch
 from .modules import ModuleWatch
@@ -47,6 +48,7 @@ class TorchWatches:
         self.xla = XlaWatch(session, self.steps)
         self.xla_loaders = XlaLoaderWatch(session, torch, self.loaders)
         self.ranks = RanksWatch(session, torch)
+        self.ddp = DdpWatch(session, torch)
         self.resumes = ResumeWatch(session, torch, self.steps.rates)
 
     def install(self) -> None:
@@ -57,6 +59,7 @@ class TorchWatches:
             self.loaders.install()
         if uses(Watch.MODULES):
             self.modules.install()
+            self.ddp.install()
         if uses(Watch.OPTIMIZER):
             self.steps.install()
             self.resumes.install()
@@ -78,12 +81,14 @@ class TorchWatches:
             return
         self.loaders.sources.gradient_ran()
         self.modules.backward_ran()
+        self.ddp.backward_ran()
         sizes, self._sizes = self._sizes, {}
         if leads and self.loaders.sources.primary is None:
             self.own_batches.passed(sizes)
 
     def _called(self, module: Module, given: Iterable[object]) -> None:
         """Of several calls of one class between two backwards the last one counts: a GAN's see one batch."""
+        self.ddp.called(module)
         if self.loaders.sources.primary is None and self.own_batches.is_wanted:
             # What the script compiles in one config only is the same model in all of them.
             model = getattr(module, "_orig_mod", module)

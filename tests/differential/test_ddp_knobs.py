@@ -1,0 +1,84 @@
+"""Two ranks that exchange gradients in another way train what they train as written: the same losses and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.rank_scripts import trained_by
+
+TRAIN = """
+class Model(torch.nn.Module):
+    '''Of about 5 MiB, a quarter of which no step uses.'''
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(512, 512) for _ in range(4)])
+        self.unused, self.head = torch.nn.Linear(512, 512), torch.nn.Linear(512, 3)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.nn.functional.gelu(layer(x))
+        return self.head(x)
+
+def train(rank):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model(), find_unused_parameters=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    torch.manual_seed(rank)
+    rows, losses = torch.utils.data.TensorDataset(torch.randn(32, 512), torch.randint(0, 3, (32,))), []
+    loader = torch.utils.data.DataLoader(rows, batch_size=8)
+    for epoch in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    return {"losses": losses, "weights": [p.detach().flatten()[::97].tolist() for p in model.parameters()]}
+"""
+WRITTEN = {"as_written": {"batch_size": 8, "grad_accumulation": 1}}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "as written": {},
+    "view": {"ddp_bucket_view": True},
+    "small": {"ddp_bucket_mb": 1},
+    "static": {"ddp_static_graph": True},
+    "together": {"ddp_bucket_view": True, "ddp_bucket_mb": 1, "ddp_static_graph": True},
+    "rounded": {"ddp_communication": "bf16"},
+    "parts": {"batch_size": 4, "grad_accumulation": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """Config → what each of two ranks told."""
+    cases = [(config, WRITTEN) for config in CONFIGS.values()]
+    return dict(zip(CONFIGS, trained_by(tmp_path_factory.mktemp("ranks"), TRAIN, cases), strict=True))
+
+
+@pytest.mark.parametrize("name", ["view", "small", "static", "together"])
+def test_options_of_tier_one_change_no_number(trained: dict[str, list[dict[str, Any]]], name: str) -> None:
+    """Of two ranks' numbers a sum is the same in any order. One of more ranks may round otherwise by other buckets."""
+    for rank, told in enumerate(trained[name]):
+        assert told["evidence"] == dict.fromkeys(CONFIGS[name], "verified")
+        assert told["losses"] == trained["as written"][rank]["losses"]
+        assert told["weights"] == trained["as written"][rank]["weights"]
+    assert trained[name][0]["weights"] == trained[name][1]["weights"]
+    assert trained[name][0]["losses"][-1] < trained[name][0]["losses"][0]
+
+
+def test_rounded_gradients_round_and_train_alike(trained: dict[str, list[dict[str, Any]]]) -> None:
+    for rank, told in enumerate(trained["rounded"]):
+        written = trained["as written"][rank]["losses"]
+        assert told["evidence"] == {"ddp_communication": "verified"}
+        assert told["losses"] != written and told["losses"] == pytest.approx(written, rel=0.02)
+    assert trained["rounded"][0]["weights"] == trained["rounded"][1]["weights"]
+
+
+def test_a_batch_in_parts_has_one_backward_and_so_one_exchange(trained: dict[str, list[dict[str, Any]]]) -> None:
+    for rank, told in enumerate(trained["parts"]):
+        written = trained["as written"][rank]["losses"]
+        assert told["evidence"] == {"batch_size": "verified", "grad_accumulation": "verified"}
+        assert told["losses"] == pytest.approx(written, rel=1e-4)
+    assert trained["parts"][0]["weights"] == trained["parts"][1]["weights"]

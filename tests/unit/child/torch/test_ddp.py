@@ -1,0 +1,279 @@
+"""DistributedDataParallel's options: what a script gives is known, what a config sets is read back from the reducer.
+
+The process group has one rank, and its reducers say that they have two: what several ranks train by these options is in
+tests/differential/test_ddp_knobs.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.torch_trials import begin
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tuner.child.patches import unpatch_all
+from tuner.child.session import Session
+from tuner.child.torch import ddp
+
+__all__ = ["begin"]
+
+Begin = Callable[..., Any]
+pytestmark = pytest.mark.filterwarnings("ignore:Grad strides do not match")  # of one column, or one row
+WRITTEN = {
+    "ddp_static_graph": False, "ddp_bucket_view": False, "ddp_bucket_mb": 25, "ddp_communication": "default",
+}  # fmt: skip
+SEARCHING = {"find_unused_parameters": True}
+
+
+@pytest.fixture(autouse=True)
+def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As far as anybody asks."""
+    told = DistributedDataParallel._get_ddp_logging_data
+    monkeypatch.setattr(
+        DistributedDataParallel, "_get_ddp_logging_data", lambda module: {**told(module), "world_size": 2}
+    )
+    monkeypatch.setattr(Session, "ranks", 2)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+class Branching(nn.Module):  # type: ignore[misc]  # torch's own types are Any here
+    """Two layers, of which each call takes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.taken = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)]), 0
+
+    def forward(self, x: Any) -> Any:
+        return self.layers[self.taken](x)
+
+
+def train(
+    *models: Any, steps: int = 4, before: Callable[[int], None] = lambda step: None,
+    dtype: torch.dtype = torch.float32,
+) -> None:  # fmt: skip
+    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.01)
+    for step in range(steps):
+        before(step)
+        optimizer.zero_grad()
+        sum(model(torch.ones(8, 4, dtype=dtype)).sum() for model in models).backward()
+        optimizer.step()
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({}, {}),
+        (
+            {"gradient_as_bucket_view": True, "bucket_cap_mb": 5, "static_graph": True},
+            {"ddp_bucket_view": True, "ddp_bucket_mb": 5, "ddp_static_graph": True},
+        ),
+        ({"bucket_cap_mb": 0.5}, {"ddp_bucket_mb": 0.5}),
+    ],
+    ids=["left", "given", "half"],
+)
+def test_what_the_script_gives_is_as_written(begin: Begin, options: dict[str, Any], changes: dict[str, Any]) -> None:
+    trial = begin()
+    train(DistributedDataParallel(plain(), **options))
+    facts = trial.end()
+    assert {knob: facts["as_written"][knob] for knob in WRITTEN} == {**WRITTEN, **changes}
+    assert facts["gradient_bytes"] == 4 * (4 * 8 + 8 + 8 + 1)
+    assert facts["left_out"]["ddp_static_graph"] == ddp.NO_SEARCH
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
+def test_without_such_a_module_that_trains_there_is_nothing_to_turn(begin: Begin, made: bool) -> None:
+    trial = begin()
+    train(plain())
+    if made:
+        DistributedDataParallel(plain())
+    facts = trial.end()
+    assert not {*WRITTEN} & {*facts["as_written"], *facts["left_out"]}
+
+
+def _in_halves() -> None:
+    train(DistributedDataParallel(plain().to(torch.bfloat16)), dtype=torch.bfloat16)
+
+
+def _with_its_own_hook() -> None:
+    model = DistributedDataParallel(plain())
+    model.register_comm_hook(None, lambda state, bucket: _done(bucket.buffer()))
+    train(model)
+
+
+def _done(tensor: Any) -> Any:
+    future = torch.futures.Future()
+    future.set_result(tensor)
+    return future
+
+
+def _with_its_own_sizes() -> None:
+    if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel.__init__).parameters:
+        pytest.skip("this PyTorch has no sizes of single buckets")
+    train(DistributedDataParallel(plain(), bucket_cap_mb_list=[1, 2]))
+
+
+def _with_two_kinds() -> None:
+    train(DistributedDataParallel(plain()), DistributedDataParallel(plain(), gradient_as_bucket_view=True))
+
+
+def _keeping_gradients() -> None:
+    model, kept = DistributedDataParallel(plain()), list[Any]()
+    train(model, before=lambda step: kept.extend(p.grad for p in model.parameters() if step))
+
+
+def _keeping_the_last_one() -> None:
+    model, kept = DistributedDataParallel(plain()), list[Any]()
+
+    def keep(step: int) -> None:
+        kept[:] = [p.grad for p in model.parameters() if step][-1:]
+
+    train(model, before=keep)
+
+
+def _searching() -> None:
+    train(DistributedDataParallel(Branching(), **SEARCHING))
+
+
+def _changing() -> None:
+    """After another one, whose end makes PyTorch tell of no further one whether its graph is static."""
+    DistributedDataParallel(Branching(), **SEARCHING)
+    inner = Branching()
+
+    def change(step: int) -> None:
+        inner.taken = step % 2
+
+    train(DistributedDataParallel(inner, **SEARCHING), before=change)
+
+
+def _deferring() -> None:
+    model = DistributedDataParallel(Branching(), **SEARCHING)
+    train(model, steps=2)
+    with model.no_sync():
+        model(torch.ones(8, 4)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("run", "knob", "why"),
+    [
+        (_in_halves, "ddp_communication", ddp.COARSE),
+        (_with_its_own_hook, "ddp_communication", ddp.OWN_HOOK),
+        (_with_its_own_sizes, "ddp_bucket_mb", ddp.OWN_BUCKETS),
+        (_with_two_kinds, "ddp_bucket_view", ddp.DIFFER),
+        (_keeping_gradients, "ddp_bucket_view", ddp.KEEPS),
+        (_keeping_the_last_one, "ddp_bucket_view", None),
+        (_searching, "ddp_static_graph", None),
+        (_changing, "ddp_static_graph", ddp.CHANGES),
+        (_deferring, "ddp_static_graph", ddp.DEFERS),
+    ],
+)
+def test_a_knob_is_left_out_where_it_would_train_otherwise(
+    begin: Begin, run: Callable[[], None], knob: str, why: str | None
+) -> None:
+    trial = begin()
+    run()
+    facts = trial.end()
+    assert facts["left_out"].get(knob) == why
+    assert knob in facts["as_written"]
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "given"),
+    [
+        ("ddp_static_graph", True, SEARCHING),
+        ("ddp_bucket_view", True, {"gradient_as_bucket_view": False}),
+        ("ddp_bucket_mb", 1, {"bucket_cap_mb": 5}),
+        ("ddp_communication", "bf16", {}),
+        ("ddp_communication", "default", {}),
+    ],
+)
+def test_what_the_config_asks_for_is_at_work(begin: Begin, knob: str, value: Any, given: dict[str, Any]) -> None:
+    trial = begin({knob: value})
+    model = DistributedDataParallel(module=Branching(), **{**SEARCHING, **given})
+    train(model)
+    facts = trial.end()
+    assert trial.evidence(knob) == ("verified", "")
+    written = {**WRITTEN, **({"ddp_bucket_mb": 5} if "bucket_cap_mb" in given else {})}
+    assert {name: facts["as_written"][name] for name in WRITTEN} == written, "what the script gives, all the same"
+    assert [(p.grad is None) for p in model.parameters()] == [False, False, True, True], "what is unused stays so"
+
+
+def test_options_may_be_given_by_their_places(begin: Begin) -> None:
+    trial = begin({"ddp_bucket_mb": 1})
+    model = DistributedDataParallel(plain(), None, None, 0, None, True, None, 5)
+    train(model)
+    trial.end()
+    assert trial.evidence("ddp_bucket_mb") == ("verified", "")
+
+
+def test_a_hook_of_the_scripts_own_stays(begin: Begin) -> None:
+    trial = begin({"ddp_communication": "bf16"})
+    _with_its_own_hook()
+    trial.end()
+    assert trial.evidence("ddp_communication") == ("not applicable", ddp.OWN_HOOK)
+
+
+def test_sizes_of_the_scripts_own_stay(begin: Begin) -> None:
+    trial = begin({"ddp_bucket_mb": 100})
+    _with_its_own_sizes()
+    trial.end()
+    assert trial.evidence("ddp_bucket_mb") == ("not applicable", ddp.OWN_BUCKETS)
+
+
+def test_a_hook_that_cannot_be_registered_is_told_and_the_training_goes_on(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise TypeError("no hooks here")
+
+    monkeypatch.setattr(DistributedDataParallel, "register_comm_hook", refuse)
+    trial = begin({"ddp_communication": "bf16"})
+    train(DistributedDataParallel(plain()))
+    trial.end()
+    assert trial.evidence("ddp_communication") == ("contradicted", "TypeError: no hooks here")
+
+
+def test_a_training_without_such_a_module_has_nothing_for_them(begin: Begin) -> None:
+    trial = begin({"ddp_bucket_mb": 1})
+    train(plain())
+    trial.end()
+    assert trial.evidence("ddp_bucket_mb") == ("not applicable", ddp.NOT_MADE)
+
+
+def test_an_applied_run_tells_where_they_are_at_work(begin: Begin) -> None:
+    config = {"ddp_bucket_view": True, "ddp_communication": "bf16"}
+    trial = begin(config, mode="apply")
+    watch = trial.adapter.watches.ddp
+    assert not watch.effect("ddp_bucket_view").sites
+    train(DistributedDataParallel(plain()), DistributedDataParallel(plain()))
+    assert {knob: watch.effect(knob).sites for knob in config} == dict.fromkeys(config, 2)
+
+
+def test_to_the_script_the_class_is_as_it_was(begin: Begin) -> None:
+    original = DistributedDataParallel.__init__
+    signature = inspect.signature(DistributedDataParallel)
+    begin({"ddp_bucket_mb": 1})
+    assert DistributedDataParallel.__init__ is not original
+    assert inspect.signature(DistributedDataParallel) == signature
+    with pytest.raises(TypeError, match="no_such_option"):
+        DistributedDataParallel(plain(), no_such_option=1)
+    unpatch_all()
+    assert DistributedDataParallel.__init__ is original
+
+
+def test_in_one_process_nothing_is_patched(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "ranks", 1)
+    original = DistributedDataParallel.__init__
+    begin()
+    assert DistributedDataParallel.__init__ is original

@@ -1,0 +1,336 @@
+"""DistributedDataParallel: its options where the config turns them, read back from the reducer that acts on them."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+from ..applied import Effect
+from ..evidence import Finding
+from ..patches import patch
+from ..records import Evidence, Value
+from ..session import Session
+from .types import DistributedModule, Module, Tensor
+
+STATIC_GRAPH, BUCKET_VIEW = "ddp_static_graph", "ddp_bucket_view"
+BUCKET_MB, COMMUNICATION = "ddp_bucket_mb", "ddp_communication"
+OPTIONS: Mapping[str, str] = {
+    STATIC_GRAPH: "static_graph", BUCKET_VIEW: "gradient_as_bucket_view", BUCKET_MB: "bucket_cap_mb",
+}  # fmt: skip
+"""Knob → the option of DistributedDataParallel that it is."""
+KNOBS = (*OPTIONS, COMMUNICATION)
+PLAIN, BF16 = "default", "bf16"
+"""Values of ``COMMUNICATION``: gradients are averaged as they are, or rounded to bfloat16 before."""
+NOT_MADE = "no DistributedDataParallel trains"
+NOT_SHOWN = "this version of DistributedDataParallel doesn't show it"
+OWN_HOOK = "the script registers a communication hook of its own"
+OWN_BUCKETS = "the script sizes each bucket by itself (bucket_cap_mb_list)"
+NO_SEARCH = "find_unused_parameters is off: no graph is searched that could be static"
+CHANGES = "which parameters are unused changes from step to step"
+DEFERS = "the script leaves out the exchange in some backwards (no_sync), with which a static graph fails"
+KEEPS = "the script keeps gradients of earlier steps, which views of buckets would be written over"
+COARSE = "its gradients have 16 bits as they are"
+DIFFER = "its models are made with different values of it"
+MIB = 1 << 20
+DEFAULT_MB = 25
+_OWN_SIZES = "bucket_cap_mb_list"
+_HOOK = "bf16_compress"
+"""Ours. PyTorch's own is refused by its name where there is no NCCL, also for gloo, which averages bfloat16."""
+_SIXTEEN_BITS = ("BFloat16", "Half")
+_MOST_SEEN = 256
+_LOOKED_AT, _LOOKS = 8, 64
+"""So many gradients are looked at, after so many backwards."""
+
+
+@dataclass
+class _Made:
+    """One such module. ``given``: option → what the script gives it, or leaves it as.
+
+    ``shown``: what it said of itself at last, by PyTorch's names. ``compressed``: buckets that our hook has averaged.
+    ``failed``: why it has no hook of ours. ``changes``: whether its unused parameters do from step to step.
+    """
+
+    module: weakref.ref[DistributedModule]
+    given: Mapping[str, Any]
+    shown: Mapping[str, Any] = field(default_factory=dict)
+    compressed: int = 0
+    failed: str = ""
+    changes: bool = False
+    _used: list[bool] = field(default_factory=list)
+
+    def look(self) -> None:
+        """Reads what its reducer says, while it lives. One that has none says nothing."""
+        module = self.module()
+        if module is not None and getattr(module, "logger", None) is not None:
+            self.shown = module._get_ddp_logging_data()
+
+    def note_unused(self) -> None:
+        """A backward has ended: which parameters did any rank use in it, where they are looked for in each step?
+
+        It tells by itself that they have changed, but only once in a process, of whichever such module is first.
+        """
+        module = self.module()
+        if module is not None and module.find_unused_parameters and not module.static_graph:
+            used = [count > 0 for count in module.reducer._get_local_used_map().tolist()]
+            self.changes |= bool(self._used) and used != self._used
+            self._used = used
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has exchanged gradients with other ranks, by the number of steps that it tells of."""
+        return bool(self.shown.get("iteration", 0) >= 1 and self.shown.get("world_size", 1) > 1)
+
+    @property
+    def has_own_hook(self) -> bool:
+        """Whether the script has registered a communication hook."""
+        return self.shown.get("comm_hook", "") not in ("", _HOOK)
+
+    def observed(self, knob: str) -> Value | None:
+        """What is at work, in the words of the knob; None where nothing shows it."""
+        shown = self.shown
+        if knob == COMMUNICATION:
+            return BF16 if self.compressed else PLAIN
+        if knob == STATIC_GRAPH:  # nothing is said where it isn't
+            return bool(shown.get("static_graph", 0)) if shown else None
+        if knob == BUCKET_VIEW:
+            return bool(shown["gradient_as_bucket_view"]) if "gradient_as_bucket_view" in shown else None
+        return _in_mib(shown["bucket_cap_bytes"]) if "bucket_cap_bytes" in shown else None
+
+    def written(self, knob: str, *, turned: bool) -> Value | None:
+        """The script's own value: what is at work, or what the script gives where the config has ``turned`` it."""
+        if knob == COMMUNICATION:
+            return PLAIN
+        given: Value | None = self.given[OPTIONS[knob]]
+        if not turned:
+            return self.observed(knob)
+        return DEFAULT_MB if given is None and knob == BUCKET_MB else given
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Without what is said to who asks for a static graph and for a search: the script asks for one of them only."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You passed find_unused_parameters=true")
+        yield
+
+
+def _in_mib(size: int) -> int | float:
+    return size // MIB if size % MIB == 0 else size / MIB
+
+
+class KeptGradients:
+    """Whether the script holds gradients of earlier steps: as views of buckets they would be those of the newest one.
+
+    ``found``: it holds several. One may be what a variable of a loop happens to hold.
+    """
+
+    def __init__(self) -> None:
+        self.found = False
+        self._noted: list[tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = []
+
+    def look(self, parameters: Iterable[Tensor]) -> None:
+        """A backward has ended: are gradients of the one before alive, though their parameters have others by now?"""
+        if self.found:
+            return
+        held = 0
+        for parameter, gradient in self._noted:
+            now, before = parameter(), gradient()
+            held += now is not None and before is not None and now.grad is not before
+        self.found = held > 1
+        with_gradient = ((parameter, parameter.grad) for parameter in parameters)
+        noted = ((weakref.ref(p), weakref.ref(gradient)) for p, gradient in with_gradient if gradient is not None)
+        self._noted = list(islice(noted, _LOOKED_AT))
+
+
+class DdpWatch:
+    """Patches the making of such modules; their reducers tell the rest."""
+
+    def __init__(self, session: Session, torch: ModuleType) -> None:
+        self.session = session
+        self.torch = torch
+        self._made: list[_Made] = []
+        self._defers = False
+        self._kept = KeptGradients()
+        self._looks = _LOOKS
+
+    def install(self) -> None:
+        """Patches what shows how several ranks exchange gradients, or turns it; in other trials nothing."""
+        wanted = [knob for knob in KNOBS if self.session.knobs.wants(knob)]
+        if not wanted and not (self.session.measuring and self.session.ranks > 1):
+            return
+        parallel = self.torch.nn.parallel.DistributedDataParallel
+        patch(parallel, "__init__", self._init)
+        if COMMUNICATION in wanted:
+            patch(parallel, "_lazy_init", self._lazy_init)
+
+    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+        defaults = {
+            name: signature.parameters[name].default if name in signature.parameters else None
+            for name in (*OPTIONS.values(), _OWN_SIZES)
+        }
+
+        def __init__(wrapper: DistributedModule, /, *args: Any, **kwargs: Any) -> None:
+            if not self.session.here:
+                original(wrapper, *args, **kwargs)
+                return
+            try:
+                bound = signature.bind(wrapper, *args, **kwargs)
+            except TypeError:
+                original(wrapper, *args, **kwargs)  # which says what is wrong with the call
+                return
+            given = {name: bound.arguments.get(name, default) for name, default in defaults.items()}
+            bound.arguments.update(turned := self._turned(given))
+            with _unwarned() if turned.get(OPTIONS[STATIC_GRAPH]) else nullcontext():
+                original(*bound.args, **bound.kwargs)
+            if len(self._made) < _MOST_SEEN:
+                self._made.append(_Made(weakref.ref(wrapper), given))
+
+        return __init__
+
+    def _turned(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that the config sets; where the script sizes each bucket by itself it goes on to."""
+        knobs = self.session.knobs
+        turned = [knob for knob in OPTIONS if knobs.wants(knob) and not (knob == BUCKET_MB and given[_OWN_SIZES])]
+        return {OPTIONS[knob]: knobs.wanted(knob) for knob in turned}
+
+    def _lazy_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Called before the first forward: by then a script has registered the hook that it has, if any."""
+
+        def _lazy_init(wrapper: DistributedModule) -> None:
+            original(wrapper)
+            if self.session.here and self.session.knobs.wanted(COMMUNICATION) == BF16:
+                for made in self._made:
+                    if made.module() is wrapper:
+                        self._compress(made, wrapper)
+
+        return _lazy_init
+
+    def _compress(self, made: _Made, wrapper: DistributedModule) -> None:
+        """Has gradients averaged in bfloat16, unless the script has a hook of its own."""
+        try:
+            made.look()
+            if not made.has_own_hook:
+                wrapper.register_comm_hook(wrapper.process_group, self._hook_of(made))
+        except Exception as error:  # an applied run trains on without it
+            made.failed = f"{type(error).__name__}: {error}"
+            self.session.note(f"{COMMUNICATION}: {made.failed}")
+
+    def _hook_of(self, made: _Made) -> Callable[..., object]:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        def bf16_compress(state: object, bucket: object) -> object:
+            made.compressed += 1
+            return default_hooks.bf16_compress_hook(state, bucket)
+
+        # PyTorch reads both: the types of what it takes and gives, and the name that it tells.
+        bf16_compress.__annotations__ = {}
+        bf16_compress.__qualname__ = _HOOK
+        return bf16_compress
+
+    # while it trains
+
+    def called(self, module: Module) -> None:
+        """A module is called to train, outermost."""
+        self._defers |= vars(module).get("require_backward_grad_sync") is False
+
+    def backward_ran(self) -> None:
+        """One of the first backwards of the script as written has ended: what of it would train otherwise?"""
+        if not self._made or not self._looks or not self.session.is_as_written:
+            return
+        self._looks -= 1
+        wrapper = self._made[0].module()
+        if wrapper is not None:
+            self._kept.look(wrapper.parameters())
+        for made in self._made:
+            with suppress(Exception):  # no part of its interface
+                made.note_unused()
+
+    def block_ended(self) -> None:
+        """Reads what such modules say of themselves: at the script's end they may be gone."""
+        for made in self._made:
+            made.look()
+
+    def _trained(self) -> list[_Made]:
+        self.block_ended()
+        return [made for made in self._made if made.trains]
+
+    # what is told
+
+    def written(self) -> None:
+        """The facts of the script's own options, where several ranks exchange gradients by such modules."""
+        trained, facts, knobs = self._trained(), self.session.facts, self.session.knobs
+        if self.session.ranks == 1 or not trained:
+            return
+        for knob in KNOBS:
+            values = [made.written(knob, turned=knobs.wants(knob)) for made in trained]
+            facts.as_written[knob] = values[0]
+            why = DIFFER if len({*values}) > 1 else self._obstacle(knob, trained)
+            if why:
+                facts.left_out[knob] = why
+        facts.gradient_bytes = max(int(made.shown.get("total_parameter_size_bytes", 0)) for made in trained) or None
+
+    def _obstacle(self, knob: str, trained: Sequence[_Made]) -> str:
+        """Why the knob can't be turned in this script, or ""."""
+        own = _kept_by_script(knob, trained)
+        if own or knob == BUCKET_MB:
+            return own
+        if knob == BUCKET_VIEW:
+            return KEEPS if self._kept.found else ""
+        if knob == COMMUNICATION:
+            dtypes = {name for made in trained for name in str(made.shown.get("dtypes", "")).split(", ")}
+            return COARSE if all(name.endswith(_SIXTEEN_BITS) for name in dtypes) else ""
+        if not all(made.shown.get("find_unused_parameters", 0) for made in trained):
+            return NO_SEARCH
+        if any(made.changes or made.shown.get("can_set_static_graph", 1) == 0 for made in trained):
+            return CHANGES
+        return DEFERS if self._defers else ""
+
+    def report(self) -> None:
+        """Evidence of each of these knobs that the config asks for."""
+        asked = [knob for knob in KNOBS if knob in self.session.knobs.requested]
+        trained = self._trained() if asked else []
+        for knob in asked:
+            self._report(knob, trained)
+
+    def _report(self, knob: str, trained: Sequence[_Made]) -> None:
+        knobs, own = self.session.knobs, _kept_by_script(knob, trained)
+        seen = [made.observed(knob) for made in trained]
+        changed = sum(value == knobs.requested[knob] for value in seen)
+        if not trained or own:
+            knobs.inapplicable(knob, own or NOT_MADE, sites=len(trained))
+        elif None in seen:
+            knobs.report(knob, Finding(Evidence.UNVERIFIABLE, NOT_SHOWN, sites=len(seen), changed=changed))
+        else:
+            distinct = list(dict.fromkeys(seen))
+            observed = distinct[0] if len(distinct) == 1 else ", ".join(map(str, distinct))
+            knobs.compare(knob, observed, sites=len(seen), changed=changed, why=_failure(knob, trained))
+
+    def effect(self, knob: str) -> Effect:
+        """For an applied run: at how many of such modules the knob's value is at work."""
+        self.block_ended()
+        made = [each for each in self._made if each.shown]
+        if not made:
+            return Effect(0, "no DistributedDataParallel was made")
+        changed = sum(each.observed(knob) == self.session.knobs.wanted(knob) for each in made)
+        why = _kept_by_script(knob, made) or _failure(knob, made)
+        return Effect(changed, why or f"the script set {made[0].observed(knob)}")
+
+
+def _kept_by_script(knob: str, made: Iterable[_Made]) -> str:
+    """Why the script's own value stays, or ""."""
+    if knob == COMMUNICATION:
+        return OWN_HOOK if any(each.has_own_hook for each in made) else ""
+    return OWN_BUCKETS if knob == BUCKET_MB and any(each.given[_OWN_SIZES] for each in made) else ""
+
+
+def _failure(knob: str, made: Iterable[_Made]) -> str:
+    """Why there is no hook of ours, or ""."""
+    return next((each.failed for each in made if each.failed), "") if knob == COMMUNICATION else ""
