@@ -47,6 +47,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "together": {"ddp_bucket_view": True, "ddp_bucket_mb": 1, "ddp_static_graph": True},
     "rounded": {"ddp_communication": "bf16"},
     "parts": {"batch_size": 4, "grad_accumulation": 2},
+    "parts of a static graph": {"batch_size": 4, "grad_accumulation": 2, "ddp_static_graph": True},
 }
 
 
@@ -76,9 +77,12 @@ def test_rounded_gradients_round_and_train_alike(trained: dict[str, list[dict[st
     assert trained["rounded"][0]["weights"] == trained["rounded"][1]["weights"]
 
 
-def test_a_batch_in_parts_has_one_backward_and_so_one_exchange(trained: dict[str, list[dict[str, Any]]]) -> None:
-    for rank, told in enumerate(trained["parts"]):
+@pytest.mark.parametrize("name", ["parts", "parts of a static graph"])
+def test_a_batch_in_parts_has_one_backward_and_so_one_exchange(
+    trained: dict[str, list[dict[str, Any]]], name: str
+) -> None:
+    for rank, told in enumerate(trained[name]):
         written = trained["as written"][rank]["losses"]
-        assert told["evidence"] == {"batch_size": "verified", "grad_accumulation": "verified"}
+        assert told["evidence"] == dict.fromkeys(CONFIGS[name], "verified")
         assert told["losses"] == pytest.approx(written, rel=1e-4)
-    assert trained["parts"][0]["weights"] == trained["parts"][1]["weights"]
+    assert trained[name][0]["weights"] == trained[name][1]["weights"]
