@@ -114,8 +114,8 @@ class OwnBatches:
 
     # while it trains
 
-    def passed(self, sizes: Sizes, times: int = 1) -> None:
-        """A gradient was taken on a batch of such sizes; ``times``: by so many steps of one call."""
+    def passed(self, sizes: Sizes, times: int | Sizes = 1) -> None:
+        """A gradient was taken on a batch of such sizes; ``times``: so many such batches are in one call, by place."""
         stated = self.session.stated_batch_size()
         if stated <= 0:
             return
@@ -134,8 +134,8 @@ class OwnBatches:
         }
         self._choose()
         samples = held.get(self._chosen.place) if self._chosen is not None else None
-        if samples is not None:
-            self._count(samples * times)
+        if samples is not None and self._chosen is not None:
+            self._count(samples * (times if isinstance(times, int) else times.get(self._chosen.spot, 1)))
 
     def _count(self, samples: float) -> None:
         self._counted = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,8 @@ class Pass:
     """One gradient.
 
     ``owner``: who has taken it. ``found``: the arrays of its batch. ``made``: what it gave, held loosely.
-    ``times``: how often it is taken, in a loop of JAX's; 0 where nobody knows that; None outside of one.
+    ``times``: how often it is taken, in a loop of JAX's; 0 where nobody knows that; None outside of one. ``steps``: the
+    steps of its call; 0 where nobody knows.
     """
 
     owner: object
@@ -29,6 +31,16 @@ class Pass:
     found: list[Found]
     times: int | None
     made: Sequence[Callable[[], Any]]
+    steps: int = 1
+
+    def batches(self, shape: Sequence[int], dimension: int) -> int:
+        """How many batches a call trains on, where this dimension of an array holds the rows of one.
+
+        Those of all gradients, where the array holds one of each. Else they are taken on what the function slices off
+        it, or again on all of it: parts of a batch, or an adversary's walk. Then there is one a step.
+        """
+        times = self.times or 1
+        return times if math.prod(shape[:dimension]) % times == 0 else self.steps or 1
 
 
 class Passes:
@@ -87,7 +99,11 @@ class Passes:
                 (each.name, found.number, dimension): size
                 for found in each.found for dimension, size in enumerate(found.shape)
             }  # fmt: skip
-            self.own_batches.passed(sizes if each.times != 0 else {}, each.times or 1)
+            times = {
+                (each.name, found.number, dimension): each.batches(found.shape, dimension)
+                for found in each.found for dimension in range(len(found.shape))
+            }  # fmt: skip
+            self.own_batches.passed(sizes if each.times != 0 else {}, times)
         elif rows is not None:
             self.session.clock.add_samples(rows, 0.0)
 

@@ -189,7 +189,7 @@ class StepWatch:
                 found = function.rows.first(args, kwargs, result, trace.parameters)
             else:
                 found = function.rows.of(args, kwargs, trace.parameters)
-            self._count(function, found, trace.passes if trace.is_in_loop else None, result)
+            self._count(function, found, result, trace)
             if not trace.loss_is_known:
                 trace.loss = place_of(None, self.jax.tree_util.tree_flatten_with_path(result)[0])
                 trace.loss_is_known = True
@@ -225,7 +225,7 @@ class StepWatch:
             found = eager.rows.of(given, kwargs, parameters)
         result = execute()
         if self.session.measuring:
-            self._count(eager, found, None, result)
+            self._count(eager, found, result, Trace())
         self._newest.put(eager, references_to(self.leaves, result))
         if not self._any_update:
             self._awaits = Awaited(eager, 1, trained)
@@ -332,11 +332,12 @@ class StepWatch:
         finally:
             self.result = None
 
-    def _count(self, owner: Owner, found: list[Found], times: int | None, result: Any) -> None:
+    def _count(self, owner: Owner, found: list[Found], result: Any, trace: Trace) -> None:
         """The samples of a gradient; of several functions in a step the first one's."""
         if self._counting is None or (isinstance(owner, JittedFunction) and owner.follows(self._counting)):
             self._counting = owner
-        self.passes.add(Pass(owner, owner.name, found, times, references_to(self.leaves, result)))
+        times = trace.passes if trace.is_in_loop else None
+        self.passes.add(Pass(owner, owner.name, found, times, references_to(self.leaves, result), trace.steps))
 
     # what the clock asks
 

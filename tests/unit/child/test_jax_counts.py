@@ -1,0 +1,84 @@
+"""Loops of JAX whose count of steps, samples or losses was wrong, and nothing said so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.jax_here import jax
+from support.jax_trial import Trial, X, Y, descend, loss_of, watched, weights
+
+jnp, lax = jax.numpy, jax.lax
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    """JAX under the watch."""
+    with watched() as made:
+        yield made
+
+
+def one_step(params: Any, x: Any, y: Any) -> Any:
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return descend(params, gradients), loss
+
+
+def summed(params: Any, xs: Any, ys: Any) -> Any:
+    """A gradient in parts."""
+
+    def part(summed: Any, batch: Any) -> Any:
+        return jax.tree_util.tree_map(jnp.add, summed, jax.grad(loss_of)(params, *batch)), None
+
+    return lax.scan(part, jax.tree_util.tree_map(jnp.zeros_like, params), (xs, ys))[0]
+
+
+# samples where the batch size is stated
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_batch_that_a_step_splits_counts_once(trial: Trial, parts: int) -> None:
+    trial.session.suggest("batch_size", 80)
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def step(params: Any, x: Any, y: Any) -> Any:
+        return descend(params, summed(params, x.reshape(parts, -1, 4), y.reshape(parts, -1)))
+
+    params = weights()
+    for _ in range(12):
+        params = step(params, X[:80], Y[:80])
+        trial.trained(1, 80)
+    assert trial.is_counted()
+
+
+def test_steps_in_a_scan_that_split_their_batches_count_each_once(trial: Trial) -> None:
+    trial.session.suggest("batch_size", 80)
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def several(params: Any, xs: Any, ys: Any) -> Any:
+        def one(params: Any, batch: Any) -> Any:
+            x, y = batch
+            return descend(params, summed(params, x.reshape(4, 20, 4), y.reshape(4, 20))), None
+
+        return lax.scan(one, params, (xs, ys))[0]
+
+    params = weights()
+    for _ in range(6):
+        params = several(params, X.reshape(3, 80, 4), Y.reshape(3, 80))
+        trial.trained(3, 240)
+    assert trial.is_counted()
+
+
+def test_batches_that_a_scan_is_given_one_by_one_count_all(trial: Trial) -> None:
+    """Of steps, and of the parts of one."""
+    trial.session.suggest("batch_size", 20)
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def step(params: Any, xs: Any, ys: Any) -> Any:
+        return descend(params, summed(params, xs, ys))
+
+    params = weights()
+    for _ in range(12):
+        params = step(params, X[:80].reshape(4, 20, 4), Y[:80].reshape(4, 20))
+        trial.trained(1, 80)
+    assert trial.is_counted()
