@@ -82,3 +82,28 @@ def test_batches_that_a_scan_is_given_one_by_one_count_all(trial: Trial) -> None
         params = step(params, X[:80].reshape(4, 20, 4), Y[:80].reshape(4, 20))
         trial.trained(1, 80)
     assert trial.is_counted()
+
+
+# losses
+
+
+@pytest.mark.parametrize("best", [777.0, float("inf")])
+def test_an_argument_of_a_validation_is_no_loss(trial: Trial, best: float) -> None:
+    """A state whose number at the loss' place among the step's results is another one."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def train(state: Any, x: Any, y: Any) -> Any:
+        params, loss = one_step(state["params"], x, y)
+        return loss, {"best": state["best"], "params": params}
+
+    score = jax.jit(lambda state, x, y: loss_of(state["params"], x, y))
+    state, losses = {"best": jnp.float32(best), "params": weights()}, []
+    for number in range(60):
+        loss, state = train(state, X[:20], Y[:20])
+        losses.append(float(loss))
+        if number % 12 == 11:
+            score(state, X, Y)
+    told = [record["value"] for record in trial.log.of("loss")]
+    assert trial.set_apart() == 3 and len(told) >= 9
+    assert set(told) <= set(losses)
+    assert trial.log.of("failure") == []

@@ -64,7 +64,8 @@ class StepWatch:
         self.schedule_is_unknown = False
         self.apart: list[str] = []
         self.result: Any = None
-        """What the step that is being counted gave."""
+        """What the step that is being counted gave: its loss is read from that."""
+        self._due: Any = None
         self.site = ""
         self._other_outputs = Outputs(self.leaves)
         self._sites: dict[str, EagerSite] = {}
@@ -151,11 +152,11 @@ class StepWatch:
         since, function.seen_at = self._leading - function.seen_at, self._leading
         if since < MIN_STEPS_BETWEEN_VALIDATIONS and not clock.validating:
             return
-        self.result = args, kwargs
+        self._due = args, kwargs  # the loss isn't read from those
         try:
             clock.validation_begins(function)
         finally:
-            self.result = None
+            self._due = None
         if clock.validating and function.name not in self.apart:
             self.apart.append(function.name)
 
@@ -346,7 +347,7 @@ class StepWatch:
 
         JAX gives the script its results before they are there.
         """
-        newest = [leaf for leaf in self.leaves(self.result) if still_there(leaf)]
+        newest = [leaf for leaf in self.leaves((self.result, self._due)) if still_there(leaf)]
         self.jax.block_until_ready([*newest, *self._newest.alive()])
 
     def take_loss(self) -> tuple[float, str] | None:
