@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy
+
 from support.in_process import InProcess
 from support.jax_here import jax
-
 from tuner.child.adapter import instrument
 from tuner.child.jax.adapter import JaxAdapter
 from tuner.child.patches import unpatch_all

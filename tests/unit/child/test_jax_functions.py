@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -158,17 +160,90 @@ def test_transformations_go_through_it(trial: InProcess) -> None:
     assert str(jax.make_jaxpr(ours)(2.0)) == str(jax.make_jaxpr(jax.jit.__wrapped__(double))(2.0))
 
 
-def test_a_function_that_is_compiled_again_is_traced_once(trial: InProcess) -> None:
-    """JAX goes by the function's identity: what is given to it in its place is made once, and lives as long."""
-    traces = []
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"with options"}))
+def test_what_is_compiled_again_is_traced_once(trial: InProcess, kind: str) -> None:
+    """JAX goes by the function: what is given to it in its place is made once, and lives as long."""
 
-    def counted(x: Any) -> Any:
-        traces.append(x)
-        return x + 1
+    def traces(jit: Callable[..., Any], scan: Callable[..., Any]) -> int:
+        traced = []
 
-    for _ in range(5):
-        jax.jit(counted)(1.0)
-    assert len(traces) == 1
+        class Counting(Scaled):
+            def __call__(self, x: Any, _: Any = None, times: int = 2) -> Any:
+                traced.append(x)
+                return x * times, x
+
+            method = __call__
+
+        def counted(x: Any, _: Any = None, times: int = 2) -> Any:
+            traced.append(x)
+            return x * times, x
+
+        own, scaled = {"a function": counted, "a partial function": functools.partial(counted, times=3)}, Counting()
+        fun: Any = own.get(kind, scaled.method if kind == "a method" else scaled)
+        for _ in range(5):
+            jit(fun)(1.0)
+        for _ in range(5):
+            scan(fun, 1.0, jnp.ones(3))
+        return len(traced)
+
+    own = traces(jax.jit.__wrapped__, jax.lax.scan.__wrapped__)
+    assert traces(jax.jit, jax.lax.scan) == own == 2
+
+
+class Trainer:
+    def update(self, weights: Any) -> Any:
+        return weights - jax.grad(lambda weights: (weights**2).sum())(weights)
+
+
+@pytest.mark.parametrize("again", ["a partial in each epoch", "a method in each epoch", "two of a method", "copied"])
+def test_steps_of_what_is_compiled_again_are_counted(trial: InProcess, again: str) -> None:
+    """JAX has kept its trace, and shows nothing."""
+    trainer = Trainer()
+    fun = functools.partial(Trainer.update, trainer) if again == "a partial in each epoch" else trainer.update
+    first = jax.jit(fun)
+    made = {"two of a method": lambda: jax.jit(trainer.update), "copied": lambda: copy.copy(first)}
+    weights, held = jnp.ones(3), [first]
+    for _ in range(4):
+        step = made.get(again, lambda: jax.jit(fun))()
+        held.append(step)
+        for _ in range(5):
+            weights = step(weights)
+    assert trial.steps == 20
+
+
+def test_a_function_is_held_no_longer_than_under_plain_python(trial: InProcess) -> None:
+    """With what it closes over, and without a collection of cycles."""
+
+    def trained_on(held: Any, jit: Callable[..., Any], scan: Callable[..., Any]) -> None:
+        jit(lambda x: x + held)(1.0)
+        scan(lambda x, _: (x + held.sum(), None), 1.0, jnp.ones(3))
+
+    def leaves(jit: Callable[..., Any], scan: Callable[..., Any]) -> bool:
+        held = jnp.ones(1000)
+        trained_on(held, jit, scan)
+        reference = weakref.ref(held)
+        del held
+        return reference() is None
+
+    gc.disable()
+    try:
+        plain = leaves(jax.jit.__wrapped__, jax.lax.scan.__wrapped__)
+        assert leaves(jax.jit, jax.lax.scan) == plain
+        assert leaves(jax.jit, lambda *_: None)
+    finally:
+        gc.enable()
+
+
+def test_nothing_is_found_in_a_function(trial: InProcess) -> None:
+    """A library that sends functions sends what is in them, too."""
+
+    def plain(x: Any, times: int = 2) -> Any:
+        return x * times
+
+    made = jax.jit(plain, static_argnames="times")
+    assert float(made(2.0, times=4)) == 8.0
+    jax.lax.scan(lambda x, y: (x, y), 1.0, jnp.ones(3))
+    assert vars(plain) == {}
 
 
 def test_what_keras_compiles_is_left_alone(trial: InProcess) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..call_sites import is_library
 from .rows import Outputs, Rows
 from .traces import Flatten, Trace, Traces
 from .types import Arguments, Call, Keywords, Leaves
 
-_TRACED = "__autotune_traced__"
+Made = TypeVar("Made")
 _NOT_THE_SCRIPTS = frozenset({"keras", "tf_keras", "keras_core", "tensorflow", "jax", __name__.partition(".")[0]})
 """Packages that call JAX by themselves, and whose own adapters know when they train."""
 
@@ -145,21 +147,69 @@ def is_foreign(fun: object) -> bool:
     return str(module).partition(".")[0] in _NOT_THE_SCRIPTS
 
 
-def traced_by(fun: Call, make: Callable[[Call], Call]) -> Call:
-    """What is given to JAX in place of a function, to see its traces: made once for each, since JAX goes by identity.
+class Kept(Generic[Made]):
+    """What is made once for each function, which is known by equality, as JAX knows it. It lives no longer than that.
 
-    The function itself where it can't be kept with it; then its traces are seen less well.
+    Of what has no hash, or can't be held loosely, it is made anew each time.
+    """
+
+    def __init__(self, make: Callable[[Call], Made]) -> None:
+        self._make = make
+        self._of: weakref.WeakKeyDictionary[Call, Made] = weakref.WeakKeyDictionary()
+
+    def of(self, fun: Call) -> Made:
+        """What was made for it."""
+        try:
+            kept = self._of.get(fun)
+            if kept is None:
+                kept = self._of[fun] = self._make(fun)
+        except (TypeError, ValueError):
+            kept = self._make(fun)
+        return kept
+
+
+class Seen:
+    """What is given to JAX in place of a function, to see its traces; ``function``: what they belong to.
+
+    It holds the script's own loosely: the function lives as long as the script, or what it was made into, holds it, and
+    nothing of this is found in it. ``loop``: what is known of a loop whose body it is, outside of any function.
+    """
+
+    def __init__(self, fun: Call, function: JittedFunction, traced: Callable[..., Any]) -> None:
+        own = vars(self)
+        own.update({name: getattr(fun, name) for name in functools.WRAPPER_ASSIGNMENTS if hasattr(fun, name)})
+        self.function = function
+        self.loop: JittedFunction | None = None
+        self._traced = traced
+        self._fun = _loosely(fun)
+
+    @property
+    def __wrapped__(self) -> Call:
+        """The function: JAX looks there for names, parameters and lines."""
+        fun = self._fun()
+        if fun is None:
+            raise AttributeError("the function is gone")
+        return fun
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._traced(self.function, self.__wrapped__, args, kwargs)
+
+
+def can_be_seen(fun: Call) -> bool:
+    """Whether JAX takes another one in place of it without a difference: it goes by identity, and has a name.
+
+    Where it can't be, its traces are seen less well.
     """
     by_identity: object = object.__hash__
-    if type(fun).__hash__ is not by_identity or not hasattr(fun, "__name__") or isinstance(fun, type):
-        return fun
-    own: dict[str, Any] | None = getattr(fun, "__dict__", None)
-    if own is None:
-        return fun
-    kept: Any = own.get(_TRACED)
-    if kept is None or kept.__wrapped__ is not fun:
-        kept = own[_TRACED] = make(fun)
-    return kept  # type: ignore[no-any-return]  # what was made
+    is_plain = type(fun).__hash__ is by_identity and hasattr(fun, "__name__") and not isinstance(fun, type)
+    return is_plain and getattr(fun, "__dict__", None) is not None
+
+
+def _loosely(fun: Call) -> Callable[[], Call | None]:
+    try:
+        return weakref.ref(fun)
+    except TypeError:
+        return lambda: fun
 
 
 def _is_of_library(fun: Call) -> bool:

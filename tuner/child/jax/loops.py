@@ -7,22 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from ..patches import patch
-from .functions import JittedFunction, traced_by
+from .functions import Kept, Seen
 from .steps import StepWatch
 from .types import Call, shape_of
 
-_OUTER = "autotune_loop"
-
 
 class LoopWatch:
-    """Has the bodies of loops seen as functions of their own. ``see`` makes one of them tell when it is traced.
+    """Has the bodies of loops seen as functions of their own. ``seen`` makes one of them tell when it is traced.
 
     JAX keeps their traces, too: a body may be scanned again by another function, over another length.
     """
 
-    def __init__(self, steps: StepWatch, see: Callable[[Call], Call], is_top_level: Callable[[], bool]) -> None:
+    def __init__(self, steps: StepWatch, seen: Kept[Seen], is_top_level: Callable[[], bool]) -> None:
         self.steps = steps
-        self._see = see
+        self._seen = seen
         self._is_top_level = is_top_level
 
     def install(self, lax: Any) -> None:
@@ -66,20 +64,17 @@ class LoopWatch:
         is_within = tracing.frames and not tracing.differentiates
         if not callable(fun) or steps.stands_aside or not (is_outermost or is_within):
             return run(fun)
-        seen = traced_by(fun, self._see)
-        seen = seen if seen is not fun else self._see(fun)
-        body: JittedFunction = vars(seen)["autotune_function"]
+        seen = self._seen.of(fun)
 
         def loop(*_: Any, **__: Any) -> Any:
-            return tracing.within(body, lambda *a, **k: run(seen), args, {}, repeats=repeats, carry=carry)
+            return tracing.within(seen.function, lambda *a, **k: run(seen), args, {}, repeats=repeats, carry=carry)
 
         if not is_outermost:
             return loop()
-        outer = vars(seen).get(_OUTER)
-        if outer is None:
-            outer = vars(seen)[_OUTER] = steps.new_function(fun)
-            outer.is_loop = True
-        return steps.ran(outer, loop, args, {})
+        if seen.loop is None:
+            seen.loop = steps.new_function(fun)
+            seen.loop.is_loop = True
+        return steps.ran(seen.loop, loop, args, {})
 
     def _length_of(self, xs: Any, length: Any) -> int:
         """How often the body of a scan runs; 0 where nobody knows."""

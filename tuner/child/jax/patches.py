@@ -12,7 +12,7 @@ from typing import Any
 from ..call_sites import frames
 from ..patches import patch
 from ..session import Session
-from .functions import Jitted, JittedFunction, is_foreign, traced_by
+from .functions import Jitted, JittedFunction, Kept, Seen, can_be_seen, is_foreign
 from .loops import LoopWatch
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
@@ -31,7 +31,9 @@ class Instrumentation:
         self.jax: Any = jax
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
         self._maps = _MapWatch(steps)
+        self._seen = Kept(self._see)
         self._loops = LoopWatch(steps, self._seen, self._is_top_level)
+        self._functions = Kept(steps.new_function)
 
     def install(self) -> None:
         """Right after JAX's import: whoever imports its functions by name gets these."""
@@ -69,9 +71,9 @@ class Instrumentation:
         """What the script gets of ``make(fun)``."""
         if is_foreign(fun) or not self.session.here:
             return make(fun)
-        seen = traced_by(fun, self._seen)
-        function = getattr(seen, "autotune_function", None) or self.steps.new_function(fun)
-        jitted = make(seen)
+        seen = self._seen.of(fun) if can_be_seen(fun) else None
+        function = self._functions.of(fun) if seen is None else seen.function
+        jitted = make(fun if seen is None else seen)
         statics = getattr(jitted, "_jit_info", None)
         function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
         function.traces.static_names.update(getattr(statics, "static_argnames", ()))
@@ -79,20 +81,17 @@ class Instrumentation:
         function.made = weakref.ref(made)
         return made
 
-    def _seen(self, fun: Call) -> Call:
+    def _see(self, fun: Call) -> Seen:
         """The function, which tells when it is traced."""
         function = self.steps.new_function(fun)
-        steps = self.steps
-
-        @functools.wraps(fun)
-        def seen(*args: Any, **kwargs: Any) -> Any:
-            if steps.stands_aside:
-                return fun(*args, **kwargs)
-            return steps.tracing.traced(function, fun, args, kwargs)
-
         function.tells = True
-        vars(seen)["autotune_function"] = function
-        return seen
+        return Seen(fun, function, self._traced)
+
+    def _traced(self, function: JittedFunction, fun: Call, args: Arguments, kwargs: Keywords) -> Any:
+        """JAX traces it."""
+        if self.steps.stands_aside:
+            return fun(*args, **kwargs)
+        return self.steps.tracing.traced(function, fun, args, kwargs)
 
     def calls(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """A call of a compiled function; within another one, or a trace, it is a part of that."""

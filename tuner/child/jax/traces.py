@@ -106,6 +106,11 @@ class Traces:
             return self._newest
         return self._of.get(self._signature(args, kwargs))
 
+    def knows(self, args: Arguments, kwargs: Keywords) -> bool:
+        """Whether the trace of such a call is known, and was of a training step: another one would be, too."""
+        known = self._of.get(self._signature(args, kwargs)) if self._of else None
+        return known is not None and known.trains
+
     def kept(self, args: Arguments, kwargs: Keywords) -> Trace:
         """The trace that a call took which brought about none."""
         found = self.find(args, kwargs)

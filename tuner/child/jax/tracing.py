@@ -58,7 +58,8 @@ class Tracing:
             frame.is_left()
             if not self.frames:
                 self._tracing_ends()
-        if frame.is_traced or frame.trace.holds_any or (not function.tells and self.count() != traces):
+        may_be_traced = not function.tells and self.count() != traces and not function.traces.knows(args, kwargs)
+        if frame.is_traced or frame.trace.holds_any or may_be_traced:
             function.put(args, kwargs, frame.trace)
             trace = frame.trace
         else:
