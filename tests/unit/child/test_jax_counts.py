@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,3 +109,29 @@ def test_an_argument_of_a_validation_is_no_loss(trial: Trial, best: float) -> No
     assert trial.set_apart() == 3 and len(told) >= 9
     assert set(told) <= set(losses)
     assert trial.log.of("failure") == []
+
+
+# several threads
+
+
+def test_a_trace_in_another_thread_is_no_part_of_a_step(trial: Trial) -> None:
+    """Each step waits until another thread has traced a function of its own."""
+
+    def traced_elsewhere(loss: Any) -> Any:
+        thread = threading.Thread(target=lambda: jax.jit(lambda x: x + 1).trace(1.0))
+        thread.start()
+        thread.join()
+        return loss
+
+    def update(params: Any, x: Any, y: Any) -> Any:
+        params, loss = one_step(params, x, y)
+        return params, jax.pure_callback(traced_elsewhere, jax.ShapeDtypeStruct((), "float32"), loss)
+
+    step, params, before = jax.jit(functools.partial(update)), weights(), 0
+    for number in range(12):
+        params, loss = step(params, X[:20], Y[:20])
+        loss.block_until_ready()
+        trial.trained(1, 20)
+        before = before or trial.adapter.compiling.traces
+        assert trial.adapter.compiling.traces == before, number
+    assert trial.is_counted()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ TRACED = "/jax/core/compile/jaxpr_trace_duration"
 class CompileWatch:
     """``graphs``, ``seconds``: compiled by now, outside of validation. ``in_window``: while it was measured.
 
-    ``traces``: of any function, by now.
+    ``traces``: of any function, by now, in the thread that trains: what others trace is no part of a call here.
     """
 
     def __init__(self, session: Session) -> None:
@@ -33,7 +34,7 @@ class CompileWatch:
         library.monitoring.register_event_duration_secs_listener(self._timed)
 
     def _timed(self, event: str, seconds: float, **about: Any) -> None:
-        self.traces += event == TRACED
+        self.traces += event == TRACED and threading.get_ident() == self.session.thread
         if event != COMPILED or not self.session.here or self.session.clock.validating:
             return
         self.graphs += 1
