@@ -135,3 +135,71 @@ def test_a_trace_in_another_thread_is_no_part_of_a_step(trial: Trial) -> None:
         before = before or trial.adapter.compiling.traces
         assert trial.adapter.compiling.traces == before, number
     assert trial.is_counted()
+
+
+# several functions that train
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_functions_that_give_their_parameters_to_each_other_count_all(trial: Trial, others: int) -> None:
+    """One that tells of more every ten steps; one for each of several lengths."""
+
+    def made(number: int) -> Any:
+        def logged(state: Any, x: Any, y: Any) -> Any:
+            params, loss = one_step(state["params"], x, y)
+            return {"params": params, "table": state["table"]}, loss, number * (params["w"] ** 2).sum()
+
+        return jax.jit(logged)
+
+    plain, logged = jax.jit(made(0).__wrapped__), [made(number) for number in range(1, others + 1)]
+    state = {"params": weights(), "table": jnp.ones(7)}
+    for number in range(60):
+        if number % 6 < others:
+            state, _, _ = logged[number % 6](state, X[:20], Y[:20])
+        else:
+            state, _, _ = plain(state, X[:20], Y[:20])
+        trial.trained(1, 20)
+    late = trial.updates - trial.steps  # until it is known that they belong together
+    assert late <= 12
+    assert trial.is_counted(late=late, late_rows=20 * late)
+    trial.end()
+    assert any("train the same parameters by turns" in remark for remark in trial.session.facts.remarks)
+
+
+def test_halves_of_a_state_that_goes_through_two_functions_count_once(trial: Trial) -> None:
+    """A GAN's, in one state: each one trains its own half."""
+
+    def made(name: str) -> Any:
+        def update(state: Any, x: Any, y: Any) -> Any:
+            gradients = jax.grad(loss_of)(state[name], x, y)
+            return {**state, name: descend(state[name], gradients)}
+
+        update.__name__ = name
+        return jax.jit(update)
+
+    first, second = made("first"), made("second")
+    state = {"first": weights(), "second": weights()}
+    for _ in range(60):
+        state = second(first(state, X[:20], Y[:20]), X[:20], Y[:20])
+        trial.trained(1, 20)
+    assert trial.is_counted()
+    trial.end()
+    assert any(remark.startswith("second trains, too, by turns with") for remark in trial.session.facts.remarks)
+
+
+def test_a_function_that_gives_where_a_gradient_is_taken_takes_no_step(trial: Trial) -> None:
+    """SAM, in two compiled functions."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def climb(params: Any, x: Any, y: Any) -> Any:
+        return jax.tree_util.tree_map(lambda p, g: p + 0.05 * g, params, jax.grad(loss_of)(params, x, y))
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def step(params: Any, there: Any, x: Any, y: Any) -> Any:
+        return descend(params, jax.grad(loss_of)(there, x, y))
+
+    params = weights()
+    for _ in range(30):
+        params = step(params, climb(params, X[:20], Y[:20]), X[:20], Y[:20])
+        trial.updates += 1
+    assert trial.updates - 1 <= trial.steps <= trial.updates

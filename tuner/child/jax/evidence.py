@@ -15,6 +15,7 @@ from .steps import StepWatch
 
 RETRACE_SHARE = 0.05
 MIN_RETRACES = 5
+MIN_BESIDE = 2
 MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -- --batch-size={batch_size}"
 NO_PARTS = "nothing computes a batch in parts with JAX"
 NO_RATES = "the rates of the script's optimizer can't be seen"
@@ -73,6 +74,11 @@ class Observation:
             remark(f"{why}: each call of {name} counts as one step")
         for name in steps.apart:
             remark(f"{name} takes no gradient, and is called every few steps: it was set apart as validation")
+        if steps.in_turns:
+            remark(f"{', '.join(steps.in_turns)} train the same parameters by turns: the calls of each count as steps")
+        for name, calls in steps.beside.items():
+            if calls >= MIN_BESIDE:
+                remark(f"{name} trains, too, by turns with what is counted: {calls} times it counted as no step")
         if steps.schedule_is_unknown:
             remark("optax.MultiSteps is given a function: each of its batches counts as one step")
         if not steps.passes.counts_samples and not steps.passes.own_batches.is_wanted:

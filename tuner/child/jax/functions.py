@@ -16,6 +16,8 @@ from .traces import Flatten, Trace, Traces
 from .types import Arguments, Call, Keywords, Leaves
 
 Made = TypeVar("Made")
+MEETINGS = 3
+"""So often one of two functions goes on where the other has left off before they are known to be one team."""
 _NOT_THE_SCRIPTS = frozenset({"keras", "tf_keras", "keras_core", "tensorflow", "jax", __name__.partition(".")[0]})
 """Packages that call JAX by themselves, and whose own adapters know when they train."""
 
@@ -45,6 +47,8 @@ class JittedFunction:
     given and gives is what the script wrote. ``is_part``: whether its calls without a gradient are a part of the
     training loop; ``seen_at``: the leading function's calls before the last one of those. ``is_loop``: whether it is a
     loop of JAX's that the script runs outside of any function. ``tells``: whether each of its traces can be seen.
+    ``team``: functions that train the same parameters by turns, such as one that tells of more every ten steps;
+    ``is_alone``: it has left that for good.
     """
 
     def __init__(self, fun: Call, leaves: Leaves, flatten: Flatten, outputs: Outputs) -> None:
@@ -62,6 +66,9 @@ class JittedFunction:
         self.tells = False
         self.seen_at = 0
         self.made: Callable[[], object] = lambda: self
+        self.met: weakref.WeakKeyDictionary[JittedFunction, int] = weakref.WeakKeyDictionary()
+        self.is_alone = False
+        self.team: weakref.WeakSet[JittedFunction] = weakref.WeakSet([self])
         self._code = _code_of(fun)
         self.rows = Rows(leaves, outputs)
 
@@ -69,6 +76,21 @@ class JittedFunction:
         """It was traced by such a call."""
         self.traces.put(args, kwargs, trace)
         self.trains |= trace.trains
+
+    def joins(self, other: JittedFunction) -> None:
+        """It goes on where the other one has left off: they are one team once they have often enough."""
+        self.met[other] = other.met[self] = self.met.get(other, 0) + 1
+        is_known = self.met[other] >= MEETINGS
+        if is_known and other not in self.team and not (self.is_alone or other.is_alone):
+            self.team.update(other.team)
+            for each in self.team:
+                each.team = self.team
+
+    def leaves_team(self) -> None:
+        """It is given what others gave, but goes on where it has left off itself."""
+        if not self.is_alone:
+            self.team.discard(self)
+            self.team, self.is_alone = weakref.WeakSet([self]), True
 
     def follows(self, other: object) -> bool:
         """Whether it was made of the same code after the script has let go of the other one: in each epoch, say."""

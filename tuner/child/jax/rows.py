@@ -43,11 +43,12 @@ class Outputs:
 
     def __init__(self, leaves: Leaves) -> None:
         self._leaves = leaves
-        self._of: dict[int, tuple[object, dict[int, Callable[[], object]]]] = {}
+        self._of: dict[int, tuple[object, dict[int, tuple[Callable[[], object], int]]]] = {}
 
     def put(self, owner: object, result: Any) -> None:
         """The results of the newest call of one function."""
-        made = {id(leaf): made for leaf in self._leaves(result) if (made := _reference(leaf))}
+        leaves = enumerate(self._leaves(result))
+        made = {id(leaf): (made, number) for number, leaf in leaves if (made := _reference(leaf))}
         self._of[id(owner)] = owner, made
 
     def hold(self, leaf: object) -> bool:
@@ -56,11 +57,15 @@ class Outputs:
 
     def giver_of(self, leaf: object) -> object:
         """The function that gave it; None where none did."""
+        return self.place_of(leaf)[0]
+
+    def place_of(self, leaf: object) -> tuple[object, int]:
+        """The function that gave it, and its number among the leaves of that result; None where none did."""
         for owner, given in self._of.values():
-            made = given.get(id(leaf))
+            made, number = given.get(id(leaf), (None, 0))
             if made is not None and made() is leaf:
-                return owner
-        return None
+                return owner, number
+        return None, 0
 
 
 class Rows:

@@ -48,7 +48,9 @@ class StepWatch:
 
     ``trained``: whether a step was seen. ``eager_steps``: those that no compiled function took. ``eager_gradients``:
     those taken on values. ``apart``: names of functions whose calls were set apart as validation.
-    ``schedule_is_unknown``: whether the number of batches of an update changes.
+    ``schedule_is_unknown``: whether the number of batches of an update changes. ``in_turns``: names of functions that
+    train the same parameters, each call of which counts. ``beside``: names of others that train, and how many of their
+    calls count as no step.
     """
 
     def __init__(self, session: Session, jax: ModuleType) -> None:
@@ -63,6 +65,8 @@ class StepWatch:
         self.eager_gradients = 0
         self.schedule_is_unknown = False
         self.apart: list[str] = []
+        self.in_turns: dict[str, None] = {}
+        self.beside: dict[str, int] = {}
         self.result: Any = None
         """What the step that is being counted gave: its loss is read from that."""
         self._due: Any = None
@@ -72,6 +76,7 @@ class StepWatch:
         self._any_update = False
         self._awaits: Awaited[Owner] | None = None
         self._leader = Leader(self._counts_anew)
+        self._stepping: object = None
         self._leading = self._called = 0
         self._parts_done = 0
         self._eager_parts = 1
@@ -204,13 +209,28 @@ class StepWatch:
             self.site = trace.site or function.name
 
     def _look_at_givers(self, function: JittedFunction, trace: Trace, args: Arguments, kwargs: Keywords) -> None:
-        """Who gave what it is given: parameters that it gave itself, or data of a function that takes no gradient."""
+        """Who gave what it is given: parameters that it gave itself, or data of a function that takes no gradient.
+
+        Of two that give their parameters to each other each one's calls are steps. They aren't the same parameters
+        where a state goes through both, of which each one updates a part; and where a function is given its own
+        results as well, the other's are what its gradient is taken at, and not what it updates (SAM).
+        """
+        own, others = False, set[JittedFunction]()
         for place, leaf in places_of(self.leaves, args, kwargs):
-            if self.outputs.giver_of(leaf) is function:
+            trainer, number = self.outputs.place_of(leaf)
+            if trainer is function:
+                own |= number not in trace.passed
                 function.carries |= place in trace.places or not trace.places
+            elif isinstance(trainer, JittedFunction) and place in trace.places and number not in trainer.last.passed:
+                others.add(trainer)
             giver = self._other_outputs.giver_of(leaf)
             if isinstance(giver, JittedFunction):
                 giver.is_part = True
+        if own and others:
+            function.leaves_team()
+        for each in others:
+            if bool(each.last.updates) == bool(trace.updates):
+                function.joins(each)
 
     # eager gradients
 
@@ -280,7 +300,7 @@ class StepWatch:
         """An update ends steps from here on: gradients before the first one, of a batch in parts, were none."""
         self._awaits = None
         if not self._any_update:
-            self._any_update = True
+            self._any_update, self.beside = True, {}
             self._leader.resigns()
 
     # steps and samples
@@ -295,7 +315,7 @@ class StepWatch:
             self.session.stop(why, complete=False)
 
     def _counts_anew(self) -> None:
-        self._counting, self._parts_done = None, 0
+        self._counting, self._parts_done, self.beside = None, 0, {}
         self.passes.forget()
 
     def _stepped(self, key: object, count: int, parts: int, result: Any) -> None:
@@ -307,8 +327,15 @@ class StepWatch:
             key = key.name
         if isinstance(key, JittedFunction) and key.follows(self._leader.key):
             self._leader.resigns()
-        if not self._leader.leads(key):
+        leader = self._leader.key
+        name = key.name if isinstance(key, JittedFunction) else f"the update at {key}"
+        if isinstance(key, JittedFunction) and isinstance(leader, JittedFunction) and leader in key.team - {key}:
+            self.in_turns.update({leader.name: None, name: None})
+            self._leader.leads(leader)
+        elif not self._leader.leads(key):
+            self.beside[name] = self.beside.get(name, 0) + 1
             return
+        self._stepping = key
         self._leading += 1
         if parts > 1:
             count, self._parts_done = divmod(self._parts_done + count, parts)
@@ -353,9 +380,9 @@ class StepWatch:
     def take_loss(self) -> tuple[float, str] | None:
         """The loss of the step that is being counted, and where it is taken; None where none is seen."""
         value, self._loss = self._loss, None
-        site, leader = self.site, self._leader.key
-        if isinstance(leader, JittedFunction) and leader.last.gradients and (leader.last.updates or leader.carries):
-            value, site = leader.last.loss_of(self.leaves(self.result)), leader.last.site or leader.name
+        site, newest = self.site, self._stepping
+        if isinstance(newest, JittedFunction) and newest.last.gradients and (newest.last.updates or newest.carries):
+            value, site = newest.last.loss_of(self.leaves(self.result)), newest.last.site or newest.name
         if value is None or getattr(value, "shape", None) != ():
             return None
         return float(value), site

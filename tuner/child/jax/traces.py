@@ -32,7 +32,7 @@ class Trace:
     ``is_in_branch``: whether an update is one branch of several. ``parameters``: shapes of what is differentiated.
     ``places``: arguments that are differentiated as they are; ``sources``: and those that it is computed of;
     ``is_derived``: whether some of it is computed of nothing that is known. ``loss``: the number of the loss among the
-    results' leaves; None where none is seen.
+    results' leaves; None where none is seen. ``passed``: the numbers of those that are arguments as they were.
     """
 
     gradients: int = 0
@@ -48,6 +48,7 @@ class Trace:
     is_derived: bool = False
     loss: int | None = None
     loss_is_known: bool = False
+    passed: frozenset[int] = frozenset()
     site: str = ""
 
     @property
@@ -192,6 +193,7 @@ class Frame:
 
     def ends(self, paths: Sequence[tuple[Any, Any]], place_of: Callable[[Any, Any], int | None]) -> None:
         """With this result, by leaves and their paths."""
+        self.trace.passed = frozenset(number for number, (_, leaf) in enumerate(paths) if id(leaf) in self._given)
         if self.trace.gradients:
             self.trace.loss = place_of(None if self._value is None else self._value(), paths)
             self.trace.loss_is_known = True
