@@ -86,6 +86,58 @@ def test_batches_that_a_scan_is_given_one_by_one_count_all(trial: Trial) -> None
     assert trial.is_counted()
 
 
+# data that stay the same
+
+
+def by_a_number(params: Any, x: Any, y: Any, number: Any) -> Any:
+    parts = (lax.dynamic_slice_in_dim(each, number % 12 * 20, 20) for each in (x, y))
+    return one_step(params, *parts)[0]
+
+
+def by_a_key(params: Any, x: Any, y: Any, number: Any) -> Any:
+    drawn = jax.random.randint(jax.random.fold_in(jax.random.key(0), number), (20,), 0, len(x))
+    return one_step(params, x[drawn], y[drawn])[0]
+
+
+def within_the_loss(params: Any, x: Any, y: Any, number: Any) -> Any:
+    def loss_of_part(params: Any, x: Any, y: Any, number: Any) -> Any:
+        return loss_of(params, *(lax.dynamic_slice_in_dim(each, number % 12 * 20, 20) for each in (x, y)))
+
+    return descend(params, jax.grad(loss_of_part)(params, x, y, number))
+
+
+@pytest.mark.parametrize("stated", [0, 20])
+@pytest.mark.parametrize("how", [by_a_number, by_a_key, within_the_loss])
+def test_data_of_which_a_step_takes_parts_are_no_batch(trial: Trial, how: Any, stated: int) -> None:
+    if stated:
+        trial.session.suggest("batch_size", stated)
+    step, params, x, y = jax.jit(how), weights(), jnp.asarray(X), jnp.asarray(Y)
+    for number in range(36):
+        params = step(params, x, y, number)
+    facts = trial.end()
+    assert (facts["unit"], trial.steps, facts["row_places"]) == ("steps", 36, [])
+    assert "batch_size" not in facts["as_written"] or stated
+    assert any(remark.startswith("steps are counted, and not samples") for remark in facts["remarks"])
+
+
+@pytest.mark.parametrize("how", ["compiled", "in another function", "eager", "the gradient alone"])
+def test_data_that_a_step_trains_on_as_a_whole_are_its_batch(trial: Trial, how: str) -> None:
+    """Where the gradient is given them, and nothing that could choose of them."""
+    params, x, y = weights(), jnp.asarray(X), jnp.asarray(Y)
+    inner = jax.jit(one_step)
+    steps: dict[str, Any] = {
+        "compiled": jax.jit(one_step), "in another function": jax.jit(lambda *given: inner(*given)),
+        "eager": one_step, "the gradient alone": None,
+    }  # fmt: skip
+    gradient = jax.jit(jax.grad(loss_of))
+    for _ in range(36):
+        params = steps[how](params, x, y)[0] if steps[how] else descend(params, gradient(params, x, y))
+        trial.trained(1, 240)
+    late = 0 if how in ("compiled", "in another function") else 1
+    assert trial.is_counted(late=late, late_rows=240 * late)
+    assert trial.end()["unit"] == "samples"
+
+
 # losses
 
 

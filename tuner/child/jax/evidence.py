@@ -21,6 +21,9 @@ NO_PARTS = "nothing computes a batch in parts with JAX"
 NO_RATES = "the rates of the script's optimizer can't be seen"
 NEW = "studies of JAX are new: hold the steps or samples per second against the script's own count"
 NOT_SEEN = "jax.vjp, jax.pmap, and functions that are called as step.lower(...).compile() aren't seen"
+SAME_ARRAYS = (
+    "a step is given the same arrays with every call, and whether it trains on all of them or on parts isn't seen"
+)
 IN_A_LOOP = "the gradient is taken in a loop of JAX's (scan, fori_loop)"
 
 
@@ -100,6 +103,8 @@ class Observation:
         steps = self.steps
         if any(each.traces.any(lambda trace: trace.is_in_loop) for each in steps.training):
             return IN_A_LOOP
+        if steps.passes.unsure:
+            return SAME_ARRAYS
         if steps.passes.differing:
             lengths = ", ".join(map(str, steps.passes.differing))
             return f"what a step is given is {lengths} long, and none of that is the batch's length for most of it"

@@ -23,7 +23,7 @@ class Pass:
 
     ``owner``: who has taken it. ``found``: the arrays of its batch. ``made``: what it gave, held loosely.
     ``times``: how often it is taken, in a loop of JAX's; 0 where nobody knows that; None outside of one. ``steps``: the
-    steps of its call; 0 where nobody knows.
+    steps of its call; 0 where nobody knows. ``is_sure``: whether it is taken on all of those arrays, as far as is seen.
     """
 
     owner: object
@@ -31,7 +31,8 @@ class Pass:
     found: list[Found]
     times: int | None
     made: Sequence[Callable[[], Any]]
-    steps: int = 1
+    steps: int
+    is_sure: bool
 
     def batches(self, shape: Sequence[int], dimension: int) -> int:
         """How many batches a call trains on, where this dimension of an array holds the rows of one.
@@ -46,14 +47,15 @@ class Pass:
 class Passes:
     """Of one trial. ``told``, ``untold``: gradients whose samples are known, and others.
 
-    ``differing``: lengths of a batch's arrays that don't agree. ``own_batches``: samples where the script states its
+    ``differing``: lengths of a batch's arrays that don't agree. ``unsure``: gradients of which nobody knows whether they
+    are taken on all of the data or on parts. ``own_batches``: samples where the script states its
     batch size.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.own_batches = OwnBatches(session)
-        self.told = self.untold = 0
+        self.told = self.untold = self.unsure = 0
         self.differing: list[int] = []
         self._usual_rows: dict[int, int] = {}
         self._waiting: list[Pass] = []
@@ -87,7 +89,8 @@ class Passes:
         self.own_batches.step_ends()
 
     def _count(self, each: Pass) -> None:
-        rows = agreed(each.found) if each.times is None else None
+        rows = agreed(each.found) if each.times is None and each.is_sure else None
+        self.unsure += not each.is_sure
         if rows is None:
             self.untold += 1
             self.differing = sorted({found.shape[0] for found in each.found})
@@ -98,6 +101,7 @@ class Passes:
             sizes: dict[Spot, int] = {
                 (each.name, found.number, dimension): size
                 for found in each.found for dimension, size in enumerate(found.shape)
+                if each.is_sure or dimension > 0 or size <= self.session.stated_batch_size()
             }  # fmt: skip
             times = {
                 (each.name, found.number, dimension): each.batches(found.shape, dimension)

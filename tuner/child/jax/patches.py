@@ -138,14 +138,14 @@ class Instrumentation:
         is_traced = bool(steps.tracing.frames)
         if not is_traced and (not self._is_top_level() or _within_keras()):
             return made(*args, **kwargs)
+        others = tuple(value for number, value in enumerate(args) if number not in numbers)
         if is_traced:
-            steps.tracing.gradient(differentiated)
+            steps.tracing.gradient(differentiated, (others, kwargs))
         steps.tracing.differentiates += 1
         try:
             if is_traced:
                 result = made(*args, **kwargs)
             else:
-                others = tuple(value for number, value in enumerate(args) if number not in numbers)
                 result = steps.eager_gradient(lambda: made(*args, **kwargs), others, kwargs, differentiated)
         finally:
             steps.tracing.differentiates -= 1

@@ -69,7 +69,10 @@ class Outputs:
 
 
 class Rows:
-    """Of one function. ``changes``: how often other arguments came to hold the batch."""
+    """Of one function. ``changes``: how often other arguments came to hold the batch.
+
+    ``stay``: whether what was found last are the very same arrays with each call: a step may train on parts of them.
+    """
 
     def __init__(self, leaves: Leaves, outputs: Outputs) -> None:
         self._leaves = leaves
@@ -79,6 +82,7 @@ class Rows:
         self._before: dict[Place, Callable[[], object]] = {}
         self._places: dict[int | str, list[tuple[int, int]]] | None = None
         self.changes = 0
+        self.stay = False
 
     @property
     def is_learning(self) -> bool:
@@ -153,6 +157,7 @@ class Rows:
                 tally.new += 1
                 new.append(Found(number, shape_of(leaf)))
             self._keep(place, leaf)
+        self.stay = not new
         if self._looks >= LOOKS:
             self._settle(parameters)
         return new or same
@@ -161,6 +166,7 @@ class Rows:
         """From here on the arguments are known that hold the batch."""
         new = {place: tally.number for place, tally in self._tallies.items() if 2 * tally.new > tally.looks}
         same = {place: tally.number for place, tally in self._tallies.items() if 2 * tally.same > tally.looks}
+        self.stay = not new
         places: dict[int | str, list[tuple[int, int]]] = {}
         for (argument, place), number in (new or self._untouched(same, parameters)).items():
             places.setdefault(argument, []).append((place, number))
@@ -186,10 +192,27 @@ def agreed(found: Sequence[Found]) -> int | None:
 
 def _is_state(leaf: Any, aval: Aval, parameters: Collection[Aval]) -> bool:
     """Whether it is no data by itself: it has the shape of a parameter, or is a key for random numbers."""
-    shape, dtype = aval
     if type(leaf).__module__.partition(".")[0] == "numpy":
         return False
-    return aval in parameters or dtype.startswith("key<") or (dtype == "uint32" and shape[-1] == 2)
+    return aval in parameters or _is_key(*aval)
+
+
+def _is_key(shape: tuple[int, ...], dtype: str) -> bool:
+    return dtype.startswith("key<") or (dtype == "uint32" and shape[-1:] == (2,))
+
+
+def may_choose(leaf: Any, *, is_given: bool) -> bool:
+    """Whether parts of data may be taken by it: a number, a key for random numbers, or indices that weren't given."""
+    if not hasattr(leaf, "dtype"):
+        return type(leaf) is int
+    shape, dtype = aval_of(leaf)
+    return _is_key(shape, dtype) or ("int" in dtype and (not shape or not is_given))
+
+
+def are_whole(found: Sequence[Found], leaves: Sequence[Any]) -> bool:
+    """Whether a gradient that is given these is taken on all of the arrays that were found."""
+    shapes = set(map(shape_of, leaves))
+    return all(each.shape in shapes for each in found) and not any(may_choose(leaf, is_given=True) for leaf in leaves)
 
 
 def _reference(leaf: Any) -> Callable[[], object] | None:

@@ -22,7 +22,7 @@ from .functions import JittedFunction
 from .losses import place_of
 from .passes import Pass, Passes
 from .results import Awaited, Newest, references_to, still_there
-from .rows import LOOKS, Found, Outputs, Rows
+from .rows import LOOKS, Found, Outputs, Rows, are_whole
 from .traces import Trace, leaves_at, places_of
 from .tracing import Tracing
 from .types import Arguments, Call, Keywords, aval_of, shape_of
@@ -195,7 +195,9 @@ class StepWatch:
                 found = function.rows.first(args, kwargs, result, trace.parameters)
             else:
                 found = function.rows.of(args, kwargs, trace.parameters)
-            self._count(function, found, result, trace)
+            whole = leaves_at(self.leaves, args, kwargs, trace.whole)
+            is_sure = not function.rows.stay or are_whole(found, list(whole))
+            self._count(function, found, result, trace, is_sure)
             if not trace.loss_is_known:
                 trace.loss = place_of(None, self.jax.tree_util.tree_flatten_with_path(result)[0])
                 trace.loss_is_known = True
@@ -246,7 +248,8 @@ class StepWatch:
             found = eager.rows.of(given, kwargs, parameters)
         result = execute()
         if self.session.measuring:
-            self._count(eager, found, result, Trace())
+            is_sure = not eager.rows.stay or are_whole(found, self.leaves((given, kwargs)))
+            self._count(eager, found, result, Trace(), is_sure)
         self._newest.put(eager, references_to(self.leaves, result))
         if not self._any_update:
             self._awaits = Awaited(eager, 1, trained)
@@ -360,12 +363,13 @@ class StepWatch:
         finally:
             self.result = None
 
-    def _count(self, owner: Owner, found: list[Found], result: Any, trace: Trace) -> None:
+    def _count(self, owner: Owner, found: list[Found], result: Any, trace: Trace, is_sure: bool) -> None:
         """The samples of a gradient; of several functions in a step the first one's."""
         if self._counting is None or (isinstance(owner, JittedFunction) and owner.follows(self._counting)):
             self._counting = owner
         times = trace.passes if trace.is_in_loop else None
-        self.passes.add(Pass(owner, owner.name, found, times, references_to(self.leaves, result), trace.steps))
+        made = references_to(self.leaves, result)
+        self.passes.add(Pass(owner, owner.name, found, times, made, trace.steps, is_sure))
 
     # what the clock asks
 

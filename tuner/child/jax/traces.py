@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .rows import may_choose
 from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, shape_of
 
 MOST_SIGNATURES = 512
@@ -32,7 +33,8 @@ class Trace:
     ``is_in_branch``: whether an update is one branch of several. ``parameters``: shapes of what is differentiated.
     ``places``: arguments that are differentiated as they are; ``sources``: and those that it is computed of;
     ``is_derived``: whether some of it is computed of nothing that is known. ``loss``: the number of the loss among the
-    results' leaves; None where none is seen. ``passed``: the numbers of those that are arguments as they were.
+    results' leaves; None where none is seen. ``whole``: arguments that a gradient is given as they are, beside what is
+    differentiated, and nothing that could choose parts of them. ``passed``: the numbers of those that are arguments as they were.
     """
 
     gradients: int = 0
@@ -48,6 +50,7 @@ class Trace:
     is_derived: bool = False
     loss: int | None = None
     loss_is_known: bool = False
+    whole: set[Place] = field(default_factory=set)
     passed: frozenset[int] = frozenset()
     site: str = ""
 
@@ -204,12 +207,22 @@ class Frame:
 
     # what is in it
 
-    def differentiated(self, values: Iterable[Any]) -> None:
-        """A gradient is taken with respect to these arrays."""
+    def differentiated(self, values: Iterable[Any], others: Iterable[Any]) -> None:
+        """A gradient is taken with respect to these arrays; ``others``: what else it is given."""
         leaves = [leaf for leaf in values if shape_of(leaf) or hasattr(leaf, "aval")]
         self.trace.gradients += 1
         self.trace.parameters.update(aval_of(leaf) for leaf in leaves if shape_of(leaf))
         self._follow(leaves[:MOST_LEAVES], direct=True)
+        self._takes_whole(list(map(self._within_transformations, others)))
+
+    def _takes_whole(self, leaves: Sequence[Any]) -> None:
+        places = [self._given.get(id(leaf)) for leaf in leaves]
+        unseen = [  # but for constants
+            leaf for leaf, place in zip(leaves, places, strict=True)
+            if may_choose(leaf, is_given=place is not None) and (hasattr(leaf, "_trace") or not shape_of(leaf))
+        ]  # fmt: skip
+        if not unseen:
+            self.trace.whole.update(place for place in places if place is not None)
 
     def value(self, value: Any, site: str) -> None:
         """The value that was differentiated; of several the first one is the loss."""
@@ -243,6 +256,7 @@ class Frame:
             return
         direct = list(frame.given_at(trace.places))
         self._follow([*direct, *frame._closed_over], direct=True)
+        self._takes_whole(list(map(self._within_transformations, frame.given_at(trace.whole))))
         self._follow(frame.given_at(trace.sources.difference(trace.places)), direct=False)
         own.is_derived |= trace.is_derived or (not direct and not frame._closed_over and bool(trace.sources))
         if trace.site and not own.site:
