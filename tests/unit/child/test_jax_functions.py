@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 from support.in_process import InProcess
 from support.jax_here import jax
@@ -272,5 +273,8 @@ def test_seeds_are_shifted_alike() -> None:
     try:
         assert jax.random.key_data(jax.random.key(4)).tolist() == plain
         assert jax.random.PRNGKey(seed=4).tolist() == plain
+        for kind in (numpy.int64, numpy.uint32):
+            assert jax.random.PRNGKey(kind(4)).tolist() == plain
+            assert jax.random.key_data(jax.random.key(seed=kind(4))).tolist() == plain
     finally:
         unpatch_all()
