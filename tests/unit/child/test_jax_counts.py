@@ -86,6 +86,81 @@ def test_batches_that_a_scan_is_given_one_by_one_count_all(trial: Trial) -> None
     assert trial.is_counted()
 
 
+# loops of JAX's
+
+
+@pytest.mark.parametrize("stated", [0, 80])
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_walk_of_an_adversary_takes_no_steps(trial: Trial, stated: int, nested: bool) -> None:
+    """Ten gradients of the samples go before the one that trains, whose update is by hand."""
+    if stated:
+        trial.session.suggest("batch_size", stated)
+    inner = jax.jit(one_step) if nested else one_step
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def step(params: Any, x: Any, y: Any) -> Any:
+        def walk(_: Any, there: Any) -> Any:
+            return there + 0.01 * jnp.sign(jax.grad(loss_of, argnums=1)(params, there, y))
+
+        return inner(params, lax.fori_loop(0, 10, walk, x), y)[0]
+
+    params = weights()
+    for _ in range(12):
+        params = step(params, X[:80], Y[:80])
+        trial.trained(1, stated)
+    assert trial.is_counted()
+
+
+@pytest.mark.parametrize("loop", ["fori_loop", "scan"])
+def test_parameters_that_a_loop_hands_on_as_they_are_take_no_steps(trial: Trial, loop: str) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def step(params: Any, xs: Any, ys: Any) -> Any:
+        def part(carry: Any, batch: Any) -> Any:
+            params, summed = carry
+            return (params, jax.tree_util.tree_map(jnp.add, summed, jax.grad(loss_of)(params, *batch))), None
+
+        carry = params, jax.tree_util.tree_map(jnp.zeros_like, params)
+        if loop == "scan":
+            (params, summed), _ = lax.scan(part, carry, (xs, ys))
+        else:
+            params, summed = lax.fori_loop(0, 4, lambda n, carry: part(carry, (xs[n], ys[n]))[0], carry)
+        return descend(params, summed)
+
+    params = weights()
+    for _ in range(12):
+        params = step(params, X[:80].reshape(4, 20, 4), Y[:80].reshape(4, 20))
+        trial.trained(1)
+    assert trial.is_counted()
+
+
+def test_steps_in_a_loop_are_steps_where_a_gradient_is_looked_at_after_them(trial: Trial) -> None:
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def several(params: Any, x: Any, y: Any) -> Any:
+        params = lax.fori_loop(0, 5, lambda _, params: one_step(params, x, y)[0], params)
+        return params, (jax.grad(loss_of)(params, x, y)["w"] ** 2).sum()
+
+    params = weights()
+    for _ in range(8):
+        params, _ = several(params, X[:20], Y[:20])
+        trial.trained(5)
+    assert trial.is_counted()
+
+
+def test_an_update_of_several_batches_that_is_applied_by_hand_is_one_step(trial: Trial) -> None:
+    """By ``optax.MultiSteps``, and what another library applies."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def step(params: Any, x: Any, y: Any) -> Any:
+        trial.adapter.steps.multi_step(4)  # type: ignore[union-attr]  # it is there
+        return one_step(params, x, y)[0]
+
+    params = weights()
+    for number in range(40):
+        params = step(params, X[:20], Y[:20])
+        trial.trained(number % 4 == 3, 20)
+    assert trial.is_counted()
+
+
 # data that stay the same
 
 

@@ -181,7 +181,7 @@ class StepWatch:
             self._stepped(function, trace.steps or 1, trace.parts, result)
         elif trace.gradients and not self._any_update:
             if function.carries:
-                self._stepped(function, trace.steps or 1, 1, result)
+                self._stepped(function, trace.steps or 1, trace.parts, result)
             else:
                 self._awaits = Awaited(function, trace.steps or 1, self._given_to(trace, args, kwargs))
 
@@ -274,7 +274,8 @@ class StepWatch:
             return
         self._awaits = None
         if not self._any_update:
-            self._stepped(awaited.owner, awaited.steps, 1, given)
+            parts = awaited.owner.last.parts if isinstance(awaited.owner, JittedFunction) else 1
+            self._stepped(awaited.owner, awaited.steps, parts, given)
 
     # updates
 

@@ -34,7 +34,7 @@ class Trace:
     ``places``: arguments that are differentiated as they are; ``sources``: and those that it is computed of;
     ``is_derived``: whether some of it is computed of nothing that is known. ``loss``: the number of the loss among the
     results' leaves; None where none is seen. ``whole``: arguments that a gradient is given as they are, beside what is
-    differentiated, and nothing that could choose parts of them. ``passed``: the numbers of those that are arguments as they were.
+    differentiated, and nothing that could choose parts of them. ``passed``: arguments that are results as they were, by the numbers of those.
     """
 
     gradients: int = 0
@@ -51,7 +51,7 @@ class Trace:
     loss: int | None = None
     loss_is_known: bool = False
     whole: set[Place] = field(default_factory=set)
-    passed: frozenset[int] = frozenset()
+    passed: dict[int, Place] = field(default_factory=dict)
     site: str = ""
 
     @property
@@ -196,7 +196,8 @@ class Frame:
 
     def ends(self, paths: Sequence[tuple[Any, Any]], place_of: Callable[[Any, Any], int | None]) -> None:
         """With this result, by leaves and their paths."""
-        self.trace.passed = frozenset(number for number, (_, leaf) in enumerate(paths) if id(leaf) in self._given)
+        leaves = ((number, self._given.get(id(leaf))) for number, (_, leaf) in enumerate(paths))
+        self.trace.passed = {number: place for number, place in leaves if place is not None}
         if self.trace.gradients:
             self.trace.loss = place_of(None if self._value is None else self._value(), paths)
             self.trace.loss_is_known = True
@@ -210,10 +211,21 @@ class Frame:
     def differentiated(self, values: Iterable[Any], others: Iterable[Any]) -> None:
         """A gradient is taken with respect to these arrays; ``others``: what else it is given."""
         leaves = [leaf for leaf in values if shape_of(leaf) or hasattr(leaf, "aval")]
+        if self._is_of_others(leaves):
+            self.trace.steps = 1
         self.trace.gradients += 1
         self.trace.parameters.update(aval_of(leaf) for leaf in leaves if shape_of(leaf))
         self._follow(leaves[:MOST_LEAVES], direct=True)
         self._takes_whole(list(map(self._within_transformations, others)))
+
+    def _is_of_others(self, leaves: Sequence[Any]) -> bool:
+        """Whether arguments are differentiated that none before was computed of: it was no step what that went round in.
+
+        Such as the walk of an adversary through the samples, before the gradient that trains.
+        """
+        places = {self._given.get(id(self._within_transformations(leaf))) for leaf in leaves}
+        is_later = self.trace.gradients > 0 and not self.trace.updates
+        return is_later and bool(places) and None not in places and places.isdisjoint(self.trace.sources)
 
     def _takes_whole(self, leaves: Sequence[Any]) -> None:
         places = [self._given.get(id(leaf)) for leaf in leaves]
@@ -243,6 +255,8 @@ class Frame:
             own.steps = frame.repeats * trace.steps
         elif trace.gradients and not (own.updates or own.gradients):
             own.steps = frame.steps_by_gradient(trace) * trace.steps
+        elif trace.gradients and frame.carry is None and self._is_of_others(list(frame.given_at(trace.places))):
+            own.steps = trace.steps
         if trace.gradients and not own.gradients:
             own.passes = frame.repeats * trace.passes
         own.gradients += trace.gradients
@@ -267,11 +281,11 @@ class Frame:
         """How many steps the gradients of all its passes are, where updates are by hand; 0 where nobody knows.
 
         Where what is differentiated goes round, each pass is one; where it stays the same, all of them are parts of one
-        batch.
+        batch, also where the loop hands it on as it is.
         """
         if self.carry is None:
             return 1
-        if any(argument == self.carry for argument, _ in trace.sources):
+        if any(place[0] == self.carry and trace.passed.get(place[1]) != place for place in trace.sources):
             return self.repeats
         return 0 if trace.is_derived else 1
 
