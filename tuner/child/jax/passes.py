@@ -47,9 +47,8 @@ class Pass:
 class Passes:
     """Of one trial. ``told``, ``untold``: gradients whose samples are known, and others.
 
-    ``differing``: lengths of a batch's arrays that don't agree. ``unsure``: gradients of which nobody knows whether they
-    are taken on all of the data or on parts. ``own_batches``: samples where the script states its
-    batch size.
+    ``differing``: lengths of a batch's arrays that don't agree. ``unsure``: gradients of which nobody knows whether
+    they are taken on all of the data or on parts. ``own_batches``: samples where the script states its batch size.
     """
 
     def __init__(self, session: Session) -> None:

@@ -34,7 +34,8 @@ class Trace:
     ``places``: arguments that are differentiated as they are; ``sources``: and those that it is computed of;
     ``is_derived``: whether some of it is computed of nothing that is known. ``loss``: the number of the loss among the
     results' leaves; None where none is seen. ``whole``: arguments that a gradient is given as they are, beside what is
-    differentiated, and nothing that could choose parts of them. ``passed``: arguments that are results as they were, by the numbers of those.
+    differentiated, and nothing that could choose parts of them. ``passed``: arguments that are results as they were, by
+    the numbers of the results.
     """
 
     gradients: int = 0
@@ -219,7 +220,7 @@ class Frame:
         self._takes_whole(list(map(self._within_transformations, others)))
 
     def _is_of_others(self, leaves: Sequence[Any]) -> bool:
-        """Whether arguments are differentiated that none before was computed of: it was no step what that went round in.
+        """Whether arguments are differentiated that no gradient before was of: the loop of that one took no steps.
 
         Such as the walk of an adversary through the samples, before the gradient that trains.
         """
