@@ -35,8 +35,8 @@ KNOBS = (
     ),
     Knob(
         "ddp_bucket_view", lambda known: [True, False], "gradients lie in what ranks exchange, and aren't copied",
-        value_type=bool, for_ranks=True,
-        tier_reason="The same numbers in another place; left out where the script keeps gradients of earlier steps.",
+        tier=2, value_type=bool, for_ranks=True,
+        tier_reason="The same numbers, but earlier gradients that a script holds are written over, so it is screened.",
     ),
     Knob(
         "ddp_static_graph", lambda known: [True], "unused parameters are looked for once, and not in each step",

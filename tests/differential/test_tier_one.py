@@ -13,7 +13,7 @@ import pytest
 from tuner.model import Value
 from tuner.space.registry import load_space
 
-ELSEWHERE = {"deterministic", "cache", "allocator", "ddp_bucket_mb", "ddp_bucket_view", "ddp_static_graph"}
+ELSEWHERE = {"deterministic", "cache", "allocator", "ddp_bucket_mb", "ddp_static_graph"}
 """An order is what the one gives up (tests/end_to_end/test_tf_applied.py), and behind the other no map is left to move
 (tests/support/tf_plan_checks.py). The third one says where memory lies, of which no number is a part: a process begins
 with it (tests/end_to_end/test_preloaded_allocators.py). The rest is of

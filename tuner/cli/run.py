@@ -68,10 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
     place, tier = file_of(arguments.config), _tier(arguments.tier)
     device, cores = _device(arguments.device), usable_cores()
-    profile = profiles.choose(profiles.read(content_of(place), place), device, cores, place, ranks=ranks())
+    there = profiles.read(content_of(place), place)
+    profile = profiles.choose(there, device, cores, place, ranks=ranks())
     profile = profiles.of_tier_3(profile, place) if tier == _OPTIMISATION else profile
     if not arguments.any_ranks:
         _check_ranks(profile, place, tier)
+        _check_hosts(profile, there, place)
     script = _script(arguments, profile, place)
     knowledge = knowledge_of(profile, script, place)
     known, spaces = Known(device, cores, knowledge=profile.knowledge), load_spaces(AUTO)
@@ -130,6 +132,17 @@ def _check_ranks(profile: profiles.Profile, place: str, tier: int) -> None:
             hint=f"as in: torchrun --nproc-per-node {profile.ranks} --no-python {shlex.join(again)} ...; or"
             " --any-ranks applies it all the same",
         )  # fmt: skip
+
+
+def _check_hosts(profile: profiles.Profile, there: Sequence[profiles.Profile], place: str) -> None:
+    """Raises ``ProfileError`` where ranks on several hosts might each take another config from the file."""
+    kind = profile.device.kind
+    others = [other for other in there if other.ranks == profile.ranks and other.device.kind == kind]
+    if ranks() > _ranks_here() and any(other.config != profile.config for other in others):
+        raise ProfileError(
+            f"{place} has several profiles for {kind}, and the ranks are on several hosts: each might take another one",
+            hint="give them a best.json with one of these; or --any-ranks takes what fits each host all the same",
+        )
 
 
 def _script(arguments: argparse.Namespace, profile: profiles.Profile, place: str) -> Script:

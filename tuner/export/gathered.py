@@ -31,16 +31,20 @@ class Gathered:
 
 def gather(files: Sequence[tuple[str, bytes]]) -> Gathered:
     """Every profile of these files (name and content), word for word; of two of the same device and number of ranks the
-    later one.
+    later one. One of an earlier version, which doesn't say its cores, takes no place of those that do.
 
     Raises ``ProfileError`` for a file that is no best.json, or has a profile that can't be read.
     """
     gathered: list[tuple[dict[str, Any], Entry]] = []
     for place, content in files:
         for document, profile in zip(documents(content, place), read(content, place), strict=True):
-            before = [entry.place for other, entry in gathered if same_entry(other, document)]
-            gathered = [(other, entry) for other, entry in gathered if not same_entry(other, document)]
-            instead_of = before[-1] if before and before[-1] != place else ""
+            alike = [entry for other, entry in gathered if _takes_its_place(document, other)]
+            gathered = [(other, entry) for other, entry in gathered if entry not in alike]
+            instead_of = ", ".join(dict.fromkeys(entry.place for entry in alike if entry.place != place))
             gathered.append((document, Entry(profile, place, instead_of)))
     written = {"schema": SCHEMA, "profiles": [document for document, _ in gathered]}
     return Gathered((text(written) + "\n").encode(), tuple(entry for _, entry in gathered))
+
+
+def _takes_its_place(document: dict[str, Any], other: dict[str, Any]) -> bool:
+    return same_entry(other, document) and (document.get("cores") is None) == (other.get("cores") is None)

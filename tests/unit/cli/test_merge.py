@@ -71,6 +71,18 @@ def test_what_is_there_is_kept_and_of_the_same_device_the_last_one_counts(
     assert held(out) == [("cuda", 1), ("cpu", 1)]
 
 
+def test_an_entry_without_cores_takes_no_place_of_those_that_say_theirs(tmp_path: Path) -> None:
+    """It is of an earlier version, and might be of any of them."""
+    older = tmp_path / "older.json"
+    document = json.loads(Path(written(older)).read_bytes())
+    del document["profiles"][0]["cores"], document["profiles"][0]["checksum"]
+    older.write_text(json.dumps(document), encoding="utf-8")
+    one, out = written(tmp_path / "one.json"), tmp_path / "fleet.json"
+    for _ in range(2):
+        assert main(["merge", one, str(older), "--out", str(out)]) == 0
+        assert [profile.cores for profile in read(out.read_bytes(), str(out))] == [2, None]
+
+
 def test_nothing_is_written_where_a_file_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, one = tmp_path / "fleet.json", written(tmp_path / "one.json")
     (tmp_path / "list.json").write_text("[]", encoding="utf-8")

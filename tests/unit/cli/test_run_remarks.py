@@ -47,6 +47,19 @@ def test_a_profile_of_an_earlier_version_is_told_where_its_lines_mean_others() -
     assert run._remarks(old, old.knowledge, cpu_device(), shown=False) == []
 
 
+@pytest.mark.parametrize(("here", "refused"), [("2", True), ("4", False)])
+def test_ranks_on_several_hosts_take_one_config(monkeypatch: pytest.MonkeyPatch, here: str, refused: bool) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    chosen, other = replace(PROFILE, ranks=4), replace(PROFILE, ranks=4, config=Config(batch_size=16), cores=64)
+    run._check_hosts(chosen, [chosen, replace(other, ranks=1)], "best.json")
+    if refused:
+        with pytest.raises(ProfileError, match="the ranks are on several hosts"):
+            run._check_hosts(chosen, [chosen, other], "best.json")
+    else:
+        run._check_hosts(chosen, [chosen, other], "best.json")
+
+
 @pytest.mark.parametrize(
     ("ranks", "here", "says"),
     [

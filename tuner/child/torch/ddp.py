@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +35,7 @@ NO_SEARCH = "find_unused_parameters is off: no graph is searched that could be s
 CHANGES = "which parameters are unused changes from step to step"
 DEFERS = "the script leaves out the exchange in some backwards (no_sync), with which a static graph fails"
 KEEPS = "the script keeps gradients of earlier steps, which views of buckets would be written over"
+JOINS = "ranks without batches go on in company (join), which counts on the exchange as it is"
 COARSE = "its gradients have 16 bits as they are"
 DIFFER = "its models are made with different values of it"
 MIB = 1 << 20
@@ -47,6 +47,35 @@ _SIXTEEN_BITS = ("BFloat16", "Half")
 _MOST_SEEN = 256
 _LOOKED_AT, _LOOKS = 8, 64
 """So many gradients are looked at, after so many backwards."""
+
+
+class KeptGradients:
+    """Whether the script holds gradients of earlier steps: as views of buckets they would be those of the newest one.
+
+    ``found``: it holds several, or has them lie in memory of its own. One may be what a variable of a loop happens to
+    hold.
+    """
+
+    def __init__(self) -> None:
+        self.found = False
+        self._noted: list[tuple[weakref.ref[Tensor], Any]] = []
+
+    def look(self, parameters: Iterable[Tensor]) -> None:
+        """A backward has ended: is memory of the gradients before alive, though their parameters have other by now?"""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        if self.found:
+            return
+        with_gradient = [(p, p.grad) for p in parameters if p.grad is not None and not p.grad.is_sparse]
+        now = {id(parameter): StorageWeakRef(gradient.untyped_storage()) for parameter, gradient in with_gradient}
+        held = sum(
+            parameter() is not None and not storage.expired() and now.get(id(parameter())) != storage
+            for parameter, storage in self._noted
+        )
+        larger = sum(g.untyped_storage().nbytes() > g.numel() * g.element_size() for _, g in with_gradient)
+        self.found = held > 1 or larger > 1
+        step = max(1, len(with_gradient) // _LOOKED_AT)
+        self._noted = [(weakref.ref(p), now[id(p)]) for p, _ in with_gradient[::step]]
 
 
 @dataclass
@@ -63,6 +92,7 @@ class _Made:
     compressed: int = 0
     failed: str = ""
     changes: bool = False
+    kept: KeptGradients = field(default_factory=KeptGradients)
     _used: list[bool] = field(default_factory=list)
 
     def look(self) -> None:
@@ -125,30 +155,6 @@ def _in_mib(size: int) -> int | float:
     return size // MIB if size % MIB == 0 else size / MIB
 
 
-class KeptGradients:
-    """Whether the script holds gradients of earlier steps: as views of buckets they would be those of the newest one.
-
-    ``found``: it holds several. One may be what a variable of a loop happens to hold.
-    """
-
-    def __init__(self) -> None:
-        self.found = False
-        self._noted: list[tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = []
-
-    def look(self, parameters: Iterable[Tensor]) -> None:
-        """A backward has ended: are gradients of the one before alive, though their parameters have others by now?"""
-        if self.found:
-            return
-        held = 0
-        for parameter, gradient in self._noted:
-            now, before = parameter(), gradient()
-            held += now is not None and before is not None and now.grad is not before
-        self.found = held > 1
-        with_gradient = ((parameter, parameter.grad) for parameter in parameters)
-        noted = ((weakref.ref(p), weakref.ref(gradient)) for p, gradient in with_gradient if gradient is not None)
-        self._noted = list(islice(noted, _LOOKED_AT))
-
-
 class DdpWatch:
     """Patches the making of such modules; their reducers tell the rest."""
 
@@ -156,8 +162,7 @@ class DdpWatch:
         self.session = session
         self.torch = torch
         self._made: list[_Made] = []
-        self._defers = False
-        self._kept = KeptGradients()
+        self._defers = self._joins = False
         self._looks = _LOOKS
 
     def install(self) -> None:
@@ -239,18 +244,21 @@ class DdpWatch:
 
     def called(self, module: Module) -> None:
         """A module is called to train, outermost."""
-        self._defers |= vars(module).get("require_backward_grad_sync") is False
+        for wrapper in (module, *(made.module() for made in self._made)):
+            held = vars(wrapper) if wrapper is not None else {}
+            self._defers |= held.get("require_backward_grad_sync") is False
+            self._joins |= bool(getattr(held.get("_join_config"), "enable", False))
 
     def backward_ran(self) -> None:
         """One of the first backwards of the script as written has ended: what of it would train otherwise?"""
         if not self._made or not self._looks or not self.session.is_as_written:
             return
         self._looks -= 1
-        wrapper = self._made[0].module()
-        if wrapper is not None:
-            self._kept.look(wrapper.parameters())
         for made in self._made:
+            wrapper = made.module()
             with suppress(Exception):  # no part of its interface
+                if wrapper is not None and not wrapper.gradient_as_bucket_view:
+                    made.kept.look(wrapper.parameters())
                 made.note_unused()
 
     def block_ended(self) -> None:
@@ -283,7 +291,9 @@ class DdpWatch:
         if own or knob == BUCKET_MB:
             return own
         if knob == BUCKET_VIEW:
-            return KEEPS if self._kept.found else ""
+            return KEEPS if any(made.kept.found for made in trained) else ""
+        if self._joins:
+            return JOINS
         if knob == COMMUNICATION:
             dtypes = {name for made in trained for name in str(made.shown.get("dtypes", "")).split(", ")}
             return COARSE if all(name.endswith(_SIXTEEN_BITS) for name in dtypes) else ""

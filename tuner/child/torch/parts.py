@@ -50,6 +50,7 @@ KEEPS = "the model keeps something from one call to the next"
 CHANGES = "the model changes what it is given in place"
 HOOKED = "the script has hooks on its model's modules"
 SHARDED = "its parameters are sharded"
+EXCHANGES = "it calls a DistributedDataParallel within, which exchanges gradients for each of its calls"
 WATCHED_CALLS = 2
 """Calls with the whole batch before a module is asked: the first one may set something up."""
 _MOST_SEEN = 256
@@ -164,11 +165,13 @@ class PartsWatch:
         return self._in_parts(root, module, forward, (args, kwargs))
 
     def _stays_whole(self, root: _Root, module: Module) -> bool:
-        name = type(module).__name__
-        if name == "DistributedDataParallel":
+        name, parallel = type(module).__name__, self.torch.nn.parallel.DistributedDataParallel
+        if isinstance(module, parallel):
             wrapper: Any = module
             self.inner, root.wraps = wrapper.module, True
             return True
+        if root.calls == 1 and any(isinstance(inner, parallel) for inner in module.modules()):
+            root.refused = EXCHANGES
         if "FullyShardedDataParallel" in name or name.startswith("FSDP"):
             root.refused = SHARDED
         if root.refused:

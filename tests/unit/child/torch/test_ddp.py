@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tuner.child.patches import unpatch_all
 from tuner.child.session import Session
 from tuner.child.torch import ddp
+from tuner.child.torch.parts import EXCHANGES
 
 __all__ = ["begin"]
 
@@ -133,6 +134,37 @@ def _keeping_gradients() -> None:
     train(model, before=lambda step: kept.extend(p.grad for p in model.parameters() if step))
 
 
+def _keeping_detached_gradients() -> None:
+    model, kept = DistributedDataParallel(plain()), list[Any]()
+
+    def keep(step: int) -> None:
+        kept[:] = [p.grad.detach() for p in model.parameters() if step]
+
+    train(model, before=keep)
+
+
+def _keeping_those_of_the_second() -> None:
+    first, second, kept = DistributedDataParallel(plain()), DistributedDataParallel(plain()), list[Any]()
+    train(first, second, before=lambda step: kept.extend(p.grad.data for p in second.parameters() if step))
+
+
+def _in_memory_of_its_own() -> None:
+    model = DistributedDataParallel(plain())
+    flat, begin = torch.zeros(sum(p.numel() for p in model.parameters())), 0
+    for parameter in model.parameters():
+        parameter.grad = flat[begin : begin + parameter.numel()].view_as(parameter)
+        begin += parameter.numel()
+    for _ in range(4):
+        flat.zero_()
+        model(torch.ones(8, 4)).sum().backward()
+
+
+def _joining() -> None:
+    model = DistributedDataParallel(plain())
+    with model.join():
+        train(model)
+
+
 def _keeping_the_last_one() -> None:
     model, kept = DistributedDataParallel(plain()), list[Any]()
 
@@ -172,6 +204,10 @@ def _deferring() -> None:
         (_with_its_own_sizes, "ddp_bucket_mb", ddp.OWN_BUCKETS),
         (_with_two_kinds, "ddp_bucket_view", ddp.DIFFER),
         (_keeping_gradients, "ddp_bucket_view", ddp.KEEPS),
+        (_keeping_detached_gradients, "ddp_bucket_view", ddp.KEEPS),
+        (_keeping_those_of_the_second, "ddp_bucket_view", ddp.KEEPS),
+        (_in_memory_of_its_own, "ddp_bucket_view", ddp.KEEPS),
+        (_joining, "ddp_communication", ddp.JOINS),
         (_keeping_the_last_one, "ddp_bucket_view", None),
         (_searching, "ddp_static_graph", None),
         (_changing, "ddp_static_graph", ddp.CHANGES),
@@ -277,3 +313,25 @@ def test_in_one_process_nothing_is_patched(begin: Begin, monkeypatch: pytest.Mon
     original = DistributedDataParallel.__init__
     begin()
     assert DistributedDataParallel.__init__ is original
+
+
+class Around(nn.Module):  # type: ignore[misc]  # torch's own types are Any here
+    """Calls such a module within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = DistributedDataParallel(plain())
+
+    def forward(self, x: Any) -> Any:
+        return self.net(x)
+
+
+def test_a_batch_is_not_split_around_the_exchange_of_gradients(begin: Begin) -> None:
+    """Each part would be a call of its own, and ranks decide by themselves which batches they split."""
+    trial = begin({"batch_size": 4, "grad_accumulation": 2})
+    train(Around())
+    trial.end()
+    assert trial.evidence("grad_accumulation") == ("contradicted", EXCHANGES)
+    again = begin()
+    train(Around())
+    assert again.end()["left_out"]["grad_accumulation"] == EXCHANGES
