@@ -83,6 +83,17 @@ def test_an_entry_without_cores_takes_no_place_of_those_that_say_theirs(tmp_path
         assert [profile.cores for profile in read(out.read_bytes(), str(out))] == [2, None]
 
 
+def test_a_profile_of_another_script_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = written(tmp_path / "one.json"), tmp_path / "other.json"
+    document = json.loads(Path(written(other)).read_bytes())
+    document["profiles"][0]["script"] |= {"path": "elsewhere/train.py", "sha256": "ef" * 32}
+    other.write_text(json.dumps(document), encoding="utf-8")
+    assert main(["merge", one, str(other), "--out", str(tmp_path / "fleet.json")]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "of elsewhere/train.py and of " in said and "a file of its own" in said
+    assert not (tmp_path / "fleet.json").exists()
+
+
 def test_nothing_is_written_where_a_file_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, one = tmp_path / "fleet.json", written(tmp_path / "one.json")
     (tmp_path / "list.json").write_text("[]", encoding="utf-8")
