@@ -143,6 +143,11 @@ def count_text(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def ranks_text(ranks: int) -> str:
+    """What follows a device's name where several processes trained together on it; "" for one."""
+    return f", {count_text(ranks, 'rank')}" if ranks > 1 else ""
+
+
 def bottleneck_text(bottleneck: Bottleneck) -> str:
     """The bottleneck on one line, with its figures."""
     shares = [f"{share_text(bottleneck.input_share)} of the time"] if bottleneck.bound is Bound.INPUT else []

@@ -8,16 +8,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tuner.analysis.fleet import OnDevice, compare
-from tuner.cli.best_json import content_of, file_of
+from tuner.cli.best_json import content_of, file_of, shown_name
 from tuner.cli.prices import Prices, find_prices
 from tuner.cli.printable import printable
 from tuner.cli.tables import show
 from tuner.cli.verb import Subparsers
-from tuner.devices.present import kind_of
 from tuner.documents import comparison_document
-from tuner.errors import DeviceError, ExitCode, ProfileError
+from tuner.errors import ExitCode, ProfileError
 from tuner.export.figures import read
-from tuner.formatting import count_text
 from tuner.report.compared import conclusions, headings, table
 
 TAKES_SCRIPT_ARGUMENTS = False
@@ -70,14 +68,8 @@ def _say(lines: Iterable[str]) -> None:
 
 
 def _named(profile: OnDevice) -> OnDevice:
-    """The profile with the name that its device is shown by: a processor's with the cores that trials might use."""
-    cores = profile.circumstances.cores
-    try:
-        is_host = kind_of(profile.device).is_host
-    except DeviceError:  # of a later version's kind
-        is_host = False
-    name = profile.device.name
-    return replace(profile, shown=f"{name}, {count_text(cores, 'core')}" if is_host and cores else name)
+    """The profile with the name that its device is shown by."""
+    return replace(profile, shown=shown_name(profile.device, profile.circumstances.cores))
 
 
 def _names(profile: OnDevice) -> tuple[str, ...]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tuner.cli.best_json import content_of, file_of
+from tuner.cli.best_json import content_of, file_of, shown_name
 from tuner.cli.printable import printable
 from tuner.cli.verb import Subparsers
-from tuner.devices.present import kind_of
 from tuner.errors import ExitCode, ProfileError
 from tuner.export.gathered import Entry, gather
-from tuner.formatting import config_text, count_text, script_text
+from tuner.formatting import config_text, count_text, ranks_text, script_text
 from tuner.storage.atomic import write_durably
 
 TAKES_SCRIPT_ARGUMENTS = False
@@ -59,9 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _line(entry: Entry) -> str:
     profile = entry.profile
-    is_host = kind_of(profile.device).is_host
-    cores = f", {count_text(profile.cores, 'core')}" if is_host and profile.cores else ""
-    together = f", {profile.ranks} ranks" if profile.ranks > 1 else ""
+    shown = shown_name(profile.device, profile.cores) + ranks_text(profile.ranks)
     answer = config_text(profile.config) if profile.config else "keep your config"
     origin = f"{entry.place}, in place of that of {entry.instead_of}" if entry.instead_of else entry.place
-    return f"{profile.device.label}: {profile.device.name}{cores}{together}: {answer} ({origin})"
+    return f"{profile.device.label}: {shown}: {answer} ({origin})"

@@ -22,7 +22,7 @@ from tuner.analysis.fleet import (
     shown_for,
 )
 from tuner.analysis.resources import DEVICE
-from tuner.formatting import bytes_text, config_text, count_text, number_text, ratio_text, script_text
+from tuner.formatting import bytes_text, config_text, count_text, number_text, ranks_text, ratio_text, script_text
 from tuner.masking import masked
 from tuner.report.table import Table
 
@@ -44,15 +44,11 @@ def headings(comparison: Comparison) -> list[str]:
         script = profile.circumstances.script
         command = " ".join(filter(None, (script_text(script), shlex.join(masked(script.argv)))))
         lines += [
-            f"{_name(number)} {profile.device.label}: {profile.shown}{_together(profile)} ({profile.place})",
+            f"{_name(number)} {profile.device.label}: {profile.shown}{ranks_text(profile.ranks)} ({profile.place})",
             f"    {command}",
             f"    {_answer(profile)}",
         ]
     return lines
-
-
-def _together(profile: OnDevice) -> str:
-    return f", {profile.ranks} ranks" if profile.ranks > 1 else ""
 
 
 def _name(number: int) -> str:

@@ -83,6 +83,14 @@ def test_an_entry_without_cores_takes_no_place_of_those_that_say_theirs(tmp_path
         assert [profile.cores for profile in read(out.read_bytes(), str(out))] == [2, None]
 
 
+def test_a_device_of_a_later_version_is_gathered_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = written(tmp_path / "later.json", device=replace(CARD, kind="npu", label="npu"))
+    assert main(["merge", later, "--out", str(tmp_path / "fleet.json")]) == 0
+    assert "  npu: NVIDIA H100: " in capsys.readouterr().out
+
+
 def test_a_profile_of_another_script_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = written(tmp_path / "one.json"), tmp_path / "other.json"
     document = json.loads(Path(written(other)).read_bytes())

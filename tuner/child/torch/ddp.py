@@ -16,7 +16,7 @@ from ..evidence import Finding
 from ..patches import patch
 from ..records import Evidence, Value
 from ..session import Session
-from .types import DistributedModule, Module, Tensor
+from .types import DistributedModule, Tensor
 
 STATIC_GRAPH, BUCKET_VIEW = "ddp_static_graph", "ddp_bucket_view"
 BUCKET_MB, COMMUNICATION = "ddp_bucket_mb", "ddp_communication"
@@ -66,16 +66,15 @@ class KeptGradients:
 
         if self.found:
             return
+        held = 0
+        for parameter, storage in self._noted:
+            if (p := parameter()) is not None and not storage.expired():
+                held += p.grad is None or StorageWeakRef(p.grad.untyped_storage()) != storage
         with_gradient = [(p, p.grad) for p in parameters if p.grad is not None and not p.grad.is_sparse]
-        now = {id(parameter): StorageWeakRef(gradient.untyped_storage()) for parameter, gradient in with_gradient}
-        held = sum(
-            parameter() is not None and not storage.expired() and now.get(id(parameter())) != storage
-            for parameter, storage in self._noted
-        )
         larger = sum(g.untyped_storage().nbytes() > g.numel() * g.element_size() for _, g in with_gradient)
         self.found = held > 1 or larger > 1
         step = max(1, len(with_gradient) // _LOOKED_AT)
-        self._noted = [(weakref.ref(p), now[id(p)]) for p, _ in with_gradient[::step]]
+        self._noted = [(weakref.ref(p), StorageWeakRef(g.untyped_storage())) for p, g in with_gradient[::step]]
 
 
 @dataclass
@@ -242,10 +241,13 @@ class DdpWatch:
 
     # while it trains
 
-    def called(self, module: Module) -> None:
-        """A module is called to train, outermost."""
-        for wrapper in (module, *(made.module() for made in self._made)):
-            held = vars(wrapper) if wrapper is not None else {}
+    def called(self) -> None:
+        """A module is called to train, outermost: are such modules within ``no_sync`` or ``join`` now?"""
+        for made in self._made:
+            wrapper = made.module()
+            if wrapper is None:
+                continue
+            held = vars(wrapper)
             self._defers |= held.get("require_backward_grad_sync") is False
             self._joins |= bool(getattr(held.get("_join_config"), "enable", False))
 

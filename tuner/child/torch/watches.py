@@ -88,7 +88,7 @@ class TorchWatches:
 
     def _called(self, module: Module, given: Iterable[object]) -> None:
         """Of several calls of one class between two backwards the last one counts: a GAN's see one batch."""
-        self.ddp.called(module)
+        self.ddp.called()
         if self.loaders.sources.primary is None and self.own_batches.is_wanted:
             # What the script compiles in one config only is the same model in all of them.
             model = getattr(module, "_orig_mod", module)
