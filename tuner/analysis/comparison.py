@@ -48,12 +48,8 @@ class Pairs:
 def choose_candidates(
     trials: Sequence[Trial], objective: Objective, count: int, *, going_on: tuple[int, ...] = ()
 ) -> tuple[Trial, ...]:
-    """The best trials of the search that beat the baseline, best first.
-
-    One that also turns a knob without effect gives way to the same config without it. One that failed in the finals is
-    a candidate no more, but in those that are still ``going_on``: their ``Schedule.group``.
-    """
-    return tuple(trial for own, trial in _ranked(trials, objective, going_on) if own > 1.0)[:count]
+    """The best trials of the search that beat the baseline, best first, of those that ``ranked_trials`` gives."""
+    return tuple(trial for own, trial in ranked_trials(trials, objective, going_on) if own > 1.0)[:count]
 
 
 def left_open(
@@ -65,7 +61,7 @@ def left_open(
     No others where the best that is fit is a gain by its own interval: it is what the finals are for. Trials that took
     no turns tell nothing here, since their intervals don't say how far runs differ.
     """
-    ranked = _ranked(trials, objective, going_on)
+    ranked = ranked_trials(trials, objective, going_on)
     gains = {trial.number: own for own, trial in ranked}
     best = max((trial for trial in fit if trial.number in gains), key=lambda trial: gains[trial.number], default=None)
     is_sure = best is not None and math.log(gains[best.number]) > _uncertainty(best)
@@ -86,10 +82,14 @@ def _uncertainty(trial: Trial) -> float:
     return math.log(high / low) / 2 if 0 < low <= high < math.inf else math.inf
 
 
-def _ranked(
+def ranked_trials(
     trials: Sequence[Trial], objective: Objective, going_on: tuple[int, ...]
 ) -> list[tuple[float, Trial]]:
-    """The trials of the search with their gains, best first, but those that ``choose_candidates`` leaves out."""
+    """The trials of the search that may be candidates, with their gains, best first.
+
+    One that also turns a knob without effect gives way to the same config without it. One that failed in the finals is
+    a candidate no more, but in those that are still ``going_on``: their ``Schedule.group``.
+    """
     failed = set(failed_in((trial for trial in trials if trial.group != going_on), objective))
     track = BaselineTrack(trials, objective)
     tried = {trial.config for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)}

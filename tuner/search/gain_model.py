@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.search.tried import Floats, Indices, Tried
+from tuner.search.tried import Floats, Indices, Readings, Tried
 from tuner.space.resolve import Axis
 
 VALUE_EFFECT, STEP_EFFECT = 0.25, 0.15
@@ -35,7 +35,7 @@ OWN_SURE = 1.64
 its reading, and of what trials may scatter by beyond their own intervals (the largest of ``SCATTERS``)."""
 
 CHOSEN_BY = 80
-"""So many trials, the first ones, decide between these: more take long and say no more."""
+"""So many readings, the first ones, decide between these: more take long and say no more."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,19 @@ class _Features:
 
 
 class GainModel:
-    """Fitted to the trials, of which there is one at least. Configs are rows of indices into ``axes``."""
+    """Fitted to the trials, of which there is one at least, and to what else was read of configs (``beside``). Configs
+    are rows of indices into ``axes``.
+    """
 
-    def __init__(self, axes: Sequence[Axis], tried: Tried) -> None:
+    def __init__(self, axes: Sequence[Axis], tried: Tried, beside: Readings | None = None) -> None:
         self._tables = [_tables(axis) for axis in axes]
         self._factors = [tuple(_factor(table) for table in (main, alike, alike**2)) for main, alike in self._tables]
         self._tried = tried
+        self._read = tried if beside is None else _joined(beside, tried)
         # With pinned knobs the rest as written gains something, too: effects are beyond that.
         as_written = (tried.indices == np.array([axis.as_written for axis in axes])).all(axis=1)
         self._origin = float(tried.gains[as_written].mean()) if as_written.any() else 0.0
-        self._features = self._features_of(tried.indices)
+        self._features = self._features_of(self._read.indices)
         self._choice, self._inverse, self._weights = self._fitted()
 
     def predict(self, configs: Indices) -> tuple[Floats, Floats]:
@@ -132,8 +135,8 @@ class GainModel:
         return np.asarray(self._choice.size**2 * main + self._choice.pairs**2 * (alike**2 - squared) / 2)
 
     def _fitted(self) -> tuple[_Choice, Floats, Floats]:
-        """The choice under which the trials are most likely, the inverse of their covariance, and their weights."""
-        gains, noise = self._tried.gains - self._origin, self._tried.noise**2
+        """The choice under which the readings are most likely, the inverse of their covariance, and their weights."""
+        gains, noise = self._read.gains - self._origin, self._read.noise**2
         first = self._features.first(CHOSEN_BY)
         best: tuple[float, _Choice] | None = None
         for size, pairs in itertools.product(SIZES, PAIRS):
@@ -149,6 +152,14 @@ class GainModel:
         exact = self._covariance(self._features, self._features, choice)
         inverse = np.asarray(np.linalg.inv(exact + np.diag(noise + choice.scatter**2)), dtype=np.float64)
         return choice, inverse, inverse @ gains
+
+
+def _joined(one: Readings, other: Readings) -> Readings:
+    return Readings(
+        np.concatenate([one.indices, other.indices]),
+        np.concatenate([one.gains, other.gains]),
+        np.concatenate([one.noise, other.noise]),
+    )
 
 
 def _tables(axis: Axis) -> tuple[Floats, Floats]:

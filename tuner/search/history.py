@@ -16,7 +16,8 @@ from tuner.devices.present import host_of
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
 from tuner.search.gain_model import GainModel
-from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of
+from tuner.search.ranked import ranked_readings
+from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of, was_calm
 from tuner.search.tried import Tried, gain_noise, tried
 from tuner.search.twins import Twins
 from tuner.search.waiting import WAITING, sees_wait, whole_wait
@@ -93,6 +94,7 @@ class History:
             t.config for t in self._all if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY | KILLED
         ]
         self.ranking: Ranking = ranking_of(every_trial)
+        self._was_calm = was_calm(every_trial, space.cores)
         self._leaves_out = may_leave_out(every_trial, space.cores)
         self._loaders = [axis.knob.name for axis in space.axes if axis.knob.loader]
         self.axes: tuple[Axis, ...] = tuple(a for a in space.axes if a.knob.name not in self.without_effect)
@@ -104,8 +106,14 @@ class History:
 
     @cached_property
     def model(self) -> GainModel | None:
-        """What the trials say of each knob's part in a gain; None without knobs, or a trial that has a gain."""
-        return GainModel(self.space.axes, self.tried) if self.space.axes and len(self.tried) else None
+        """What trials, and rotations beside them, say of each knob's part in a gain; None without knobs, or a trial
+        that has a gain.
+        """
+        if not self.space.axes or not len(self.tried):
+            return None
+        ranking = self.ranking if self.objective.is_rate else {}
+        beside = ranked_readings(self.space, ranking, self._loaders, calm=self._was_calm)
+        return GainModel(self.space.axes, self.tried, beside)
 
     @cached_property
     def _expected(self) -> dict[int, float]:

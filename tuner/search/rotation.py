@@ -172,13 +172,16 @@ def may_leave_out(trials: Iterable[Trial], cores: int) -> bool:
 
     Else it says what to try first, and nothing more.
     """
-    measured = [(trial, trial.measurement) for trial in trials if trial.phase in (Phase.BASELINE, Phase.ROTATION)]
-    alike = [_has_even_stretches(one) for trial, one in measured if trial.phase is Phase.BASELINE and one is not None]
-    calm = [
-        one is not None and one.foreign_cpus <= MOST_FOREIGN * cores
-        for trial, one in measured if trial.phase is Phase.ROTATION
-    ]  # fmt: skip
-    return bool(alike and calm) and all(alike) and all(calm)
+    trials = list(trials)
+    baselines = [trial.measurement for trial in trials if trial.phase is Phase.BASELINE]
+    alike = [_has_even_stretches(one) for one in baselines if one is not None]
+    return bool(alike) and all(alike) and was_calm(trials, cores)
+
+
+def was_calm(trials: Iterable[Trial], cores: int) -> bool:
+    """Whether there was a rotation, and others took hardly any of the cores in any."""
+    found = [trial.measurement for trial in trials if trial.phase is Phase.ROTATION]
+    return bool(found) and all(one is not None and one.foreign_cpus <= MOST_FOREIGN * cores for one in found)
 
 
 def _has_even_stretches(as_written: Measurement) -> bool:
@@ -232,9 +235,14 @@ def worth_a_trial(ranking: Ranking, least: float, most: int) -> list[Config]:
     return [config for config in fit if _ratio(ranking[config]) > least][:most]
 
 
+def bias_of(config: Config, loaders: Collection[str], *, calm: bool = True) -> float:
+    """By so much a rotation's ratio of the config may be off, either way. ``calm``: see ``was_calm``."""
+    rough = not calm or any(knob in loaders or knob == COMPILE for knob in config)
+    return MOST_UNMEASURED_BIAS if rough else MOST_BIAS
+
+
 def _is_below(rotated: Rotated, bound: float, loaders: Collection[str]) -> bool:
-    rough = any(knob in loaders or knob == COMPILE for knob in rotated.config)
-    bias = MOST_UNMEASURED_BIAS if rough else MOST_BIAS
+    bias = bias_of(rotated.config, loaders)
     return rotated.gain is not None and rotated.gain.high < bound and rotated.gain.ratio < bound / bias
 
 

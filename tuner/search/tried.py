@@ -24,19 +24,25 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One row a trial: ``indices`` into the space's axes, in their order; the logarithm of its gain, and that one's
-    standard deviation; the share of the time that its loop waits for data, NaN where nothing shows it.
+class Readings:
+    """One row a config that was read: ``indices`` into the space's axes, in their order; the logarithm of its gain, and
+    that one's standard deviation.
     """
 
-    trials: tuple[Trial, ...]
     indices: Indices
     gains: Floats
     noise: Floats
-    waits: Floats
 
     def __len__(self) -> int:
-        return len(self.trials)
+        return len(self.gains)
+
+
+@dataclass(frozen=True)
+class Tried(Readings):
+    """Those of trials, and the share of the time that their loops wait for data, NaN where nothing shows it."""
+
+    trials: tuple[Trial, ...]
+    waits: Floats
 
 
 def tried(
@@ -55,10 +61,10 @@ def tried(
         if own is not None and indices is not None and _is_bounded(trial.measurement):
             rows.append((trial, indices, math.log(own)))
     return Tried(
-        tuple(trial for trial, _, _ in rows),
         np.array([indices for _, indices, _ in rows], dtype=np.int64).reshape(len(rows), len(space.axes)),
         np.array([own for _, _, own in rows], dtype=np.float64),
         np.array([noise_of(trial.measurement) for trial, _, _ in rows], dtype=np.float64),
+        tuple(trial for trial, _, _ in rows),
         np.array([costly_wait(t, bottleneck) if sees_wait(t) else math.nan for t, _, _ in rows], dtype=np.float64),
     )
 

@@ -202,8 +202,8 @@ class StudyTime:
         That is the best, else the fastest of those that are worth as much as a doubtful proof of the best and whose
         proof is sure to fit, else the best where its gain is large and its proof may fit.
         """
-        track, best = BaselineTrack(self.trials, self.plan.objective), self._best
-        gain = track.gain(best)
+        best = self._best
+        gain = self._gain(best)
         if best is None or best.phase is Phase.BASELINE or gain is None:
             return None
         for trial in (best, *self._worth_as_much(gain)):
@@ -234,8 +234,8 @@ class StudyTime:
         """The trials whose proof, were it sure to come off, is worth as much as one of this gain with a chance of about
         one half: the square of theirs is as large. Fastest first.
         """
-        track, least = BaselineTrack(self.trials, self.plan.objective), math.sqrt(max(1.0, gain))
-        gains = [(track.gain(trial) or 0.0, trial) for trial in keeping_batch(searched(self.trials), self.space)]
+        least = math.sqrt(max(1.0, gain))
+        gains = [(self._gain(trial) or 0.0, trial) for trial in keeping_batch(searched(self.trials), self.space)]
         worth = [(own, trial) for own, trial in gains if trial.config and own >= least]
         return [trial for _, trial in sorted(worth, key=lambda each: -each[0])]
 
@@ -249,8 +249,7 @@ class StudyTime:
         measured = [outcome.measurement for trial, outcome in self.runs.whole_loops() if trial.phase is Phase.SEARCH]
         noises = [noise_within(measurement, window) for measurement in measured if measurement is not None]
         known = [noise for noise in noises if noise is not None]
-        best = self._best
-        gain = BaselineTrack(self.trials, self.plan.objective).gain(best)
+        gain = self._gain(self._best)
         if not self.by_turns or len(known) < FEWEST_TOLD or (gain or 1.0) < LARGE:
             return usual
         return rounds_to_tell(APART * statistics.median(known), usual, self.plan.most_rounds) or self.plan.most_rounds
@@ -266,7 +265,7 @@ class StudyTime:
         if self.left_s is None or chosen is None:
             return False
         trial, proof_s = chosen
-        gain = BaselineTrack(self.trials, self.plan.objective).gain(trial) or 1.0
+        gain = self._gain(trial) or 1.0
         if gain <= 1.0 or proof_s <= 0:
             return False
         is_scarce = self.left_s - self.runs.trial_s() < ADDED_ROUNDS * proof_s
@@ -277,20 +276,33 @@ class StudyTime:
         """The trial that would be proven first, of those that keep the effective batch; the baseline where none is
         faster.
         """
-        track, kept = BaselineTrack(self.trials, self.plan.objective), keeping_batch(searched(self.trials), self.space)
-        if self.space is None:
-            return track.best_of(kept)
-        history = History(self.space, self.plan.objective, self.trials)
-        faster = [trial for trial in kept if (track.gain(trial) or 0.0) > 1.0]
-        return next(iter(history.by_expectation(faster)), track.best_of(kept))
+        kept = keeping_batch(searched(self.trials), self.space)
+        faster = [trial for trial in kept if (self._gain(trial) or 0.0) > 1.0]
+        gains = {trial.number: self._gain(trial) or 0.0 for trial in faster}
+        best = max(faster, key=lambda trial: (gains[trial.number], -trial.number), default=None)
+        return best if best is not None else self._track.best_of(kept)
+
+    @cached_property
+    def _track(self) -> BaselineTrack:
+        return BaselineTrack(self.trials, self.plan.objective)
+
+    @cached_property
+    def _history(self) -> History | None:
+        return History(self.space, self.plan.objective, self.trials) if self.space is not None else None
+
+    def _gain(self, trial: Trial | None) -> float | None:
+        """The gain to expect of the trial's config; None without a trial, or a score of it."""
+        if trial is None or self._history is None:
+            return self._track.gain(trial)
+        return self._history.expected(trial)
 
     def _larger_proof_s(self) -> float:
         """What proving the fastest larger batch takes; 0 where that isn't likely to reach a loss sooner than what keeps
         the effective one.
         """
-        track, space = BaselineTrack(self.trials, self.plan.objective), self.space
+        track, space = self._track, self.space
         larger = [trial for trial in searched(self.trials) if space is not None and space.is_larger(trial.config)]
-        best, gain = track.best_of(larger), track.gain(self._best) or 1.0
+        best, gain = track.best_of(larger), self._gain(self._best) or 1.0
         if best is None or space is None:
             return 0.0
         likely = (track.gain(best) or 0.0) * likely_efficiency(batch_factor(best.config, space.knowledge), USUAL_NOISE)
