@@ -47,7 +47,7 @@ from tuner.analysis.race import Race, asked_again_after
 from tuner.analysis.turns import Turn, gain_interval, pairs_of_turns
 from tuner.model import Config, Outcome, Phase, Ratio, Reference, Verdict
 from tuner.runner.request import ByTurns, Runner, TrialRequest
-from tuner.runner.turns import LONGEST
+from tuner.runner.turns import LONGEST, LONGEST_VAGUE
 from tuner.search.structured import StructuredSampler
 from tuner.study.run import run_study
 
@@ -140,13 +140,15 @@ class MadeUp(Runner):
         if self._standing is None:
             self._standing = self._start(written.config, written.window.warmup_s)
         process, own, theirs = self._start(request.config, request.window.warmup_s), list[Turn](), list[Turn]()
-        in_window, asked_after = request.window.max_s / TURN_S, 1.0
+        in_window, asked_after, longest = request.window.max_s / TURN_S, 1.0, LONGEST
         while True:
             own.append(self._turn(process))
             theirs.append(self._turn(self._standing))
             pairs = pairs_of_turns(own, theirs)
             windows = len(own) / in_window
-            is_long = windows >= LONGEST
+            if windows >= longest and race.says_little(pairs):
+                longest = LONGEST_VAGUE
+            is_long = windows >= longest
             if not is_long and windows >= asked_after:
                 is_long, asked_after = not race.is_open(pairs), asked_again_after(windows)
             if is_long or race.is_settled(pairs, whole=len(own) >= 3):

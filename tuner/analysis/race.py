@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tuner.analysis.stats import Interval
 from tuner.analysis.turns import Turn, gain_interval
 
 LOOKS = (4, 6, 8, 11, 15, 20)
@@ -18,6 +19,8 @@ fixed before, and not as soon as its interval happens to be narrow.
 """
 ROUGH = 0.08
 """With a wider one it is measured for longer, where it may be the best."""
+VAGUE = 2 * ROUGH
+"""With one that is wider still it says little of what it was run for."""
 PRECISE = 0.04
 """A relative 95% half-width of the gain with which a trial has said enough."""
 
@@ -54,9 +57,19 @@ class Race:
         It is asked once its window is over, and then after ``LOOKS_BEYOND``.
         """
         found = gain_interval(pairs)
-        if found is None:
-            return True
-        return found.high >= math.log(self.best or 1.0) and (found.high - found.low) / 2 > ROUGH
+        return found is None or self._may_be_best(found, ROUGH)
+
+    def says_little(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
+        """Whether the trial may be the best one by an interval that is wide even for a longer window.
+
+        What is proven first goes by such trials, and its screen and finals take ten times as long as another window or
+        two. False where turns were too disturbed to tell.
+        """
+        found = gain_interval(pairs)
+        return found is not None and self._may_be_best(found, VAGUE)
+
+    def _may_be_best(self, found: Interval, half: float) -> bool:
+        return found.high >= math.log(self.best or 1.0) and (found.high - found.low) / 2 > half
 
 
 def asked_again_after(windows: float) -> float:

@@ -29,6 +29,8 @@ FEWEST_TURNS = 4
 """Of a window that ends since the study's time is up."""
 LONGEST = 2
 """Times its window that a trial goes on which may be the best one, or which others leave too few calm turns."""
+LONGEST_VAGUE = 4
+"""Where it says little of the trial even then."""
 WORTH_ITS_START = 0.5
 """And until it was measured for so many times what it took to its first turn: another trial would say less meanwhile.
 
@@ -106,6 +108,7 @@ class Exchange:
         self._race_is_over = False
         self._longest_s = longest_s(request.window.max_s, trial.seconds)
         self._asked_after = 0.0
+        self._is_prolonged = False
         self._is_over = False
         self.obstacle = ""
 
@@ -182,11 +185,16 @@ class Exchange:
         return self._trial.has_enough and self._is_long_enough(pairs)
 
     def _is_long_enough(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
-        """Of a trial whose window is over: whether it isn't worth a longer one."""
-        measured = measured_s(self._trial)
+        """Of a trial whose window is over: whether it isn't worth a longer one. Where the longest is over, it is asked
+        once whether that says little.
+        """
+        measured, window_s = measured_s(self._trial), self._request.window.max_s
+        if measured >= self._longest_s and not self._is_prolonged and self._race.says_little(pairs):
+            self._is_prolonged = True
+            self._longest_s = max(self._longest_s, LONGEST_VAGUE * window_s)
         if measured >= self._longest_s:
             return True
-        windows = measured / self._request.window.max_s
+        windows = measured / window_s
         if windows < self._asked_after:
             return False
         self._asked_after = asked_again_after(windows)

@@ -170,6 +170,13 @@ def test_what_may_be_the_best_and_is_rough_still_stays_open() -> None:
     assert Race(1.95).is_open([]), "nothing is known yet"
 
 
+def test_what_may_be_the_best_and_is_known_to_no_sixth_says_little() -> None:
+    vague, rough = (pairs_of_turns(*taken(12, 1.9, noise=noise)) for noise in (0.4, 0.06))
+    assert Race(1.95).says_little(vague) and not Race(80.0).says_little(vague)
+    assert Race(1.95).is_open(rough) and not Race(1.95).says_little(rough)
+    assert not Race(1.95).says_little([]), "turns that are disturbed don't become more of them by waiting"
+
+
 def test_what_turns_say_of_a_rounds_noise_and_how_many_rounds_that_takes() -> None:
     """Of 12 pairs of quarter seconds, each off by 20%; a window of three seconds holds just as many.
 
