@@ -30,6 +30,8 @@ def test_a_trial_that_had_no_time_has_not_failed() -> None:
     late = replace(made_up.RESULT.trials[-1], outcome=Outcome(OutcomeKind.UNFINISHED, "out-of-time", "no time"))
     lines = summary(replace(made_up.RESULT, trials=(made_up.BASELINE, late)), {}, "").splitlines()
     assert "1 of 2 trials had no time to be measured" in lines
+    alone = replace(made_up.RESULT, trials=(made_up.BASELINE, late), winner=None, best=None)
+    assert summary(alone, {}, "").startswith("keep your config: nothing else was measured")
     assert not [line for line in lines if "failed" in line]
 
 
