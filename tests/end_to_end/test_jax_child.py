@@ -17,7 +17,7 @@ from support.rates import measured
 Run = Callable[..., Any]
 Write = Callable[..., Path]
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
-FAST = ("jitted", "nothing jitted", "gradients jitted, updates by hand", "lowered before")
+FAST = ("jitted", "gradients jitted, updates by hand")
 KINDS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in SCRIPTS]
 LATE = {"nothing jitted", "gradients jitted, updates by hand"}
 """Where no update is seen a step ends as the next gradient begins: the last one isn't counted."""
@@ -51,26 +51,30 @@ def test_a_loop_of_jax_is_counted_and_trains_as_under_plain_python(
     assert len(told) > 10 or not losses
 
 
-def test_a_batch_size_is_an_option_or_stated_and_a_short_last_batch_is_short(
-    run_child: Run, write_script: Write
-) -> None:
-    text = SCRIPTS["jitted"].replace(
-        "STEPS, BATCH = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20",
-        "import argparse\nparser = argparse.ArgumentParser()\n"
-        "parser.add_argument('--batch-size', type=int, default=20)\nBATCH, STEPS = parser.parse_args().batch_size, 30",
-    )
-    script = write_script(text)
+WITH_AN_OPTION = SCRIPTS["jitted"].replace(
+    "STEPS, BATCH = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20",
+    "import argparse\nparser = argparse.ArgumentParser()\n"
+    "parser.add_argument('--batch-size', type=int, default=20)\nBATCH, STEPS = parser.parse_args().batch_size, 30",
+)
+KNOWN = {"framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}}
+
+
+def test_a_batch_size_is_an_option_and_a_short_last_batch_is_short(run_child: Run, write_script: Write) -> None:
+    script = write_script(WITH_AN_OPTION)
     ran = run_child(script, window=WHOLE)
     assert ran.facts["as_written"]["batch_size"] == 20 and ran.facts["options"] == {"batch_size": "batch_size"}
-    known = {"framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}}
-    by_option = {**known, "options": {"batch_size": "batch_size"}}
+    by_option = {**KNOWN, "options": {"batch_size": "batch_size"}}
     ran = run_child(script, {"batch_size": 35}, knowledge=by_option, window=WHOLE)
     assert ran.evidence("batch_size") == "verified", ran.of("knob")
     assert ran.facts["samples"] == own_count(ran) == 1000
-    places = {"placeholders": ["batch_size"]}
+
+
+@pytest.mark.slow
+def test_a_batch_size_may_be_stated(run_child: Run, write_script: Write) -> None:
+    script, places = write_script(WITH_AN_OPTION), {"placeholders": ["batch_size"]}
     ran = run_child(script, knowledge=places, argv=("--batch-size", "20"), window=WHOLE)
     assert ran.facts["unit"] == "samples" and ran.facts["row_places"], ran.facts["remarks"]
-    bound = {**known, **places, "row_places": ran.facts["row_places"]}
+    bound = {**KNOWN, **places, "row_places": ran.facts["row_places"]}
     ran = run_child(script, {"batch_size": 50}, knowledge=bound, argv=("--batch-size", "50"), window=WHOLE)
     assert ran.evidence("batch_size") == "verified", ran.of("knob")
     assert ran.facts["samples"] == own_count(ran) == 1500
@@ -111,9 +115,9 @@ for _ in range(10):
 @pytest.mark.parametrize(
     ("text", "counted", "says"),
     [
-        (SCANNED, ("steps", 50, 0), "the gradient is taken in a loop of JAX's"),
+        pytest.param(SCANNED, ("steps", 50, 0), "the gradient is taken in a loop of JAX's", marks=pytest.mark.slow),
         (CLOSED_OVER, ("steps", 10, 0), "what a step is given holds no batch"),
-        (WHOLE_DATA, ("samples", 10, 1000), ""),
+        pytest.param(WHOLE_DATA, ("samples", 10, 1000), "", marks=pytest.mark.slow),
     ],
     ids=["in a scan", "closed over", "all data in each step"],
 )
@@ -138,6 +142,7 @@ other = jax.tree_util.tree_map(jnp.copy, params)
 """ + LOOP.replace("STEP", "params = discriminate(params, x, y); other = generate(other, 2 * X[:16])")
 
 
+@pytest.mark.slow
 def test_of_two_that_take_turns_the_first_one_counts(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(GAN), argv=("30",), window=WHOLE)
     assert (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"]) == ("samples", 30, own_count(ran))
@@ -180,7 +185,7 @@ def validate():
 @pytest.mark.timed
 def test_validation_is_set_apart(run_child: Run, write_script: Write) -> None:
     """A tenth of a step's time goes into validation, five times the steps' own."""
-    ran = run_child(write_script(VALIDATED), argv=("200",), window={**WHOLE, "block_s": 0.05})
+    ran = run_child(write_script(VALIDATED), argv=("100",), window={**WHOLE, "block_s": 0.05})
     apart = [block for block in ran.of("block") if block["flagged"]]
     assert sum(block["seconds"] for block in apart) > 0.2 * (len(apart) - 1) > 0.5
     trained = [block for block in ran.of("block") if not block["flagged"]]
@@ -218,6 +223,7 @@ for x, y in batches():
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_step_is_told_what_was_looked_for(run_child: Run, write_script: Write) -> None:
     """Not of ``jax.pmap``, which it has and doesn't train by."""
     ran = run_child(write_script(UNSEEN), argv=("10",), window=WHOLE)
@@ -226,6 +232,7 @@ def test_a_script_without_a_step_is_told_what_was_looked_for(run_child: Run, wri
     assert "looked for were jax.grad and jax.value_and_grad" in failure["detail"]
 
 
+@pytest.mark.slow
 def test_threads_that_a_flag_keeps_idle_are_not_verified(run_child: Run, write_script: Write) -> None:
     flag = "import os\nos.environ['XLA_FLAGS'] = '--xla_cpu_multi_thread_eigen=false'\n"
     script = write_script(flag + SCRIPTS["jitted"])
@@ -245,6 +252,7 @@ def update(params, x, y):
 """ + LOOP.replace("STEP", "params, done_with = update(params, *jax.device_put((x, y), sharding))")
 
 
+@pytest.mark.slow  # so does one that maps over devices
 def test_a_script_on_several_devices_is_told_why_it_is_not_studied(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(SHARDED), argv=("10",), window=WHOLE)
     (failure,) = ran.of("failure")
@@ -338,7 +346,7 @@ def test_a_loop_around_a_keras_model_is_counted(run_child: Run, write_script: Wr
 @pytest.mark.parametrize(
     ("config", "evidence"),
     [
-        ({"threads": 1}, {"threads": "verified"}),
+        pytest.param({"threads": 1}, {"threads": "verified"}, marks=pytest.mark.slow),
         ({"async_dispatch": False}, {"async_dispatch": "verified"}),
         pytest.param(
             {"threads": 2, "async_dispatch": True}, {"threads": "verified", "async_dispatch": "verified"},
@@ -359,6 +367,7 @@ def test_knobs_of_the_client_take_effect_and_change_no_loss(
     assert losses[0] == losses[1] and len(losses[0]) == 12
 
 
+@pytest.mark.slow
 def test_a_script_that_chooses_its_dispatch_after_the_client_was_made_is_as_it_was(
     run_child: Run, write_script: Write
 ) -> None:
