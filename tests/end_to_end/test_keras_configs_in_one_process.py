@@ -107,6 +107,7 @@ def test_many_small_steps_gain_by_calls_of_several(tmp_path: Path) -> None:
             assert block.samples <= 16 * block.steps, turns[block.turn]
 
 
+@pytest.mark.slow  # of PyTorch: unit/child/torch/test_held_loaders.py
 @pytest.mark.timed
 def test_a_queue_that_others_turns_would_fill_flatters_nobody(tmp_path: Path) -> None:
     """The data take nearly all of a step's time: with 64 batches ahead the loop is as fast, but for a queue that was
@@ -127,6 +128,7 @@ def test_a_queue_that_others_turns_would_fill_flatters_nobody(tmp_path: Path) ->
     assert all(each.ready_before is not None and each.ready_after is not None for each in blocks if not each.flagged)
 
 
+@pytest.mark.slow  # in this process: test_keras_claims.py
 def test_what_python_does_in_each_step_keeps_a_config_from_being_traced(tmp_path: Path) -> None:
     """Eager as written, with a step that counts in Python: the traced one is told apart, the others go on."""
     prepare = (
@@ -166,6 +168,7 @@ def test_a_loss_that_becomes_no_number_costs_no_process(tmp_path: Path) -> None:
     assert series.points[-1][1] < 10, "it trains on from the weights that were kept"
 
 
+@pytest.mark.slow  # in this process: test_keras_batches.py
 def test_a_model_that_makes_its_training_function_itself_has_none(tmp_path: Path) -> None:
     prepare = (
         "class Own(keras.Sequential):\n"

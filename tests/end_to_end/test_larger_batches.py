@@ -54,6 +54,7 @@ def study(place: Place, *arguments: str) -> tuple[dict[str, Any], str]:
     return profile, answer.stdout
 
 
+@pytest.mark.slow  # unit/study/test_tier_3.py, and below what run makes of it
 @pytest.mark.timed
 @pytest.mark.timeout(5 * BUDGET_S)
 def test_a_fixed_cost_of_each_step_is_answered_with_larger_batches_by_default(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def gains(outcome: Outcome) -> dict[Config, float]:
     return {each.config: each.gain.ratio for each in outcome.rotation if each.gain is not None}
 
 
+@pytest.mark.slow  # configs of a model are: test_configs_in_one_process.py
 @pytest.mark.timed
 def test_the_loader_that_is_fastest_is_ranked_first(tmp_path: Path) -> None:
     """Its data wait for 32 ms a batch, whoever else is busy: so many workers, so much faster. An epoch takes 10 s."""

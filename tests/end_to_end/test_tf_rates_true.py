@@ -73,13 +73,14 @@ def script(write: Write, text: str, **values: object) -> Path:
     return write(text)
 
 
+@pytest.mark.slow  # of PyTorch: test_torch_rates_true.py
 @pytest.mark.timed
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param(START + FIT, id="fit"),
-        pytest.param(START + LOOP, id="loop", marks=pytest.mark.slow),
-        pytest.param(START + PY_DATASET + FIT, id="PyDataset", marks=pytest.mark.slow),
+        pytest.param(START + LOOP, id="loop"),
+        pytest.param(START + PY_DATASET + FIT, id="PyDataset"),
     ],
 )
 def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write_script: Write, text: str) -> None:

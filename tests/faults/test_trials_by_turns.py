@@ -53,7 +53,7 @@ def spans_of(folder: Path, count: int) -> list[tuple[float, float, int, int]]:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_turns_never_overlap_and_each_trial_has_as_many(tmp_path: Path, count: int) -> None:
     outcomes = run(tmp_path, count=count)
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.COMPLETE] * count
