@@ -50,9 +50,10 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow  # in one process: unit/child/torch/test_checkpointing.py
 @pytest.mark.parametrize(
     "config",
-    [{"checkpointing": True}, pytest.param({"checkpointing": True, "num_workers": 2}, marks=pytest.mark.slow)],
+    [{"checkpointing": True}, {"checkpointing": True, "num_workers": 2}],
     ids=["alone", "workers"],
 )
 def test_the_course_is_the_plain_one(write_script: Callable[..., Path], config: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ def worlds(studied: Studied, tmp_path: Path, *ways: bool, seed: int | None = Non
     return found
 
 
-@importing("torch", "keras")
+@importing("torch")  # Keras' losses and facts: end_to_end/test_forked_keras_trials.py
 def test_the_world_of_a_fork_is_that_of_a_fresh_process(studied: Studied, tmp_path: Path) -> None:
     """All that a script can ask, and each place in any module, class or default that holds something patched."""
     fresh, *forks = worlds(studied, tmp_path, True, False, False)
@@ -177,6 +177,7 @@ def test_processes_start_in_every_way(
     assert "forkserver [(0, True, ['x']), (1, True, ['x']), (4, True, ['x'])]" in logs[0]
 
 
+@pytest.mark.slow  # of the script's own: the world of PyTorch above
 def test_what_an_import_seeds_by_chance_differs_from_fork_to_fork(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:

@@ -123,9 +123,8 @@ def test_afterwards_the_script_has_its_own_settings(tmp_path: Path) -> None:
     assert "the same: True" in (tmp_path / "trial/log.txt").read_text()
 
 
-@pytest.mark.parametrize(
-    "what", ["RuntimeError('no kernel for it')", pytest.param("MemoryError()", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["RuntimeError('no kernel for it')", "MemoryError()"])
 def test_an_error_of_one_config_names_it_and_leaves_the_others_their_evidence(tmp_path: Path, what: str) -> None:
     """It fails in its third turn, the last one of the second round: the others have had two measured ones by then.
 
@@ -159,12 +158,14 @@ def test_a_model_that_fails_in_one_config_only_costs_no_process(tmp_path: Path) 
     only_bf16_fails(tmp_path, body, "could not create a primitive")
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_as_written_too_is_no_configs_fault(tmp_path: Path) -> None:
     body = "if turns: raise RuntimeError('what the script does itself')"
     outcome = run(tmp_path, written(tmp_path, body, body), (CHANNELS_LAST, BF16, FUSED), max_s=1000.0)
     assert outcome.kind is not OutcomeKind.COMPLETE and "what the script does itself" in str(outcome.detail)
 
 
+@pytest.mark.slow
 def test_a_loss_that_becomes_no_number_costs_no_process(tmp_path: Path) -> None:
     outcome = only_bf16_fails(tmp_path, f"{ALIKE}\nreturn given[0] * float('nan')", "not finite")
     assert outcome.measurement is not None
@@ -196,6 +197,7 @@ def test_one_that_is_killed_leaves_what_it_measured(tmp_path: Path) -> None:
     assert sum(each.fault == ENDED for each in ranked.values()) <= 1
 
 
+@pytest.mark.slow  # unit/child/torch/test_switch.py
 def test_a_script_that_scales_its_gradients_has_none(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

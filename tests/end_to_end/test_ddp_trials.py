@@ -40,6 +40,7 @@ def test_what_the_script_gives_is_known_of_it(tmp_path: Path) -> None:
     assert known.gradient_bytes == 2 * 9 * 4
 
 
+@pytest.mark.slow  # differential/test_ddp_knobs.py
 def test_each_rank_has_what_the_config_asks_for(tmp_path: Path) -> None:
     outcome = run_ranks(tmp_path, ddp(setup=BRANCHING, step=SLOW), TURNED)
     assert outcome.complete and outcome.measurement is not None, outcome.detail
@@ -47,6 +48,7 @@ def test_each_rank_has_what_the_config_asks_for(tmp_path: Path) -> None:
     assert found == {knob: (Evidence.VERIFIED, value) for knob, value in TURNED.items()}
 
 
+@pytest.mark.slow  # whose fault one rank's error is: test_ranks.py
 def test_a_graph_that_is_not_static_fails_the_config_and_not_the_script(tmp_path: Path) -> None:
     outcome = run_ranks(tmp_path, ddp(setup=BRANCHING, step=CHANGING), {"ddp_static_graph": True})
     assert (outcome.kind, outcome.reason) == (OutcomeKind.INFEASIBLE, "script-raised"), outcome.detail

@@ -123,10 +123,11 @@ def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]
         assert getattr(fresh.knowledge, name) == getattr(forked.knowledge, name), name
 
 
+@pytest.mark.slow  # of PyTorch: test_forked_trials.py
 @pytest.mark.parametrize(
     "config",
     [{"inter_op_threads": 1, "private_threads": 1, "prefetch": 4, "parallel_calls": 2, "precision": "bf16"},
-     pytest.param({"batch_size": 8, "grad_accumulation": 2, "jit_compile": False}, marks=SLOW)],
+     {"batch_size": 8, "grad_accumulation": 2, "jit_compile": False}],
     ids="-".join,
 )  # fmt: skip
 def test_knobs_are_applied_and_seen(

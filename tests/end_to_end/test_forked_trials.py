@@ -114,9 +114,10 @@ def test_losses_are_the_same_to_the_last_bit(pair: list[tuple[TrialRequest, Outc
     check_losses(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "seed"),
-    [("2", None), pytest.param("0", None, marks=SLOW), pytest.param("2", 2, marks=SLOW)],
+    [("2", None), ("0", None), ("2", 2)],
 )
 def test_losses_are_the_same_with_workers_and_without_a_seed(
     studied: Studied, tmp_path: Path, workers: str, seed: int | None
@@ -180,6 +181,7 @@ def test_no_file_is_written_over_by_what_a_library_keeps_in_an_object(
         assert (tmp_path / "history.txt").read_text() == "7"
 
 
+@pytest.mark.slow  # unit/runner/test_leading_imports.py
 def test_variables_that_a_script_sets_first_are_heeded(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:
@@ -238,6 +240,7 @@ def test_a_first_step_is_told_as_from_a_fresh_start(pair: list[tuple[TrialReques
     assert KNOWN.framework == "torch" and json.loads((request.folder / "request.json").read_text())["spared_s"]
 
 
+@pytest.mark.slow  # faults/test_fork_server.py
 def test_runs_of_a_round_have_a_server_each(
     runner: ProcessRunner, tmp_path: Path, reporting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

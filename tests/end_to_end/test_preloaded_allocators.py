@@ -146,13 +146,9 @@ def in_child(write_script: Write, run_child: Run) -> tuple[Write, Run]:
     return write_script, run_child
 
 
-@pytest.mark.parametrize(
-    ("mode", "users"),
-    [
-        ("apply", "libm.so.6"), pytest.param("trial", "", marks=pytest.mark.slow),
-        pytest.param("trial", "libm.so.6", marks=pytest.mark.slow), pytest.param("apply", "", marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("users", ["libm.so.6", ""])
+@pytest.mark.parametrize("mode", ["apply", "trial"])
 def test_what_the_script_starts_has_the_users_environment(
     in_child: tuple[Write, Run], library: Path, monkeypatch: pytest.MonkeyPatch, mode: str, users: str
 ) -> None:

@@ -100,6 +100,7 @@ def test_an_exception_before_the_first_block_is_the_scripts_own_though_it_leaves
     assert outcome.kind is OutcomeKind.USER_ERROR and outcome.detail.endswith("ValueError: bad row"), outcome.detail
 
 
+@pytest.mark.slow  # faults/test_failing_ranks.py
 def test_a_killed_rank_decides_and_not_the_one_that_misses_it(tmp_path: Path) -> None:
     step = f"if rank == 1 and step == 20: os.kill(os.getpid(), 9)\n{SLOW}"
     outcome = run_ranks(tmp_path, ddp(step=step), window=UNENDING)
@@ -107,6 +108,7 @@ def test_a_killed_rank_decides_and_not_the_one_that_misses_it(tmp_path: Path) ->
     assert outcome.detail.startswith("rank 1: died of SIGKILL")
 
 
+@pytest.mark.slow  # faults/test_failing_ranks.py
 def test_data_that_end_sooner_in_one_rank_are_told(tmp_path: Path) -> None:
     outcome = run_ranks(tmp_path, ddp(step="if rank == 1 and step == 20: break\n" + SLOW, epochs=1), window=UNENDING)
     assert outcome.kind is OutcomeKind.USER_ERROR

@@ -105,13 +105,14 @@ BESIDE_TENSORFLOW = """
 """
 
 
+@pytest.mark.slow  # the same of PyTorch above
 @pytest.mark.parametrize(
     ("how", "line"),
     [
-        pytest.param("jax", GRADIENTS.format("jax.vjp"), marks=pytest.mark.slow),
+        ("jax", GRADIENTS.format("jax.vjp")),
         ("function", GRADIENTS.format("tf.gradients")),
-        pytest.param("session", GRADIENTS.format("an optimizer of TensorFlow 1"), marks=pytest.mark.slow),
-        pytest.param("evaluation", "", marks=pytest.mark.slow),
+        ("session", GRADIENTS.format("an optimizer of TensorFlow 1")),
+        ("evaluation", ""),
     ],
 )
 def test_what_trains_unseen_beside_tensorflow_is_not_accused(

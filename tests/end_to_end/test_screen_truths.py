@@ -102,16 +102,17 @@ def test_a_candidate_whose_weights_stand_still_fails_at_once_even_where_its_loss
     assert f"{MOVEMENT} 0 times as written" in screened_text(result)
 
 
+@pytest.mark.slow  # of PyTorch: below
 @pytest.mark.parametrize(
     ("script", "backend"),
     [
         pytest.param(KERAS_FIT, "tensorflow", id="fit"),
-        pytest.param(TAPE_LOOP, "tensorflow", id="loop", marks=pytest.mark.slow),
-        pytest.param(TAPE_LOOP.replace("@tf.function", ""), "tensorflow", id="eager loop", marks=pytest.mark.slow),
-        pytest.param(KERAS_ON_BATCH, "tensorflow", id="on batch", marks=pytest.mark.slow),
-        pytest.param(KERAS_ON_BATCH, "torch", id="on batch, torch", marks=pytest.mark.slow),
-        pytest.param(KERAS_FIT, "jax", id="jax", marks=pytest.mark.slow),
-        pytest.param(KERAS_FIT, "torch", id="torch", marks=pytest.mark.slow),
+        pytest.param(TAPE_LOOP, "tensorflow", id="loop"),
+        pytest.param(TAPE_LOOP.replace("@tf.function", ""), "tensorflow", id="eager loop"),
+        pytest.param(KERAS_ON_BATCH, "tensorflow", id="on batch"),
+        pytest.param(KERAS_ON_BATCH, "torch", id="on batch, torch"),
+        pytest.param(KERAS_FIT, "jax", id="jax"),
+        pytest.param(KERAS_FIT, "torch", id="torch"),
     ],
 )
 def test_so_it_is_under_keras_and_in_loops_of_tensorflow(run: Run, script: str, backend: str) -> None:

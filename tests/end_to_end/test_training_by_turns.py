@@ -110,6 +110,7 @@ FILES = """
 """
 
 
+@pytest.mark.slow  # faults/test_created_files.py
 def test_what_one_has_made_is_not_there_for_the_others(
     tmp_path: Path, write_script: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

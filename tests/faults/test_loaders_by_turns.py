@@ -90,7 +90,7 @@ def workers_of(below: list[int]) -> list[int]:
     return [pid for pid in below if (fields := stat_fields(pid)) is not None and fields[0] == "T"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_trial_that_is_killed_leaves_no_worker(tmp_path: Path, workers: int) -> None:
     held: list[int] = []
 
@@ -121,7 +121,9 @@ def test_a_worker_that_dies_drops_its_config_and_no_other(tmp_path: Path) -> Non
     assert told[THREADS].gain is not None and not alive(seen)
 
 
-@pytest.mark.parametrize("leave", ["sys.exit()", "raise ValueError('of its own')"])
+@pytest.mark.parametrize(
+    "leave", ["sys.exit()", pytest.param("raise ValueError('of its own')", marks=pytest.mark.slow)]
+)
 def test_a_script_that_ends_amid_its_turns_ends_as_ever(tmp_path: Path, leave: str) -> None:
     """Workers that hold still don't hear that they are to end, and Python waits for them."""
     outcome, seen = run(tmp_path, lambda child, below: (tmp_path / "end").touch(), after=5, workers=1, leave=leave)
