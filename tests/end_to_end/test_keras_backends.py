@@ -48,6 +48,7 @@ def train(
     return run
 
 
+@pytest.mark.slow  # another backend
 def test_fit_is_counted_and_its_metrics_are_told(train: Callable[..., Any]) -> None:
     ran, told = train()
     assert (ran.facts["samples"], ran.facts["steps"]) == (400, 20)
@@ -102,9 +103,10 @@ PRECISE = """
 """
 
 
-@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "jax"])
+@pytest.mark.slow  # another backend
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 @pytest.mark.parametrize(
-    ("layers", "evidence"), [pytest.param("asked", "verified", marks=pytest.mark.slow), ("written", "contradicted")]
+    ("layers", "evidence"), [("asked", "verified"), ("written", "contradicted")]
 )
 def test_a_precision_is_read_from_what_is_computed(
     backend: str, layers: str, evidence: str, write_script: Callable[..., Path], run_child: Callable[..., Any]

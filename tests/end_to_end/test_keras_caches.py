@@ -46,7 +46,8 @@ def script(write: Write, chain: str, rounds: int) -> Path:
     return write(text)
 
 
-@pytest.mark.parametrize("chain", ["epochs", pytest.param("repeated", marks=pytest.mark.slow)])
+@pytest.mark.slow  # what is known of a cache: support/tf_plan_checks.py
+@pytest.mark.parametrize("chain", ["epochs", "repeated"])
 def test_the_window_lies_behind_the_first_pass(run_child: Run, write_script: Write, chain: str) -> None:
     path = script(write_script, chain, 400)
     plain = measured(run_child(path, window=WINDOW))

@@ -18,6 +18,7 @@ from tuner.child.tensorflow.data import own
 __all__ = ["unpatched"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
+SLOW = pytest.mark.slow
 ROWS, BATCH = 112, 16
 CALLS: Knobs = {"parallel_calls": 2}
 AHEAD: Knobs = {"prefetch": 4}
@@ -179,10 +180,10 @@ def with_state() -> Any:
     [
         (generated, {}, "a Python generator makes the data"),
         (with_python, {}, "calls Python"),
-        (with_state, {}, "another pipeline may change what it gives the script's"),
-        (lambda: rows().cache(), {}, "it caches its data"),
-        (lambda: rows().prefetch(4), {}, "the script is written so already"),
-        (rows, {"class_weight": dict.fromkeys(range(5), 1.0)}, "as it does for class_weight"),
+        pytest.param(with_state, {}, "another pipeline may change what it gives the script's", marks=SLOW),
+        pytest.param(lambda: rows().cache(), {}, "it caches its data", marks=SLOW),
+        pytest.param(lambda: rows().prefetch(4), {}, "the script is written so already", marks=SLOW),
+        pytest.param(rows, {"class_weight": dict.fromkeys(range(5), 1.0)}, "as it does for class_weight", marks=SLOW),
         (lambda: arrays(ROWS)[0], {"y": arrays(ROWS)[1]}, "no dataset of tf.data is seen to feed Model.fit"),
     ],
     ids=["generator", "python", "state", "cache", "same", "class_weight", "arrays"],
@@ -194,6 +195,7 @@ def test_what_two_pipelines_would_share_is_refused(made: Any, arguments: dict[st
     assert len(refusals) == 1 and reason in refusals[0]
 
 
+@pytest.mark.slow
 def test_another_dataset_ends_the_turns_of_configs_with_pipelines_and_of_nobody_else() -> None:
     trial, seen = rotating(AHEAD), list[str]()
     several: Knobs = {"steps_per_execution": 2}
@@ -251,6 +253,7 @@ def test_nothing_is_made_in_others_turns() -> None:
     assert used[0] >= 0.2 and used[1] < 0.05, used
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_goes_on_filling_keeps_configs_from_having_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long queue of the script's own is filled for as long as it isn't asked."""
     import tensorflow as tf
@@ -280,6 +283,7 @@ def test_without_a_look_at_tf_data_no_config_has_a_pipeline() -> None:
     assert refusals == ["can't be switched to: no dataset of tf.data is seen to feed Model.fit"]
 
 
+@pytest.mark.slow
 def test_pipelines_with_larger_batches_than_the_script_s_leave_the_others_their_turns() -> None:
     """Its epochs are one batch each that isn't full: a pipeline without an end would fill it."""
     import tensorflow as tf

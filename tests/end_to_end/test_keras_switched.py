@@ -129,6 +129,7 @@ def test_an_epoch_has_its_batches_however_many_a_call_takes() -> None:
     assert not any("ran out of data" in str(warning.message) for warning in warned)
 
 
+@pytest.mark.slow
 def test_validation_is_never_traced_in_a_configs_format() -> None:
     trial = rotating(BF16)
 
@@ -180,8 +181,8 @@ def test_one_that_cannot_be_compiled_leaves_everything_as_it_was(monkeypatch: py
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"precision": "fp16"}, "fp16 scales losses from the first step on"),
-        ({"threads": 1}, "threads can't be turned while it trains"),
+        pytest.param({"precision": "fp16"}, "fp16 scales losses from the first step on", marks=pytest.mark.slow),
+        pytest.param({"threads": 1}, "threads can't be turned while it trains", marks=pytest.mark.slow),
         ({"steps_per_execution": 4}, "Watcher acts with every batch"),
     ],
 )
@@ -196,6 +197,7 @@ def test_what_can_only_be_had_from_the_start_is_refused(config: Mapping[str, Any
     assert len(refusals) == 1 and reason in refusals[0]
 
 
+@pytest.mark.slow
 def test_layers_that_have_their_format_from_a_description_refuse_another_one() -> None:
     """In a process of its own the inner layers would be made in bf16; here they would stay in float32."""
     k, refusals = keras(), []
@@ -208,6 +210,7 @@ def test_layers_that_have_their_format_from_a_description_refuse_another_one() -
     assert "made from the description of another one" in refusals[0]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_compiled_anew_keeps_what_it_makes() -> None:
     trial, doubts = rotating(SEVERAL), []
 

@@ -66,8 +66,8 @@ def taken(made: Any, optimizer: Any, x: Any, y: Any) -> None:
 
 
 WAYS: dict[str, Train] = {"fit": fit, "dataset": dataset, "on_batch": on_batch, "eager": eager, "traced": traced}
-SEEN_BY_FAST = ("dataset", "on_batch", "eager")
-"""What they share with the others is tested with those in every run."""
+SEEN_BY_FAST = ("dataset", "on_batch", "eager", "traced")
+"""What they share with the other one is tested with that in every run."""
 NUMBER = "a number", lambda size: 0.05
 BY_BATCH = "by the batch", lambda size: 0.05 * size / 32
 OF_SAMPLES = "of samples", lambda size: schedules().CosineDecay(0.05, EPOCHS * ROWS // size)
@@ -249,7 +249,7 @@ def test_a_freed_batch_that_is_changed_behind_the_scripts_back_keeps_its_course(
     assert trial.evidence("batch_size")[0] == "verified"
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("told", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_rates_that_callbacks_set_are_the_same_in_parts(begin: Begin, told: bool) -> None:
     """And one that follows the loss is another in each run: only its first step is held against the baseline's."""
 
