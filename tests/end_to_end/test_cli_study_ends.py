@@ -20,7 +20,7 @@ __all__ = ["place"]
     ("text", "last"),
     [
         ("raise ValueError('my own bug')", "ValueError: my own bug"),
-        ("def f(:", "SyntaxError: invalid syntax"),
+        pytest.param("def f(:", "SyntaxError: invalid syntax", marks=pytest.mark.slow),
     ],
 )
 def test_a_users_bug_is_shown_as_their_own_traceback(place: Place, text: str, last: str) -> None:

@@ -108,6 +108,7 @@ def test_the_best_of_the_digits_configs_is_ranked_first(tmp_path: Path, monkeypa
     assert read_resources(tmp_path / "trial/resources.jsonl")
 
 
+@pytest.mark.slow  # unit/child/torch/test_switch.py
 def test_afterwards_the_script_has_its_own_settings(tmp_path: Path) -> None:
     """What it finds as it ends is what it had before the first switch."""
     head, loop = LOOP.split("while True:")

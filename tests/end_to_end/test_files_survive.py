@@ -108,6 +108,7 @@ def test_files_of_the_users_in_the_temporary_folder(tmp_path: Path, compare: Cal
     assert state(elsewhere) == before
 
 
+@pytest.mark.slow
 def test_libraries_that_write_past_python(tmp_path: Path, compare: Callable[..., Any]) -> None:
     """In a folder with files of the same names, and in a new one."""
     project = tmp_path / "project"

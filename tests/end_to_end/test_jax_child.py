@@ -17,7 +17,7 @@ from support.rates import measured
 Run = Callable[..., Any]
 Write = Callable[..., Path]
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
-FAST = ("jitted", "gradients jitted, updates by hand")
+FAST = ("jitted",)
 KINDS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in SCRIPTS]
 LATE = {"nothing jitted", "gradients jitted, updates by hand"}
 """Where no update is seen a step ends as the next gradient begins: the last one isn't counted."""
@@ -112,12 +112,13 @@ for _ in range(10):
 """
 
 
+@pytest.mark.slow  # unit/child/test_jax_steps.py, test_jax_rows.py
 @pytest.mark.parametrize(
     ("text", "counted", "says"),
     [
-        pytest.param(SCANNED, ("steps", 50, 0), "the gradient is taken in a loop of JAX's", marks=pytest.mark.slow),
+        (SCANNED, ("steps", 50, 0), "the gradient is taken in a loop of JAX's"),
         (CLOSED_OVER, ("steps", 10, 0), "what a step is given holds no batch"),
-        pytest.param(WHOLE_DATA, ("samples", 10, 1000), "", marks=pytest.mark.slow),
+        (WHOLE_DATA, ("samples", 10, 1000), ""),
     ],
     ids=["in a scan", "closed over", "all data in each step"],
 )
@@ -156,6 +157,7 @@ def update(params, number, x, y):
 """ + LOOP.replace("STEP", "params, done_with = update(params, trained, x, y)")
 
 
+@pytest.mark.slow
 def test_a_step_that_is_traced_anew_is_told_of(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(RETRACED), argv=("20",), window=WHOLE)
     assert ran.facts["retraces"] == 19
@@ -343,14 +345,14 @@ def test_a_loop_around_a_keras_model_is_counted(run_child: Run, write_script: Wr
     assert found == ("jax", "samples", 20, 400), ran.facts["remarks"]
 
 
+@pytest.mark.slow  # under autotune run: below
 @pytest.mark.parametrize(
     ("config", "evidence"),
     [
-        pytest.param({"threads": 1}, {"threads": "verified"}, marks=pytest.mark.slow),
+        ({"threads": 1}, {"threads": "verified"}),
         ({"async_dispatch": False}, {"async_dispatch": "verified"}),
-        pytest.param(
-            {"threads": 2, "async_dispatch": True}, {"threads": "verified", "async_dispatch": "verified"},
-            marks=pytest.mark.slow,
+        (
+            {"threads": 2, "async_dispatch": True}, {"threads": "verified", "async_dispatch": "verified"}
         ),
     ],
 )

@@ -68,6 +68,7 @@ def test_what_a_config_is_compiled_on_leaves_no_trace_in_the_training() -> None:
     assert trial.end()["samples"] == 3 * ROWS, "nor is what it was compiled on counted"
 
 
+@pytest.mark.slow
 def test_weights_and_moments_are_put_back_bit_for_bit() -> None:
     trial, kept = rotating(BF16), []
 
@@ -85,6 +86,7 @@ def test_weights_and_moments_are_put_back_bit_for_bit() -> None:
     fit(network())
 
 
+@pytest.mark.slow
 def test_a_config_has_its_turn_and_the_script_its_settings_again() -> None:
     trial, seen = rotating(BOTH), {}
 

@@ -68,6 +68,7 @@ def taken(made: Any, optimizer: Any, x: Any, y: Any) -> None:
 WAYS: dict[str, Train] = {"fit": fit, "dataset": dataset, "on_batch": on_batch, "eager": eager, "traced": traced}
 SEEN_BY_FAST = ("dataset", "on_batch", "eager", "traced")
 """What they share with the other one is tested with that in every run."""
+OF_EVERY_RUN = [pytest.param(way, marks=pytest.mark.slow) if way in SEEN_BY_FAST else way for way in WAYS]
 NUMBER = "a number", lambda size: 0.05
 BY_BATCH = "by the batch", lambda size: 0.05 * size / 32
 OF_SAMPLES = "of samples", lambda size: schedules().CosineDecay(0.05, EPOCHS * ROWS // size)
@@ -91,7 +92,7 @@ def as_written(begin: Begin, train: Train, rate: Callable[[int], Any]) -> dict[s
     return {name: value for name, value in facts.items() if name not in ("kind", "t")}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", OF_EVERY_RUN)
 def test_the_rate_of_each_step_is_noted(begin: Begin, way: str) -> None:
     facts = as_written(begin, WAYS[way], OF_BATCHES[1])
     written = schedules().CosineDecay(0.05, 18)
@@ -101,9 +102,7 @@ def test_the_rate_of_each_step_is_noted(begin: Begin, way: str) -> None:
     assert schedule["horizon"]["decay_steps"] == 18
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.slow) if way in SEEN_BY_FAST else way for way in WAYS]
-)
+@pytest.mark.parametrize("way", OF_EVERY_RUN)
 @pytest.mark.parametrize(
     ("rate", "why"),
     [
@@ -180,7 +179,7 @@ def test_what_a_model_holds_beside_its_optimizers_is_asked_nothing(begin: Begin)
     assert trial.evidence("batch_size") == ("verified", "") and trial.log.of("note") == []
 
 
-@pytest.mark.parametrize("unread", ["as written", "the candidate"])
+@pytest.mark.parametrize("unread", ["as written", pytest.param("the candidate", marks=pytest.mark.slow)])
 def test_a_rate_that_only_one_of_the_two_shows_verifies_nothing(begin: Begin, unread: str) -> None:
     """Nothing was compared, and batches in parts were verified."""
     rates: list[Any] = [0.05, lambda: 0.05]

@@ -68,11 +68,12 @@ TRANSFORMERS = """
 TRAINERS = {"lightning": (LIGHTNING, "val/acc", 0.25), "transformers": (TRANSFORMERS, "eval_accuracy", 0.75)}
 
 
+@pytest.mark.slow  # in this process: test_trainer_options.py
 @pytest.mark.parametrize(
     ("library", "writers"),
     [
         ("tensorboard", "torch.utils.tensorboard"),
-        pytest.param("tensorboardX", "tensorboardX", marks=pytest.mark.slow),
+        ("tensorboardX", "tensorboardX"),
     ],
 )
 def test_a_writers_scalars_are_metrics(
@@ -86,10 +87,11 @@ def test_a_writers_scalars_are_metrics(
     assert len(ran.of("metric")) == 4, "the first and the last value of each, not every one"
 
 
+@pytest.mark.slow  # in this process: test_trainer_options.py
 @pytest.mark.parametrize(
-    "epochs", [pytest.param("3", marks=pytest.mark.slow), "1000000"], ids=["to the end", "ended early"]
+    "epochs", ["3", "1000000"], ids=["to the end", "ended early"]
 )
-@pytest.mark.parametrize("library", ["lightning", pytest.param("transformers", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
 def test_what_a_trainer_logs_is_a_metric(
     run_child: Callable[..., Any], write_script: Callable[..., Path], library: str, epochs: str
 ) -> None:

@@ -129,6 +129,7 @@ def test_one_that_is_not_installed_is_contradicted(write_script: Write, run_chil
     assert trial.facts["as_written"]["allocator"] == "system"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [True, False])
 def test_an_applied_run_says_whether_it_began_with_it(
     write_script: Write, run_child: Run, request: pytest.FixtureRequest, *, there: bool

@@ -312,14 +312,15 @@ KERAS = """
 """
 
 
+@pytest.mark.slow  # in this process: test_keras_fit.py
 @pytest.mark.parametrize(
     ("how", "status"),
     [
-        pytest.param("fit", 0, marks=pytest.mark.slow),
-        pytest.param("on_batch", 0, marks=pytest.mark.slow),
-        pytest.param("tape", 0, marks=pytest.mark.slow),
+        ("fit", 0),
+        ("on_batch", 0),
+        ("tape", 0),
         ("complete", 8),
-        pytest.param("evaluate", 8, marks=pytest.mark.slow),
+        ("evaluate", 8),
     ],
 )
 def test_steps_of_keras_and_tensorflow_are_seen(

@@ -174,6 +174,7 @@ FOLDS = """
 """
 
 
+@pytest.mark.slow
 def test_what_a_script_lets_go_is_let_go(write_script: Write, run_child: Run) -> None:
     """A training in folds: each has a model and a function of its own, and all of them stayed in memory."""
     run = run_child(write_script(FOLDS), {"jit_compile": True}, mode="apply", argv=("4",))
