@@ -85,7 +85,8 @@ def worlds(studied: Studied, tmp_path: Path, *ways: bool, seed: int | None = Non
     return found
 
 
-@importing("torch")  # Keras' losses and facts: end_to_end/test_forked_keras_trials.py
+@pytest.mark.slow  # what is trained in it: end_to_end/test_forked_trials.py
+@importing()
 def test_the_world_of_a_fork_is_that_of_a_fresh_process(studied: Studied, tmp_path: Path) -> None:
     """All that a script can ask, and each place in any module, class or default that holds something patched."""
     fresh, *forks = worlds(studied, tmp_path, True, False, False)

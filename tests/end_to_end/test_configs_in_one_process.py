@@ -174,6 +174,7 @@ def test_a_loss_that_becomes_no_number_costs_no_process(tmp_path: Path) -> None:
     assert series.points[-1][1] < 10, "it trains on from the weights that were kept"
 
 
+@pytest.mark.slow  # faults/test_loaders_by_turns.py
 def test_one_that_is_killed_leaves_what_it_measured(tmp_path: Path) -> None:
     """In the second round's last turn."""
     configs, records = (CHANNELS_LAST, BF16, FUSED, THREADS, ALL_THREE), tmp_path / "trial/records.jsonl"

@@ -45,7 +45,9 @@ def trained(kind: str, **fit: Any) -> list[Any]:
     return weights
 
 
-@pytest.mark.parametrize("kind", ["sequence", "pooled", pytest.param("ignored", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["sequence", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("pooled", "ignored"))]
+)
 def test_a_batch_is_split_only_where_no_mask_reaches_the_loss(begin: Begin, kind: str) -> None:
     baseline = begin()
     trained(kind)

@@ -99,6 +99,7 @@ def test_against_workers_of_the_script_s_own_others_are_ranked(tmp_path: Path) -
     assert found[NONE] < 0.8 and 0.6 < found[more] < 1.5 and 1.2 < found[FOUR] < 3.0
 
 
+@pytest.mark.slow  # unit/child/torch/test_own_loaders.py
 def test_epochs_that_begin_cost_what_they_cost(tmp_path: Path) -> None:
     """Each of them starts workers anew in a trial; in a rotation they are started once. Epochs of four batches each."""
     found = gains(run(tmp_path, (ONE, TWO), samples=32, block_s=0.2))

@@ -102,6 +102,7 @@ def test_a_watch_that_breaks_the_script_is_left_out_and_the_study_goes_on(
     assert again.broke_it == ("loader",) and again.trials == result.trials, "a resumed study goes on without it"
 
 
+@pytest.mark.slow  # unit/study/test_blame.py
 def test_a_script_that_fails_under_plain_python_fails_by_itself(
     tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:

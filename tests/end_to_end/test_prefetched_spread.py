@@ -62,6 +62,7 @@ def prefetching(ran: Any) -> Axis:
     return next(axis for axis in resolved.axes if axis.knob.name == "prefetch_factor")
 
 
+@pytest.mark.slow  # unit/space/test_prefetch.py
 def test_the_prefetch_that_hides_slow_batches_follows_from_the_baseline(run_child: Run, write_script: Write) -> None:
     baseline = run_child(script(write_script), window=WINDOW)
     waits = baseline.facts["batch_waits"]

@@ -121,6 +121,7 @@ def test_the_allocator_that_a_process_begins_with_is_verified(write_script: Writ
     assert trial.facts["as_written"]["allocator"] == "jemalloc"
 
 
+@pytest.mark.slow
 def test_one_that_is_not_installed_is_contradicted(write_script: Write, run_child: Run) -> None:
     trial = run_child(write_script(TRAIN), {"allocator": "jemalloc"}, argv=("100000",), fresh=True)
     assert trial.evidence("allocator") == "contradicted"

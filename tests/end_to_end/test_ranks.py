@@ -130,6 +130,7 @@ def test_ranks_that_train_apart_are_refused(tmp_path: Path) -> None:
     assert outcome.reason == "unsupported" and "it makes no process group" in outcome.detail
 
 
+@pytest.mark.slow
 def test_what_one_rank_writes_the_others_read(tmp_path: Path) -> None:
     """Rank 0 saves over a checkpoint of the user's after each epoch and validates; rank 1 loads what it saved."""
     (tmp_path / "best.pt").write_bytes(b"the user's")

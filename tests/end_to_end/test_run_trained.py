@@ -219,6 +219,7 @@ def test_a_script_that_becomes_another_program_is_told_of(
     assert run.returncode == 0 and run.output.splitlines() == [line], run.output
 
 
+@pytest.mark.slow
 def test_what_trains_nothing_excuses_nobody(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
     """Commands that ask for a version, scores and scalers of scikit-learn, and workers that load data."""
     text = """

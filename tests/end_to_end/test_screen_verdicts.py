@@ -160,12 +160,13 @@ def screen(write_script: Callable[..., Path], tmp_path: Path) -> Iterator[Callab
         each.close()
 
 
+@pytest.mark.slow  # in one process: test_torch_parts.py, unit/analysis/test_accuracy.py
 @pytest.mark.parametrize(
     "parts",
     [
         pytest.param({}, id="plain"),
-        pytest.param(CLIPPED, id="clipped", marks=pytest.mark.slow),
-        pytest.param(SCALED, id="gradient scaler", marks=pytest.mark.slow),
+        pytest.param(CLIPPED, id="clipped"),
+        pytest.param(SCALED, id="gradient scaler"),
     ],
 )
 def test_the_gradient_of_a_batch_in_parts_is_that_of_the_whole(screen: Callable[..., Screen], parts: Any) -> None:

@@ -71,7 +71,8 @@ def window(trial: Path) -> list[tuple[float, Block]]:
     return [(e.t, e.record) for e in entries if isinstance(e.record, Block) and e.record.phase is Phase.WINDOW]
 
 
-@pytest.mark.parametrize("text", [LOADER, pytest.param(KERAS, marks=pytest.mark.slow)], ids=["torch", "keras"])
+@pytest.mark.slow  # that turns are kept: faults/test_trials_by_turns.py
+@pytest.mark.parametrize("text", [LOADER, KERAS], ids=["torch", "keras"])
 def test_what_is_held_between_two_steps_trains_as_it_does_alone(tmp_path: Path, write_script: Write, text: str) -> None:
     """Bit for bit, on one seed; and never in the turn of another one."""
     script = write_script(text)

@@ -121,8 +121,9 @@ def test_a_worker_that_dies_drops_its_config_and_no_other(tmp_path: Path) -> Non
     assert told[THREADS].gain is not None and not alive(seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "leave", ["sys.exit()", pytest.param("raise ValueError('of its own')", marks=pytest.mark.slow)]
+    "leave", ["sys.exit()", "raise ValueError('of its own')"]
 )
 def test_a_script_that_ends_amid_its_turns_ends_as_ever(tmp_path: Path, leave: str) -> None:
     """Workers that hold still don't hear that they are to end, and Python waits for them."""
