@@ -111,6 +111,7 @@ def test_a_config_has_its_turn_and_the_script_its_settings_again() -> None:
     assert facts["samples"] == 3 * ROWS and facts["steps"] == 3 * 7
 
 
+@pytest.mark.slow  # test_keras_own_pipelines.py
 def test_an_epoch_has_its_batches_however_many_a_call_takes() -> None:
     """Of seven: three calls of one, then calls of four, of which the last one in an epoch finds three."""
     trial, ends = rotating(SEVERAL), []

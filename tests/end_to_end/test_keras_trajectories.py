@@ -221,7 +221,9 @@ def test_a_loop_that_updates_by_itself_is_offered_no_parts(begin: Begin) -> None
     assert trial.evidence("grad_accumulation")[0] == "contradicted"
 
 
-@pytest.mark.parametrize("rate", [OF_SAMPLES, OF_BATCHES], ids=lambda each: each[0])
+@pytest.mark.parametrize(
+    "rate", [pytest.param(OF_SAMPLES, marks=pytest.mark.slow), OF_BATCHES], ids=lambda each: each[0]
+)
 def test_a_batch_that_the_scripts_own_option_splits_is_held_against_its_course(
     begin: Begin, rate: tuple[str, Callable[[int], Any]]
 ) -> None:
@@ -236,7 +238,7 @@ def test_a_batch_that_the_scripts_own_option_splits_is_held_against_its_course(
         assert trial.evidence("batch_size")[1] == "CosineDecay has decay_steps 4.5, as written 18"
 
 
-@pytest.mark.parametrize("rate", [NUMBER, OF_BATCHES], ids=lambda each: each[0])
+@pytest.mark.parametrize("rate", [pytest.param(NUMBER, marks=pytest.mark.slow), OF_BATCHES], ids=lambda each: each[0])
 def test_a_freed_batch_that_is_changed_behind_the_scripts_back_keeps_its_course(
     begin: Begin, rate: tuple[str, Callable[[int], Any]]
 ) -> None:
