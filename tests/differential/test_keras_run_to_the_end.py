@@ -187,7 +187,7 @@ def test_each_knob_that_may_be_exported_takes_part() -> None:
     assert declared == {*ELSEWHERE, *(knob for _, config, _ in COURSES.values() for knob in config)}
 
 
-@pytest.mark.slow  # of PyTorch: test_run_to_the_end.py; of tf.data: end_to_end/test_tf_applied.py
+@pytest.mark.slow  # of tf.data: end_to_end/test_tf_applied.py
 @pytest.mark.parametrize("name", COURSES)
 def test_a_profile_changes_nothing_of_the_course(
     name: str, write_script: Callable[..., Path], knowledge: Callable[..., dict[str, Any]]

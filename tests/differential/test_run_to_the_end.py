@@ -27,9 +27,8 @@ def applied(script: Path, config: dict[str, Any], arguments: tuple[str, ...] = (
     return whole_runs.applied(script, config, arguments, as_written=as_written, **knowledge).stdout
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "all that may be exported" else pytest.param(n, marks=pytest.mark.slow) for n in PROFILES]
-)
+@pytest.mark.slow  # a run's samples and losses: test_tier_one.py
+@pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_changes_nothing_of_the_course(write_script: Callable[..., Path], name: str) -> None:
     config, apart = PROFILES[name]
     script = write_script(courses.FEW)

@@ -207,7 +207,7 @@ def each_off(watches: tuple[Watch, ...]) -> list[frozenset[Watch]]:
     return [frozenset(), ALL_OFF, *(frozenset({watch}) for watch in watches)]
 
 
-@pytest.mark.slow  # test_world.py, test_run_to_the_end.py
+@pytest.mark.slow  # test_world.py, test_tier_one.py
 def test_a_torch_script_trains_alike_with_all_watches_and_with_none(
     write_script: Callable[..., Path], compare: Compare
 ) -> None:

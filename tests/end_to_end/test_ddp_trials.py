@@ -48,7 +48,7 @@ def test_each_rank_has_what_the_config_asks_for(tmp_path: Path) -> None:
     assert found == {knob: (Evidence.VERIFIED, value) for knob, value in TURNED.items()}
 
 
-@pytest.mark.slow  # whose fault one rank's error is: test_ranks.py
+@pytest.mark.slow  # whose fault one rank's error is: faults/test_failing_ranks.py
 def test_a_graph_that_is_not_static_fails_the_config_and_not_the_script(tmp_path: Path) -> None:
     outcome = run_ranks(tmp_path, ddp(setup=BRANCHING, step=CHANGING), {"ddp_static_graph": True})
     assert (outcome.kind, outcome.reason) == (OutcomeKind.INFEASIBLE, "script-raised"), outcome.detail

@@ -96,6 +96,7 @@ def check_losses(pair: list[tuple[TrialRequest, Outcome]]) -> None:
     assert len(fresh) >= 20 and fresh == forked
 
 
+@pytest.mark.slow  # of PyTorch: test_forked_trials.py
 def test_losses_are_the_same_to_the_last_bit(pair: list[tuple[TrialRequest, Outcome]]) -> None:
     """On a seed: what imports have drawn before it is drawn again after it."""
     check_losses(pair)
@@ -115,6 +116,7 @@ def test_losses_of_a_loop_are_the_same_to_the_last_bit(
     check_losses(seeded(runner, tmp_path, write_script(LOOP), seed))
 
 
+@pytest.mark.slow  # of PyTorch: test_forked_trials.py
 def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]) -> None:
     (_, fresh), (_, forked) = pair
     names = ("framework", "framework_version", "as_written", "left_out", "optimizers", "precisions", "watches", "unit",
@@ -140,6 +142,7 @@ def test_knobs_are_applied_and_seen(
     assert evidence == dict.fromkeys(config, "verified"), log_of(request)
 
 
+@pytest.mark.slow  # of PyTorch: test_forked_trials.py
 def test_files_of_the_users_stay_as_they_were(of_module: Studied, pair: list[tuple[TrialRequest, Outcome]]) -> None:
     model = of_module.script.with_name("model.keras")
     assert model.read_bytes() == THEIRS

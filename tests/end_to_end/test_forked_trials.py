@@ -135,10 +135,9 @@ def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]
         assert getattr(fresh.knowledge, name) == getattr(forked.knowledge, name), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
-    [{"precision": "bf16", "channels_last": True, "optimizer": "fused"},
+    [pytest.param({"precision": "bf16", "channels_last": True, "optimizer": "fused"}, marks=SLOW),
      {"num_workers": 2, "prefetch_factor": 4, "batch_size": 8, "grad_accumulation": 2, "optimizer": "fused"}],
     ids="-".join,
 )  # fmt: skip

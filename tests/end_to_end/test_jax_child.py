@@ -207,6 +207,7 @@ print("went on")
 """
 
 
+@pytest.mark.slow  # unit/child/test_jax_functions.py
 def test_a_script_that_maps_over_devices_is_told_why_it_is_not_studied(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(PMAPPED), argv=("10",), window=WHOLE)
     (failure,) = ran.of("failure")

@@ -179,7 +179,7 @@ def with_state() -> Any:
     ("made", "arguments", "reason"),
     [
         (generated, {}, "a Python generator makes the data"),
-        (with_python, {}, "calls Python"),
+        pytest.param(with_python, {}, "calls Python", marks=SLOW),
         pytest.param(with_state, {}, "another pipeline may change what it gives the script's", marks=SLOW),
         pytest.param(lambda: rows().cache(), {}, "it caches its data", marks=SLOW),
         pytest.param(lambda: rows().prefetch(4), {}, "the script is written so already", marks=SLOW),

@@ -250,7 +250,8 @@ def test_a_freed_batch_that_is_changed_behind_the_scripts_back_keeps_its_course(
     assert trial.evidence("batch_size")[0] == "verified"
 
 
-@pytest.mark.parametrize("told", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [True, False])
 def test_rates_that_callbacks_set_are_the_same_in_parts(begin: Begin, told: bool) -> None:
     """And one that follows the loss is another in each run: only its first step is held against the baseline's."""
 

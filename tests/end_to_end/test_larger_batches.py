@@ -54,7 +54,7 @@ def study(place: Place, *arguments: str) -> tuple[dict[str, Any], str]:
     return profile, answer.stdout
 
 
-@pytest.mark.slow  # unit/study/test_tier_3.py, and below what run makes of it
+@pytest.mark.slow  # unit/study/test_tier_3.py
 @pytest.mark.timed
 @pytest.mark.timeout(5 * BUDGET_S)
 def test_a_fixed_cost_of_each_step_is_answered_with_larger_batches_by_default(tmp_path: Path) -> None:
@@ -101,6 +101,7 @@ def command(*options: str) -> list[str]:
     return ["run", "--config", "best.json", "--device", "cpu", *options, "train.py", "--", "20"]
 
 
+@pytest.mark.slow  # a profile's first config: test_cli_study.py
 def test_run_applies_the_larger_batch_with_its_rate_where_it_is_asked_for(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.write(SCRIPT, "train.py")

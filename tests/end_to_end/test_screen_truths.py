@@ -140,6 +140,7 @@ def test_where_the_script_has_hardly_learned_no_config_can_be_judged(run: Run, s
     assert "to tell how a config learns" in result.reason and "--screen-samples" in result.would_decide
 
 
+@pytest.mark.slow  # in one process: test_torch_own_batches.py
 def test_a_gan_is_seen_whole_and_a_generator_that_stands_still_fails(run: Run) -> None:
     pair = Pair(1, run(GAN), run(GAN, FASTER))
     assert pair.baseline.measurement is not None

@@ -108,6 +108,7 @@ def test_an_eager_loop_has_nothing_to_rewrite(write_script: Write, run_child: Ru
     assert facts["left_out"][KNOB] == NOTHING_TO_REWRITE
 
 
+@pytest.mark.slow
 def test_it_is_in_effect_under_autotune_run_and_trains_alike(write_script: Write, run_child: Run) -> None:
     script = write_script(LOOP)
     plain, rewritten = (
