@@ -53,7 +53,6 @@ def test_a_script_that_can_not_be_tuned_is_told_in_a_line(
     assert hint.startswith("hint: ")
 
 
-@pytest.mark.slow  # unit/study/test_study_probe.py
 def test_what_a_probe_found_stands_below_the_trials(place: Place) -> None:
     """Loading takes three times as long as training."""
     place = replace(place, command=WITH_SHORT_WINDOWS)
