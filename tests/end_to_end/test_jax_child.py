@@ -187,7 +187,7 @@ def validate():
 @pytest.mark.timed
 def test_validation_is_set_apart(run_child: Run, write_script: Write) -> None:
     """A tenth of a step's time goes into validation, five times the steps' own."""
-    ran = run_child(write_script(VALIDATED), argv=("100",), window={**WHOLE, "block_s": 0.05})
+    ran = run_child(write_script(VALIDATED), argv=("200",), window={**WHOLE, "block_s": 0.05})
     apart = [block for block in ran.of("block") if block["flagged"]]
     assert sum(block["seconds"] for block in apart) > 0.2 * (len(apart) - 1) > 0.5
     trained = [block for block in ran.of("block") if not block["flagged"]]
