@@ -18,7 +18,7 @@ from tuner.analysis.resources import (
     held_bytes,
     lost_share,
     peak_host_bytes,
-)
+)  # fmt: skip
 from tuner.analysis.rotation import of_the_script_as_written, rotates
 from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share
@@ -47,6 +47,9 @@ class Beside:
 
     entries: Sequence[Entry] = ()
     samples: Sequence[ResourceSample] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", united(self.entries))
 
 
 NOTHING_BESIDE = Beside()
@@ -168,13 +171,9 @@ def _turns(
 
 
 def _pairs(
-    turns: Sequence[Turn],
-    beside: Beside,
-    with_validation: bool | None,
-    *,
-    counted: bool,
+    turns: Sequence[Turn], beside: Beside, with_validation: bool | None, *, counted: bool,
     pair_up: Callable[[Sequence[Turn], Sequence[Turn]], list[tuple[Turn, Turn]]] = pairs_of_turns,
-) -> tuple[list[tuple[Turn, Turn]], float]:
+) -> tuple[list[tuple[Turn, Turn]], float]:  # fmt: skip
     """The pairs of turns that count, and what the rate of the script as written is multiplied by (``slower``).
 
     None where it had no turns, or is counted in another unit.

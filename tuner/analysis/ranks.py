@@ -218,6 +218,7 @@ def _joined(pieces: Sequence[Sequence[Block]], slowest: int) -> Block:
         tokens=total(sum(block.tokens for block in of) for of in plain),
         starts=sum(block.starts for block in plain[0]),
         start_s=min(max(sum(block.start_s for block in of) for of in plain), slowest_s),
+        turn=plain[0][-1].turn,
         at=plain[0][-1].at,
         alone_s=max(sum(block.alone_s for block in of) for of in plain),
     )

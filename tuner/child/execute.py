@@ -19,12 +19,13 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from . import arguments, files, hooks, preloading, python_files, session, wire
+from .rank_clock import RankTurns
 from .rank_session import RankSession
 from .recorder import Recorder
 from .records import ChildRequest, Exit, Hello, Mode, ScriptException
 from .session import Session, StopTrial
 from .temporary import remove_temporary_folders
-from .turns import Turns
+from .turns import TurnGiver, Turns
 from .unison import Unison
 from .watch import Watch
 
@@ -39,7 +40,7 @@ def main() -> None:
     preloading.keep_to_training()
     request, recorder = _open_request()
     current = _session(request, recorder)
-    current.clock.turns = _open_turns(recorder)
+    current.clock.turns = _open_turns(current, recorder)
     session.begin(current)
     recorder.emit(Hello(os.getpid(), sys.version.split()[0], sys.executable))
     overlay = files.Overlay(current) if current.measuring and current.uses(Watch.FILES) else None
@@ -99,13 +100,14 @@ def _open_request() -> tuple[ChildRequest, Recorder]:
     return request, Recorder(int(descriptor) if descriptor is not None else None)
 
 
-def _open_turns(recorder: Recorder) -> Turns | None:
+def _open_turns(current: Session, recorder: Recorder) -> TurnGiver | None:
     """Where turns come from; None where nothing takes turns with this trial."""
     descriptor = os.environ.pop(wire.TURNS_ENV, None)
     if descriptor is None:
         return None
     os.set_inheritable(int(descriptor), False)
-    return Turns(recorder, int(descriptor))
+    turns = Turns(recorder, int(descriptor))
+    return RankTurns(turns, current.clock.unison) if isinstance(current, RankSession) else turns
 
 
 def die_with(parent: int) -> None:

@@ -1,7 +1,8 @@
-"""The clock of one of several ranks: blocks are cut, and the window ends, after the same steps in all of them."""
+"""The clock of one of several ranks: blocks and turns are cut, and the window ends, after the same steps in all."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,10 +10,34 @@ from dataclasses import replace
 from .clock import StepClock
 from .recorder import Recorder
 from .records import Block, Phase, Window
-from .unison import Unison
+from .turns import TurnGiver
+from .unison import Decision, Unison
 
 _MOST_LONGER = 4
 """Times the steps of the block before that one may have."""
+_NEARLY = 0.5
+"""Of a turn's length that blocks of whole steps may lack: another block would make it twice as long."""
+
+
+class RankTurns(TurnGiver):
+    """Turns of one of several ranks: rank 0 has those that its parent gives, once all have come to the turn's end.
+
+    Those of the others follow what it decides.
+    """
+
+    def __init__(self, given: TurnGiver, unison: Unison) -> None:
+        self.current = given.current
+        self.ended = False
+        self._given = given
+        self._unison = unison
+
+    def wait(self, *, enough: bool, whole: bool) -> float:
+        """As ``TurnGiver.wait``, in rank 0."""
+        began = time.perf_counter()
+        self._unison.gather()
+        self._given.wait(enough=enough, whole=whole)
+        self.current, self.ended = self._given.current, self._given.ended
+        return time.perf_counter() - began
 
 
 class RankClock(StepClock):
@@ -25,11 +50,18 @@ class RankClock(StepClock):
     def __init__(
         self, recorder: Recorder, window: Window, unison: Unison, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        super().__init__(recorder, window, clock=clock)
+        self._real_clock = clock
+        self._waited_s = 0.0
+        super().__init__(recorder, window, clock=self._own_time)
         self.unison = unison
         self._alone_s = 0.0
         self._step_ended: float | None = None
         self._cut_steps = 1
+        self._step_s = 0.0
+
+    def _own_time(self) -> float:
+        """The clock without what this rank has waited for rank 0 to decide."""
+        return self._real_clock() - self._waited_s
 
     def meets_others(self) -> None:
         """The script is about to wait for the other ranks; of a step the first time counts."""
@@ -44,8 +76,12 @@ class RankClock(StepClock):
         self.unison.stepped(self.total_steps + count, progress, own)
         is_first = not self.total_steps
         complete = super().step(count)
-        if is_first and self.unison.leads:
-            self.unison.cut_after(1)
+        if self.unison.leads:
+            if is_first or self.unison.is_cut:
+                self._decide()
+        elif self.unison.is_cut and self.turns is not None:
+            self._follow(self.turns)
+        self.unison.is_cut = False
         self._step_ended = self._clock()
         return complete and self.unison.leads
 
@@ -69,6 +105,49 @@ class RankClock(StepClock):
         if begins:
             self._step_ended = self._clock()
 
+    def _decide(self) -> None:
+        """Rank 0: after which step the next cut is, and what holds until then."""
+        steps = self._cut_steps
+        if self._lead_in_ends is not None and self._step_s:
+            steps = max(1, math.ceil((self._lead_in_ends - self._clock()) / self._step_s))
+        self.unison.cut_after(steps)
+        if self.turns is not None:
+            self.unison.decide(Decision(self.turns.current, self.turns.ended, self._lead_in_ends is not None))
+
+    def _follow(self, turns: TurnGiver) -> None:
+        """Another rank: waits until rank 0 has decided on this cut, and does likewise."""
+        began = self._clock()
+        decision = self.unison.follow()
+        waited_s = self._clock() - began
+        self._waited_s += waited_s
+        if (phase := self._phase_of_all()) is not self.phase:
+            self._enter(phase, self._clock())
+        if (decision.turn, decision.ended) != (turns.current, turns.ended):
+            turns.current, turns.ended = decision.turn, decision.ended
+            self._turn_s = 0.0
+            if not self._steps:
+                self._ready_at_start = self.ready()
+            self.on_held(waited_s)
+        self._lead_in_ends = math.inf if decision.leads_in else None
+
+    def _end_turn(self) -> None:
+        if self.unison.leads and self.unison.is_cut:
+            if self._turn_s >= _NEARLY * self._window.block_s:
+                self._turn_s = max(self._turn_s, self._window.block_s)
+            super()._end_turn()
+
+    def _is_led_in(self) -> bool:
+        if self._lead_in_ends is None or self.validating:
+            return False
+        if self.unison.is_cut:
+            self._begin_block_anew()
+            self._lead_in_ends = None
+        return True
+
+    def _begin_block_anew(self) -> None:
+        super()._begin_block_anew()
+        self._alone_s = 0.0
+
     def _is_long_enough(self, seconds: float) -> bool:
         return self.unison.is_cut
 
@@ -81,13 +160,11 @@ class RankClock(StepClock):
     def _close_block(self, *, flagged: bool, at: float | None = None) -> None:
         steps, began = self._steps, self._block_started
         super()._close_block(flagged=flagged, at=at)
-        if self.unison.leads and self.unison.is_cut and not self.complete:
-            self.unison.is_cut = False
-            seconds = self._block_started - began
-            if steps and seconds > 0 and not flagged:
-                fitting = round(steps * self._window.block_s / seconds)
-                self._cut_steps = min(max(1, fitting), _MOST_LONGER * steps)
-            self.unison.cut_after(self._cut_steps)
+        seconds = self._block_started - began
+        if self.unison.is_cut and steps and seconds > 0 and not flagged:
+            fitting = round(steps * self._window.block_s / seconds)
+            self._cut_steps = min(max(1, fitting), _MOST_LONGER * steps)
+            self._step_s = seconds / steps
 
     def _seen_activity(self) -> int:
         return self.unison.activity
@@ -95,8 +172,11 @@ class RankClock(StepClock):
     def _advance(self) -> None:
         if self.unison.leads:
             super()._advance()
-        elif (phase := Phase.WINDOW if self.unison.in_window else Phase.WARMUP) is not self.phase:
+        elif self.turns is None and (phase := self._phase_of_all()) is not self.phase:
             self._enter(phase, self._clock())
+
+    def _phase_of_all(self) -> Phase:
+        return Phase.WINDOW if self.unison.in_window else Phase.WARMUP
 
     def _enter(self, phase: Phase, now: float) -> None:
         super()._enter(phase, now)

@@ -2,7 +2,8 @@
 
 Rank 0 decides, by its own clock; nothing of ours takes part in the script's own communication. Each rank writes what it
 has done and reads what was decided after each of its steps, under one lock: a step that is decided on lies ahead of
-every rank, however far one is behind.
+every rank, however far one is behind. Ranks that take turns with another trial's wait after each cut until rank 0 has
+decided what holds from there on; it ends a turn once all have come to the cut.
 """
 
 from __future__ import annotations
@@ -10,13 +11,25 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import mmap
+import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 CUTS = 4096
 """So many newest cuts are kept: a rank that falls further behind leaves some out, and what lies between is joined."""
-_ENDS_AT, _IN_WINDOW, _CUT_COUNT, _FIRST_CUT = 0, 1, 2, 3
-_STEPS, _ACTIVITY, _PROGRESS, _PER_RANK = 0, 1, 2, 3
+_ENDS_AT, _IN_WINDOW, _CUT_COUNT, _DECIDED_AT, _TURN, _TURNS_ENDED, _LEADS_IN, _FIRST_CUT = range(8)
+_STEPS, _ACTIVITY, _PROGRESS, _CAME_TO, _PER_RANK = range(5)
 _BYTES = 8
+_LOOK_S = 0.0005
+"""Between two looks at what another rank has written."""
+
+
+class Decision(NamedTuple):
+    """What holds from a cut on: the number of the turn, whether no other will come, and whether its lead-in is on."""
+
+    turn: int
+    ended: bool
+    leads_in: bool
 
 
 def bytes_for(ranks: int) -> int:
@@ -44,6 +57,8 @@ class Unison:
         """Whether a block of all ranks ends with the step that was told last, or with one of several told at once."""
         self.ends = False
         """Whether that is the last one."""
+        self.cut = 0
+        """The step after which the newest cut is that this rank has come to."""
         self._descriptor = descriptor
         shared = memoryview(mmap.mmap(descriptor, bytes_for(size)))
         self._numbers, self._amounts = shared.cast("q"), shared.cast("d")
@@ -75,7 +90,8 @@ class Unison:
                 cut = numbers[_FIRST_CUT + self._cuts_seen % CUTS]
                 if cut > steps:
                     break
-                self.is_cut = True  # decided on ahead of this rank: it lies in what was taken since the last time
+                # Decided on ahead of this rank: it lies in what was taken since the last time.
+                self.is_cut, self.cut = True, cut
                 self._cuts_seen += 1
             self.ends = 0 < numbers[_ENDS_AT] <= steps
 
@@ -86,6 +102,27 @@ class Unison:
             count = numbers[_CUT_COUNT]
             numbers[_FIRST_CUT + count % CUTS] = self._foremost() + max(1, steps)
             numbers[_CUT_COUNT] = count + 1
+
+    def gather(self) -> None:
+        """Rank 0: returns once all ranks have come to the cut that it has come to itself."""
+        while min((self._numbers[_place(rank, _CAME_TO)] for rank in range(1, self.size)), default=self.cut) < self.cut:
+            time.sleep(_LOOK_S)
+
+    def decide(self, decision: Decision) -> None:
+        """Rank 0: says what holds from the cut on that it has come to; the others wait for it there."""
+        numbers = self._numbers
+        with self._alone():
+            numbers[_TURN], numbers[_TURNS_ENDED], numbers[_LEADS_IN] = map(int, decision)
+            numbers[_DECIDED_AT] = self.cut
+
+    def follow(self) -> Decision:
+        """Another rank: it has come to the cut; returns once rank 0 has decided what holds from there on."""
+        numbers = self._numbers
+        numbers[_place(self.rank, _CAME_TO)] = self.cut
+        while numbers[_DECIDED_AT] < self.cut:
+            time.sleep(_LOOK_S)
+        with self._alone():
+            return Decision(numbers[_TURN], bool(numbers[_TURNS_ENDED]), bool(numbers[_LEADS_IN]))
 
     def end(self) -> None:
         """Rank 0: the next step that no rank has taken yet is the last one of all."""

@@ -67,9 +67,10 @@ class Entry:
     rank: int = 0
 
 
-def encode(record: Record, t: float) -> bytes:
+def encode(record: Record, t: float, rank: int = 0) -> bytes:
     """One record as a line."""
     line = {"v": VERSION, "t": round(t, 6), "kind": record.kind, **shape.plain(record)}
+    line |= {"rank": rank} if rank else {}
     return json.dumps(line, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
 
 

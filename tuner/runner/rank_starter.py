@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 PR_SET_PDEATHSIG = 1
 RECORDS_ENV = "AUTOTUNE_RECORDS_FD"
@@ -95,13 +96,18 @@ def tagged(rank: int, line: bytes) -> bytes:
     return b'{"rank":%d,%s' % (rank, line[1:]) if rank and line.startswith(b'{"') else line
 
 
-def pass_on(rank: Rank, records: int) -> bool:
-    """Passes on what has come; False where nothing more can come."""
+def pass_on(rank: Rank, records: int, ranks: Sequence[Rank] = ()) -> bool:
+    """Passes on what has come; False where nothing more can come.
+
+    Rank 0 ends a turn once the others have sent what belongs to it: of ``ranks`` they are passed on first.
+    """
     while True:
         try:
             data = os.read(rank.records, 1 << 16)
         except BlockingIOError:
             return True
+        for other in () if rank.number else ranks[1:]:
+            pass_on(other, records)
         *lines, rank.torn = (rank.torn + data).split(b"\n")
         if lines:
             send(records, b"".join(tagged(rank.number, line) + b"\n" for line in lines))
@@ -149,7 +155,7 @@ def _serve(ranks: list[Rank], records: int, woken: int) -> bool:
             for key, _ in selector.select(timeout):
                 if key.fd == woken:
                     os.read(woken, 4096)
-                elif not pass_on(key.data, records):
+                elif not pass_on(key.data, records, ranks):
                     selector.unregister(key.fd)
             if _reap(ranks, records, tell=not killed) and kill_at is None:
                 kill_at = time.monotonic() + GRACE_S

@@ -159,7 +159,7 @@ class Exchange:
         if not self._trial.blocks:
             return []
         since = self._trial.blocks[0][1].turn - 1
-        blocks = [(entry.t, entry.record) for entry in self._entries if isinstance(entry.record, Block)]
+        blocks = [(e.t, e.record) for e in self._entries if isinstance(e.record, Block) and not e.rank]
         return [(t, b) for t, b in blocks if b.turn >= since and b.phase is Phase.WINDOW and not b.flagged]
 
     def _is_settled(self) -> bool:
@@ -209,15 +209,16 @@ def longest_s(window_s: float, start_s: float) -> float:
 
 def keep_reference(request: TrialRequest, entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Beside:
     """Writes what the script as written left in its turns where the trial's own records lie: its figures follow from
-    both. Raises ``OSError``.
+    both. Of several ranks those of each are kept. Raises ``OSError``.
     """
     if not entries:
         return NOTHING_BESIDE
     known = Facts(**{field.name: getattr(request.knowledge, field.name) for field in fields(Facts)})
     blocks = [entry for entry in entries if isinstance(entry.record, Block) and entry.record.turn]
-    beside = Beside([Entry(entries[0].t, known), *blocks], list(samples))
+    kept = [Entry(entries[0].t, known), *blocks]
+    beside = Beside(kept, list(samples))
     with (request.folder / REFERENCE).open("wb") as file:
-        file.writelines(encode(entry.record, entry.t) for entry in beside.entries)
+        file.writelines(encode(entry.record, entry.t, entry.rank) for entry in kept)
     with (request.folder / REFERENCE_RESOURCES).open("w", encoding="ascii") as file:
         file.writelines(map(sample_line, beside.samples))
     return beside

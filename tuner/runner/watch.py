@@ -108,7 +108,7 @@ class TrialWatch:
 
     A trial that takes turns is watched for one at a time, and held in between: its processes are stopped then, and no
     time goes by for it. ``waits``: whether it waits for its next turn; ``has_enough``, ``is_whole``: see ``TurnEnd``.
-    ``blocks`` are those of its turns, without validation, and ``entries`` all that it sent.
+    ``blocks`` are those of its turns (rank 0's), without validation, and ``entries`` all that it sent.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class TrialWatch:
         record = entry.record
         if isinstance(record, TurnEnd):
             self.waits, self.has_enough, self.is_whole = True, record.enough, record.whole
-        elif isinstance(record, Block):
+        elif isinstance(record, Block) and not entry.rank:
             if record.phase is Phase.WARMUP:
                 self.blocks.clear()  # it begins its window anew
             elif record.turn and not record.flagged:

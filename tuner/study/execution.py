@@ -63,8 +63,6 @@ class TrialExecutor:
         """Whether configs can take turns in one process."""
         takes_turns = runner.takes_turns and kind_of(plan.device).takes_turns
         self.obstacle = "" if takes_turns else f"no turns are taken on {plan.device.kind}"
-        if plan.ranks > 1:
-            self.obstacle = f"it trains in {plan.ranks} ranks, which aren't held for others"
 
     def execute(
         self,

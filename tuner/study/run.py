@@ -86,8 +86,6 @@ def opened(
                     study.budget.finals_share, not is_new, _earlier(study),
                 )
             )  # fmt: skip
-            if plan.ranks > 1:
-                study.note(f"trials take no turns: {executor.obstacle}; finals alternate whole runs")
             if not is_own(plan.folder / COMPILE_CACHE):
                 study.note("the folder's compile cache was made elsewhere or by others: compiled anew, it isn't run")
             yield study

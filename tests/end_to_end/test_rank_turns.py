@@ -1,0 +1,82 @@
+"""Several ranks by turns with those of another trial: all of a trial's train, or none, and each step counts once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+
+import pytest
+from support.rank_scripts import ddp, request_of
+
+from tuner.analysis.ranks import united
+from tuner.child.records import Block, Phase
+from tuner.child.wire import Entry
+from tuner.model import Outcome
+from tuner.runner.process import ProcessRunner
+from tuner.storage.folder import RECORDS
+from tuner.storage.records import read_records
+
+STEP = "time.sleep(0.02 if rank else 0.01)\nprint(float(sum(p.detach().sum() for p in model.parameters())).hex())"
+
+
+@pytest.fixture(scope="module")
+def by_turns(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Outcome, ...], list[list[Entry]], list[Path]]:
+    """Two trials of the script as written, of which rank 1 takes twice as long for itself; what they sent."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    requests = [request_of(folder, ddp(step=STEP)) for folder in folders]
+    runner = ProcessRunner()
+    try:
+        found = runner.run_by_turns(requests, threading.Event())
+    finally:
+        runner.close()
+    assert not found.obstacle
+    return found.outcomes, [read_records(request.folder / RECORDS) for request in requests], [
+        request.folder for request in requests
+    ]  # fmt: skip
+
+
+def _window(entries: list[Entry]) -> list[Entry]:
+    return [e for e in entries if isinstance(e.record, Block) and e.record.phase is Phase.WINDOW]
+
+
+def test_two_trials_of_two_ranks_take_turns(by_turns: tuple[tuple[Outcome, ...], list[list[Entry]], object]) -> None:
+    outcomes, sent, _ = by_turns
+    assert all(outcome.complete for outcome in outcomes), [outcome.detail for outcome in outcomes]
+    blocks = [(e.t - e.record.seconds, e.t) for of in sent for e in _window(of) if isinstance(e.record, Block)]
+    of_trial = [[(e.t - e.record.seconds, e.t) for e in _window(of) if isinstance(e.record, Block)] for of in sent]
+    assert len(blocks) > 20
+    for own, other in itertools.product(*of_trial):
+        assert own[1] <= other[0] + 0.01 or other[1] <= own[0] + 0.01, "one trains while the other is held"
+
+
+def test_all_ranks_end_a_turn_after_the_same_step(
+    by_turns: tuple[object, list[list[Entry]], object],
+) -> None:
+    for entries in by_turns[1]:
+        turns = [
+            {(e.record.turn, e.record.at) for e in _window(entries) if isinstance(e.record, Block) and e.rank == rank}
+            for rank in (0, 1)
+        ]
+        assert turns[0] == turns[1] and len(turns[0]) > 6
+        joined = _window(united(entries))
+        assert {(e.record.turn, e.record.at) for e in joined if isinstance(e.record, Block)} == turns[0]
+
+
+@pytest.mark.timed
+def test_what_is_held_is_no_time_of_any_rank(by_turns: tuple[tuple[Outcome, ...], object, object]) -> None:
+    for outcome in by_turns[0]:
+        assert outcome.measurement is not None
+        assert 25 < outcome.measurement.steps_per_s < 50
+        assert outcome.measurement.turns > 6
+
+
+def test_they_train_as_they_do_alone(by_turns: tuple[object, object, list[Path]]) -> None:
+    """Bit for bit in each rank: nothing is lost between two turns."""
+    first, second = ((folder / "log.txt").read_text().split() for folder in by_turns[2])
+    both = min(len(first), len(second))
+    assert both > 40 and first[:both] == second[:both]
+    other = (by_turns[2][0] / "log-1.txt").read_text().split()
+    assert other[: len(first)] == first[: len(other)]
+
+
