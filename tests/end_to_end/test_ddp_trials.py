@@ -21,6 +21,8 @@ class Branching(torch.nn.Module):
 model = DistributedDataParallel(Branching(), find_unused_parameters=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 """.strip()
+WIDE = "torch.nn.Sequential(torch.nn.Linear(8, 1 << 18), torch.nn.Linear(1 << 18, 1))"
+"""Whose gradients make several buckets of 1 MiB."""
 SLOW = "time.sleep(0.01)"
 CHANGING = f"{SLOW}\nmodel.module.taken = step % 2"
 TURNED = {"ddp_bucket_mb": 1, "ddp_bucket_view": True, "ddp_static_graph": True, "ddp_communication": "bf16"}
@@ -42,7 +44,8 @@ def test_what_the_script_gives_is_known_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # differential/test_ddp_knobs.py
 def test_each_rank_has_what_the_config_asks_for(tmp_path: Path) -> None:
-    outcome = run_ranks(tmp_path, ddp(setup=BRANCHING, step=SLOW), TURNED)
+    wide = BRANCHING.replace("torch.nn.Linear(8, 1)", WIDE)
+    outcome = run_ranks(tmp_path, ddp(setup=wide, step=SLOW), TURNED)
     assert outcome.complete and outcome.measurement is not None, outcome.detail
     found = {report.knob: (report.evidence, report.observed) for report in outcome.measurement.knobs}
     assert found == {knob: (Evidence.VERIFIED, value) for knob, value in TURNED.items()}
@@ -118,7 +121,8 @@ Trainer(Model(), TrainingArguments("out", **options), train_dataset=rows).train(
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_trainer_that_makes_the_module_is_given_the_same_options(trainer: str, tmp_path: Path) -> None:
     config = {knob: value for knob, value in TURNED.items() if knob != "ddp_static_graph"}
-    outcome = run_ranks(tmp_path, ROWS + TRAINERS[trainer], config)
+    source = TRAINERS[trainer].replace("torch.nn.Linear(8, 1)", WIDE)
+    outcome = run_ranks(tmp_path, ROWS + source, config)
     assert outcome.complete and outcome.measurement is not None, outcome.detail
     assert outcome.knowledge.trainer == trainer
     assert {each.knob: each.evidence for each in outcome.measurement.knobs} == dict.fromkeys(config, Evidence.VERIFIED)

@@ -16,6 +16,8 @@ from ..evidence import Finding
 from ..patches import patch
 from ..records import Evidence, Value
 from ..session import Session
+from . import buckets
+from .buckets import MIB
 from .types import DistributedModule, Tensor
 
 STATIC_GRAPH, BUCKET_VIEW = "ddp_static_graph", "ddp_bucket_view"
@@ -38,7 +40,7 @@ KEEPS = "the script keeps gradients of earlier steps, which views of buckets wou
 JOINS = "ranks without batches go on in company (join), which counts on the exchange as it is"
 COARSE = "its gradients have 16 bits as they are"
 DIFFER = "its models are made with different values of it"
-MIB = 1 << 20
+SAME_BUCKETS = "it makes the same buckets of gradients as the script's own size"
 DEFAULT_MB = 25
 _OWN_SIZES = "bucket_cap_mb_list"
 _HOOK = "bf16_compress"
@@ -79,19 +81,22 @@ class KeptGradients:
 
 @dataclass
 class _Made:
-    """One such module. ``given``: option → what the script gives it, or leaves it as.
+    """One such module. ``given``: option → what the script gives it, or leaves it as; ``turned``: what the config does.
 
     ``shown``: what it said of itself at last, by PyTorch's names. ``compressed``: buckets that our hook has averaged.
     ``failed``: why it has no hook of ours. ``changes``: whether its unused parameters do from step to step.
+    ``gradients``: those that it exchanges, in the order of its buckets.
     """
 
     module: weakref.ref[DistributedModule]
     given: Mapping[str, Any]
+    turned: Mapping[str, Any]
     shown: Mapping[str, Any] = field(default_factory=dict)
     compressed: int = 0
     failed: str = ""
     changes: bool = False
     kept: KeptGradients = field(default_factory=KeptGradients)
+    gradients: Sequence[buckets.Gradient] = ()
     _used: list[bool] = field(default_factory=list)
 
     def look(self) -> None:
@@ -99,6 +104,8 @@ class _Made:
         module = self.module()
         if module is not None and getattr(module, "logger", None) is not None:
             self.shown = module._get_ddp_logging_data()
+            if OPTIONS[BUCKET_MB] in self.turned:
+                self.gradients = buckets.gradients_of(module, self.shown)
 
     def note_unused(self) -> None:
         """A backward has ended: which parameters did any rank use in it, where they are looked for in each step?
@@ -130,7 +137,20 @@ class _Made:
             return bool(shown.get("static_graph", 0)) if shown else None
         if knob == BUCKET_VIEW:
             return bool(shown["gradient_as_bucket_view"]) if "gradient_as_bucket_view" in shown else None
-        return _in_mib(shown["bucket_cap_bytes"]) if "bucket_cap_bytes" in shown else None
+        limit = shown.get("bucket_cap_bytes")
+        if limit is None or OPTIONS[BUCKET_MB] not in self.turned:
+            return None if limit is None else _in_mib(limit)
+        made = buckets.sizes(shown)
+        if not made or not self.gradients:
+            return None
+        return _in_mib(limit) if buckets.keep_to(limit, made, self.gradients) else round(max(made) / MIB, 2)
+
+    @property
+    def has_own_buckets(self) -> bool:
+        """Whether the script's own size would make the same buckets."""
+        own, made = self.given[OPTIONS[BUCKET_MB]], buckets.sizes(self.shown)
+        limits = [buckets.FIRST, DEFAULT_MB * MIB] if own is None else [int(own * MIB)]
+        return bool(self.gradients) and sorted(buckets.made_by(limits, self.gradients)) == sorted(made)
 
     def written(self, knob: str, *, turned: bool) -> Value | None:
         """The script's own value: what is at work, or what the script gives where the config has ``turned`` it."""
@@ -195,7 +215,7 @@ class DdpWatch:
             with _unwarned() if turned.get(OPTIONS[STATIC_GRAPH]) else nullcontext():
                 original(*bound.args, **bound.kwargs)
             if len(self._made) < _MOST_SEEN:
-                self._made.append(_Made(weakref.ref(wrapper), given))
+                self._made.append(_Made(weakref.ref(wrapper), given, turned))
 
         return __init__
 
@@ -316,6 +336,8 @@ class DdpWatch:
         knobs, own = self.session.knobs, _kept_by_script(knob, trained)
         seen = [made.observed(knob) for made in trained]
         changed = sum(value == knobs.requested[knob] for value in seen)
+        if not own and knob == BUCKET_MB and trained and all(made.has_own_buckets for made in trained):
+            own = SAME_BUCKETS
         if not trained or own:
             knobs.inapplicable(knob, own or NOT_MADE, sites=len(trained))
         elif None in seen:
@@ -331,6 +353,8 @@ class DdpWatch:
         made = [each for each in self._made if each.shown]
         if not made:
             return Effect(0, "no DistributedDataParallel was made")
+        if knob == BUCKET_MB and all(each.has_own_buckets for each in made):
+            return Effect(0, SAME_BUCKETS)
         changed = sum(each.observed(knob) == self.session.knobs.wanted(knob) for each in made)
         why = _kept_by_script(knob, made) or _failure(knob, made)
         return Effect(changed, why or f"the script set {made[0].observed(knob)}")
@@ -344,5 +368,8 @@ def _kept_by_script(knob: str, made: Iterable[_Made]) -> str:
 
 
 def _failure(knob: str, made: Iterable[_Made]) -> str:
-    """Why there is no hook of ours, or ""."""
+    """Why there is no hook of ours, or buckets are of another size than they were to be; else ""."""
+    if knob == BUCKET_MB:
+        largest = max((max(buckets.sizes(each.shown), default=0) for each in made), default=0)
+        return f"its largest bucket holds {largest / MIB:.1f} MiB: DistributedDataParallel didn't keep to the size"
     return next((each.failed for each in made if each.failed), "") if knob == COMMUNICATION else ""

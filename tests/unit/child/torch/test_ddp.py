@@ -229,7 +229,6 @@ def test_a_knob_is_left_out_where_it_would_train_otherwise(
     [
         ("ddp_static_graph", True, SEARCHING),
         ("ddp_bucket_view", True, {"gradient_as_bucket_view": False}),
-        ("ddp_bucket_mb", 1, {"bucket_cap_mb": 5}),
         ("ddp_communication", "bf16", {}),
         ("ddp_communication", "default", {}),
     ],
@@ -240,14 +239,66 @@ def test_what_the_config_asks_for_is_at_work(begin: Begin, knob: str, value: Any
     train(model)
     facts = trial.end()
     assert trial.evidence(knob) == ("verified", "")
-    written = {**WRITTEN, **({"ddp_bucket_mb": 5} if "bucket_cap_mb" in given else {})}
-    assert {name: facts["as_written"][name] for name in WRITTEN} == written, "what the script gives, all the same"
+    assert {name: facts["as_written"][name] for name in WRITTEN} == WRITTEN, "what the script gives, all the same"
     assert [(p.grad is None) for p in model.parameters()] == [False, False, True, True], "what is unused stays so"
+
+
+class Large(nn.Module):  # type: ignore[misc]  # torch's own types are Any here
+    """Four layers with gradients of 1 MiB each, and a first one of next to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 512)
+        self.layers = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(self.first(x)).tanh()
+
+
+@pytest.mark.parametrize("value", [1, 2, 100])
+@pytest.mark.parametrize("given", [{"bucket_cap_mb": 3}, {"bucket_cap_mb": 3, **SEARCHING}], ids=["plain", "searched"])
+def test_buckets_of_the_size_that_the_config_asks_for(begin: Begin, value: int, given: dict[str, Any]) -> None:
+    """What is searched for unused parameters keeps the buckets that it began with."""
+    trial = begin({"ddp_bucket_mb": value})
+    train(DistributedDataParallel(Large(), **given), steps=6)
+    facts = trial.end()
+    assert trial.evidence("ddp_bucket_mb") == ("verified", "")
+    assert facts["as_written"]["ddp_bucket_mb"] == 3, "what the script gives, all the same"
+
+
+@pytest.mark.parametrize(("given", "value"), [({"bucket_cap_mb": 25}, 100), ({"bucket_cap_mb": 1.5}, 2)])
+def test_a_size_that_makes_the_buckets_of_the_script_is_told(begin: Begin, given: dict[str, Any], value: int) -> None:
+    trial = begin({"ddp_bucket_mb": value})
+    train(DistributedDataParallel(Large(), **given), steps=6)
+    trial.end()
+    assert trial.evidence("ddp_bucket_mb") == ("not applicable", ddp.SAME_BUCKETS)
+    assert trial.adapter.watches.ddp.effect("ddp_bucket_mb").reason == ddp.SAME_BUCKETS
+
+
+def test_the_first_bucket_of_a_script_that_gives_no_size_is_small(begin: Begin) -> None:
+    """PyTorch's own, of 1 MiB: with the 25 that it takes for the others all of them are one."""
+    trial = begin({"ddp_bucket_mb": 25})
+    train(DistributedDataParallel(Large()), steps=6)
+    trial.end()
+    assert trial.evidence("ddp_bucket_mb") == ("verified", "")
+
+
+def test_a_size_that_the_reducer_does_not_keep_to_is_told(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on with the one bucket that it began with."""
+    told = DistributedDataParallel._get_ddp_logging_data
+    monkeypatch.setattr(
+        DistributedDataParallel, "_get_ddp_logging_data", lambda module: {**told(module), "has_rebuilt_buckets": 0}
+    )
+    trial = begin({"ddp_bucket_mb": 1})
+    train(DistributedDataParallel(Large(), bucket_cap_mb=3), steps=6)
+    trial.end()
+    evidence, why = trial.evidence("ddp_bucket_mb")
+    assert evidence == "contradicted" and why.startswith("its largest bucket holds 4.0 MiB"), why
 
 
 def test_options_may_be_given_by_their_places(begin: Begin) -> None:
     trial = begin({"ddp_bucket_mb": 1})
-    model = DistributedDataParallel(plain(), None, None, 0, None, True, None, 5)
+    model = DistributedDataParallel(Large(), None, None, 0, None, True, None, 5)
     train(model)
     trial.end()
     assert trial.evidence("ddp_bucket_mb") == ("verified", "")
