@@ -7,8 +7,8 @@ from types import ModuleType
 from ..session import Session
 from .parts import KNOB as ACCUMULATION
 
-UNTRIED = ("compile", "checkpointing")
-"""They change when DistributedDataParallel exchanges gradients."""
+UNTRIED = ("compile",)
+"""What changes when DistributedDataParallel exchanges gradients."""
 NOT_TRIED = "not tried yet in several ranks"
 
 
