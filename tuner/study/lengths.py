@@ -144,8 +144,8 @@ def screen_lengths(
         return (0,)
     rate, per_step = measurement.rate, measurement.rate / measurement.steps_per_s
     fewest = max(FEWEST_SCREEN_STEPS * per_step, float(FEWEST_LARGER_STEPS * larger_step))
-    # A config may be half as fast, and has to come through in time all the same.
-    most = rate * max(1.0, plan.limits.trial_timeout_s / 2 - measurement.first_step_s)
+    # A config may train half as fast, and has to come through in time all the same. Its start takes no longer for that.
+    most = rate * max(1.0, (plan.limits.trial_timeout_s - measurement.first_step_s) / 2)
     wanted = min(most, max(rate * _screen_s(plan), fewest))
     usual, longer = int(wanted), int(min(most, LONGER * wanted))
     if usual not in recorded:

@@ -11,6 +11,7 @@ from support import worlds
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.child.records import Window
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Ratio, Reference, Trial
+from tuner.runner.request import Limits
 from tuner.study.lengths import WARMUP_S, screen_lengths, screened_samples
 from tuner.study.run_times import SLOWER, RunTimes
 
@@ -126,6 +127,14 @@ def test_screens_of_short_studies_are_shorter_but_never_under_their_fewest_steps
 ) -> None:
     """At a hundred samples a second, and sixteen steps: sixty of these are 375 samples."""
     assert screen_lengths(worlds.plan(tmp_path, budget_s=budget_s), AS_WRITTEN)[0] == samples
+
+
+def test_a_start_that_takes_half_of_the_time_of_a_trial_leaves_the_other_half_to_a_screen(tmp_path: Path) -> None:
+    """Of several ranks, which start anew beside others at work: a config that trains half as fast starts as they do."""
+    made = outcome(66.0)
+    assert made.measurement is not None
+    slow = replace(AS_WRITTEN, outcome=replace(made, measurement=replace(made.measurement, first_step_s=60.0)))
+    assert screen_lengths(worlds.plan(tmp_path, limits=Limits(trial_timeout_s=120.0)), slow) == (1000, 3000)
 
 
 RATE = 100.17
