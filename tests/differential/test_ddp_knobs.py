@@ -69,7 +69,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
 
 
 @pytest.mark.parametrize("name", ["view", "small", "static", "together", "computed again", "all of it computed again"])
-def test_what_is_exchanged_or_kept_otherwise_changes_no_number(trained: dict[str, list[dict[str, Any]]], name: str) -> None:
+def test_what_is_exchanged_or_kept_otherwise_changes_no_number(
+    trained: dict[str, list[dict[str, Any]]], name: str
+) -> None:
     """Of two ranks' numbers a sum is the same in any order. One of more ranks may round otherwise by other buckets."""
     for rank, told in enumerate(trained[name]):
         assert told["evidence"] == dict.fromkeys(CONFIGS[name], "verified")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -109,10 +110,21 @@ def test_a_killed_rank_decides_and_not_the_one_that_misses_it(tmp_path: Path) ->
 
 
 @pytest.mark.slow  # faults/test_failing_ranks.py
-def test_data_that_end_sooner_in_one_rank_are_told(tmp_path: Path) -> None:
-    outcome = run_ranks(tmp_path, ddp(step="if rank == 1 and step == 20: break\n" + SLOW, epochs=1), window=UNENDING)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_data_that_end_sooner_in_one_rank_are_told(tmp_path: Path, ranks: int) -> None:
+    source = ddp(step="if rank == 1 and step == 20: break\n" + SLOW, epochs=1)
+    outcome = run_ranks(tmp_path, source, window=UNENDING, ranks=ranks)
     assert outcome.kind is OutcomeKind.USER_ERROR
-    assert outcome.detail.startswith("rank 0: RuntimeError") and "(rank 1 had ended by then)" in outcome.detail
+    assert re.match(r"rank [023]: RuntimeError.*\(rank 1 had ended by then\)", outcome.detail), outcome.detail
+
+
+@pytest.mark.slow
+def test_four_ranks_are_measured_by_the_slowest(tmp_path: Path) -> None:
+    outcome = run_ranks(tmp_path, ddp(step="time.sleep(0.06 if rank == 2 else 0.02)"), ranks=4)
+    assert outcome.complete and outcome.measurement is not None, outcome.detail
+    assert outcome.measurement.rate == pytest.approx(4 * 16 * outcome.measurement.steps_per_s, rel=0.02)
+    assert outcome.measurement.steps_per_s < 17
+    assert any(remark.startswith("rank 2 comes to its backward") for remark in outcome.knowledge.remarks)
 
 
 @pytest.mark.slow

@@ -39,8 +39,9 @@ def raised(text):
     emit("exception", type="RuntimeError", text=text, traceback=f"Traceback\\nRuntimeError: {text}\\n")
     emit("exit", code=1)
     sys.exit(1)
-def other_came():
-    while not os.path.exists(os.path.join(folder, f"pid{1 - rank}")): time.sleep(0.01)
+def others_came():
+    for other in range(int(os.environ["WORLD_SIZE"])):
+        while not os.path.exists(os.path.join(folder, f"pid{other}")): time.sleep(0.01)
 emit("hello", pid=os.getpid(), python="3", executable="python3")
 if os.fork() == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -48,7 +49,7 @@ if os.fork() == 0:
     os.execv("/bin/sleep", ["sleep", "600"])
 while not os.path.exists(os.path.join(folder, f"worker{rank}")): time.sleep(0.01)
 open(os.path.join(folder, f"pid{rank}"), "w").write(str(os.getpid()))
-other_came()
+others_came()
 emit("first_step", seconds=0.1)
 """
 WHOLE = 'blocks(12); emit("window", complete=True, why=""); emit("exit", code=0); os._exit(0)\n'
@@ -56,22 +57,22 @@ WHOLE = 'blocks(12); emit("window", complete=True, why=""); emit("exit", code=0)
 Run = Callable[..., Outcome]
 
 
-def _request(tmp_path: Path, body: str, **limits: float) -> tuple[TrialRequest, Path]:
+def _request(tmp_path: Path, body: str, ranks: int = 2, **limits: float) -> tuple[TrialRequest, Path]:
     program = tmp_path / "child.py"
     program.write_text(SPEAK + textwrap.dedent(body))
     chosen = Limits(**{"trial_timeout_s": 30.0, **limits})  # type: ignore[arg-type]  # seconds, by name
     request = TrialRequest(
-        tmp_path / "trial", Script("train.py", ()), cpu_device(), Config({}), limits=chosen, ranks=2
+        tmp_path / "trial", Script("train.py", ()), cpu_device(), Config({}), limits=chosen, ranks=ranks
     )
     return request, program
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    def run_program(body: str, **limits: float) -> Outcome:
-        request, program = _request(tmp_path, body, **limits)
+    def run_program(body: str, ranks: int = 2, **limits: float) -> Outcome:
+        request, program = _request(tmp_path, body, ranks, **limits)
         outcome = ProcessRunner(child=program).run(request, threading.Event())
-        assert not _left(tmp_path)
+        assert not _left(tmp_path, ranks=ranks)
         return outcome
 
     return run_program
@@ -85,11 +86,11 @@ def _is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def _left(tmp_path: Path, *, within_s: float = 0.0) -> list[str]:
+def _left(tmp_path: Path, *, within_s: float = 0.0, ranks: int = 2) -> list[str]:
     """The names of the trial's processes that are still there."""
     deadline = time.monotonic() + within_s
     while True:
-        names = [f"{kind}{rank}" for kind in ("pid", "worker") for rank in range(2)]
+        names = [f"{kind}{rank}" for kind in ("pid", "worker") for rank in range(ranks)]
         left = [name for name in names if _is_alive(int((tmp_path / "trial" / name).read_text()))]
         if not left or time.monotonic() >= deadline:
             return left
@@ -134,6 +135,18 @@ def test_a_killed_rank_decides_though_another_says_first_that_it_is_gone(run: Ru
     assert (outcome.kind, outcome.reason) == (OutcomeKind.CRASHED, "signal-kill")
     assert outcome.detail.startswith("rank 1: died of SIGKILL")
     assert time.monotonic() - began < 15
+
+
+def test_of_four_ranks_the_killed_one_decides_and_none_is_left(run: Run) -> None:
+    body = """
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.1 * (3 - rank))
+    raised("[gloo/transport/tcp] Connection closed by peer")
+    """
+    outcome = run(body, ranks=4)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.CRASHED, "signal-kill")
+    assert outcome.detail.startswith("rank 2: died of SIGKILL")
 
 
 def test_the_first_rank_to_fail_decides_and_shows_its_traceback(run: Run) -> None:
@@ -202,8 +215,9 @@ def test_a_killed_guard_takes_all_ranks_with_it(tmp_path: Path) -> None:
     assert not _left(tmp_path, within_s=5)
 
 
-def test_a_killed_study_takes_all_ranks_with_it(tmp_path: Path) -> None:
-    request, program = _request(tmp_path, "time.sleep(600)")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_killed_study_takes_all_ranks_with_it(tmp_path: Path, ranks: int) -> None:
+    request, program = _request(tmp_path, "time.sleep(600)", ranks)
     study = f"""
 import sys, threading
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
@@ -212,17 +226,17 @@ from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest
-request = TrialRequest(Path({str(request.folder)!r}), Script("train.py", ()), cpu_device(), Config({{}}), ranks=2)
+request = TrialRequest(Path({str(request.folder)!r}), Script("train.py", ()), cpu_device(), Config({{}}), ranks={ranks})
 ProcessRunner(child=Path({str(program)!r})).run(request, threading.Event())
 """
     with subprocess.Popen([sys.executable, "-c", study], stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 20
-        while not all((tmp_path / "trial" / f"pid{rank}").exists() for rank in range(2)):
+        while not all((tmp_path / "trial" / f"pid{rank}").exists() for rank in range(ranks)):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.wait(20)
-    assert not _left(tmp_path, within_s=15)
+    assert not _left(tmp_path, within_s=15, ranks=ranks)
 
 
 def test_plain_python_runs_as_many_ranks(tmp_path: Path) -> None:
