@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.shared_by import shared_by
 
-from tuner.child.unison import CUTS, Unison, bytes_for, steps_of
+from tuner.child.unison import CUTS, Decision, Unison, bytes_for, steps_of
 
 
 @pytest.fixture
@@ -79,3 +80,23 @@ def test_what_one_does_all_know(shared: int) -> None:
     assert (leader.activity, leader.progress) == (4, 24.5)
     leader.in_window = True
     assert other.in_window
+
+
+def test_at_a_cut_the_others_wait_for_what_is_decided(shared: int) -> None:
+    """And rank 0 ends a turn once all of them have come, whatever they overtook."""
+    leader, *others = (Unison(shared, rank, 3) for rank in range(3))
+    leader.cut_after(2)
+    leader.stepped(2, 2.0, 0)
+    decision = Decision(turn=7, ended=False, leads_in=True)
+    with ThreadPoolExecutor(3) as at_once:
+        gathered = at_once.submit(leader.gather)
+        others[0].stepped(2, 2.0, 0)
+        others[1].stepped(3, 3.0, 0)
+        first = at_once.submit(others[0].follow)
+        assert others[1].is_cut and not gathered.done()
+        second = at_once.submit(others[1].follow)
+        gathered.result(20)
+        assert not first.done() and not second.done()
+        leader.decide(decision)
+        assert (first.result(20), second.result(20)) == (decision, decision)
+    assert others[0].follow() == decision, "a decision that is known isn't waited for"
