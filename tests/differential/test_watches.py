@@ -239,6 +239,7 @@ def test_keras_scripts_train_alike_with_each_watch_left_out(
 
 STUDIES = {
     "digits": (["--epochs", "2"], OF_TORCH),
+    "digits_ddp": (["--epochs", "2"], OF_TORCH),
     "photos": (["--epochs", "1", "--crops", "64", "--val-crops", "32"], OF_TORCH),
     "keras_digits": (["--epochs", "2"], OF_KERAS),
     "keras_photos": (["--epochs", "1", "--crops", "64", "--val-crops", "32"], OF_KERAS),

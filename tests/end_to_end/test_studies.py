@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 STUDIES = sorted(path.parent for path in (ROOT / "studies").glob("*/study.toml"))
 SHORT = {
     "digits": ["--epochs", "1"],
+    "digits_ddp": ["--epochs", "1"],
     "photos": ["--epochs", "1", "--crops", "64", "--val-crops", "32"],
     "keras_digits": ["--epochs", "1"],
     "keras_photos": ["--epochs", "1", "--crops", "64", "--val-crops", "32"],
