@@ -195,26 +195,6 @@ def test_validation_is_set_apart(run_child: Run, write_script: Write) -> None:
     assert slowest > 20 / 0.1, "no block of training holds a validation"
 
 
-PMAPPED = HEAD + """
-@functools.partial(jax.pmap, axis_name="devices")
-def update(params, x, y):
-    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-    return descend(params, lax.pmean(gradients, "devices"))
-params = jax.tree_util.tree_map(lambda leaf: leaf[None], params)
-for x, y in batches():
-    params = update(params, x[None], y[None])
-print("went on")
-"""
-
-
-@pytest.mark.slow  # unit/child/test_jax_functions.py
-def test_a_script_that_maps_over_devices_is_told_why_it_is_not_studied(run_child: Run, write_script: Write) -> None:
-    ran = run_child(write_script(PMAPPED), argv=("10",), window=WHOLE)
-    (failure,) = ran.of("failure")
-    assert failure["reason"] == "unsupported" and "jax.pmap" in failure["detail"]
-    assert "went on" not in ran.output
-
-
 UNSEEN = HEAD + """
 scores = jax.pmap(lambda params, x: x @ params["w1"], in_axes=(None, 0))
 @jax.jit
@@ -242,24 +222,6 @@ def test_threads_that_a_flag_keeps_idle_are_not_verified(run_child: Run, write_s
     ran = run_child(script, {"threads": 2}, argv=("10",), window=WHOLE)
     assert ran.evidence("threads") == "unverifiable"
     assert "--xla_cpu_multi_thread_eigen=false" in ran.of("knob")[-1]["reason"]
-
-
-TWO_DEVICES = "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"
-SHARDED = TWO_DEVICES + HEAD + """
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
-@jax.jit
-def update(params, x, y):
-    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-    return descend(params, gradients), loss
-""" + LOOP.replace("STEP", "params, done_with = update(params, *jax.device_put((x, y), sharding))")
-
-
-@pytest.mark.slow  # so does one that maps over devices
-def test_a_script_on_several_devices_is_told_why_it_is_not_studied(run_child: Run, write_script: Write) -> None:
-    ran = run_child(write_script(SHARDED), argv=("10",), window=WHOLE)
-    (failure,) = ran.of("failure")
-    assert failure["reason"] == "unsupported" and "2 devices" in failure["detail"]
 
 
 WRONG = HEAD + """

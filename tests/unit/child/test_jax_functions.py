@@ -19,6 +19,7 @@ from support.jax_here import jax
 from tuner.child.adapter import instrument
 from tuner.child.jax.adapter import JaxAdapter
 from tuner.child.jax.functions import Jitted, is_foreign
+from tuner.child.jax.maps import MapWatch
 from tuner.child.patches import unpatch_all
 from tuner.child.session import StopTrial
 
@@ -111,10 +112,11 @@ def test_calls_of_a_copy_are_seen(trial: InProcess) -> None:
     assert trial.steps == 9
 
 
-def test_what_pmap_made_is_refused_where_it_trains_and_not_before(
+def test_what_pmap_made_for_several_devices_is_refused_where_it_trains_and_not_before(
     trial: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
+    monkeypatch.setattr(MapWatch, "_devices", lambda *_: 2)
 
     @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
     def update(weights: Any, x: Any) -> Any:
@@ -127,6 +129,17 @@ def test_what_pmap_made_is_refused_where_it_trains_and_not_before(
         mapped(jnp.ones((1, 3)), jnp.ones((1, 3)))
     (failure,) = trial.log.of("failure")
     assert failure["reason"] == "unsupported" and "jax.pmap" in failure["detail"]
+
+
+def test_calls_of_what_pmap_made_for_one_device_and_of_its_copies_are_seen(trial: InProcess) -> None:
+    def update(weights: Any, x: Any) -> Any:
+        return weights - jax.grad(lambda weights: (weights * x).sum())(weights)
+
+    weights, mapped = jnp.ones((1, 3)), jax.pmap(update)
+    for each in (mapped, copy.copy(mapped)):
+        for _ in range(3):
+            weights = each(weights, jnp.ones((1, 3)))
+    assert trial.steps == 6 and weights.tolist() == [[-5.0] * 3]
 
 
 def test_what_pmap_made_is_copied_as_jax_s_own(trial: InProcess) -> None:

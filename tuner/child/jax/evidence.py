@@ -20,7 +20,7 @@ MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -
 NO_PARTS = "nothing computes a batch in parts with JAX"
 NO_RATES = "the rates of the script's optimizer can't be seen"
 NEW = "studies of JAX are new: hold the steps or samples per second against the script's own count"
-NOT_SEEN = "jax.vjp, jax.pmap, and functions that are called as step.lower(...).compile() aren't seen"
+NOT_SEEN = "jax.vjp, and functions that are called as step.lower(...).compile(), aren't seen"
 SAME_ARRAYS = (
     "a step is given the same arrays with every call, and whether it trains on all of them or on parts isn't seen"
 )

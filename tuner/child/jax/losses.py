@@ -20,11 +20,16 @@ def place_of(value: Any, paths: Paths) -> int | None:
     return found if found is not None else _named(paths)
 
 
+def is_number(leaf: Any) -> bool:
+    """Whether it is one number, or that of the one device that a function is mapped over."""
+    return getattr(leaf, "shape", None) in ((), (1,))
+
+
 def _named(paths: Paths) -> int | None:
     """The only number whose path says that it is a loss."""
     found = [
         number for number, (path, leaf) in enumerate(paths)
-        if WORD in "".join(map(str, path)).lower() and getattr(leaf, "shape", None) == ()
+        if WORD in "".join(map(str, path)).lower() and is_number(leaf)
         and "float" in str(getattr(leaf, "dtype", ""))
     ]  # fmt: skip
     return found[0] if len(found) == 1 else None

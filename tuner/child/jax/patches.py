@@ -14,10 +14,10 @@ from ..patches import patch
 from ..session import Session
 from .functions import Jitted, JittedFunction, Kept, Seen, can_be_seen, is_foreign
 from .loops import LoopWatch
+from .maps import MapWatch
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
 
-ON_SEVERAL = "the script trains by jax.pmap, over several devices: a trial has one, and no step is seen there"
 _OTHER_GRADIENTS = ("vjp", "linearize")
 _EVERY = "_autotune_every"
 
@@ -30,7 +30,7 @@ class Instrumentation:
         self.steps = steps
         self.jax: Any = jax
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
-        self._maps = _MapWatch(steps)
+        self._maps = MapWatch(steps)
         self._seen = Kept(self._see)
         self._loops = LoopWatch(steps, self._seen, self._is_top_level)
         self._functions = Kept(steps.new_function)
@@ -40,8 +40,8 @@ class Instrumentation:
         patch(self.jax, "jit", self._jit)
         patch(self.jax, "value_and_grad", functools.partial(self._gradient, gives_value=True))
         patch(self.jax, "grad", functools.partial(self._gradient, gives_value=False))
+        patch(self.jax, "pmap", self._pmap)
         if self.session.measuring:
-            patch(self.jax, "pmap", self._pmap)
             self._loops.install(self.jax.lax)
         if self.session.applied is not None:
             for name in _OTHER_GRADIENTS:
@@ -67,8 +67,8 @@ class Instrumentation:
 
         return jit
 
-    def jitted(self, fun: Call, make: Callable[[Call], Call]) -> Any:
-        """What the script gets of ``make(fun)``."""
+    def jitted(self, fun: Call, make: Callable[[Call], Call], mapped: _Mapped | None = None) -> Any:
+        """What the script gets of ``make(fun)``; ``mapped``: by ``jax.pmap``."""
         if is_foreign(fun) or not self.session.here:
             return make(fun)
         seen = self._seen.of(fun) if can_be_seen(fun) else None
@@ -77,7 +77,8 @@ class Instrumentation:
         statics = getattr(jitted, "_jit_info", None)
         function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
         function.traces.static_names.update(getattr(statics, "static_argnames", ()))
-        made = Jitted(jitted, fun, function, self, make)
+        function.rows.mapped |= mapped is not None
+        made = Jitted(jitted, fun, function, mapped or self, make)
         function.made = weakref.ref(made)
         return made
 
@@ -184,45 +185,40 @@ class Instrumentation:
 
         return update
 
-    # what runs in several places
+    # what may run in several places
 
     def _pmap(self, original: Call) -> Call:
         def pmap(*given: Any, **options: Any) -> Any:
             if not given or not callable(given[0]):
                 return original(*given, **options)
-            return self._maps.jitted(given[0], lambda fun: original(fun, *given[1:], **options))
+            axes = options.get("in_axes", 0)
+
+            def make(fun: Call) -> Call:
+                mapped: Call = original(fun, *given[1:], **options)
+                return mapped
+
+            def calls(function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
+                def watched() -> Any:
+                    return self.calls(function, execute, args, kwargs)
+
+                return self._maps.calls(watched, execute, axes, args, kwargs)
+
+            return self.jitted(given[0], make, _Mapped(self, calls))
 
         return pmap
 
 
-class _MapWatch:
-    """Calls of what ``jax.pmap`` made."""
+class _Mapped:
+    """What ``jax.pmap`` made, and copies of it, as a watch of its calls sees them."""
 
-    def __init__(self, steps: StepWatch) -> None:
-        self.steps = steps
-        self._under_way = 0
+    def __init__(self, watch: Instrumentation, calls: Callable[..., Any]) -> None:
+        self.calls = calls
+        self.stages = watch.stages
+        self._watch = watch
 
     def jitted(self, fun: Call, make: Callable[[Call], Call]) -> Any:
-        """What the script gets of ``make(fun)``."""
-        if is_foreign(fun) or not self.steps.session.here:
-            return make(fun)
-        return Jitted(make(fun), fun, self.steps.new_function(fun), self, make)
-
-    def calls(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
-        """A call of it."""
-        self._under_way += 1
-        try:
-            return execute(*args, **kwargs)
-        finally:
-            self._under_way -= 1
-
-    stages = calls
-
-    def trains(self, session: Session) -> None:
-        """A gradient is about to be taken; in such a call it ends the trial: the script trains on several devices."""
-        if self._under_way and session.measuring and not self.steps.trained:
-            session.fail("unsupported", ON_SEVERAL)
-            session.stop(ON_SEVERAL, complete=False)
+        """A copy."""
+        return self._watch.jitted(fun, make, self)
 
 
 def _keeping_schedule(original: Call) -> Call:

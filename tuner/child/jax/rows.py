@@ -72,6 +72,7 @@ class Rows:
     """Of one function. ``changes``: how often other arguments came to hold the batch.
 
     ``stay``: whether what was found last are the very same arrays with each call: a step may train on parts of them.
+    ``mapped``: whether arrays have a dimension in front for devices, of which there is one (``jax.pmap``).
     """
 
     def __init__(self, leaves: Leaves, outputs: Outputs) -> None:
@@ -83,6 +84,7 @@ class Rows:
         self._places: dict[int | str, list[tuple[int, int]]] | None = None
         self.changes = 0
         self.stay = False
+        self.mapped = False
 
     @property
     def is_learning(self) -> bool:
@@ -100,7 +102,7 @@ class Rows:
             if given[shape] > 0:
                 given[shape] -= 1
             elif shape not in trained and not _is_state(leaf, aval_of(leaf), parameters):
-                found.append(Found(number, shape))
+                found.append(self._found(number, shape))
         return found
 
     def of(self, args: Arguments, kwargs: Keywords, parameters: Collection[Aval]) -> list[Found]:
@@ -120,7 +122,7 @@ class Rows:
                 shape = shape_of(leaves[place])
                 if not shape:
                     raise IndexError(place)
-                yield Found(number, shape)
+                yield self._found(number, shape)
 
     def _begin_anew(self) -> None:
         self.changes += 1
@@ -135,6 +137,10 @@ class Rows:
                 if shape_of(leaf):
                     yield (argument, place), number, leaf
                 number += 1
+
+    def _found(self, number: int, shape: tuple[int, ...]) -> Found:
+        is_mapped = self.mapped and len(shape) > 1 and shape[0] == 1
+        return Found(number, shape[1:] if is_mapped else shape)
 
     def _keep(self, place: Place, leaf: object) -> None:
         made = _reference(leaf)
@@ -152,10 +158,10 @@ class Rows:
             if is_same and not self._outputs.hold(leaf):
                 tally.same += 1
                 if not _is_state(leaf, aval_of(leaf), parameters):
-                    same.append(Found(number, shape_of(leaf)))
+                    same.append(self._found(number, shape_of(leaf)))
             elif not self._outputs.hold(leaf) and not _is_state(leaf, aval_of(leaf), parameters):
                 tally.new += 1
-                new.append(Found(number, shape_of(leaf)))
+                new.append(self._found(number, shape_of(leaf)))
             self._keep(place, leaf)
         self.stay = not new
         if self._looks >= LOOKS:

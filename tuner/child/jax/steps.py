@@ -19,7 +19,7 @@ from ..leader import Leader
 from ..session import Session
 from . import FRAMEWORK
 from .functions import JittedFunction
-from .losses import place_of
+from .losses import is_number, place_of
 from .passes import Pass, Passes
 from .results import Awaited, Newest, references_to, still_there
 from .rows import LOOKS, Found, Outputs, Rows, are_whole
@@ -388,6 +388,4 @@ class StepWatch:
         site, newest = self.site, self._stepping
         if isinstance(newest, JittedFunction) and newest.last.gradients and (newest.last.updates or newest.carries):
             value, site = newest.last.loss_of(self.leaves(self.result)), newest.last.site or newest.name
-        if value is None or getattr(value, "shape", None) != ():
-            return None
-        return float(value), site
+        return (float(value.item()), site) if is_number(value) else None

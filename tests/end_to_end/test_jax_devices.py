@@ -1,0 +1,73 @@
+"""Loops of JAX on one device by ``jax.pmap``, which are counted, and on several, which aren't studied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jax_scripts import HEAD, LOOP
+
+Run = Callable[..., Any]
+Write = Callable[..., Path]
+WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
+
+TWO_DEVICES = "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"
+PMAPPED = HEAD + """
+def update(state, batch, rate):
+    loss, gradients = jax.value_and_grad(loss_of)(state["params"], batch["x"], batch["y"])
+    gradients = lax.pmean(gradients, "devices")
+    params = jax.tree_util.tree_map(lambda p, g: p - rate * g, state["params"], gradients)
+    return {"params": params, "step": state["step"] + 1}, {"loss": lax.pmean(loss, "devices")}
+update = jax.pmap(functools.partial(update, rate=0.1), in_axes=AXES, out_axes=AXES, axis_name="devices")
+DEVICES = jax.local_device_count()
+state = {"params": params, "step": jnp.zeros((), int)}
+if AXES == 0:
+    state = jax.tree_util.tree_map(lambda leaf: jnp.stack([leaf] * DEVICES), state)
+""" + LOOP.replace("STEP", """
+        batch = {"x": x.reshape(DEVICES, -1, 8), "y": y.reshape(DEVICES, -1)}
+        state, metrics = update(state, batch)
+        done_with = metrics["loss"][0]""") + """
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("axes", ["0", "(None, 0)"])
+def test_a_script_that_maps_over_one_device_is_counted(axes: str, run_child: Run, write_script: Write) -> None:
+    """Its arrays have a dimension of one in front, which holds no samples."""
+    ran = run_child(write_script(PMAPPED.replace("AXES", axes)), argv=("23", "30"), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    trained = int(re.findall(r"^trained on (\d+)$", ran.output, re.MULTILINE)[-1])
+    found = (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"])
+    assert found == ("samples", 23, trained), ran.facts["remarks"]
+    told = [float(record["value"]).hex() for record in ran.of("loss")]
+    losses = re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)
+    assert len(told) > 10 and set(told) <= {float.fromhex(loss).hex() for loss in losses}
+
+
+@pytest.mark.parametrize("axes", ["0", "(None, 0)"])
+def test_a_script_that_maps_over_devices_is_told_why_it_is_not_studied(
+    axes: str, run_child: Run, write_script: Write
+) -> None:
+    ran = run_child(write_script(TWO_DEVICES + PMAPPED.replace("AXES", axes)), argv=("10",), window=WHOLE)
+    (failure,) = ran.of("failure")
+    assert failure["reason"] == "unsupported" and "jax.pmap" in failure["detail"]
+    assert "went on" not in ran.output
+
+
+SHARDED = TWO_DEVICES + HEAD + """
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
+@jax.jit
+def update(params, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return descend(params, gradients), loss
+""" + LOOP.replace("STEP", "params, done_with = update(params, *jax.device_put((x, y), sharding))")
+
+
+def test_a_script_on_several_devices_is_told_why_it_is_not_studied(run_child: Run, write_script: Write) -> None:
+    ran = run_child(write_script(SHARDED), argv=("10",), window=WHOLE)
+    (failure,) = ran.of("failure")
+    assert failure["reason"] == "unsupported" and "2 devices" in failure["detail"]
