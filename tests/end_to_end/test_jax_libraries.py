@@ -139,6 +139,34 @@ for number, (x, y) in enumerate(batches()):
     if number % 4 == 3:
         _, _, accuracy = apply_model(state, X[:50], Y[:50])
 """
+SHARPNESS = """
+def loss_of(params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
+params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+optimizer = optax.sgd(1e-2)
+held = optimizer.init(params)
+gradient = jax.jit(jax.value_and_grad(loss_of))
+for x, y in batches():
+    loss, gradients = gradient(params, x, y)
+    near = jax.tree_util.tree_map(lambda p, g: p + 0.05 * g / optax.global_norm(gradients), params, gradients)
+    gradients = gradient(near, x, y)[1]
+    updates, held = optimizer.update(gradients, held, params)
+    params = optax.apply_updates(params, updates)
+    trained += len(x)
+"""
+IN_PARTS_BY_HAND = """
+def loss_of(params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
+params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+optimizer = optax.sgd(1e-2)
+held = optimizer.init(params)
+gradient = jax.jit(jax.grad(loss_of))
+for x, y in batches():
+    parts = [gradient(params, x[start : start + 5], y[start : start + 5]) for start in range(0, len(x), 5)]
+    updates, held = optimizer.update(jax.tree_util.tree_map(lambda *parts: sum(parts), *parts), held, params)
+    params = optax.apply_updates(params, updates)
+    trained += len(x)
+"""
 CHUNKS = """
 def loss_of(params, x, y):
     return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
@@ -169,6 +197,8 @@ SEVERAL = {
     "parts, compiled": (PARTS.replace("DECORATED", "@jax.jit"), ("samples", 10, 500)),
     "parts, nothing jitted": (PARTS.replace("DECORATED", ""), ("samples", 10, 500)),
     "gradients for their value": (TWICE, ("samples", 20, 500)),
+    "two gradients of a batch": (SHARPNESS, ("samples", 21, 530)),  # no update is seen before the first one
+    "gradients of a batch's parts": (IN_PARTS_BY_HAND, ("samples", 20, 500)),
     "chunks of several lengths": (CHUNKS, ("steps", 20, 0)),
 }
 

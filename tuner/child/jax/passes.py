@@ -13,6 +13,8 @@ from .rows import Found, agreed
 
 MOST_PASSES = 10_000
 """Of one step; of more than that the samples aren't known."""
+MOST_AGAIN = 4
+"""A gradient is held against so many before it, whether it is taken on the batch of one of them."""
 TOLD_SHARE = 0.9
 """Samples are counted where so many of the steps' are known."""
 
@@ -33,6 +35,11 @@ class Pass:
     made: Sequence[Callable[[], Any]]
     steps: int
     is_sure: bool
+
+    def is_on_batch_of(self, other: Pass) -> bool:
+        """Whether it is taken on the very arrays that another one of its owner was: at other parameters (SAM)."""
+        is_alike = self.is_sure and other.is_sure and len(other.found) == len(self.found) > 0
+        return is_alike and all(one.is_same(two) for one, two in zip(other.found, self.found, strict=True))
 
     def batches(self, shape: Sequence[int], dimension: int) -> int:
         """How many batches a call trains on, where this dimension of an array holds the rows of one.
@@ -82,8 +89,9 @@ class Passes:
     def step_ends(self, owner: object) -> None:
         """A step is about to be counted: it was taken on those of this owner."""
         passes, self._waiting = self._waiting, []
-        for each in passes:
-            if each.owner is owner:
+        own = [each for each in passes if each.owner is owner]
+        for number, each in enumerate(own):
+            if not any(map(each.is_on_batch_of, own[max(0, number - MOST_AGAIN) : number])):
                 self._count(each)
         self.own_batches.step_ends()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, shape_of
@@ -22,10 +22,16 @@ LOOKS = 6
 
 @dataclass(frozen=True)
 class Found:
-    """An array of a batch: its number among all of the call's leaves, and its shape."""
+    """An array of a batch: its number among all of the call's leaves, its shape, and itself, held loosely."""
 
     number: int
     shape: tuple[int, ...]
+    made: Callable[[], object] | None = field(default=None, compare=False)
+
+    def is_same(self, other: Found) -> bool:
+        """Whether it is the very same array, which is still there."""
+        array = self.made() if self.made is not None else None
+        return array is not None and other.made is not None and other.made() is array
 
 
 @dataclass
@@ -102,7 +108,7 @@ class Rows:
             if given[shape] > 0:
                 given[shape] -= 1
             elif shape not in trained and not _is_state(leaf, aval_of(leaf), parameters):
-                found.append(self._found(number, shape))
+                found.append(self._found(number, leaf))
         return found
 
     def of(self, args: Arguments, kwargs: Keywords, parameters: Collection[Aval]) -> list[Found]:
@@ -122,7 +128,7 @@ class Rows:
                 shape = shape_of(leaves[place])
                 if not shape:
                     raise IndexError(place)
-                yield self._found(number, shape)
+                yield self._found(number, leaves[place])
 
     def _begin_anew(self) -> None:
         self.changes += 1
@@ -138,9 +144,10 @@ class Rows:
                     yield (argument, place), number, leaf
                 number += 1
 
-    def _found(self, number: int, shape: tuple[int, ...]) -> Found:
+    def _found(self, number: int, leaf: Any) -> Found:
+        shape = shape_of(leaf)
         is_mapped = self.mapped and len(shape) > 1 and shape[0] == 1
-        return Found(number, shape[1:] if is_mapped else shape)
+        return Found(number, shape[1:] if is_mapped else shape, _reference(leaf))
 
     def _keep(self, place: Place, leaf: object) -> None:
         made = _reference(leaf)
@@ -158,10 +165,10 @@ class Rows:
             if is_same and not self._outputs.hold(leaf):
                 tally.same += 1
                 if not _is_state(leaf, aval_of(leaf), parameters):
-                    same.append(self._found(number, shape_of(leaf)))
+                    same.append(self._found(number, leaf))
             elif not self._outputs.hold(leaf) and not _is_state(leaf, aval_of(leaf), parameters):
                 tally.new += 1
-                new.append(self._found(number, shape_of(leaf)))
+                new.append(self._found(number, leaf))
             self._keep(place, leaf)
         self.stay = not new
         if self._looks >= LOOKS:
@@ -171,7 +178,8 @@ class Rows:
     def _settle(self, parameters: Collection[Aval]) -> None:
         """From here on the arguments are known that hold the batch."""
         new = {place: tally.number for place, tally in self._tallies.items() if 2 * tally.new > tally.looks}
-        same = {place: tally.number for place, tally in self._tallies.items() if 2 * tally.same > tally.looks}
+        # Of two gradients on each batch (SAM) one is given the very same again.
+        same = {place: tally.number for place, tally in self._tallies.items() if 2 * tally.same >= tally.looks}
         self.stay = not new
         places: dict[int | str, list[tuple[int, int]]] = {}
         for (argument, place), number in (new or self._untouched(same, parameters)).items():
