@@ -167,6 +167,23 @@ for x, y in batches():
     params = optax.apply_updates(params, updates)
     trained += len(x)
 """
+AROUND = """
+from flax import linen as nn
+from flax.training import train_state
+net = nn.Dense(3)
+state = train_state.TrainState.create(
+    apply_fn=net.apply, params=net.init(jax.random.key(0), X[:1])["params"], tx=optax.adam(1e-2))
+def train_step(state, batch, key):
+    def loss_of(params):
+        logits = state.apply_fn({"params": params}, batch["x"] + 0.1 * jax.random.normal(key, batch["x"].shape))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
+    return state.apply_gradients(grads=jax.grad(loss_of)(state.params))
+key = jax.random.key(1)
+for x, y in batches():
+    key, drawn = jax.random.split(key)
+    state = train_step(state, {"x": x, "y": y}, drawn)
+    trained += len(x)
+"""
 CHUNKS = """
 def loss_of(params, x, y):
     return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
@@ -197,6 +214,7 @@ SEVERAL = {
     "parts, compiled": (PARTS.replace("DECORATED", "@jax.jit"), ("samples", 10, 500)),
     "parts, nothing jitted": (PARTS.replace("DECORATED", ""), ("samples", 10, 500)),
     "gradients for their value": (TWICE, ("samples", 20, 500)),
+    "a batch around the loss": (AROUND, ("samples", 20, 500)),
     "two gradients of a batch": (SHARPNESS, ("samples", 21, 530)),  # no update is seen before the first one
     "gradients of a batch's parts": (IN_PARTS_BY_HAND, ("samples", 20, 500)),
     "chunks of several lengths": (CHUNKS, ("steps", 20, 0)),

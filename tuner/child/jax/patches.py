@@ -20,6 +20,8 @@ from .types import Arguments, Call, Keywords
 
 _OTHER_GRADIENTS = ("vjp", "linearize")
 _EVERY = "_autotune_every"
+MOST_PARTS = 64
+"""Of a structure around a function: a longer one is no batch, and takes time to look through."""
 
 
 class Instrumentation:
@@ -122,14 +124,17 @@ class Instrumentation:
             def take(*args: Any, **kwargs: Any) -> Any:
                 if self.steps.stands_aside or self.steps.tracing.differentiates:
                     return made(*args, **kwargs)
-                return self._take(made, argnums, args, kwargs, (gives_value, has_aux))
+                return self._take((made, fun), argnums, args, kwargs, (gives_value, has_aux))
 
             return functools.wraps(made)(take)
 
         return gradient
 
-    def _take(self, made: Call, argnums: Any, args: Arguments, kwargs: Keywords, gives: tuple[bool, bool]) -> Any:
-        """A gradient that isn't part of another one."""
+    def _take(
+        self, of: tuple[Call, Call], argnums: Any, args: Arguments, kwargs: Keywords, gives: tuple[bool, bool]
+    ) -> Any:  # fmt: skip
+        """A gradient that isn't part of another one. ``of``: what takes it, and the function that it is of."""
+        made, fun = of
         steps = self.steps
         if self.session.applied is not None:
             self.session.applied.took_gradients("jax.grad")
@@ -147,7 +152,8 @@ class Instrumentation:
             if is_traced:
                 result = made(*args, **kwargs)
             else:
-                result = steps.eager_gradient(lambda: made(*args, **kwargs), others, kwargs, differentiated)
+                seen = {**kwargs, **_closed_over(fun)}
+                result = steps.eager_gradient(lambda: made(*args, **kwargs), others, seen, differentiated)
         finally:
             steps.tracing.differentiates -= 1
         if gives[0] and self.session.measuring:
@@ -229,6 +235,25 @@ def _keeping_schedule(original: Call) -> Call:
         vars(optimizer)[_EVERY] = every_k_schedule if isinstance(every_k_schedule, int) else 0
 
     return init
+
+
+def _closed_over(fun: Call) -> dict[str, Any]:
+    """Arrays that a function has of the one around it, by names that no argument has: its batch may be among them.
+
+    What is in an object of the script's isn't: that is state. Of arrays that stay nobody sees which parts are taken:
+    the number among them stands for what may choose those.
+    """
+    names = getattr(getattr(fun, "__code__", None), "co_freevars", ())
+    found: dict[str, Any] = {" around": 0} if names else {}
+    for name, cell in zip(names, getattr(fun, "__closure__", None) or (), strict=False):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not made yet
+            continue
+        is_small = type(value) in (dict, tuple, list) and len(value) <= MOST_PARTS
+        if is_small or hasattr(value, "dtype"):
+            found[f"{name} around"] = value
+    return found
 
 
 def _within_keras() -> bool:
