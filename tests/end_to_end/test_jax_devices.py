@@ -34,7 +34,7 @@ print("went on")
 """
 
 
-@pytest.mark.parametrize("axes", ["0", "(None, 0)"])
+@pytest.mark.parametrize("axes", ["0", pytest.param("(None, 0)", marks=pytest.mark.slow)])
 def test_a_script_that_maps_over_one_device_is_counted(axes: str, run_child: Run, write_script: Write) -> None:
     """Its arrays have a dimension of one in front, which holds no samples."""
     ran = run_child(write_script(PMAPPED.replace("AXES", axes)), argv=("23", "30"), window=WHOLE)
@@ -47,7 +47,7 @@ def test_a_script_that_maps_over_one_device_is_counted(axes: str, run_child: Run
     assert len(told) > 10 and set(told) <= {float.fromhex(loss).hex() for loss in losses}
 
 
-@pytest.mark.parametrize("axes", ["0", "(None, 0)"])
+@pytest.mark.parametrize("axes", ["0", pytest.param("(None, 0)", marks=pytest.mark.slow)])
 def test_a_script_that_maps_over_devices_is_told_why_it_is_not_studied(
     axes: str, run_child: Run, write_script: Write
 ) -> None:
@@ -67,6 +67,7 @@ def update(params, x, y):
 """ + LOOP.replace("STEP", "params, done_with = update(params, *jax.device_put((x, y), sharding))")
 
 
+@pytest.mark.slow  # so does one that maps over devices
 def test_a_script_on_several_devices_is_told_why_it_is_not_studied(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(SHARDED), argv=("10",), window=WHOLE)
     (failure,) = ran.of("failure")
