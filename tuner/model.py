@@ -128,13 +128,15 @@ class Reference:
 class Rotated:
     """What a rotation said of a config: its gain over the script as written, by ``pairs`` of turns in one process.
 
-    It ranks configs, and proves nothing. ``gain`` is None where it has none; ``fault`` says why.
+    It ranks configs, and proves nothing. ``gain`` is None where it has none; ``fault`` says why. ``without_wait``: it
+    is of what the loop computes, since batches were made beside it in others' turns as well.
     """
 
     config: Config
     gain: Ratio | None
     pairs: int
     fault: str = ""
+    without_wait: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner.analysis.resources import ResourceSample, lost_share
 from tuner.analysis.stats import Interval, student_t_quantile
@@ -26,7 +26,7 @@ from tuner.child.records import (
     SwitchedTo,
     WindowEnd,
 )
-from tuner.child.rounds import Noise, counts_of, weights_around
+from tuner.child.rounds import Noise, are_fed_beside, counts_of, weights_around
 from tuner.child.wire import Entry
 from tuner.model import BASELINE, Config, Ratio, Rotated
 
@@ -84,8 +84,10 @@ def rotation_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> 
     noise = written.noise(member.pairs for member in members.values())
     gains = (_behind_interval(of, written, noise) if of.behind else gain_interval(of.pairs) for of in members.values())
     slower = _slower_by_starts(entries, switches)
+    loads = any(switch.loads for switch in switches.values())
+    hidden = not loads and are_fed_beside(entry.record for entry in entries if isinstance(entry.record, Block))
     return tuple(
-        _rotated(config, member, gain, slower(BASELINE) / slower(config))
+        replace(_rotated(config, member, gain, slower(BASELINE) / slower(config)), without_wait=hidden)
         for (config, member), gain in zip(members.items(), gains, strict=True)
     )
 

@@ -64,7 +64,7 @@ def counts_of(blocks: Iterable[Block], *, loads: bool = False) -> dict[int, tupl
     What an epoch's start took there beyond a usual wait is left out: few turns hold one, and all epochs begin so.
     """
     blocks = list(blocks)
-    counted, beside = any(block.samples for block in blocks), any(block.ready_before is not None for block in blocks)
+    counted, beside = any(block.samples for block in blocks), are_fed_beside(blocks)
     found: dict[int, tuple[float, float]] = {}
     for number in dict.fromkeys(block.turn for block in blocks):
         own = [block for block in blocks if block.turn == number]
@@ -77,6 +77,11 @@ def counts_of(blocks: Iterable[Block], *, loads: bool = False) -> dict[int, tupl
             seconds -= sum(block.wait_s for block in own)
         found[number] = max(0.0, amount), seconds
     return found
+
+
+def are_fed_beside(blocks: Iterable[Block]) -> bool:
+    """Whether batches are made beside the loop."""
+    return any(block.ready_before is not None for block in blocks)
 
 
 def _grown(blocks: Sequence[Block]) -> float:

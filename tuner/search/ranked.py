@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from tuner.model import Config
 from tuner.search.rotation import Ranking, bias_of
 from tuner.search.tried import LEAST_NOISE, Readings
 from tuner.space.resolve import ResolvedSpace
@@ -18,25 +19,32 @@ BIAS_IS = 2.0
 def ranked_readings(space: ResolvedSpace, ranking: Ranking, loaders: Collection[str], *, calm: bool) -> Readings:
     """A row for each config that is ranked and lies on the axes.
 
-    Its noise is that of its turns, and what ratios of a rotation may be off by against those of fresh processes. Where
-    the turns weren't ``calm`` (``was_calm``) that is as much as nobody has measured it to be at most.
+    Its noise is that of its turns, and what ratios of a rotation may be off by against those of fresh processes; where
+    not ``calm`` (``was_calm``), that is as much as nobody has measured it to be at most. Configs that share a value
+    are off together, since one process read them: all of them say no more than one would. None where ratios leave out
+    how long the loop waits for its data: nobody knows what of such a gain is left in a whole loop.
     """
+    whole = {config: each.gain for config, each in ranking.items() if each.gain is not None and not each.without_wait}
+    read = {config: gain for config, gain in whole.items() if 0 < gain.low <= gain.high < math.inf}
     rows: list[tuple[list[int], float, float]] = []
-    for config, rotated in ranking.items():
-        gain = rotated.gain
-        if gain is None or not 0 < gain.low <= gain.high < math.inf:
-            continue
-        try:
-            places = space.indices_of(config)
-        except ValueError:
-            continue
-        if space.config_of(places) != config:
-            continue
-        bias = math.log(bias_of(config, loaders, calm=calm)) / BIAS_IS
-        noise = max(LEAST_NOISE, math.log(gain.high / gain.low) / (2 * 1.96))
-        rows.append((list(places.values()), math.log(gain.ratio), math.hypot(noise, bias)))
+    for config, gain in read.items():
+        places = _places(space, config)
+        if places is not None:
+            together = sum(not set(config.items()).isdisjoint(other.items()) for other in read)
+            bias = math.log(bias_of(config, loaders, calm=calm)) / BIAS_IS * math.sqrt(together)
+            noise = max(LEAST_NOISE, math.log(gain.high / gain.low) / (2 * 1.96))
+            rows.append((places, math.log(gain.ratio), math.hypot(noise, bias)))
     return Readings(
         np.array([indices for indices, _, _ in rows], dtype=np.int64).reshape(len(rows), len(space.axes)),
         np.array([gain for _, gain, _ in rows], dtype=np.float64),
         np.array([noise for _, _, noise in rows], dtype=np.float64),
     )
+
+
+def _places(space: ResolvedSpace, config: Config) -> list[int] | None:
+    """The config's place on each axis; None off the axes."""
+    try:
+        places = space.indices_of(config)
+    except ValueError:
+        return None
+    return list(places.values()) if space.config_of(places) == config else None

@@ -173,20 +173,26 @@ def may_leave_out(trials: Iterable[Trial], cores: int) -> bool:
     Else it says what to try first, and nothing more.
     """
     trials = list(trials)
-    baselines = [trial.measurement for trial in trials if trial.phase is Phase.BASELINE]
-    alike = [_has_even_stretches(one) for one in baselines if one is not None]
-    return bool(alike) and all(alike) and was_calm(trials, cores)
+    blocks = [t.measurement.blocks for t in trials if t.phase is Phase.BASELINE and t.measurement]
+    many = all(statistics.median(block.steps for block in of) >= FEWEST_STEPS for of in blocks if of)
+    return many and was_calm(trials, cores)
 
 
 def was_calm(trials: Iterable[Trial], cores: int) -> bool:
-    """Whether there was a rotation, and others took hardly any of the cores in any."""
+    """Whether there was a rotation, others took hardly any of the cores in any, and stretches of the script as written
+    that are as long as turns are alike.
+    """
+    trials = list(trials)
     found = [trial.measurement for trial in trials if trial.phase is Phase.ROTATION]
-    return bool(found) and all(one is not None and one.foreign_cpus <= MOST_FOREIGN * cores for one in found)
+    calm = bool(found) and all(one is not None and one.foreign_cpus <= MOST_FOREIGN * cores for one in found)
+    baselines = [trial.measurement for trial in trials if trial.phase is Phase.BASELINE]
+    alike = [_has_even_stretches(one) for one in baselines if one is not None]
+    return calm and bool(alike) and all(alike)
 
 
 def _has_even_stretches(as_written: Measurement) -> bool:
     blocks = as_written.blocks
-    if len(blocks) < 2 or statistics.median(block.steps for block in blocks) < FEWEST_STEPS:
+    if len(blocks) < 2:
         return False
     counted = any(block.samples for block in blocks)
     rates = [(block.samples if counted else block.steps) / block.seconds for block in blocks]

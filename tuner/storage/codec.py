@@ -210,15 +210,17 @@ def _reference_of(fields: Mapping[str, Any] | None) -> Reference | None:
 def _rotated_fields(rotated: Rotated) -> dict[str, Any]:
     return {
         "config": dict(rotated.config), "gain": None if rotated.gain is None else asdict(rotated.gain),
-        "pairs": rotated.pairs, "fault": rotated.fault,
+        "pairs": rotated.pairs, "fault": rotated.fault, "without_wait": rotated.without_wait,
     }  # fmt: skip
 
 
 def _rotated_of(fields: Mapping[str, Any]) -> Rotated:
     gain = fields["gain"]
     return Rotated(
-        Config(fields["config"]), None if gain is None else Ratio(**gain), int(fields["pairs"]), str(fields["fault"])
-    )
+        Config(fields["config"]), None if gain is None else Ratio(**gain), int(fields["pairs"]), str(fields["fault"]),
+        # Versions that didn't keep it measured so where batches are made beside the loop: nobody knows where that was.
+        bool(fields.get("without_wait", True)),
+    )  # fmt: skip
 
 
 def _gradient_of(fields: Mapping[str, Any]) -> FirstGradient:

@@ -302,7 +302,7 @@ class StudyTime:
         """
         track, space = self._track, self.space
         larger = [trial for trial in searched(self.trials) if space is not None and space.is_larger(trial.config)]
-        best, gain = track.best_of(larger), self._gain(self._best) or 1.0
+        best, gain = track.best_of(larger), track.gain(self._best) or 1.0
         if best is None or space is None:
             return 0.0
         likely = (track.gain(best) or 0.0) * likely_efficiency(batch_factor(best.config, space.knowledge), USUAL_NOISE)

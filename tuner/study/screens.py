@@ -55,7 +55,7 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     candidates = candidates_of(history, kept, study.tiers, going_on=continued)
     _say_which_is_first(study, history, candidates)
     told = _told_by_better(study, continued, history, Leaner(history))
-    study.screened = tuple(_screens(study, candidates, told))
+    study.screened = tuple(_screens(study, history, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     fit: list[Trial] = []
     for trial in candidates:
@@ -162,8 +162,9 @@ def _told_by_better(
 
 
 def _screens(
-    study: StudyContext, candidates: Sequence[Trial], told: Callable[[Trial, Sequence[Config]], bool]
-) -> list[Screened]:
+    study: StudyContext, history: History, candidates: Sequence[Trial],
+    told: Callable[[Trial, Sequence[Config]], bool],
+) -> list[Screened]:  # fmt: skip
     screened: list[Screened] = []
     fit: list[Config] = []
     unscreened = False
@@ -175,7 +176,7 @@ def _screens(
         if not study.time.needs_screen(trial.config):
             fit.append(trial.config)
             continue
-        if not fit and _gives_way(study, trial, candidates[number:], told):
+        if not fit and _gives_way(study, history, trial, candidates[number:], told):
             continue
         if len(screened) >= CANDIDATES * study.plan.finalists or any(not result.seeds for result in screened):
             continue
@@ -196,18 +197,19 @@ def _screens(
 
 
 def _gives_way(
-    study: StudyContext, candidate: Trial, others: Sequence[Trial], told: Callable[[Trial, Sequence[Config]], bool]
-) -> bool:
+    study: StudyContext, history: History, candidate: Trial, others: Sequence[Trial],
+    told: Callable[[Trial, Sequence[Config]], bool],
+) -> bool:  # fmt: skip
     """Whether the candidate's proof isn't sure to fit into what is left, and is one of another that is worth as much.
 
-    As much as what may be proven with a chance of about one half: the square of its gain is as large. One with which
-    finals have begun stays in them.
+    As much as what may be proven with a chance of about one half: the square of the gain to expect of it is as large.
+    One with which finals have begun stays in them.
     """
     begun = candidate.number in going_on(study, Contest.KEEPING)
     if begun or study.time.is_sure_to_fit(_proof_s(study, candidate)):
         return False
-    gain = study.track.gain(candidate) or 1.0
-    worth = [other for other in others if (study.track.gain(other) or 1.0) ** 2 >= gain and not told(other, [])]
+    gain = history.expected(candidate) or 1.0
+    worth = [other for other in others if (history.expected(other) or 1.0) ** 2 >= gain and not told(other, [])]
     return any(study.time.is_sure_to_fit(_proof_s(study, other)) for other in worth)
 
 

@@ -225,7 +225,9 @@ def test_a_pair_without_one_of_its_turns_counts_as_much_as_the_others() -> None:
 def test_waiting_for_batches_that_others_make_counts_for_nobody() -> None:
     waits = Recorded(wait_s=0.1, ready=4.0).rounds(3, [BF16]).end()
     assert waits.found()[Config(BF16)].gain is not None
-    assert waits.found()[Config(BF16)].gain == Recorded(wait_s=0.1).rounds(3, [BF16]).end().found()[Config(BF16)].gain
+    made_within = Recorded(wait_s=0.1).rounds(3, [BF16]).end().found()[Config(BF16)]
+    assert waits.found()[Config(BF16)].gain == made_within.gain
+    assert waits.found()[Config(BF16)].without_wait and not made_within.without_wait
 
 
 def test_a_config_that_left_has_no_gain_and_says_why() -> None:
@@ -323,6 +325,7 @@ def test_what_the_epochs_of_a_loader_of_its_own_begin_with_counts_against_a_conf
     assert told is not None and told.ratio == pytest.approx(2.0 / (2.5 / 2.0))
     other = found[Config(BF16)].gain
     assert other is not None and other.ratio == pytest.approx(1.7)
+    assert not any(each.without_wait for each in found.values()), "a loader of its own feeds whom it keeps waiting"
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def test_what_is_expected_to_be_faster_is_a_candidate_though_its_trial_read_slow
     slower = [by_turns(2, LAYOUT, 0.97, 1.5), by_turns(3, BF16, 0.97, 1.03)]
     assert first_of(history_of(*slower)) == []
     assert first_of(history_of(rotation({LAYOUT: (1.3, 1.05), BF16: (0.98, 1.05)}), *slower)) == [LAYOUT]
+    assert first_of(history_of(rotation({LAYOUT: (1.02, 1.05)}), *slower)) == [], "not for what nobody would miss"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,27 @@ def test_a_reading_of_a_rotation_is_as_rough_as_its_turns_and_its_bias(
     assert found.indices.tolist() == [list(SPACE.indices_of(config).values())]
     assert found.gains.tolist() == pytest.approx([math.log(1.2)])
     assert found.noise.tolist() == pytest.approx([math.hypot(math.log(1.1) / 1.96, math.log(bias) / 2)])
+
+
+def test_readings_that_share_a_value_say_no_more_than_one_would() -> None:
+    """One process read them all: what is off in it is off in each."""
+    both, other = Config(layout=True, precision="bf16"), Config(compile="max")
+    ranking = history_of(rotation(dict.fromkeys((LAYOUT, BF16, both, other), (1.2, 1.0001)))).ranking
+    found = ranked_readings(SPACE, ranking, [], calm=True)
+    one = math.log(MOST_BIAS) / 2
+    expected = [one * math.sqrt(2), one * math.sqrt(2), one * math.sqrt(3), math.log(MOST_UNMEASURED_BIAS) / 2]
+    assert found.noise.tolist() == pytest.approx(expected, rel=0.01)
+
+
+def test_ratios_without_the_wait_for_data_are_no_readings() -> None:
+    """Such a loop computes twice as fast in a rotation, and is no faster where its loader is as slow as before."""
+    trial = by_turns(2, BF16, 1.05, 1.02)
+    told = rotation({BF16: (2.0, 1.02)})
+    assert told.outcome is not None
+    hidden = replace(told.outcome, rotation=tuple(replace(each, without_wait=True) for each in told.outcome.rotation))
+    alone, beside = history_of(trial), history_of(replace(told, outcome=hidden), trial)
+    assert beside.expected(trial) == alone.expected(trial) and len(beside.ranking) == 1
+    assert (history_of(told, trial).expected(trial) or 0.0) > (alone.expected(trial) or 0.0)
 
 
 def test_what_is_off_the_axes_or_has_no_bounds_is_no_reading() -> None:
