@@ -99,15 +99,15 @@ class Rows:
 
     def first(self, args: Arguments, kwargs: Keywords, result: Any, parameters: Collection[Aval]) -> list[Found]:
         """The batch of the first call, by its result: what comes out in the same shape is state."""
-        given = Counter(shape_of(leaf) for leaf in self._leaves(result))
+        given = Counter(self._shape(leaf) for leaf in self._leaves(result))
         trained = {shape for shape, _ in parameters}  # NumPy's own may be of another type than what comes out
         found = []
         for place, number, leaf in self._all(args, kwargs):
-            shape = shape_of(leaf)
+            shape = self._shape(leaf)
             self._keep(place, leaf)
             if given[shape] > 0:
                 given[shape] -= 1
-            elif shape not in trained and not _is_state(leaf, aval_of(leaf), parameters):
+            elif trained.isdisjoint((shape, shape_of(leaf))) and not self._is_state(leaf, parameters):
                 found.append(self._found(number, leaf))
         return found
 
@@ -125,8 +125,7 @@ class Rows:
         for argument, wanted in self._places.items():
             leaves = self._leaves(args[argument] if isinstance(argument, int) else kwargs[argument])
             for place, number in wanted:
-                shape = shape_of(leaves[place])
-                if not shape:
+                if not self._shape(leaves[place]):
                     raise IndexError(place)
                 yield self._found(number, leaves[place])
 
@@ -140,14 +139,34 @@ class Rows:
         given: list[tuple[int | str, Any]] = [*enumerate(args), *((name, kwargs[name]) for name in sorted(kwargs))]
         for argument, value in given:
             for place, leaf in enumerate(self._leaves(value)):
-                if shape_of(leaf):
+                if self._shape(leaf):
                     yield (argument, place), number, leaf
                 number += 1
 
     def _found(self, number: int, leaf: Any) -> Found:
+        return Found(number, self._shape(leaf), _reference(leaf))
+
+    def _shape(self, leaf: Any) -> tuple[int, ...]:
+        """The shape on one device, as a trace has it."""
         shape = shape_of(leaf)
-        is_mapped = self.mapped and len(shape) > 1 and shape[0] == 1
-        return Found(number, shape[1:] if is_mapped else shape, _reference(leaf))
+        return shape[1:] if self.mapped and shape[:1] == (1,) else shape
+
+    def _is_state(self, leaf: Any, parameters: Collection[Aval]) -> bool:
+        """Whether it is no data by itself: it has the shape of a parameter, or is a key for random numbers.
+
+        Where arrays are mapped, those that are given to all devices alike (``in_axes=None``) have their own shape.
+        """
+        if type(leaf).__module__.partition(".")[0] == "numpy":
+            return False
+        shape, dtype = aval_of(leaf)
+        return (shape, dtype) in parameters or (self._shape(leaf), dtype) in parameters or _is_key(shape, dtype)
+
+    def are_whole(self, found: Sequence[Found], leaves: Sequence[Any]) -> bool:
+        """Whether a gradient that is given these is taken on all of the arrays that were found."""
+        shapes = set(map(self._shape, leaves))
+        if any(may_choose(leaf, is_given=True) for leaf in leaves):
+            return False
+        return all(each.shape in shapes for each in found)
 
     def _keep(self, place: Place, leaf: object) -> None:
         made = _reference(leaf)
@@ -164,9 +183,9 @@ class Rows:
             is_same = before is not None and before() is leaf
             if is_same and not self._outputs.hold(leaf):
                 tally.same += 1
-                if not _is_state(leaf, aval_of(leaf), parameters):
+                if not self._is_state(leaf, parameters):
                     same.append(self._found(number, leaf))
-            elif not self._outputs.hold(leaf) and not _is_state(leaf, aval_of(leaf), parameters):
+            elif not self._outputs.hold(leaf) and not self._is_state(leaf, parameters):
                 tally.new += 1
                 new.append(self._found(number, leaf))
             self._keep(place, leaf)
@@ -191,7 +210,7 @@ class Rows:
         kept: dict[Place, Any] = {place: self._before[place]() for place in same if place in self._before}
         return {
             place: same[place] for place, leaf in kept.items()
-            if leaf is not None and not _is_state(leaf, aval_of(leaf), parameters)
+            if leaf is not None and not self._is_state(leaf, parameters)
         }  # fmt: skip
 
 
@@ -204,13 +223,6 @@ def agreed(found: Sequence[Found]) -> int | None:
     return rows if len(counts) == 1 or 2 * times > counts.total() else None
 
 
-def _is_state(leaf: Any, aval: Aval, parameters: Collection[Aval]) -> bool:
-    """Whether it is no data by itself: it has the shape of a parameter, or is a key for random numbers."""
-    if type(leaf).__module__.partition(".")[0] == "numpy":
-        return False
-    return aval in parameters or _is_key(*aval)
-
-
 def _is_key(shape: tuple[int, ...], dtype: str) -> bool:
     return dtype.startswith("key<") or (dtype == "uint32" and shape[-1:] == (2,))
 
@@ -221,12 +233,6 @@ def may_choose(leaf: Any, *, is_given: bool) -> bool:
         return type(leaf) is int
     shape, dtype = aval_of(leaf)
     return _is_key(shape, dtype) or ("int" in dtype and (not shape or not is_given))
-
-
-def are_whole(found: Sequence[Found], leaves: Sequence[Any]) -> bool:
-    """Whether a gradient that is given these is taken on all of the arrays that were found."""
-    shapes = set(map(shape_of, leaves))
-    return all(each.shape in shapes for each in found) and not any(may_choose(leaf, is_given=True) for leaf in leaves)
 
 
 def _reference(leaf: Any) -> Callable[[], object] | None:

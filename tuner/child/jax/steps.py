@@ -22,7 +22,7 @@ from .functions import JittedFunction
 from .losses import is_number, place_of
 from .passes import Pass, Passes
 from .results import Awaited, Newest, references_to, still_there
-from .rows import LOOKS, Found, Outputs, Rows, are_whole
+from .rows import LOOKS, Found, Outputs, Rows
 from .traces import Trace, leaves_at, places_of
 from .tracing import Tracing
 from .types import Arguments, Call, Keywords, aval_of, shape_of
@@ -196,7 +196,7 @@ class StepWatch:
             else:
                 found = function.rows.of(args, kwargs, trace.parameters)
             whole = leaves_at(self.leaves, args, kwargs, trace.whole)
-            is_sure = not function.rows.stay or are_whole(found, list(whole))
+            is_sure = not function.rows.stay or function.rows.are_whole(found, list(whole))
             self._count(function, found, result, trace, is_sure)
             if not trace.loss_is_known:
                 trace.loss = place_of(None, self.jax.tree_util.tree_flatten_with_path(result)[0])
@@ -248,7 +248,7 @@ class StepWatch:
             found = eager.rows.of(given, kwargs, parameters)
         result = execute()
         if self.session.measuring:
-            is_sure = not eager.rows.stay or are_whole(found, self.leaves((given, kwargs)))
+            is_sure = not eager.rows.stay or eager.rows.are_whole(found, self.leaves((given, kwargs)))
             self._count(eager, found, result, Trace(), is_sure)
         self._newest.put(eager, references_to(self.leaves, result))
         if not self._any_update:
