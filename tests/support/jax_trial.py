@@ -37,7 +37,7 @@ class Trial(InProcess):
         """Whether steps and samples are those. ``late``: of the last step, which no gradient follows."""
         counted = self.steps, self.samples
         expected = self.updates - late, self.rows - late_rows
-        assert counted == expected, self.session.facts.remarks
+        assert counted == expected, (counted, expected, self.session.facts.remarks)
         return True
 
     def end_of_script(self) -> list[str]:

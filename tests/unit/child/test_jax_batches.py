@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.jax_here import jax
-from support.jax_trial import Trial, X, Y, batches, descend, watched
+from support.jax_trial import Trial, X, Y, batches, descend, loss_of, watched, weights
 
 jnp = jax.numpy
 HIDDEN = 512
@@ -70,3 +70,86 @@ def test_data_that_are_mapped_as_a_whole_are_a_batch(trial: Trial) -> None:
         trial.trained(1, 240)
     assert trial.is_counted()
     assert trial.end()["unit"] == "samples"
+
+
+# what an eager loss closes over
+
+
+class Model:
+    """What a loss closes over, and is no array."""
+
+    def __call__(self, params: Any, x: Any) -> Any:
+        return applied(params, x)
+
+
+def averaged(teacher: Any) -> Any:
+    """New arrays, of lengths that no batch has."""
+    return jax.tree_util.tree_map(lambda leaf: 0.9 * leaf, teacher)
+
+
+def test_parameters_of_another_model_that_a_loss_closes_over_are_no_batch(trial: Trial) -> None:
+    """A GAN's: the discriminator's loss makes samples by the generator, whose parameters are new with each step."""
+    generator, discriminator = layers(2, HIDDEN, 4), layers(4, 64)
+
+    def step(generator: Any, discriminator: Any, x: Any) -> tuple[Any, Any]:
+        noise = jnp.asarray(x[:, :2])
+
+        def loss_of_discriminator(params: Any) -> Any:
+            return (applied(params, applied(generator, noise)) ** 2).mean() + ((applied(params, x) - 1.0) ** 2).mean()
+
+        discriminator = descend(discriminator, jax.grad(loss_of_discriminator)(discriminator))
+
+        def loss_of_generator(params: Any) -> Any:
+            return ((applied(discriminator, applied(params, noise)) - 1.0) ** 2).mean()
+
+        return descend(generator, jax.grad(loss_of_generator)(generator)), discriminator
+
+    for x, _ in batches(20, 30):
+        generator, discriminator = step(generator, discriminator, x)
+        trial.trained(1, 20)
+    # Samples of the first step aren't: that the generator's parameters are some isn't known yet.
+    assert trial.is_counted(late_rows=20)
+    assert trial.end()["unit"] == "samples"
+
+
+@pytest.mark.parametrize("batch_is", ["given", "around"])
+def test_a_majority_of_what_is_around_a_loss_is_no_batch(trial: Trial, batch_is: str) -> None:
+    """What an average gave is new with each step, and no parameter. Where nothing is given, steps are counted."""
+    params, teacher = weights(), {**layers(), "more": [jnp.zeros(HIDDEN)] * 4}
+
+    def taken(params: Any, teacher: Any, x: Any, y: Any) -> Any:
+        def loss(params: Any, *given: Any) -> Any:
+            return loss_of(params, *(given or (x, y))) + 0.0 * applied(teacher, given[0] if given else x).mean()
+
+        return descend(params, jax.grad(loss)(params, *((x, y) if batch_is == "given" else ())))
+
+    for x, y in batches(20, 30):
+        params, teacher = taken(params, teacher, x, y), averaged(teacher)
+        trial.trained(1, 20 if batch_is == "given" else 0)
+    assert trial.is_counted(late=1, late_rows=20 if batch_is == "given" else 0)
+    facts = trial.end()
+    assert facts["unit"] == ("samples" if batch_is == "given" else "steps")
+    assert batch_is == "given" or any("what a step is given is 4, 20, 512 long" in said for said in facts["remarks"])
+
+
+@pytest.mark.parametrize("around", ["a model", "a number", "indices"])
+def test_data_that_stay_are_a_batch_unless_what_is_around_a_loss_may_choose_of_them(trial: Trial, around: str) -> None:
+    model, params, x, y = Model(), layers(hidden=8), jnp.asarray(X), jnp.asarray(Y)
+
+    def taken(params: Any, number: Any) -> Any:
+        def loss(params: Any, x: Any, y: Any) -> Any:
+            return ((model(params, x)[:, 0] - y) ** 2).mean()
+
+        def loss_of_part(params: Any, x: Any, y: Any) -> Any:
+            part = slice(number, number + 20) if around == "a number" else number
+            return loss(params, x[part], y[part])
+
+        return descend(params, jax.grad(loss if around == "a model" else loss_of_part)(params, x, y))
+
+    chosen = jnp.arange(20)
+    for number in range(30):
+        params = taken(params, chosen if around == "indices" else number)
+        trial.trained(1, 240)
+    facts = trial.end()
+    assert (facts["unit"], trial.steps) == ("samples" if around == "a model" else "steps", 29)
+    assert around != "a model" or trial.is_counted(late=1, late_rows=240)
