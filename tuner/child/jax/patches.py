@@ -15,6 +15,7 @@ from ..session import Session
 from .functions import Jitted, JittedFunction, Kept, Seen, can_be_seen, is_foreign
 from .loops import LoopWatch
 from .maps import MapWatch
+from .rows import AROUND
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
 
@@ -152,8 +153,8 @@ class Instrumentation:
             if is_traced:
                 result = made(*args, **kwargs)
             else:
-                seen = {**kwargs, **_closed_over(fun)}
-                result = steps.eager_gradient(lambda: made(*args, **kwargs), others, seen, differentiated)
+                around = _closed_over(fun)
+                result = steps.eager_gradient(lambda: made(*args, **kwargs), others, kwargs, differentiated, around)
         finally:
             steps.tracing.differentiates -= 1
         if gives[0] and self.session.measuring:
@@ -240,19 +241,18 @@ def _keeping_schedule(original: Call) -> Call:
 def _closed_over(fun: Call) -> dict[str, Any]:
     """Arrays that a function has of the one around it, by names that no argument has: its batch may be among them.
 
-    What is in an object of the script's isn't: that is state. Of arrays that stay nobody sees which parts are taken:
-    the number among them stands for what may choose those.
+    What is in an object of the script's isn't: that is state. A whole number may choose parts of the data.
     """
     names = getattr(getattr(fun, "__code__", None), "co_freevars", ())
-    found: dict[str, Any] = {" around": 0} if names else {}
+    found: dict[str, Any] = {}
     for name, cell in zip(names, getattr(fun, "__closure__", None) or (), strict=False):
         try:
             value = cell.cell_contents
         except ValueError:  # not made yet
             continue
         is_small = type(value) in (dict, tuple, list) and len(value) <= MOST_PARTS
-        if is_small or hasattr(value, "dtype"):
-            found[f"{name} around"] = value
+        if is_small or hasattr(value, "dtype") or type(value) is int:
+            found[name + AROUND] = value
     return found
 
 

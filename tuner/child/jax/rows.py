@@ -18,15 +18,21 @@ from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, shape_of
 
 LOOKS = 6
 """Calls after the first, in which it is found out which arguments hold the batch."""
+AROUND = " around"
+"""Ends the names of what a function closes over, among those of its arguments."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """An array of a batch: its number among all of the call's leaves, its shape, and itself, held loosely."""
+    """An array of a batch: its number among all of the call's leaves, its shape, and itself, held loosely.
+
+    ``is_around``: whether the function closes over it.
+    """
 
     number: int
     shape: tuple[int, ...]
     made: Callable[[], object] | None = field(default=None, compare=False)
+    is_around: bool = False
 
     def is_same(self, other: Found) -> bool:
         """Whether it is the very same array, which is still there."""
@@ -108,7 +114,7 @@ class Rows:
             if given[shape] > 0:
                 given[shape] -= 1
             elif trained.isdisjoint((shape, shape_of(leaf))) and not self._is_state(leaf, parameters):
-                found.append(self._found(number, leaf))
+                found.append(self._found(place, number, leaf))
         return found
 
     def of(self, args: Arguments, kwargs: Keywords, parameters: Collection[Aval]) -> list[Found]:
@@ -127,7 +133,7 @@ class Rows:
             for place, number in wanted:
                 if not self._shape(leaves[place]):
                     raise IndexError(place)
-                yield self._found(number, leaves[place])
+                yield self._found((argument, place), number, leaves[place])
 
     def _begin_anew(self) -> None:
         self.changes += 1
@@ -143,8 +149,8 @@ class Rows:
                     yield (argument, place), number, leaf
                 number += 1
 
-    def _found(self, number: int, leaf: Any) -> Found:
-        return Found(number, self._shape(leaf), _reference(leaf))
+    def _found(self, place: Place, number: int, leaf: Any) -> Found:
+        return Found(number, self._shape(leaf), _reference(leaf), str(place[0]).endswith(AROUND))
 
     def _shape(self, leaf: Any) -> tuple[int, ...]:
         """The shape on one device, as a trace has it."""
@@ -162,11 +168,14 @@ class Rows:
         return (shape, dtype) in parameters or (self._shape(leaf), dtype) in parameters or _is_key(shape, dtype)
 
     def are_whole(self, found: Sequence[Found], leaves: Sequence[Any]) -> bool:
-        """Whether a gradient that is given these is taken on all of the arrays that were found."""
+        """Whether a gradient that is given these is taken on all of the arrays that were found.
+
+        Of what its function closes over nobody sees which parts are taken.
+        """
         shapes = set(map(self._shape, leaves))
         if any(may_choose(leaf, is_given=True) for leaf in leaves):
             return False
-        return all(each.shape in shapes for each in found)
+        return all(each.shape in shapes and not each.is_around for each in found)
 
     def _keep(self, place: Place, leaf: object) -> None:
         made = _reference(leaf)
@@ -184,10 +193,10 @@ class Rows:
             if is_same and not self._outputs.hold(leaf):
                 tally.same += 1
                 if not self._is_state(leaf, parameters):
-                    same.append(self._found(number, leaf))
+                    same.append(self._found(place, number, leaf))
             elif not self._outputs.hold(leaf) and not self._is_state(leaf, parameters):
                 tally.new += 1
-                new.append(self._found(number, leaf))
+                new.append(self._found(place, number, leaf))
             self._keep(place, leaf)
         self.stay = not new
         if self._looks >= LOOKS:
@@ -215,12 +224,27 @@ class Rows:
 
 
 def agreed(found: Sequence[Found]) -> int | None:
-    """The samples of a batch: the first dimension of all its arrays, or of most; None where they don't agree."""
+    """The samples of a batch: the first dimension of all its arrays, or of most; None where they don't agree.
+
+    What a function closes over may be anything: it has no voice where it is of another length than the rest.
+    """
     counts = Counter(each.shape[0] for each in found)
+    if len(counts) > 1:
+        counts = Counter(each.shape[0] for each in found if not each.is_around)
     if not counts:
         return None
     rows, times = counts.most_common(1)[0]
     return rows if len(counts) == 1 or 2 * times > counts.total() else None
+
+
+def without_models(leaves: Leaves, around: Keywords, trained: Collection[Aval]) -> Keywords:
+    """What a function closes over, without structures of which all arrays have the shape of something ``trained``."""
+
+    def is_model(value: Any) -> bool:
+        avals = [aval_of(leaf) for leaf in leaves(value) if shape_of(leaf)]
+        return bool(avals) and not hasattr(value, "dtype") and all(aval in trained for aval in avals)
+
+    return {name: value for name, value in around.items() if not is_model(value)}
 
 
 def _is_key(shape: tuple[int, ...], dtype: str) -> bool:

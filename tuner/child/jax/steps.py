@@ -22,10 +22,10 @@ from .functions import JittedFunction
 from .losses import is_number, place_of
 from .passes import Pass, Passes
 from .results import Awaited, Newest, references_to, still_there
-from .rows import LOOKS, Found, Outputs, Rows
+from .rows import LOOKS, Found, Outputs, Rows, without_models
 from .traces import Trace, leaves_at, places_of
 from .tracing import Tracing
-from .types import Arguments, Call, Keywords, aval_of, shape_of
+from .types import Arguments, Aval, Call, Keywords, aval_of, shape_of
 
 MOST_FUNCTIONS = 32
 """Of those that train so many are known."""
@@ -73,6 +73,7 @@ class StepWatch:
         self.site = ""
         self._other_outputs = Outputs(self.leaves)
         self._sites: dict[str, EagerSite] = {}
+        self._trained: set[Aval] = set()
         self._any_update = False
         self._awaits: Awaited[Owner] | None = None
         self._leader = Leader(self._counts_anew)
@@ -236,8 +237,13 @@ class StepWatch:
 
     # eager gradients
 
-    def eager_gradient(self, execute: Call, given: Arguments, kwargs: Keywords, differentiated: Any) -> Any:
-        """A gradient is taken on values. ``given``: the arguments that aren't differentiated."""
+    def eager_gradient(
+        self, execute: Call, given: Arguments, kwargs: Keywords, differentiated: Any, around: Keywords
+    ) -> Any:  # fmt: skip
+        """A gradient is taken on values. ``given``: the arguments that aren't differentiated.
+
+        ``around``: what its function closes over, by names that no argument has.
+        """
         self.eager_gradients += 1
         site = line_stack()
         eager = self._sites.setdefault(site, EagerSite(site, Rows(self.leaves, self.outputs)))
@@ -245,6 +251,8 @@ class StepWatch:
         self._gradient_begins(lambda: trained, trained)
         if self.session.measuring:
             parameters = {aval_of(leaf) for leaf in trained if shape_of(leaf)}
+            self._trained |= parameters
+            kwargs = {**kwargs, **without_models(self.leaves, around, self._trained)}
             found = eager.rows.of(given, kwargs, parameters)
         result = execute()
         if self.session.measuring:
