@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import pytest
 from support.jax_here import jax
 from support.jax_trial import Trial, X, Y, batches, descend, loss_of, watched, weights
@@ -18,6 +19,12 @@ def trial() -> Iterator[Trial]:
     """JAX under the watch."""
     with watched() as made:
         yield made
+
+
+def update(trial: Trial, params: Any, gradients: Any) -> Any:
+    """As ``optax.apply_updates`` is seen to do it."""
+    assert trial.adapter.steps is not None
+    return trial.adapter.steps.update(lambda: descend(params, gradients))
 
 
 def layers(inputs: int = 4, hidden: int = HIDDEN, outputs: int = 1) -> Any:
@@ -153,3 +160,43 @@ def test_data_that_stay_are_a_batch_unless_what_is_around_a_loss_may_choose_of_t
     facts = trial.end()
     assert (facts["unit"], trial.steps) == ("samples" if around == "a model" else "steps", 29)
     assert around != "a model" or trial.is_counted(late=1, late_rows=240)
+
+
+# two gradients of a batch, and parts of one
+
+
+@pytest.mark.parametrize("kind", ["NumPy's", "JAX's"])
+@pytest.mark.parametrize("how", ["compiled", "eager"])
+def test_two_gradients_on_a_batch_count_it_once(trial: Trial, how: str, kind: str) -> None:
+    """SAM, with an update as optax applies it: the second gradient is of other parameters, on the same arrays."""
+    gradient, params = jax.grad(loss_of), weights()
+    gradient = jax.jit(gradient) if how == "compiled" else gradient
+    for x, y in batches(20, 30):
+        if kind == "JAX's":
+            x, y = jnp.asarray(x), jnp.asarray(y)  # noqa: PLW2901
+        there = descend(params, gradient(params, x, y))
+        params = update(trial, params, gradient(there, x, y))
+        trial.trained(1, 20)
+    # Before the first update the second gradient begins a step; that of another line is of no samples.
+    assert trial.is_counted(late=-1, late_rows=-20 if how == "compiled" else 0)
+    assert trial.end()["unit"] == "samples"
+
+
+@pytest.mark.parametrize("how", ["compiled", "eager"])
+@pytest.mark.parametrize("updates", ["as optax", "by hand"])
+def test_parts_of_a_batch_in_a_buffer_that_is_filled_anew_count_all(trial: Trial, how: str, updates: str) -> None:
+    """The very same arrays of NumPy's hold each of them."""
+    gradient, params = jax.grad(loss_of), weights()
+    gradient = jax.jit(gradient) if how == "compiled" else gradient
+    x, y = numpy.empty_like(X[:20]), numpy.empty_like(Y[:20])
+    parts = batches(20, 120)
+    for _ in range(30):
+        summed = weights()
+        for _ in range(4):
+            x[:], y[:] = next(parts)
+            summed = jax.tree_util.tree_map(jnp.add, summed, gradient(params, x, y))
+        params = update(trial, params, summed) if updates == "as optax" else descend(params, summed)
+        trial.trained(1, 80)
+    late = updates == "by hand"
+    assert trial.is_counted(late=late, late_rows=80 * late)
+    assert trial.end()["unit"] == "samples"
