@@ -112,6 +112,17 @@ def test_where_lengths_differ_nothing_is_counted() -> None:
     assert agreed([]) is None
 
 
+@pytest.mark.parametrize("size", [1, 20, 32, 64, 100, 256])
+def test_an_array_that_is_filled_anew_is_not_the_same(size: int) -> None:
+    """Also where its border is black."""
+    images, function = batch(size, 28, 28), Function()
+    found = [function.rows.of((images,), {}, function.parameters) for _ in range(2)]
+    images[:, 4:-4, 4:-4] = 1
+    found.append(function.rows.of((images,), {}, function.parameters))
+    (first,), (again,), (other,) = found
+    assert again.is_same(first) and not other.is_same(first)
+
+
 def test_a_call_with_other_arguments_is_looked_at_anew() -> None:
     function, state = Function(), Made((8, 4))
     for number in range(3 * LOOKS):

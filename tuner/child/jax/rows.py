@@ -18,6 +18,8 @@ from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, shape_of
 
 LOOKS = 6
 """Calls after the first, in which it is found out which arguments hold the batch."""
+ELEMENTS = 61
+"""About so many tell whether an array holds what it held: a prime number, or they would all be from one column."""
 AROUND = " around"
 """Ends the names of what a function closes over, among those of its arguments."""
 
@@ -26,18 +28,19 @@ AROUND = " around"
 class Found:
     """An array of a batch: its number among all of the call's leaves, its shape, and itself, held loosely.
 
-    ``is_around``: whether the function closes over it.
+    ``is_around``: whether the function closes over it. ``content``: a little of what it holds, where that can change.
     """
 
     number: int
     shape: tuple[int, ...]
     made: Callable[[], object] | None = field(default=None, compare=False)
     is_around: bool = False
+    content: bytes = field(default=b"", compare=False)
 
     def is_same(self, other: Found) -> bool:
-        """Whether it is the very same array, which is still there."""
+        """Whether it is the very same array, which is still there and holds the same."""
         array = self.made() if self.made is not None else None
-        return array is not None and other.made is not None and other.made() is array
+        return array is not None and other.made is not None and other.made() is array and self.content == other.content
 
 
 @dataclass
@@ -150,7 +153,8 @@ class Rows:
                 number += 1
 
     def _found(self, place: Place, number: int, leaf: Any) -> Found:
-        return Found(number, self._shape(leaf), _reference(leaf), str(place[0]).endswith(AROUND))
+        is_around = str(place[0]).endswith(AROUND)
+        return Found(number, self._shape(leaf), _reference(leaf), is_around, _content(leaf))
 
     def _shape(self, leaf: Any) -> tuple[int, ...]:
         """The shape on one device, as a trace has it."""
@@ -162,7 +166,7 @@ class Rows:
 
         Where arrays are mapped, those that are given to all devices alike (``in_axes=None``) have their own shape.
         """
-        if type(leaf).__module__.partition(".")[0] == "numpy":
+        if _is_numpys(leaf):
             return False
         shape, dtype = aval_of(leaf)
         return (shape, dtype) in parameters or (self._shape(leaf), dtype) in parameters or _is_key(shape, dtype)
@@ -257,6 +261,17 @@ def may_choose(leaf: Any, *, is_given: bool) -> bool:
         return type(leaf) is int
     shape, dtype = aval_of(leaf)
     return _is_key(shape, dtype) or ("int" in dtype and (not shape or not is_given))
+
+
+def _is_numpys(leaf: Any) -> bool:
+    return type(leaf).__module__.partition(".")[0] == "numpy"
+
+
+def _content(leaf: Any) -> bytes:
+    """Of an array of NumPy's, which may be filled anew in place, elements from all over it; JAX's can't change."""
+    if not _is_numpys(leaf) or not hasattr(leaf, "flat"):
+        return b""
+    return bytes(leaf.flat[:: max(1, leaf.size // ELEMENTS)].tobytes())
 
 
 def _reference(leaf: Any) -> Callable[[], object] | None:
