@@ -67,7 +67,7 @@ def update(params, x, y):
 """ + LOOP.replace("STEP", "params, done_with = update(params, *jax.device_put((x, y), sharding))")
 
 
-@pytest.mark.slow  # so does one that maps over devices
+@pytest.mark.slow  # unit/child/test_jax_steps.py
 def test_a_script_on_several_devices_is_told_why_it_is_not_studied(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(SHARDED), argv=("10",), window=WHOLE)
     (failure,) = ran.of("failure")

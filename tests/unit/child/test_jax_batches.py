@@ -162,6 +162,29 @@ def test_data_that_stay_are_a_batch_unless_what_is_around_a_loss_may_choose_of_t
     assert around != "a model" or trial.is_counted(late=1, late_rows=240)
 
 
+@pytest.mark.parametrize("held", ["each by itself", "in a structure"])
+def test_a_batch_that_a_loss_closes_over_counts(trial: Trial, held: str) -> None:
+    """With a rate of its own, and a key for random numbers; nothing is given but the parameters."""
+    key = jax.random.key(0)
+
+    def step(params: Any, x: Any, y: Any, drawn: Any) -> Any:
+        batch, scale = {"x": x, "y": y}, jnp.float32(0.1)
+
+        def loss(params: Any) -> Any:
+            inputs, targets = (x, y) if held == "each by itself" else (batch["x"], batch["y"])
+            return loss_of(params, inputs + scale * jax.random.normal(drawn, inputs.shape), targets)
+
+        return descend(params, jax.grad(loss)(params))
+
+    params = weights()
+    for x, y in batches(50, 30):
+        key, drawn = jax.random.split(key)
+        params = step(params, x, y, drawn)
+        trial.trained(1, len(x))
+    assert trial.is_counted(late=1, late_rows=50)
+    assert trial.end()["unit"] == "samples"
+
+
 # two gradients of a batch, and parts of one
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 from support.jax_here import jax
 from support.jax_trial import Trial, X, Y, batches, descend, loss_of, watched, weights
+
+from tuner.child.session import StopTrial
 
 jnp, lax = jax.numpy, jax.lax
 
@@ -271,6 +274,26 @@ def test_nothing_of_a_trace_is_held(trial: Trial) -> None:
 
 
 # what can't be counted
+
+
+class Sharded:
+    """An array that lies on several devices, as far as that is asked of it."""
+
+    def __init__(self, devices: int) -> None:
+        self.sharding = self
+        self.device_set = set(range(devices))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_arrays_on_several_devices_end_a_trial(trial: Trial, devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
+    ends = contextlib.nullcontext() if devices == 1 else pytest.raises(StopTrial)
+    assert trial.adapter.steps is not None
+    with ends:
+        trial.adapter.steps.update(lambda: {"number": 1, "w": Sharded(devices)})
+    failures = [(failure["reason"], failure["detail"]) for failure in trial.log.of("failure")]
+    why = "the script computes on 2 devices at once: a trial has one"
+    assert failures == ([("unsupported", why)] if devices == 2 else [])
 
 
 def test_a_script_without_a_step_is_told_what_was_looked_for(trial: Trial) -> None:
