@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from support.rank_scripts import ddp, request_of
 
 from tuner.analysis.ranks import united
 from tuner.child.records import Block, Phase
+from tuner.child.unison import RANKS_APART
 from tuner.child.wire import Entry
 from tuner.model import Outcome
 from tuner.runner.process import ProcessRunner
+from tuner.runner.request import Limits
 from tuner.storage.folder import RECORDS
 from tuner.storage.records import read_records
 
@@ -80,3 +83,34 @@ def test_they_train_as_they_do_alone(by_turns: tuple[object, object, list[Path]]
     assert other[: len(first)] == first[: len(other)]
 
 
+UNEVEN = """
+import torch.utils.data
+class DistributedSampler(torch.utils.data.SequentialSampler):
+    def __init__(self, data, ranks, rank): super().__init__(range(BATCH * (10 if rank else 15)))
+    def set_epoch(self, epoch): pass
+def joined(loader):
+    with model.join():
+        yield from loader
+"""
+IMPATIENT = """
+for name, module in [*sys.modules.items()]:
+    if name.endswith("child.rank_clock"): module.PATIENCE_S = 2.0
+"""
+
+
+def _joining() -> str:
+    """Rank 1 has 10 batches an epoch and rank 0 has 15: the last 5 steps of that are rank 0's alone, but for join."""
+    return ddp(setup=UNEVEN + IMPATIENT, step="time.sleep(0.01)").replace("in loader:", "in joined(loader):")
+
+
+def test_ranks_that_do_not_take_the_same_steps_take_no_turns(tmp_path: Path) -> None:
+    """At a cut the one would wait for the other, which waits for it in their exchange: nobody's fault."""
+    request = request_of(tmp_path, _joining(), limits=Limits(trial_timeout_s=30))
+    stop, runner = threading.Event(), ProcessRunner()
+    try:
+        (by_turns,) = runner.run_by_turns([request], stop).outcomes
+        alone = runner.run(replace(request, folder=tmp_path / "alone"), stop)
+    finally:
+        runner.close()
+    assert by_turns.reason == RANKS_APART, by_turns.detail
+    assert alone.complete, alone.detail

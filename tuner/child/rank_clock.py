@@ -11,7 +11,7 @@ from .clock import StepClock
 from .recorder import Recorder
 from .records import Block, Phase, Window
 from .turns import TurnGiver
-from .unison import Decision, Unison
+from .unison import PATIENCE_S, Decision, Unison
 
 _MOST_LONGER = 4
 """Times the steps of the block before that one may have."""
@@ -35,8 +35,9 @@ class RankTurns(TurnGiver):
         """As ``TurnGiver.wait``, in rank 0."""
         began = time.perf_counter()
         self._unison.gather()
-        self._given.wait(enough=enough, whole=whole)
-        self.current, self.ended = self._given.current, self._given.ended
+        if not self._unison.apart:
+            self._given.wait(enough=enough, whole=whole)
+            self.current, self.ended = self._given.current, self._given.ended
         return time.perf_counter() - began
 
 
@@ -161,6 +162,7 @@ class RankClock(StepClock):
         steps, began = self._steps, self._block_started
         super()._close_block(flagged=flagged, at=at)
         seconds = self._block_started - began
+        self.unison.patience_s = max(PATIENCE_S, _MOST_LONGER * seconds)
         if self.unison.is_cut and steps and seconds > 0 and not flagged:
             fitting = round(steps * self._window.block_s / seconds)
             self._cut_steps = min(max(1, fitting), _MOST_LONGER * steps)

@@ -3,7 +3,8 @@
 Rank 0 decides, by its own clock; nothing of ours takes part in the script's own communication. Each rank writes what it
 has done and reads what was decided after each of its steps, under one lock: a step that is decided on lies ahead of
 every rank, however far one is behind. Ranks that take turns with another trial's wait after each cut until rank 0 has
-decided what holds from there on; it ends a turn once all have come to the cut.
+decided what holds from there on; it ends a turn once all have come to the cut. Where ranks don't come to the same
+steps in company, as where one has fewer batches, none waits for long: they are ``apart``, and take no turns.
 """
 
 from __future__ import annotations
@@ -12,16 +13,25 @@ import contextlib
 import fcntl
 import mmap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+RANKS_APART = "ranks-apart"
+"""The reason of a trial by turns whose ranks don't come to the same steps in company: it says nothing of its config."""
 CUTS = 4096
 """So many newest cuts are kept: a rank that falls further behind leaves some out, and what lies between is joined."""
-_ENDS_AT, _IN_WINDOW, _CUT_COUNT, _DECIDED_AT, _TURN, _TURNS_ENDED, _LEADS_IN, _FIRST_CUT = range(8)
+_ENDS_AT, _IN_WINDOW, _CUT_COUNT, _GATHERED_AT, _DECIDED_AT, _TURN, _TURNS_ENDED, _LEADS_IN, _FIRST_CUT = range(9)
 _STEPS, _ACTIVITY, _PROGRESS, _CAME_TO, _PER_RANK = range(5)
 _BYTES = 8
-_LOOK_S = 0.0005
-"""Between two looks at what another rank has written."""
+_LOOK_S, _BRISK_S, _IDLE_LOOK_S = 0.0005, 1.0, 0.02
+"""Between two looks at what another rank has written; longer after such a wait, so that a stall is seen to be one."""
+_MOST_OVERSLEPT = 4
+"""Times such a sleep that is taken for one, and not for a process that was stopped."""
+PATIENCE_S = 20.0
+"""Ranks that exchange gradients come to a cut at nearly the same time: for one that doesn't nobody waits longer, unless
+blocks are as long. Shorter than any silence that is taken for a stall."""
+_NEVER_AGAIN = 1 << 62
+"""The step that a rank which is through counts as having come to, and rank 0 as having decided on."""
 
 
 class Decision(NamedTuple):
@@ -59,6 +69,10 @@ class Unison:
         """Whether that is the last one."""
         self.cut = 0
         """The step after which the newest cut is that this rank has come to."""
+        self.apart = False
+        """Whether this rank has waited at a cut for others that didn't come: they may be waiting for it elsewhere."""
+        self.patience_s = PATIENCE_S
+        """For how long it waits."""
         self._descriptor = descriptor
         shared = memoryview(mmap.mmap(descriptor, bytes_for(size)))
         self._numbers, self._amounts = shared.cast("q"), shared.cast("d")
@@ -104,9 +118,23 @@ class Unison:
             numbers[_CUT_COUNT] = count + 1
 
     def gather(self) -> None:
-        """Rank 0: returns once all ranks have come to the cut that it has come to itself."""
-        while min((self._numbers[_place(rank, _CAME_TO)] for rank in range(1, self.size)), default=self.cut) < self.cut:
-            time.sleep(_LOOK_S)
+        """Rank 0: returns once all ranks have come to the cut that it has come to itself, or are ``apart``."""
+        numbers, others = self._numbers, [_place(rank, _CAME_TO) for rank in range(1, self.size)]
+        self._wait_until(lambda: all(numbers[other] >= self.cut for other in others))
+        numbers[_GATHERED_AT] = self.cut
+
+    def _wait_until(self, is_over: Callable[[], bool]) -> None:
+        """Until then, or until the rank's patience is over: not counted is for how long its process was stopped."""
+        waited_s, look_s = 0.0, _LOOK_S
+        while not is_over():
+            if waited_s >= self.patience_s:
+                self.apart = True
+                return
+            began = time.monotonic()
+            time.sleep(look_s)
+            waited_s += min(time.monotonic() - began, _MOST_OVERSLEPT * look_s)
+            if waited_s >= _BRISK_S:
+                look_s = _IDLE_LOOK_S
 
     def decide(self, decision: Decision) -> None:
         """Rank 0: says what holds from the cut on that it has come to; the others wait for it there."""
@@ -116,13 +144,26 @@ class Unison:
             numbers[_DECIDED_AT] = self.cut
 
     def follow(self) -> Decision:
-        """Another rank: it has come to the cut; returns once rank 0 has decided what holds from there on."""
+        """Another rank: it has come to the cut; returns once rank 0 has decided what holds from there on.
+
+        Or what held before, where they are ``apart``. Once rank 0 has gathered all, it is its parent that takes long.
+        """
         numbers = self._numbers
         numbers[_place(self.rank, _CAME_TO)] = self.cut
-        while numbers[_DECIDED_AT] < self.cut:
+        self._wait_until(lambda: max(numbers[_GATHERED_AT], numbers[_DECIDED_AT]) >= self.cut)
+        while numbers[_DECIDED_AT] < self.cut and not self.apart:
             time.sleep(_LOOK_S)
         with self._alone():
             return Decision(numbers[_TURN], bool(numbers[_TURNS_ENDED]), bool(numbers[_LEADS_IN]))
+
+    def leave(self) -> None:
+        """This rank takes no steps any more: none waits for it at a cut."""
+        numbers = self._numbers
+        with self._alone():
+            if self.leads:
+                numbers[_TURNS_ENDED], numbers[_DECIDED_AT] = 1, _NEVER_AGAIN
+            else:
+                numbers[_place(self.rank, _CAME_TO)] = _NEVER_AGAIN
 
     def end(self) -> None:
         """Rank 0: the next step that no rank has taken yet is the last one of all."""

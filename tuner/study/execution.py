@@ -14,6 +14,7 @@ from tuner.analysis.cold_start import COLD, COMPILE
 from tuner.analysis.contention import contamination, disturbance
 from tuner.analysis.race import Race
 from tuner.child.records import Window
+from tuner.child.unison import RANKS_APART
 from tuner.devices.present import kind_of
 from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
@@ -48,9 +49,7 @@ class TrialExecutor:
     as they may.
     """
 
-    def __init__(
-        self, plan: StudyPlan, runner: Runner, *, stop: threading.Event, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, plan: StudyPlan, runner: Runner, *, stop: threading.Event, note: Callable[[str], None]) -> None:
         self._plan = plan
         self._runner = runner
         self._stop = stop
@@ -102,9 +101,7 @@ class TrialExecutor:
     ) -> list[Outcome]:
         """As ``execute``, of a round of the finals: by turns where they may be alive ``together``, and can."""
         if not together or self.obstacle or len(trials) < 2:
-            return [
-                self.execute(trial, knowledge, window, time_for=time_for, ends_by=ends_by) for trial in trials
-            ]
+            return [self.execute(trial, knowledge, window, time_for=time_for, ends_by=ends_by) for trial in trials]
         requests = [replace(self.request_of(trial, knowledge, window), ends_by=ends_by) for trial in trials]
         numbers = ", ".join(str(trial.number) for trial in trials)
         return self._undisturbed(f"trials {numbers}", requests, time_for, self._by_turns)
@@ -238,9 +235,12 @@ class TrialExecutor:
         """The outcomes, where it doesn't matter that others were alive; else those of runs one after the other.
 
         What fails beside others may be able to be alive once only: a port, a lock, the memory. Where it doesn't fail
-        alone, no trials take turns any more. Once turns are seen to work, what a config ends as is its own doing.
+        alone, no trials take turns any more. Once turns are seen to work, what a config ends as is its own doing; but
+        several ranks may come to wait for each other by turns only.
         """
         outcomes = list(found.outcomes)
+        if any(outcome.reason == RANKS_APART for outcome in outcomes):
+            found = replace(found, obstacle="its ranks don't come to the same steps at the same time")
         complete = bool(outcomes) and all(outcome.complete for outcome in outcomes)
         if complete and not found.obstacle:
             self._turns_work = True
@@ -249,7 +249,8 @@ class TrialExecutor:
             return outcomes
         # The memory for both may not be there, though each fits.
         alone_only = any(o.kind is OutcomeKind.INFRASTRUCTURE or o.reason == HOST_OOM for o in outcomes)
-        if self._turns_work and outcomes and not found.obstacle and not alone_only:
+        waited = self._plan.ranks > 1 and any(o.kind is OutcomeKind.NO_PROGRESS for o in outcomes)
+        if self._turns_work and outcomes and not (found.obstacle or alone_only or waited):
             return outcomes
         if found.obstacle:
             self.end_turns(found.obstacle)
@@ -286,9 +287,7 @@ class TrialExecutor:
 
     def _run_alone(self, request: TrialRequest) -> Outcome:
         for attempt in range(1, ATTEMPTS + 1):
-            (outcome,) = self._not_killed(
-                [request], lambda: ByTurns((self._runner.run(request, self._stop),))
-            ).outcomes
+            (outcome,) = self._not_killed([request], lambda: ByTurns((self._runner.run(request, self._stop),))).outcomes
             if outcome.kind is not OutcomeKind.INFRASTRUCTURE:
                 return outcome
             if outcome.reason in _DISK_FAULTS or attempt == ATTEMPTS:

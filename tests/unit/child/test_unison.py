@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -100,3 +101,48 @@ def test_at_a_cut_the_others_wait_for_what_is_decided(shared: int) -> None:
         leader.decide(decision)
         assert (first.result(20), second.result(20)) == (decision, decision)
     assert others[0].follow() == decision, "a decision that is known isn't waited for"
+
+
+def test_ranks_that_do_not_come_to_a_cut_are_not_waited_for_without_end(shared: int) -> None:
+    """Such as one with fewer batches, which waits elsewhere. Either side of them may be the one that waits at a cut."""
+    leader, other = Unison(shared, 0, 3), Unison(shared, 1, 3)
+    leader.patience_s = other.patience_s = 0.05
+    leader.cut_after(2)
+    for rank in (leader, other):
+        rank.stepped(2, 2.0, 0)
+    leader.gather()
+    assert leader.apart and not other.apart
+    other = Unison(shared, 1, 3)
+    other.patience_s = 0.05
+    leader.cut_after(2)
+    other.stepped(4, 4.0, 0)
+    assert not other.follow().ended
+    assert other.apart
+
+
+def test_a_rank_waits_for_as_long_as_the_parent_gives_turns_to_others(shared: int) -> None:
+    leader, others = Unison(shared, 0, 3), [Unison(shared, rank, 3) for rank in (1, 2)]
+    leader.cut_after(2)
+    for rank in (leader, *others):
+        rank.stepped(2, 2.0, 0)
+        rank.patience_s = 0.1
+    with ThreadPoolExecutor(3) as at_once:
+        followed = [at_once.submit(other.follow) for other in others]
+        leader.gather()
+        time.sleep(0.3)
+        leader.decide(Decision(turn=3, ended=False, leads_in=False))
+        assert [each.result(20).turn for each in followed] == [3, 3]
+    assert not any(rank.apart for rank in (leader, *others))
+
+
+def test_nobody_waits_for_a_rank_that_is_through(shared: int) -> None:
+    leader, *others = (Unison(shared, rank, 3) for rank in range(3))
+    leader.cut_after(2)
+    for rank in (leader, others[0]):
+        rank.stepped(2, 2.0, 0)
+    for other in others:
+        other.leave()
+    leader.gather()
+    leader.leave()
+    assert others[0].follow().ended
+    assert not leader.apart and not others[0].apart

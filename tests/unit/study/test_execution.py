@@ -11,6 +11,7 @@ import pytest
 from support import worlds
 
 from tuner.child.records import Window
+from tuner.child.unison import RANKS_APART
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
 from tuner.runner.request import Runner, TrialRequest
@@ -124,6 +125,24 @@ def test_what_is_killed_twice_beside_another_and_not_alone_is_told(tmp_path: Pat
     )  # fmt: skip
     assert all(outcome.complete for outcome in outcomes) and executor.obstacle and runner.ran == 6
     assert [outcome.again_after for outcome in outcomes] == ["", KILLED[0].reason]
+
+
+@pytest.mark.parametrize(
+    "apart", [worlds.infeasible(RANKS_APART), Outcome(OutcomeKind.NO_PROGRESS, "no-progress", "no step for 60 s")]
+)
+def test_several_ranks_that_wait_for_each_other_by_turns_only_are_not_to_blame(tmp_path: Path, apart: Outcome) -> None:
+    """Though turns were seen to work before: ranks with unlike batches may come to it late."""
+    runner = ByTurnsInTurn(*[worlds.measured(500)] * 2, worlds.measured(500), apart, *[worlds.measured(500)] * 2)
+    plan = worlds.plan(tmp_path, ranks=2)
+    executor = TrialExecutor(plan, runner, stop=threading.Event(), note=lambda text: None)
+    executor.obstacle = ""
+    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
+    for obstacle in (False, True):
+        outcomes = executor.execute_round(
+            trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
+        )  # fmt: skip
+        assert all(outcome.complete for outcome in outcomes) and bool(executor.obstacle) is obstacle
+    assert runner.ran == 6
 
 
 def test_a_killed_rotation_keeps_what_it_has_measured(tmp_path: Path) -> None:
