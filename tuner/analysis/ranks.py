@@ -30,6 +30,8 @@ LARGE_SKEW = 0.1
 """The share of a step that ranks wait for one of them, from which on people are told."""
 _WORST_FIRST = (Evidence.CONTRADICTED, Evidence.UNVERIFIABLE, Evidence.NOT_APPLICABLE, Evidence.VERIFIED)
 Kind = TypeVar("Kind", bound=Record)
+_Cell = Sequence[Sequence[Block]]
+"""The blocks of each rank between two steps after which all of them have ended one."""
 
 
 @dataclass
@@ -175,19 +177,37 @@ def _joined_blocks(ranks: Sequence[_Rank]) -> list[Entry]:
     ends = _ends_of_all(ranks)
     timed = [rank.by_ends(ends) for rank in ranks]
     cells = [[[block for _, block in of] for of in pieces] for pieces in zip(*timed, strict=True)]
-    undivided = [pieces for pieces in cells if not any(block.flagged for of in pieces for block in of)]
-    taken_s = [sum(block.seconds for pieces in undivided for block in pieces[rank]) for rank in range(len(ranks))]
-    slowest = taken_s.index(max(taken_s))
+    slowest = _slowest(cells)
     joined = [Entry(t, block) for t, block in ranks[0].blocks if block.flagged]
     for own, pieces in zip(timed[0], cells, strict=True):
         plain = [(t, block) for t, block in own if not block.flagged]
         if plain:
-            joined.append(Entry(plain[-1][0], _joined(pieces, slowest)))
+            joined.append(Entry(plain[-1][0], _joined(pieces, slowest[_stretch(pieces)])))
     return joined
 
 
-def _joined(pieces: Sequence[Sequence[Block]], slowest: int) -> Block:
-    """One block of what each rank took between two steps, by the time of the one that is ``slowest`` in all of them: of
+def _stretch(pieces: _Cell) -> tuple[bool, int]:
+    """What the blocks between two steps belong to, as rank 0 has it: the warm-up or the window, and the turn."""
+    blocks = [block for block in pieces[0] if not block.flagged]
+    return any(block.phase is Phase.WARMUP for block in blocks), blocks[-1].turn if blocks else 0
+
+
+def _slowest(cells: Sequence[_Cell]) -> dict[tuple[bool, int], int]:
+    """The rank that took longest in each stretch, by what nobody set anything apart in.
+
+    What a rank takes at a turn's end is seen in its own blocks alone: each turn has a slowest rank of its own.
+    """
+    taken_s: dict[tuple[bool, int], list[float]] = {}
+    for pieces in cells:
+        seconds = taken_s.setdefault(_stretch(pieces), [0.0] * len(pieces))
+        if not any(block.flagged for of in pieces for block in of):
+            for rank, of in enumerate(pieces):
+                seconds[rank] += sum(block.seconds for block in of)
+    return {stretch: seconds.index(max(seconds)) for stretch, seconds in taken_s.items()}
+
+
+def _joined(pieces: _Cell, slowest: int) -> Block:
+    """One block of what each rank took between two steps, by the time of the one that is ``slowest`` in its turn: of
     ranks that wait for each other now one and now another notices it a little later.
 
     Where a rank set something apart, such as a validation, those that set less apart waited for it meanwhile: the time

@@ -103,6 +103,20 @@ def test_where_all_validate_the_others_wait_for_the_one_that_validates_longest(e
     assert [(block.at, block.seconds) for block in joined] == [(10, 1.0), (20, 1.0), (30, 1.0), (40, 1.0)]
 
 
+def test_the_slowest_rank_is_that_of_each_turn() -> None:
+    """What comes once a turn is seen in one rank, and a warm-up says nothing of turns."""
+    own = [
+        _block(10, phase=Phase.WARMUP, seconds=9.0), _block(20, turn=1), _block(30, turn=1, seconds=1.5),
+        _block(40, turn=2, seconds=1.25), _block(50, turn=2),
+    ]  # fmt: skip
+    other = [
+        _block(10, phase=Phase.WARMUP, seconds=2.0), _block(20, turn=1, seconds=1.75), _block(30, turn=1),
+        _block(40, turn=2), _block(50, turn=2, seconds=1.125),
+    ]  # fmt: skip
+    joined = _blocks(_entries([*own], [*other]))
+    assert [block.seconds for block in joined] == [9.0, 1.75, 1.0, 1.25, 1.0]
+
+
 def test_a_loss_is_the_mean_at_the_samples_of_all() -> None:
     def rank(values: tuple[float, float]) -> list[Record]:
         first, second = values
