@@ -13,10 +13,13 @@ FIRST = MIB
 
 
 class Gradient(NamedTuple):
-    """What a bucket holds of one parameter. Those of another ``kind`` (number format, device) have other buckets."""
+    """What a bucket holds of one parameter. Those of another ``kind`` (number format, device) have other buckets, and
+    each that ``is_sparse`` has one of its own.
+    """
 
     kind: tuple[str, str]
     bytes: int
+    is_sparse: bool = False
 
 
 def sizes(shown: Mapping[str, Any]) -> list[int]:
@@ -28,19 +31,30 @@ def sizes(shown: Mapping[str, Any]) -> list[int]:
     return [int(size) for size in str(text).split(",") if size.strip().isdigit()]
 
 
-def gradients_of(module: DistributedModule, shown: Mapping[str, Any]) -> list[Gradient]:
-    """Those that it exchanges, in the order of its buckets; empty where that isn't known."""
+def gradients_of(module: DistributedModule) -> list[Gradient]:
+    """Those that it will exchange, in the order of its parameters. It has just been made: later some may be frozen."""
+    from torch.nn import Embedding, EmbeddingBag
+
     ignored = getattr(module, "parameters_to_ignore", ())
-    found = [
-        Gradient((str(parameter.dtype), str(parameter.device)), parameter.numel() * parameter.element_size())
-        for name, parameter in module.module.named_parameters() if parameter.requires_grad and name not in ignored
+    sparse = dict[int, bool]()  # by the first module that holds a parameter
+    for part in module.module.modules():
+        is_sparse = isinstance(part, (Embedding, EmbeddingBag)) and bool(part.sparse)
+        for parameter in part.parameters(recurse=False):
+            sparse.setdefault(id(parameter), is_sparse)
+    return [
+        Gradient((str(p.dtype), str(p.device)), p.numel() * p.element_size(), sparse.get(id(p), False))
+        for name, p in module.module.named_parameters() if p.requires_grad and name not in ignored
     ]  # fmt: skip
-    if sum(gradient.bytes for gradient in found) != shown.get("total_parameter_size_bytes"):
+
+
+def in_order(gradients: Sequence[Gradient], shown: Mapping[str, Any]) -> Sequence[Gradient]:
+    """Those of its parameters in the order of its buckets; empty where that isn't known."""
+    if sum(gradient.bytes for gradient in gradients) != shown.get("total_parameter_size_bytes"):
         return []
     if not shown.get("has_rebuilt_buckets"):
-        return found
+        return gradients
     order = [int(index) for index in str(shown.get("rebuilt_per_bucket_param_indices", "")).replace(",", " ").split()]
-    return [found[index] for index in order] if sorted(order) == [*range(len(found))] else []
+    return [gradients[index] for index in order] if sorted(order) == [*range(len(gradients))] else []
 
 
 def made_by(limits: Sequence[int], gradients: Sequence[Gradient]) -> list[int]:
@@ -50,7 +64,10 @@ def made_by(limits: Sequence[int], gradients: Sequence[Gradient]) -> list[int]:
     """
     filled, ahead = list[int](), dict[tuple[str, str], int]()
     number = dict[tuple[str, str], int]()
-    for kind, size in gradients:
+    for kind, size, is_sparse in gradients:
+        if is_sparse:
+            filled.append(size)
+            continue
         ahead[kind] = ahead.get(kind, 0) + size
         at = min(number.setdefault(kind, 0), len(limits) - 1)
         if ahead[kind] >= limits[at]:
@@ -61,8 +78,12 @@ def made_by(limits: Sequence[int], gradients: Sequence[Gradient]) -> list[int]:
 
 def keep_to(limit: int, made: Sequence[int], gradients: Sequence[Gradient]) -> bool:
     """Whether these buckets can be those of one limit, in whichever order gradients came: none holds more than it takes
-    to fill it, and none is smaller but the last of each kind.
+    to fill it, and none is smaller but the last of each kind. Each sparse gradient has one of its own.
     """
-    largest = max((gradient.bytes for gradient in gradients), default=0)
-    kinds = len({gradient.kind for gradient in gradients})
-    return max(made) < limit + largest and sum(size < limit for size in made) <= kinds
+    filled, dense = list(made), [gradient for gradient in gradients if not gradient.is_sparse]
+    for gradient in gradients:
+        if gradient.is_sparse and gradient.bytes in filled:
+            filled.remove(gradient.bytes)
+    largest = max((gradient.bytes for gradient in dense), default=0)
+    kinds = len({gradient.kind for gradient in dense})
+    return max(filled, default=0) < limit + largest and sum(size < limit for size in filled) <= kinds

@@ -30,7 +30,7 @@ KNOBS = (*OPTIONS, COMMUNICATION)
 PLAIN, BF16 = "default", "bf16"
 """Values of ``COMMUNICATION``: gradients are averaged as they are, or rounded to bfloat16 before."""
 NOT_MADE = "no DistributedDataParallel trains"
-NOT_SHOWN = "this version of DistributedDataParallel doesn't show it"
+NOT_SHOWN = "DistributedDataParallel doesn't show it here"
 OWN_HOOK = "the script registers a communication hook of its own"
 OWN_BUCKETS = "the script sizes each bucket by itself (bucket_cap_mb_list)"
 NO_SEARCH = "find_unused_parameters is off: no graph is searched that could be static"
@@ -85,7 +85,7 @@ class _Made:
 
     ``shown``: what it said of itself at last, by PyTorch's names. ``compressed``: buckets that our hook has averaged.
     ``failed``: why it has no hook of ours. ``changes``: whether its unused parameters do from step to step.
-    ``gradients``: those that it exchanges, in the order of its buckets.
+    ``exchanged``: the gradients that it exchanges, in the order of its parameters, where the config sizes buckets.
     """
 
     module: weakref.ref[DistributedModule]
@@ -96,7 +96,7 @@ class _Made:
     failed: str = ""
     changes: bool = False
     kept: KeptGradients = field(default_factory=KeptGradients)
-    gradients: Sequence[buckets.Gradient] = ()
+    exchanged: Sequence[buckets.Gradient] = ()
     _used: list[bool] = field(default_factory=list)
 
     def look(self) -> None:
@@ -104,8 +104,6 @@ class _Made:
         module = self.module()
         if module is not None and getattr(module, "logger", None) is not None:
             self.shown = module._get_ddp_logging_data()
-            if OPTIONS[BUCKET_MB] in self.turned:
-                self.gradients = buckets.gradients_of(module, self.shown)
 
     def note_unused(self) -> None:
         """A backward has ended: which parameters did any rank use in it, where they are looked for in each step?
@@ -140,17 +138,18 @@ class _Made:
         limit = shown.get("bucket_cap_bytes")
         if limit is None or OPTIONS[BUCKET_MB] not in self.turned:
             return None if limit is None else _in_mib(limit)
-        made = buckets.sizes(shown)
-        if not made or not self.gradients:
+        made, gradients = buckets.sizes(shown), buckets.in_order(self.exchanged, shown)
+        if not made or not gradients:
             return None
-        return _in_mib(limit) if buckets.keep_to(limit, made, self.gradients) else round(max(made) / MIB, 2)
+        return _in_mib(limit) if buckets.keep_to(limit, made, gradients) else round(max(made) / MIB, 2)
 
     @property
     def has_own_buckets(self) -> bool:
         """Whether the script's own size would make the same buckets."""
         own, made = self.given[OPTIONS[BUCKET_MB]], buckets.sizes(self.shown)
+        gradients = buckets.in_order(self.exchanged, self.shown)
         limits = [buckets.FIRST, DEFAULT_MB * MIB] if own is None else [int(own * MIB)]
-        return bool(self.gradients) and sorted(buckets.made_by(limits, self.gradients)) == sorted(made)
+        return bool(gradients) and sorted(buckets.made_by(limits, gradients)) == sorted(made)
 
     def written(self, knob: str, *, turned: bool) -> Value | None:
         """The script's own value: what is at work, or what the script gives where the config has ``turned`` it."""
@@ -215,7 +214,10 @@ class DdpWatch:
             with _unwarned() if turned.get(OPTIONS[STATIC_GRAPH]) else nullcontext():
                 original(*bound.args, **bound.kwargs)
             if len(self._made) < _MOST_SEEN:
-                self._made.append(_Made(weakref.ref(wrapper), given, turned))
+                made = _Made(weakref.ref(wrapper), given, turned)
+                if OPTIONS[BUCKET_MB] in turned:
+                    made.exchanged = buckets.gradients_of(wrapper)
+                self._made.append(made)
 
         return __init__
 
@@ -355,9 +357,11 @@ class DdpWatch:
             return Effect(0, "no DistributedDataParallel was made")
         if knob == BUCKET_MB and all(each.has_own_buckets for each in made):
             return Effect(0, SAME_BUCKETS)
-        changed = sum(each.observed(knob) == self.session.knobs.wanted(knob) for each in made)
-        why = _kept_by_script(knob, made) or _failure(knob, made)
-        return Effect(changed, why or f"the script set {made[0].observed(knob)}")
+        own, seen = _kept_by_script(knob, made), [each.observed(knob) for each in made]
+        if not own and all(value is None for value in seen):
+            return Effect(0, NOT_SHOWN, is_unseen=True)
+        changed = sum(value == self.session.knobs.wanted(knob) for value in seen)
+        return Effect(changed, own or _failure(knob, made) or f"the script set {seen[0]}")
 
 
 def _kept_by_script(knob: str, made: Iterable[_Made]) -> str:

@@ -296,6 +296,54 @@ def test_a_size_that_the_reducer_does_not_keep_to_is_told(begin: Begin, monkeypa
     assert evidence == "contradicted" and why.startswith("its largest bucket holds 4.0 MiB"), why
 
 
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+def test_buckets_of_layers_that_are_frozen_once_they_are_wrapped_are_told(begin: Begin, mode: str) -> None:
+    trial = begin({"ddp_bucket_mb": 1}, mode=mode)
+    model = DistributedDataParallel(Large(), bucket_cap_mb=3, **SEARCHING)
+    model.module.first.requires_grad_(False)
+    train(model, steps=6)
+    assert trial.adapter.watches.ddp.effect("ddp_bucket_mb").sites == 1
+    if mode == "trial":
+        trial.end()
+        assert trial.evidence("ddp_bucket_mb") == ("verified", "")
+
+
+def test_an_applied_run_does_not_accuse_what_cannot_be_told(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = DistributedDataParallel._get_ddp_logging_data
+    nothing = dict.fromkeys(("bucket_sizes", "rebuilt_bucket_sizes"), "")
+    monkeypatch.setattr(DistributedDataParallel, "_get_ddp_logging_data", lambda module: {**told(module), **nothing})
+    trial = begin({"ddp_bucket_mb": 1}, mode="apply")
+    model = DistributedDataParallel(Large(), bucket_cap_mb=3)
+    train(model, steps=6)
+    effect = trial.adapter.watches.ddp.effect("ddp_bucket_mb")
+    assert (effect.sites, effect.reason, effect.is_unseen) == (0, ddp.NOT_SHOWN, True)
+
+
+class Embedded(Large):
+    """What is looked up has a sparse gradient of 2 MiB, or of next to nothing."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, 4, sparse=True)
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(self.table(x[:, 0].long()))
+
+
+@pytest.mark.parametrize(
+    ("value", "rows", "given"), [(1, 10, {}), (2, 131072, SEARCHING), (100, 131072, {})], ids=["1", "2", "100"]
+)
+def test_a_sparse_gradient_has_a_bucket_of_its_own(begin: Begin, value: int, rows: int, given: dict[str, Any]) -> None:
+    trial = begin({"ddp_bucket_mb": value})
+    train(DistributedDataParallel(Embedded(rows), bucket_cap_mb=3, **given), steps=6)
+    trial.end()
+    assert trial.evidence("ddp_bucket_mb") == ("verified", "")
+    again = begin({"ddp_bucket_mb": value})
+    train(DistributedDataParallel(Embedded(rows), bucket_cap_mb=value, **given), steps=6)
+    again.end()
+    assert again.evidence("ddp_bucket_mb") == ("not applicable", ddp.SAME_BUCKETS)
+
+
 def test_options_may_be_given_by_their_places(begin: Begin) -> None:
     trial = begin({"ddp_bucket_mb": 1})
     model = DistributedDataParallel(Large(), None, None, 0, None, True, None, 5)
