@@ -20,7 +20,7 @@ from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import loss_checks, remedy, why_untold
 from tuner.analysis.movement import movement_check
 from tuner.analysis.stats import Noninferiority
-from tuner.model import Config, Outcome, Ratio
+from tuner.model import Config, Outcome, OutcomeKind, Ratio
 
 SEEDS = 3
 """Seeds of a screen, and at most where those are inconclusive."""
@@ -193,6 +193,8 @@ def metrics_in(text: str, patterns: Mapping[str, str]) -> dict[str, tuple[float,
 def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
     """The verdict that a run without a figure leaves, and why."""
     for pair in pairs:
+        if pair.candidate.kind is OutcomeKind.TIMED_OUT and pair.baseline.kind is OutcomeKind.TIMED_OUT:
+            return Noninferiority.INCONCLUSIVE, f"seed {pair.seed}: the script as written wasn't through in time either"
         if not pair.candidate.complete:
             reason = pair.candidate.detail or f"{pair.candidate.kind}: {pair.candidate.reason}"
             return Noninferiority.FAIL, f"seed {pair.seed}: {reason}"

@@ -23,6 +23,8 @@ LONGER = 4
 FEWEST_SCREEN_STEPS = 60
 FEWEST_LARGER_STEPS = 20
 """Of a config with a larger effective batch: so many make a curve."""
+SLOWER = 1.15
+"""What comes between steps is no part of a rate, such as validation, and takes its time all the same."""
 WARMUP_S = 1.0
 """Of a trial by turns: what the machine warms up to meets both sides."""
 LOADER_TURN_S, LOADER_STEPS = 0.5, 4
@@ -145,7 +147,7 @@ def screen_lengths(
     rate, per_step = measurement.rate, measurement.rate / measurement.steps_per_s
     fewest = max(FEWEST_SCREEN_STEPS * per_step, float(FEWEST_LARGER_STEPS * larger_step))
     # A config may train half as fast, and has to come through in time all the same. Its start takes no longer for that.
-    most = rate * max(1.0, (plan.limits.trial_timeout_s - measurement.first_step_s) / 2)
+    most = rate * max(1.0, (plan.limits.trial_timeout_s - measurement.first_step_s) / (2 * SLOWER))
     wanted = min(most, max(rate * _screen_s(plan), fewest))
     usual, longer = int(wanted), int(min(most, LONGER * wanted))
     if usual not in recorded:

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from tuner.child.records import Window
 from tuner.model import SIDELINES, Config, Outcome, Phase, Trial, baseline_of
 from tuner.runner.request import probe_window
-from tuner.study.lengths import WARMUP_S, window_s
+from tuner.study.lengths import SLOWER, WARMUP_S, window_s
 from tuner.study.plan import StudyPlan
 
-SLOWER = 1.15
-"""What comes between steps is no part of a rate, such as validation, and takes its time all the same."""
 FIRST_TRIAL_S = 30.0
 """A guess of what a trial takes, before any has been run."""
 _COMPILERS = frozenset({"compile", "jit_compile"})

@@ -16,7 +16,7 @@ from tuner.analysis.loss_checks import LOSS
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import screened_text
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, FirstGradient, Outcome
+from tuner.model import BASELINE, Config, FirstGradient, Outcome, OutcomeKind
 
 PASS, FAIL, INCONCLUSIVE = Noninferiority.PASS, Noninferiority.FAIL, Noninferiority.INCONCLUSIVE
 
@@ -89,6 +89,13 @@ def test_a_baseline_that_failed_shows_nothing() -> None:
     failed = [Pair(1, worlds.infeasible("host-oom"), learned(1.0, 1.0))]
     assert untold(BASELINE, failed, LIMITS, 256) is None, "that is no word on how it learns"
     assert judge(BASELINE, failed, LIMITS, 256).verdict is INCONCLUSIVE
+
+
+def test_a_run_that_is_not_through_in_time_is_held_against_a_config_only_where_the_script_as_written_is() -> None:
+    late = Outcome(OutcomeKind.TIMED_OUT, "deadline", "not through after 120 s")
+    both = judge(Config(precision="bf16"), [Pair(1, late, late)], LIMITS, 256)
+    assert (both.verdict, both.reason) == (INCONCLUSIVE, "seed 1: the script as written wasn't through in time either")
+    assert judge(Config(precision="bf16"), [Pair(1, learned(1.0, 1.0), late)], LIMITS, 256).verdict is FAIL
 
 
 def test_no_losses_show_nothing() -> None:

@@ -12,8 +12,8 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.child.records import Window
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Ratio, Reference, Trial
 from tuner.runner.request import Limits
-from tuner.study.lengths import WARMUP_S, screen_lengths, screened_samples
-from tuner.study.run_times import SLOWER, RunTimes
+from tuner.study.lengths import SLOWER, WARMUP_S, screen_lengths, screened_samples
+from tuner.study.run_times import RunTimes
 
 IMPORTS_S = 6.0
 """What a fork server is loaded in, and a fresh start takes as well."""
@@ -130,11 +130,14 @@ def test_screens_of_short_studies_are_shorter_but_never_under_their_fewest_steps
 
 
 def test_a_start_that_takes_half_of_the_time_of_a_trial_leaves_the_other_half_to_a_screen(tmp_path: Path) -> None:
-    """Of several ranks, which start anew beside others at work: a config that trains half as fast starts as they do."""
+    """Of several ranks, which start anew beside others at work: a config that trains half as fast starts as they do.
+
+    What comes between steps has to fit in as well.
+    """
     made = outcome(66.0)
     assert made.measurement is not None
     slow = replace(AS_WRITTEN, outcome=replace(made, measurement=replace(made.measurement, first_step_s=60.0)))
-    assert screen_lengths(worlds.plan(tmp_path, limits=Limits(trial_timeout_s=120.0)), slow) == (1000, 3000)
+    assert screen_lengths(worlds.plan(tmp_path, limits=Limits(trial_timeout_s=120.0)), slow) == (1000, 2608)
 
 
 RATE = 100.17
