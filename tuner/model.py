@@ -126,10 +126,8 @@ class Reference:
 
 @dataclass(frozen=True)
 class Rotated:
-    """What a rotation said of a config: its gain over the script as written, by ``pairs`` of turns in one process.
-
-    It ranks configs, and proves nothing. ``gain`` is None where it has none; ``fault`` says why. ``without_wait``: it
-    is of what the loop computes, since batches were made beside it in others' turns as well.
+    """A config's gain by ``pairs`` of turns in a rotation, which ranks it and proves nothing; None for ``fault``.
+    ``without_wait``: of what the loop computes alone, since its batches were made in others' turns, too.
     """
 
     config: Config

@@ -6,7 +6,7 @@ from .rank_clock import RankClock
 from .recorder import Recorder
 from .records import ChildRequest
 from .session import Session
-from .unison import RANKS_APART, Unison
+from .unison import APART, RANKS_APART, Unison
 
 ENDED_ALONE = 75
 """The exit code of a rank that ended its part without the others: they would wait for it forever."""
@@ -42,7 +42,7 @@ class RankSession(Session):
     def _step(self, count: int = 1) -> None:
         super()._step(count)
         if self._unison.apart:
-            self.fail(RANKS_APART, "its ranks don't come to the same steps at the same time")
+            self.fail(RANKS_APART, APART)
             self.stop("its ranks can't take turns", complete=False)
         if self._unison.ends:
             why, complete = self._ending
@@ -62,4 +62,5 @@ class RankSession(Session):
         if self._is_decided and not self.ended_badly:
             why, complete = self._ending
         super().finish(complete=complete, why=why)
-        self._unison.leave()
+        if self.here:  # a process that the script forked is no rank
+            self._unison.leave()

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 RANKS_APART = "ranks-apart"
 """The reason of a trial by turns whose ranks don't come to the same steps in company: it says nothing of its config."""
+APART = "its ranks don't come to the same steps at the same time"
+"""The same for people."""
 CUTS = 4096
 """So many newest cuts are kept: a rank that falls further behind leaves some out, and what lies between is joined."""
 _ENDS_AT, _IN_WINDOW, _CUT_COUNT, _GATHERED_AT, _DECIDED_AT, _TURN, _TURNS_ENDED, _LEADS_IN, _FIRST_CUT = range(9)

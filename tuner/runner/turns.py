@@ -14,8 +14,9 @@ from tuner.analysis.measurement import NOTHING_BESIDE, Beside, TimedBlock
 from tuner.analysis.race import Race, asked_again_after
 from tuner.analysis.resources import ResourceSample, lost_share
 from tuner.analysis.turns import DISTURBED, FEWEST_CALM, Turn, pairs_of_turns
-from tuner.child.records import Block, Facts, Phase
+from tuner.child.records import Block, Facts, Failure, Phase
 from tuner.child.turns import END
+from tuner.child.unison import APART, RANKS_APART
 from tuner.child.wire import Entry, encode
 from tuner.runner.created_files import made_so_far
 from tuner.runner.request import TrialRequest
@@ -117,7 +118,7 @@ class Exchange:
 
         Raises ``Interrupted``, and ``OSError`` on a full disk.
         """
-        new_files = NewFiles()
+        new_files, apart = NewFiles(), ""
         for _ in range(_PATIENCE):
             standing = self._standing() if self._trial.waits else None
             if standing is None or time.monotonic() > self._trial.ends_by:
@@ -127,11 +128,14 @@ class Exchange:
                 new_files.begin(folder)
             if self._exchange(standing, numbers, stop):
                 break
-        self.obstacle = new_files.obstacle()
+            if _came_apart(standing.watch):
+                apart = APART
+                break
+        self.obstacle = apart or new_files.obstacle()
         if self._trial.waits and not self._is_settled():
             if time.monotonic() > self._trial.ends_by:
                 self._trial.end_late()
-            else:
+            elif not apart:
                 self.obstacle = "it ends, as it is written, too soon to take turns with anything"
         if self._trial.waits:
             self._trial.go_on(END)
@@ -228,6 +232,11 @@ def _is_late(watches: Sequence[TrialWatch]) -> bool:
     """Whether the study's time is up, and all of them have been measured."""
     late = time.monotonic() > min(watch.ends_by for watch in watches)
     return late and all(len({block.turn for _, block in watch.blocks}) >= FEWEST_TURNS for watch in watches)
+
+
+def _came_apart(watch: TrialWatch) -> bool:
+    """Whether a trial of several ranks ended since these wait for each other where turns end."""
+    return any(isinstance(each.record, Failure) and each.record.reason == RANKS_APART for each in watch.entries)
 
 
 def measured_s(watch: TrialWatch) -> float:

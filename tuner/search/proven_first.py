@@ -22,7 +22,10 @@ def candidates_of(
     leave them half done.
     """
     ranked = ranked_trials(trials, history.objective, going_on)
-    faster = [trial for own, trial in ranked if own > 1.0 or (history.expected(trial) or 0.0) > WORTH_HAVING]
+    faster = [
+        trial for own, trial in ranked
+        if own > 1.0 or trial.number in going_on or (history.expected(trial) or 0.0) > WORTH_HAVING
+    ]  # fmt: skip
     expected = history.by_expectation(faster)
     begun = [trial for trial in expected if trial.number in going_on]
     others = [trial for trial in Leaner(history).first(expected, tiers) if trial.number not in going_on]

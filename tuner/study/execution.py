@@ -14,7 +14,7 @@ from tuner.analysis.cold_start import COLD, COMPILE
 from tuner.analysis.contention import contamination, disturbance
 from tuner.analysis.race import Race
 from tuner.child.records import Window
-from tuner.child.unison import RANKS_APART
+from tuner.child.unison import APART, RANKS_APART
 from tuner.devices.present import kind_of
 from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
@@ -239,14 +239,17 @@ class TrialExecutor:
         several ranks may come to wait for each other by turns only.
         """
         outcomes = list(found.outcomes)
-        if any(outcome.reason == RANKS_APART for outcome in outcomes):
-            found = replace(found, obstacle="its ranks don't come to the same steps at the same time")
+        apart = [outcome for outcome in outcomes if outcome.reason == RANKS_APART]
+        if apart:
+            found = replace(found, obstacle=APART)
         complete = bool(outcomes) and all(outcome.complete for outcome in outcomes)
         if complete and not found.obstacle:
             self._turns_work = True
             return outcomes
-        if any(outcome.kind is OutcomeKind.UNFINISHED for outcome in outcomes):
-            return outcomes
+        late = next((outcome for outcome in outcomes if outcome.kind is OutcomeKind.UNFINISHED), None)
+        if late is not None:
+            # There is no time to run them alone, and nothing else is their own doing.
+            return [late if outcome in apart else outcome for outcome in outcomes]
         # The memory for both may not be there, though each fits.
         alone_only = any(o.kind is OutcomeKind.INFRASTRUCTURE or o.reason == HOST_OOM for o in outcomes)
         waited = self._plan.ranks > 1 and any(o.kind is OutcomeKind.NO_PROGRESS for o in outcomes)

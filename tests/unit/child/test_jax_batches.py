@@ -223,3 +223,36 @@ def test_parts_of_a_batch_in_a_buffer_that_is_filled_anew_count_all(trial: Trial
     late = updates == "by hand"
     assert trial.is_counted(late=late, late_rows=80 * late)
     assert trial.end()["unit"] == "samples"
+
+
+class Cursor:
+    """Where a script is in its data."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+
+@pytest.mark.parametrize("chooser", ["generator", "object", "function"])
+def test_data_of_which_a_loss_chooses_parts_by_what_it_closes_over_are_no_batch(trial: Trial, chooser: str) -> None:
+    """All data are given in each step, and never change: as many samples as they hold weren't trained on."""
+    params, data = weights(), (X, Y)
+    generator, cursor = numpy.random.default_rng(0), Cursor()
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        def drawn(size: int) -> Any:
+            return generator.integers(0, size, 20)
+
+        def loss(params: Any, x: Any, y: Any) -> Any:
+            if chooser == "object":
+                cursor.place = (cursor.place + 20) % len(x)
+                chosen = numpy.arange(cursor.place, cursor.place + 20) % len(x)
+            else:
+                chosen = drawn(len(x)) if chooser == "function" else generator.integers(0, len(x), 20)
+            return loss_of(params, x[chosen], y[chosen])
+
+        return descend(params, jax.grad(loss)(params, x, y))
+
+    for _ in range(30):
+        params = step(params, *data)
+        trial.trained(1, 0)
+    assert trial.end()["unit"] == "steps"

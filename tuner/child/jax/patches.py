@@ -6,7 +6,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ..call_sites import frames
@@ -21,6 +21,8 @@ from .types import Arguments, Call, Keywords
 
 _OTHER_GRADIENTS = ("vjp", "linearize")
 _EVERY = "_autotune_every"
+LIBRARIES = frozenset({"jax", "jaxlib", "optax", "flax", "haiku", "equinox"})
+"""What is made by them, or by classes of theirs, holds a model or an optimizer."""
 MOST_PARTS = 64
 """Of a structure around a function: a longer one is no batch, and takes time to look through."""
 
@@ -241,7 +243,8 @@ def _keeping_schedule(original: Call) -> Call:
 def _closed_over(fun: Call) -> dict[str, Any]:
     """Arrays that a function has of the one around it, by names that no argument has: its batch may be among them.
 
-    What is in an object of the script's isn't: that is state. A whole number may choose parts of the data.
+    What is in an object of the script's isn't: that is state. A whole number may choose parts of the data, and so may
+    whatever nobody knows (a generator of random numbers, an iterator, ``self``): it stands there as one.
     """
     names = getattr(getattr(fun, "__code__", None), "co_freevars", ())
     found: dict[str, Any] = {}
@@ -253,7 +256,20 @@ def _closed_over(fun: Call) -> dict[str, Any]:
         is_small = type(value) in (dict, tuple, list) and len(value) <= MOST_PARTS
         if is_small or hasattr(value, "dtype") or type(value) is int:
             found[name + AROUND] = value
+        elif not _chooses_nothing(value):
+            found[name + AROUND] = 0
     return found
+
+
+def _chooses_nothing(value: Any) -> bool:
+    """Whether no parts of data are chosen by it: a setting, a module, a function by itself, a model of a library."""
+    if value is None or isinstance(value, (float, bool, str, bytes, type, ModuleType)):
+        return True
+    if isinstance(value, FunctionType):
+        return not value.__closure__
+    if getattr(value, "__dict__", None) == {} and not hasattr(type(value), "__slots__"):
+        return True  # an object of the script's that holds nothing
+    return any(base.__module__.partition(".")[0] in LIBRARIES for base in type(value).__mro__)
 
 
 def _within_keras() -> bool:
