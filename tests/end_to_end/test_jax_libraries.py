@@ -139,12 +139,14 @@ for number, (x, y) in enumerate(batches()):
     if number % 4 == 3:
         _, _, accuracy = apply_model(state, X[:50], Y[:50])
 """
-SHARPNESS = """
+LINEAR = """
 def loss_of(params, x, y):
     return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
 params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
 optimizer = optax.sgd(1e-2)
 held = optimizer.init(params)
+"""
+SHARPNESS = LINEAR + """
 gradient = jax.jit(jax.value_and_grad(loss_of))
 for x, y in batches():
     loss, gradients = gradient(params, x, y)
@@ -154,12 +156,7 @@ for x, y in batches():
     params = optax.apply_updates(params, updates)
     trained += len(x)
 """
-IN_PARTS_BY_HAND = """
-def loss_of(params, x, y):
-    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
-params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
-optimizer = optax.sgd(1e-2)
-held = optimizer.init(params)
+IN_PARTS_BY_HAND = LINEAR + """
 gradient = jax.jit(jax.grad(loss_of))
 for x, y in batches():
     parts = [gradient(params, x[start : start + 5], y[start : start + 5]) for start in range(0, len(x), 5)]

@@ -18,7 +18,7 @@ from tuner.analysis.resources import (
     held_bytes,
     lost_share,
     peak_host_bytes,
-)  # fmt: skip
+)
 from tuner.analysis.rotation import of_the_script_as_written, rotates
 from tuner.analysis.stats import Interval, is_steady, rate_interval
 from tuner.analysis.sustained import epoch_starts_s, sustained_amounts, validation_share

@@ -84,8 +84,8 @@ def rotation_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> 
     noise = written.noise(member.pairs for member in members.values())
     gains = (_behind_interval(of, written, noise) if of.behind else gain_interval(of.pairs) for of in members.values())
     slower = _slower_by_starts(entries, switches)
-    loads = any(switch.loads for switch in switches.values())
-    hidden = not loads and are_fed_beside(entry.record for entry in entries if isinstance(entry.record, Block))
+    blocks = (entry.record for entry in entries if isinstance(entry.record, Block))
+    hidden = not _loads(entries) and are_fed_beside(blocks)
     return tuple(
         replace(_rotated(config, member, gain, slower(BASELINE) / slower(config)), without_wait=hidden)
         for (config, member), gain in zip(members.items(), gains, strict=True)
@@ -163,7 +163,7 @@ def _slower_by_starts(entries: Sequence[Entry], switches: Mapping[int, SwitchedT
     measured; in a trial with each epoch, unless its workers last. The batches that come without waiting right after a
     start are set off against it: the first of each worker.
     """
-    if not any(switch.loads for switch in switches.values()):
+    if not _loads(entries):
         return lambda config: 1.0
     records = [entry.record for entry in entries]
     epochs = [record.epoch for record in records if isinstance(record, Facts) and record.epoch is not None]
@@ -224,11 +224,15 @@ def _turns(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Itera
         (t, block) for t, block in timed[begins:]
         if block.turn and block.turn not in disturbed and not block.flagged and block.seconds > 0
     ]  # fmt: skip
-    loads = any(isinstance(entry.record, SwitchedTo) and entry.record.loads for entry in entries)
-    for number, (amount, seconds) in counts_of((block for _, block in window), loads=loads).items():
+    for number, (amount, seconds) in counts_of((block for _, block in window), loads=_loads(entries)).items():
         of = [(t, block) for t, block in window if block.turn == number]
         if seconds > 0:
             yield Turn(number, amount, seconds, lost_share(samples, of[0][0] - of[0][1].seconds, of[-1][0]))
+
+
+def _loads(entries: Iterable[Entry]) -> bool:
+    """Whether configs have loaders of their own."""
+    return any(isinstance(entry.record, SwitchedTo) and entry.record.loads for entry in entries)
 
 
 def _culprits(entries: Sequence[Entry]) -> list[Config]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner.model import Config
 from tuner.search.rotation import Ranking, bias_of
-from tuner.search.tried import LEAST_NOISE, Readings
+from tuner.search.tried import Readings, log_deviation
 from tuner.space.resolve import ResolvedSpace
 
 BIAS_IS = 2.0
@@ -25,15 +25,15 @@ def ranked_readings(space: ResolvedSpace, ranking: Ranking, loaders: Collection[
     how long the loop waits for its data: nobody knows what of such a gain is left in a whole loop.
     """
     whole = {config: each.gain for config, each in ranking.items() if each.gain is not None and not each.without_wait}
-    read = {config: gain for config, gain in whole.items() if 0 < gain.low <= gain.high < math.inf}
+    noises = {config: log_deviation(gain.low, gain.high) for config, gain in whole.items()}
+    read = [config for config, noise in noises.items() if noise is not None]
     rows: list[tuple[list[int], float, float]] = []
-    for config, gain in read.items():
-        places = _places(space, config)
-        if places is not None:
+    for config in read:
+        places, noise = _places(space, config), noises[config]
+        if places is not None and noise is not None:
             together = sum(not set(config.items()).isdisjoint(other.items()) for other in read)
             bias = math.log(bias_of(config, loaders, calm=calm)) / BIAS_IS * math.sqrt(together)
-            noise = max(LEAST_NOISE, math.log(gain.high / gain.low) / (2 * 1.96))
-            rows.append((places, math.log(gain.ratio), math.hypot(noise, bias)))
+            rows.append((places, math.log(whole[config].ratio), math.hypot(noise, bias)))
     return Readings(
         np.array([indices for indices, _, _ in rows], dtype=np.int64).reshape(len(rows), len(space.axes)),
         np.array([gain for _, gain, _ in rows], dtype=np.float64),

@@ -79,10 +79,13 @@ def noise_of(measurement: Measurement | None) -> float:
     if measurement is None:
         return UNKNOWN_NOISE
     interval = measurement.reference.gain if measurement.reference is not None else measurement
-    low, high = interval.low, interval.high
-    if not 0 < low <= high < math.inf:
-        return UNKNOWN_NOISE
-    return max(LEAST_NOISE, math.log(high / low) / (2 * 1.96))
+    deviation = log_deviation(interval.low, interval.high)
+    return UNKNOWN_NOISE if deviation is None else deviation
+
+
+def log_deviation(low: float, high: float) -> float | None:
+    """The standard deviation of the logarithm of what has this 95% interval; None where that isn't bounded."""
+    return max(LEAST_NOISE, math.log(high / low) / (2 * 1.96)) if 0 < low <= high < math.inf else None
 
 
 def gain_noise(trial: Trial, other: Trial) -> float:

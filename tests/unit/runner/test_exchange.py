@@ -16,8 +16,9 @@ import pytest
 
 from tuner.analysis.race import LOOKS_BEYOND, Race
 from tuner.analysis.turns import Turn
-from tuner.child.records import Block, Phase, Window
+from tuner.child.records import Block, Failure, Phase, Window
 from tuner.child.turns import END
+from tuner.child.unison import APART, RANKS_APART
 from tuner.child.wire import Entry
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Script
@@ -104,6 +105,25 @@ def test_a_vague_trial_that_can_be_no_best_one_ends_where_others_do(tmp_path: Pa
     trial = Played(VAGUE_TURNS, start_s=16.0)
     exchanged(tmp_path, trial, Unsettled(3.0))
     assert trial.measured_s <= LONGEST * WINDOW_S + TURN_S
+
+
+def test_a_script_as_written_whose_ranks_come_apart_is_not_started_again(tmp_path: Path) -> None:
+    """It would come apart in each trial, and its restarts would be told as its end."""
+    window = Window(max_s=WINDOW_S)
+    request = TrialRequest(tmp_path / "0001", Script("train.py", ()), cpu_device(), BASELINE, window=window)
+    request.folder.mkdir(parents=True)
+    started = []
+
+    def standing() -> Standing:
+        written = Played([100])
+        written.waits = False
+        written.entries.append(Entry(0.0, Failure(RANKS_APART, APART)))
+        started.append(written)
+        return Standing(request, replace(request, folder=tmp_path / "0"), cast(TrialWatch, written), ExitStack())
+
+    exchange = Exchange(cast(TrialWatch, Played(ROUGH_TURNS)), request, standing, Race(1.0))
+    exchange.run(itertools.count(1), threading.Event())
+    assert exchange.obstacle == APART and len(started) == 1
 
 
 def test_what_a_trial_spends_beside_its_window_is_no_part_of_its_start(tmp_path: Path) -> None:

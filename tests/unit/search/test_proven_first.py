@@ -56,6 +56,12 @@ def test_a_rough_trial_does_not_outweigh_what_a_rotation_read() -> None:
     assert first_of(history_of(rotation({LAYOUT: (1.23, 1.2), BF16: (1.06, 1.12)}), *rough)) == [LAYOUT, BF16]
 
 
+def test_finals_that_have_begun_keep_a_candidate_that_nobody_expects_anything_of() -> None:
+    history = history_of(by_turns(2, LAYOUT, 0.97, 1.5), by_turns(3, BF16, 1.2, 1.02))
+    found = candidates_of(history, history.trials, Tiers({}, SPACE.knowledge), going_on=(2,))
+    assert [trial.config for trial in found] == [LAYOUT, BF16]
+
+
 def test_a_sharp_trial_outweighs_what_a_rotation_read() -> None:
     sharp = [by_turns(2, LAYOUT, 1.04, 1.02), by_turns(3, BF16, 1.12, 1.02)]
     assert first_of(history_of(rotation({LAYOUT: (1.23, 1.2), BF16: (1.06, 1.12)}), *sharp)) == [BF16, LAYOUT]
