@@ -138,6 +138,7 @@ SPACE = SearchSpace(
         memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "dtype policy of the layers", tier=2, switchable=True, value_type=str,
+            unlikely=processors.emulated,
             tier_reason="Layers compute in another format, so it is screened.",
         ),
         Knob(

@@ -11,3 +11,12 @@ from tuner.space import Known
 def threads(known: Known) -> Sequence[Value]:
     """Numbers of threads worth trying: one, half of the cores, all but one, all."""
     return sorted({1, max(1, known.cores // 2), max(1, known.cores - 1), known.cores})
+
+
+def emulated(known: Known) -> str:
+    """Why no other number format than the script's own is likely to help; "" where one may."""
+    others = [name for name in known.knowledge.precisions if name != known.as_written]
+    slow = set(known.knowledge.emulated_precisions)
+    if not others or not slow.issuperset(others):
+        return ""
+    return f"this processor has no instructions for {' and '.join(others)}"

@@ -78,6 +78,7 @@ SPACE = SearchSpace(
         Knob(
             "precision", _precisions, "number format of matrix products",
             tier=2, devices=CPU_AND_CUDA | XLA, switchable=True, value_type=str,
+            unlikely=processors.emulated,
             tier_reason="Products are rounded to another format, so it is screened.",
         ),
         Knob(

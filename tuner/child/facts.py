@@ -43,6 +43,7 @@ class ScriptFacts:
     acts_by_batch: str = ""
     counted_steps: list[int] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)
+    emulated_precisions: list[str] = field(default_factory=list)
     products: dict[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None
     options: dict[str, str] = field(default_factory=dict)

@@ -72,7 +72,8 @@ class Knowledge:
     "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer. ``counted_steps``: the
     batches of an epoch and of a validation, where the script gives its trainer a number of them.
     ``precisions``, ``optimizer_choices``, ``attention_choices``: values that the device, the optimizers and PyTorch's
-    attention offer. ``compile_choices``: what may be compiled besides all of a model, by its blocks and its shapes.
+    attention offer. ``emulated_precisions``: those that the device has no instructions for.
+    ``compile_choices``: what may be compiled besides all of a model, by its blocks and its shapes.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
     ``wait_is_unseen``: nothing shows when the loop waits for its data. ``unseen_samples``: those, in the ``unit``, that
@@ -126,6 +127,7 @@ class Knowledge:
     acts_by_batch: str = ""
     counted_steps: tuple[int, ...] = ()
     precisions: tuple[str, ...] = ()
+    emulated_precisions: tuple[str, ...] = ()
     products: Mapping[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None
     options: Mapping[str, str] = field(default_factory=dict)

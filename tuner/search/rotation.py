@@ -38,9 +38,9 @@ LOSES = 0.97
 LOSES_IN_COMPANY = 0.75
 """A value whose ratio by itself is so sure to be below that isn't tried with others either. One that loses less may
 gain there: channels-last costs a third in float32 on some cards, and gains in bf16."""
-FEWEST_STEPS = 10
+FEWEST_STEPS = 4
 """Of a turn, where a ranking may leave configs out: with fewer it matters which ones a turn holds, and those of a loop
-may differ, as a GAN's do."""
+may differ, as a GAN's do. What as many hold is alike where stretches are (``MOST_UNEVEN``)."""
 MOST_UNEVEN = 0.2
 """How far stretches of the script as written may differ in rate there (standard deviation, relative to the mean)."""
 MOST_FOREIGN = 0.1

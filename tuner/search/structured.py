@@ -120,6 +120,8 @@ class _Walk:
         if self._is_overhead_bound() and axis.knob.name == BATCH and axis.as_written < len(axis.values) - 1:
             return 0
         if axis.knob.late:
+            return 5
+        if axis.unlikely:
             return 4
         if not axis.knob.loader:
             return 2
@@ -154,8 +156,8 @@ class _Walk:
         return self._history.bottleneck is not None and self._history.bottleneck.bound is Bound.OVERHEAD
 
     def _reason(self, axis: Axis) -> str:
-        """What the knob is, the diagnostic that led to it, and what its values were measured by."""
-        return f"{self._diagnosis(axis)}; {axis.told}" if axis.told else self._diagnosis(axis)
+        """What the knob is, the diagnostic that led to it, what its values were measured by, and why it comes late."""
+        return "; ".join(part for part in (self._diagnosis(axis), axis.told, axis.unlikely) if part)
 
     def _diagnosis(self, axis: Axis) -> str:
         meaning, wait = axis.knob.meaning, self._wait

@@ -52,6 +52,7 @@ class Knob:
     ``told`` says what its values were measured by; "" where they are the usual ones.
     ``spares_memory``: it takes less memory and more time, and is tried only with larger batches that don't fit without.
     ``switchable``: the framework's adapter can turn it between two steps of a script that runs; see ``rotation``.
+    ``unlikely`` gives the reason why none of its values is likely to help here, or "": the walk tries it behind others.
     ``for_ranks``: it means something only where several ranks train one model; in one process nobody is told of it.
     """
 
@@ -75,6 +76,7 @@ class Knob:
     keeps_up: Callable[[Value, float], float] | None = None
     told: Callable[[Known], str] | None = None
     spares_memory: bool = False
+    unlikely: Callable[[Known], str] | None = None
     for_ranks: bool = False
 
     @property

@@ -18,13 +18,14 @@ _FOR_LARGER = "it spares memory for larger batches, and none are tried"
 @dataclass(frozen=True)
 class Axis:
     """A knob with its values for one script on one device. ``as_written`` is the index of the script's own value;
-    ``told`` says what was measured for the values, "" where they are the usual ones.
+    ``told`` says what was measured for the values, "" where they are the usual ones; ``unlikely`` why they hardly help.
     """
 
     knob: Knob
     values: tuple[Value, ...]
     as_written: int
     told: str = ""
+    unlikely: str = ""
 
 
 @dataclass(frozen=True)
@@ -210,9 +211,9 @@ def resolve(
         if len(values) < 2:
             left_out[knob.name] = LeftOut(only_one(written))
             continue
-        told = knob.told(beside) if knob.told is not None else ""
+        told, unlikely = (said(beside) if said is not None else "" for said in (knob.told, knob.unlikely))
         of = lighter if knob.spares_memory else axes
-        of.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told))
+        of.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told, unlikely))
     larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
     left_out |= {axis.knob.name: LeftOut(_FOR_LARGER) for axis in lighter if larger is None}
     if larger is None and knowledge.effective_batch == BOTH:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tuner.child import devices
+from tuner.child.devices import cpu
 from tuner.child.records import Memory
 
 GIB = 2**30
@@ -259,3 +261,28 @@ def roundings() -> dict[str, tuple[bool, bool]]:
 @pytest.mark.parametrize("settings", ROUNDINGS)
 def test_rounding_is_read_from_pytorch_itself(roundings: dict[str, tuple[bool, bool]], settings: str) -> None:
     assert roundings[settings] == ROUNDINGS[settings]
+
+
+@pytest.mark.parametrize(
+    ("told", "emulated"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 fma\nbogomips\t: 5\n", ["bf16"]),
+        ("flags\t\t: fpu avx512f\n", ["bf16"]),
+        ("flags\t\t: fpu avx512f avx512_bf16\n", []),
+        ("flags\t\t: fpu amx_bf16\n", []),
+        ("Features\t: fp asimd bf16\n", []),
+        ("Features\t: fp asimd\n", ["bf16"]),
+        ("processor\t: 0\n", []),
+        (None, []),
+    ],
+)
+def test_a_processor_emulates_what_the_kernel_lists_no_instructions_for(
+    told: str | None, emulated: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said where it doesn't tell: on another system than Linux."""
+    listed = tmp_path / "cpuinfo"
+    if told is not None:
+        listed.write_text(told, encoding="ascii")
+    monkeypatch.setattr(cpu, "CPUINFO", listed)
+    assert devices.named("cpu").emulated_precisions() == emulated
+    assert devices.named("cuda:0").emulated_precisions() == []

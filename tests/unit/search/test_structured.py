@@ -21,9 +21,11 @@ from tuner.space.resolve import ResolvedSpace, resolve
 OutcomeOf = Callable[[Config], Outcome]
 
 
-def walked(outcome_of: OutcomeOf, *selection: str, before: tuple[Trial, ...] = ()) -> list[Trial]:
+def walked(
+    outcome_of: OutcomeOf, *selection: str, before: tuple[Trial, ...] = (), of: ResolvedSpace | None = None
+) -> list[Trial]:
     """The trials of a whole walk, the baseline first."""
-    space = worlds.resolved(*selection)
+    space = of or worlds.resolved(*selection)
     trials = [Trial(0, Phase.BASELINE, BASELINE, "", outcome_of(BASELINE)), *before]
     while (proposal := StructuredSampler().propose(History(space, worlds.OBJECTIVE, trials))) is not None:
         number = len(trials)
@@ -131,6 +133,24 @@ def test_every_step_says_what_led_to_it() -> None:
     for trial in walked(worlds.World(feed=300.0, compute=500.0).outcome)[1:]:
         assert trial.why and "\n" not in trial.why
         assert any(word in trial.why for word in ("the loop waits", "the loop computes", "judged without", "goes with"))
+
+
+def test_a_knob_that_is_unlikely_to_help_comes_behind_the_others_and_says_why() -> None:
+    """Before the compilers all the same: later trials don't pay for it."""
+
+    def tried(unlikely: str) -> list[Trial]:
+        knobs = [replace(k, unlikely=lambda _: unlikely) if k.name == "precision" else k for k in worlds.SPACE.knobs]
+        known = Known(worlds.DEVICE, 8, knowledge=Knowledge(as_written=worlds.WRITTEN))
+        space = resolve(replace(worlds.SPACE, knobs=tuple(knobs)), known)
+        return walked(lambda config: worlds.measured(100.0), of=space)[1:]
+
+    def order(trials: list[Trial]) -> list[str]:
+        return list(dict.fromkeys(next(iter(trial.config)) for trial in trials))
+
+    assert order(tried("")) == ["precision", "batch_size", "layout", "compile"]
+    late = tried("no instructions for it")
+    assert order(late) == ["batch_size", "layout", "precision", "compile"]
+    assert {t.why.endswith("; no instructions for it") for t in late if "precision" in t.config} == {True}
 
 
 def test_overhead_is_named_where_it_leads_to_larger_batches() -> None:

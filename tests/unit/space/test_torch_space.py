@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support import worlds
 
+from search_spaces.keras import SPACE as KERAS
 from search_spaces.torch import SPACE
 from tuner.child.counts import EpochUse
 from tuner.errors import UsageError
@@ -208,3 +209,18 @@ def test_a_selection_leaves_them_out() -> None:
     known = Known(worlds.DEVICE, 4, knowledge=knowledge)
     for selection, tried in (((), True), (("batch_size",), True), (("num_workers",), False), (("-batch_size",), False)):
         assert (resolve(SPACE, known, selection=selection).larger is not None) is tried
+
+
+@pytest.mark.parametrize(
+    ("written", "emulated", "late"),
+    [("fp32", ("bf16",), True), ("fp32", (), False), ("bf16", ("bf16",), False)],
+)
+def test_a_number_format_that_is_emulated_comes_late(written: str, emulated: tuple[str, ...], *, late: bool) -> None:
+    """Another one than the script's own; one that the script wrote may well be left for float32."""
+    knowledge = Knowledge(
+        as_written={**WRITTEN, "precision": written}, precisions=("fp32", "bf16"), emulated_precisions=emulated
+    )
+    for declared in (SPACE, KERAS):
+        resolved = resolve(declared, Known(worlds.DEVICE, 4, knowledge=knowledge), selection=["precision"])
+        told = "this processor has no instructions for bf16" if late else ""
+        assert [axis.unlikely for axis in resolved.axes] == [told]

@@ -62,7 +62,7 @@ class Device:
         return None
 
     def torch_precisions(self, torch: ModuleType) -> list[str]:
-        """Knob values of "precision" that the device computes in at full speed."""
+        """Knob values of "precision" that the device computes in."""
         return ["fp32", "bf16"]
 
     def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
@@ -79,6 +79,10 @@ class Device:
     def torch_seen_rounding(self, torch: ModuleType) -> bool:
         """Whether products are rounded where PyTorch is set to; a device that always obeys isn't asked."""
         return True
+
+    def emulated_precisions(self) -> list[str]:
+        """Those that it has no instructions for, as far as it tells: libraries convert numbers for each operation."""
+        return []
 
     # TensorFlow
 
@@ -108,7 +112,7 @@ class Device:
         return ""
 
     def tensorflow_precisions(self) -> list[str]:
-        """Knob values of "precision" that the device computes in at full speed."""
+        """Knob values of "precision" that the device computes in."""
         return ["fp32", "bf16"]
 
     def tensorflow_rounds(self, tf: ModuleType) -> bool:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from . import products, settings
 from .base import Device, Rounding
+
+CPUINFO = Path("/proc/cpuinfo")
+BF16_FEATURES = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Linux's names of instructions that compute in bf16, on x86 and on ARM."""
 
 
 class CpuDevice(Device):
@@ -35,6 +40,13 @@ class CpuDevice(Device):
                 put_back()
         return ["fp32", *([self.torch_rounded] if offered else []), "bf16"]
 
+    def emulated_precisions(self) -> list[str]:
+        """bf16 where the kernel lists the processor's features, and none for it: there a convolution was seen to take
+        16 times as long as in float32.
+        """
+        features = _features()
+        return ["bf16"] if features and features.isdisjoint(BF16_FEATURES) else []
+
     def torch_set_rounding(self, torch: ModuleType, rounds: bool) -> None:
         """Of matrix products in the older words, which every version has and other settings of PyTorch's follow."""
         torch.set_float32_matmul_precision("medium" if rounds else "highest")
@@ -57,3 +69,13 @@ class CpuDevice(Device):
             ),
             convolution=settings.rounds(getattr(onednn, "conv", None), lambda: False, ("bf16",)),
         )
+
+
+def _features() -> frozenset[str]:
+    """The processor's, in Linux's words; none where it doesn't tell."""
+    with suppress(OSError):
+        lines = CPUINFO.read_text(encoding="ascii", errors="replace").splitlines()
+        told = (line.partition(":") for line in lines)
+        named = [words for name, _, words in told if name.strip() in ("flags", "Features")]
+        return frozenset(named[0].split()) if named else frozenset()
+    return frozenset()

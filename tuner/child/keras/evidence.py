@@ -63,6 +63,7 @@ class Observation:
         facts.framework, facts.backend = FRAMEWORK, watches.backend
         facts.framework_version = str(library.__version__) if library is not None else ""
         facts.unit = "samples" if session.clock.total_samples else "steps"
+        facts.emulated_precisions = session.device.emulated_precisions()
         facts.precisions = [p for p in session.device.tensorflow_precisions() if p != "fp16" or self._scales_its_loss()]
         facts.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
         facts.as_written["allocator"] = allocator.in_use() or None

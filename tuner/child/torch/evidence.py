@@ -95,6 +95,7 @@ class Observation:
         facts.optimizers = [x.name for x in steps.stepped]
         facts.backwards, facts.optimizer_steps = steps.backwards, steps.steps
         facts.precisions = self.session.device.torch_precisions(self.torch)
+        facts.emulated_precisions = self.session.device.emulated_precisions()
         facts.loss_reduction, facts.batch_norm = steps.losses.reduction, self.modules.has_batch_norm
         steps.scalers.settle()
         facts.gradient_scaler = steps.scalers.counts()
