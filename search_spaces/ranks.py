@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known
 
 MIB = 1 << 20
+BUCKET_MB = "ddp_bucket_mb"
 SIZES = (1, 5, 25, 100)
 """In MiB, around the 25 that are PyTorch's own."""
 
@@ -27,9 +29,14 @@ def _one_bucket(known: Known) -> str:
     return "all gradients fit into one bucket of any of these sizes" * fits
 
 
+def exchange(knowledge: Knowledge) -> bool:
+    """Whether ranks exchange gradients by such modules."""
+    return BUCKET_MB in knowledge.as_written
+
+
 KNOBS = (
     Knob(
-        "ddp_bucket_mb", _bucket_sizes, "MiB of gradients that ranks exchange at once",
+        BUCKET_MB, _bucket_sizes, "MiB of gradients that ranks exchange at once",
         ordered=True, value_type=int, least=1, refuses=_one_bucket, for_ranks=True,
         tier_reason="The same gradients are averaged, more or fewer of them at once: rounding only.",
     ),

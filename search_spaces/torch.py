@@ -42,14 +42,19 @@ def _has_workers(config: Mapping[str, Value]) -> bool:
 
 def _allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
     """The compiler's cache on disk doesn't go by the kernel of attention: it would give one that was compiled with
-    another. What is compiled decides itself what it keeps.
+    another. What is compiled decides itself what it keeps; of a wrapper for ranks it holds the model, whose batches
+    can't be taken in parts there.
     """
     return batches.allowed(complete, knowledge) and not _is_at_odds(complete, knowledge)
 
 
 def _is_at_odds(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
+    if complete.get("compile", "off") == "off":
+        return False
     chosen = complete.get("attention") != knowledge.as_written.get("attention")
-    return complete.get("compile", "off") != "off" and (chosen or complete.get("checkpointing") is True)
+    written = knowledge.as_written.get("grad_accumulation")
+    in_parts = ranks.exchange(knowledge) and complete.get("grad_accumulation", written) != written
+    return chosen or in_parts or complete.get("checkpointing") is True
 
 
 CUDA = frozenset({"cuda"})

@@ -56,6 +56,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "computed again": {"checkpointing": True},
     "all of it computed again": {"checkpointing": True, "ddp_bucket_view": True, "ddp_static_graph": True},
     "rounded": {"ddp_communication": "bf16"},
+    "compiled": {"compile": "default", "ddp_bucket_view": True},
     "parts": {"batch_size": 4, "grad_accumulation": 2},
     "parts of a static graph": {"batch_size": 4, "grad_accumulation": 2, "ddp_static_graph": True},
 }
@@ -87,6 +88,13 @@ def test_rounded_gradients_round_and_train_alike(trained: dict[str, list[dict[st
         assert told["evidence"] == {"ddp_communication": "verified"}
         assert told["losses"] != written and told["losses"] == pytest.approx(written, rel=0.02)
     assert trained["rounded"][0]["weights"] == trained["rounded"][1]["weights"]
+
+
+def test_what_is_compiled_trains_alike(trained: dict[str, list[dict[str, Any]]]) -> None:
+    for rank, told in enumerate(trained["compiled"]):
+        assert told["evidence"] == dict.fromkeys(CONFIGS["compiled"], "verified")
+        assert told["losses"] == pytest.approx(trained["as written"][rank]["losses"], rel=1e-5)
+    assert trained["compiled"][0]["weights"] == trained["compiled"][1]["weights"]
 
 
 @pytest.mark.parametrize("name", ["parts", "parts of a static graph"])

@@ -61,9 +61,8 @@ def test_each_rank_observes_its_knobs(straggling: tuple[Outcome, Path]) -> None:
     assert (report.knob, report.evidence) == ("num_workers", Evidence.VERIFIED)
 
 
-def test_a_batch_may_be_computed_in_parts_and_what_was_not_tried_is_left_out(straggling: tuple[Outcome, Path]) -> None:
-    left_out = straggling[0].knowledge.left_out
-    assert "compile" in left_out and not {"grad_accumulation", "checkpointing"} & {*left_out}
+def test_what_a_model_computes_may_be_turned(straggling: tuple[Outcome, Path]) -> None:
+    assert not {"compile", "grad_accumulation", "checkpointing"} & {*straggling[0].knowledge.left_out}
 
 
 @pytest.mark.slow  # tests/differential/test_ddp_knobs.py shows what they train

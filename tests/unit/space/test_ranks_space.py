@@ -54,3 +54,12 @@ def test_in_one_process_nobody_is_told_of_them_who_does_not_ask() -> None:
     assert not NAMES & {*alone.left_out} and not values(alone)
     asked = space(ranks=1, as_written={}, selection=("ddp_bucket_mb",))
     assert asked.left_out["ddp_bucket_mb"].reason == "nothing in the script that it could turn"
+
+
+@pytest.mark.parametrize(("exchanging", "allowed"), [(True, False), (False, True)])
+def test_what_is_compiled_of_a_wrapper_takes_no_batch_in_parts(*, exchanging: bool, allowed: bool) -> None:
+    model: dict[str, Value] = {"compile": "off", "grad_accumulation": 1, "batch_size": 64}
+    resolved = space(as_written={**(WRITTEN if exchanging else {}), **model})
+    parts: dict[str, Value] = {"batch_size": 32, "grad_accumulation": 2}
+    assert resolved.allows(parts) and resolved.allows({"compile": "default"})
+    assert resolved.allows({**parts, "compile": "default"}) is allowed

@@ -1,4 +1,4 @@
-"""Whether several ranks train one model together, and which knobs nobody has tried there."""
+"""Whether several ranks train one model together, and what nobody has tried there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from types import ModuleType
 from ..session import Session
 from .parts import KNOB as ACCUMULATION
 
-UNTRIED = ("compile",)
-"""What changes when DistributedDataParallel exchanges gradients."""
 NOT_TRIED = "not tried yet in several ranks"
 
 
@@ -27,7 +25,7 @@ class RanksWatch:
             self._size = int(distributed.get_world_size())
 
     def observe(self) -> None:
-        """Fails ranks that train apart, each a model of its own; leaves out knobs."""
+        """Fails ranks that train apart, each a model of its own; leaves out a trainer's accumulation."""
         session = self.session
         if session.ranks == 1:
             return
@@ -41,5 +39,5 @@ class RanksWatch:
                 " (torch.distributed.init_process_group)",
             )
         # A trainer that accumulates has several backwards to a step, each of which may exchange gradients.
-        untried = (*UNTRIED, ACCUMULATION) if ACCUMULATION in session.knobs.trainer_options else UNTRIED
-        session.facts.left_out.update(dict.fromkeys(untried, NOT_TRIED))
+        if ACCUMULATION in session.knobs.trainer_options:
+            session.facts.left_out[ACCUMULATION] = NOT_TRIED
