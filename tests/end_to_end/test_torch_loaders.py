@@ -292,3 +292,25 @@ def test_why_samples_are_not_counted_is_true_of_loaders_of_one_length(begin: Cal
     assert facts["left_out"]["num_workers"] == (
         "the script trains in turn on loaders that it makes at one place, and none of them stands for the others"
     )
+
+
+@pytest.mark.parametrize(("size", "left_out"), [(28, True), (4, False)])
+def test_loaders_of_batches_that_differ_in_size_keep_them(
+    begin: Callable[..., Any], size: int, *, left_out: bool
+) -> None:
+    """As labelled and unlabelled samples do: one number for both would train on other shares of each."""
+    trial = begin()
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    labelled = DataLoader(TensorDataset(torch.rand(400, 4)), batch_size=4, shuffle=True)
+    unlabelled = DataLoader(TensorDataset(torch.rand(2800, 4)), batch_size=size, shuffle=True)
+    for (x,), (u,) in zip(labelled, unlabelled, strict=False):
+        optimizer.zero_grad()
+        model(torch.cat([x, u])).square().mean().backward()
+        optimizer.step()
+    facts = trial.end()
+    assert facts["as_written"]["num_workers"] == 0
+    assert ("batch_size" in facts["left_out"]) is left_out
+    told = "loaders with batches of 4 and 28 feed the training"
+    assert facts["left_out"].get("batch_size", f"{told} together") == f"{told} together"
+    assert [text for text in facts["remarks"] if told in text] == [f"{told}: samples are those of 28"] * left_out
