@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +13,8 @@ from tuner.knowledge import BOTH, FREE, KEEP, Knowledge
 from tuner.model import BASELINE, Config, Device, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, SearchSpace
 
+MOST_LOOKED_AT = 20_000
+"""In spaces of more configs nobody looks whether a knob means something in any: what doesn't is dropped as well."""
 _FOR_LARGER = "it spares memory for larger batches, and none are tried"
 
 
@@ -214,6 +217,7 @@ def resolve(
         told, unlikely = (said(beside) if said is not None else "" for said in (knob.told, knob.unlikely))
         of = lighter if knob.spares_memory else axes
         of.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told, unlikely))
+    axes = _meaningful(space, known, pinned, axes, left_out)
     larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
     left_out |= {axis.knob.name: LeftOut(_FOR_LARGER) for axis in lighter if larger is None}
     if larger is None and knowledge.effective_batch == BOTH:
@@ -223,6 +227,38 @@ def resolve(
         space, tuple(axes), left_out, Config(pinned), knowledge, known.cores, larger, no_larger, known.device,
         known.spare_cores, lighter[0] if larger is not None and lighter else None,
     )  # fmt: skip
+
+
+def _meaningful(
+    space: SearchSpace, known: Known, pinned: Mapping[str, Value], axes: list[Axis], left_out: dict[str, LeftOut]
+) -> list[Axis]:
+    """The axes that mean something in some config; the others go to ``left_out``, with the knob that they lack."""
+    for axis in axes:
+        others = [other for other in axes if other is not axis]
+        base = {**known.knowledge.as_written, **pinned}
+        needs = axis.knob.needs
+        if needs is None or math.prod(len(other.values) for other in others) > MOST_LOOKED_AT:
+            continue
+        names = [other.knob.name for other in others]
+        combinations = itertools.product(*(other.values for other in others))
+        configs = ({**base, **dict(zip(names, values, strict=True))} for values in combinations)
+        if any(needs({**config, **space.derive(config, known.knowledge), **pinned}) for config in configs):
+            continue
+        left_out[axis.knob.name] = LeftOut(_what_it_lacks(needs, space, known, base))
+        return _meaningful(space, known, pinned, others, left_out)
+    return axes
+
+
+def _what_it_lacks(
+    needs: Callable[[Mapping[str, Value]], bool], space: SearchSpace, known: Known, base: Mapping[str, Value]
+) -> str:
+    for knob in space.knobs:
+        written = known.knowledge.as_written.get(knob.name)
+        if written is not None and any(
+            needs({**base, knob.name: value}) for value in knob.choices(replace(known, as_written=written))
+        ):
+            return f"it means nothing with {knob.name}={base[knob.name]}"
+    return "it means nothing beside what is searched"
 
 
 def _larger(

@@ -224,3 +224,24 @@ def test_a_number_format_that_is_emulated_comes_late(written: str, emulated: tup
         resolved = resolve(declared, Known(worlds.DEVICE, 4, knowledge=knowledge), selection=["precision"])
         told = "this processor has no instructions for bf16" if late else ""
         assert [axis.unlikely for axis in resolved.axes] == [told]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "workers", "reason"),
+    [
+        ({}, 0, ""),
+        ({"num_workers": "the data change"}, 0, "it means nothing with num_workers=0"),
+        ({"num_workers": "the data change"}, 2, ""),
+    ],
+)
+def test_what_no_config_gives_a_meaning_is_left_out(left_out: dict[str, str], workers: int, reason: str) -> None:
+    """It would be told as searched, multiply the number of configs, and never be tried."""
+    knowledge = Knowledge(as_written={**WRITTEN, "num_workers": workers}, left_out=left_out)
+    known = Known(worlds.DEVICE, 4, knowledge=knowledge)
+    resolved = resolve(SPACE, known, selection=["num_workers", "prefetch_factor", "persistent_workers"])
+    searched = {axis.knob.name for axis in resolved.axes}
+    for name in ("prefetch_factor", "persistent_workers"):
+        assert (name not in searched) is bool(reason)
+        assert (resolved.left_out[name].reason if reason else "") == reason
+    pinned = resolve(SPACE, known, selection=["prefetch_factor"], pinned={"num_workers": 2})
+    assert [axis.knob.name for axis in pinned.axes] == ["prefetch_factor"]
