@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from tuner.analysis.contention import MOVED
 from tuner.errors import ObjectiveError
 from tuner.model import SIDELINES, Block, Measurement, Outcome, Phase, Shift, Trial
 from tuner.objective import Objective
@@ -107,10 +108,21 @@ def at_rate(measurement: Measurement, rate: float) -> Measurement:
     )  # fmt: skip
 
 
+def moved(anchor: Trial) -> bool:
+    """Whether a fresh start of the script as written is sure to run at another rate than the process of it that is kept
+    alive, with which the anchor took turns.
+    """
+    reference = anchor.measurement.reference if anchor.measurement is not None else None
+    if anchor.phase is not Phase.ANCHOR or reference is None:
+        return False
+    return reference.gain.high < 1 / MOVED or reference.gain.low > MOVED
+
+
 class BaselineTrack:
     """The baseline's score over a study, from its runs (the baseline and the anchors): a machine drifts.
 
-    A trial that took turns with the script as written is held against that, and drifts with it.
+    A trial that took turns with the script as written is held against that, and drifts with it; not where an anchor
+    shows that the process of it that is kept alive changes with time.
 
     Between two runs it is interpolated linearly by trial number; before the first and after the last it is theirs.
     ``trials`` may come in any order, and of any phase.
@@ -122,7 +134,13 @@ class BaselineTrack:
         runs = [t.measurement for t in trials if t.phase in _ANCHORS]
         measured = {t.number: t.measurement for t in trials if t.measurement is not None}
         self._measured = frozenset(measured)
-        self._beside_it = {number for number, found in measured.items() if found.reference is not None}
+        # Trials of the search took turns with one process: where a fresh start is another thing, it is no measure.
+        no_measure = any(moved(trial) for trial in trials)
+        self._beside_it = {
+            trial.number for trial in trials
+            if trial.measurement is not None and trial.measurement.reference is not None
+            and not (no_measure and trial.phase is Phase.SEARCH)
+        }  # fmt: skip
         self._blocks = [run.blocks for run in runs if run is not None]
         self._unit = next((run.unit for run in runs if run is not None), None)
         alike = [t for t in trials if t.phase in _ANCHORS and t.measurement and t.measurement.unit == self._unit]
@@ -145,13 +163,14 @@ class BaselineTrack:
         score, reference = score_of(trial.outcome, self._objective), self._beside(trial) or self.reference(trial.number)
         if score is None or reference is None:
             return None
-        return math.exp(_known(math.log(gain(score, reference, self._objective)), trial.measurement))
+        read = math.log(gain(score, reference, self._objective))
+        return math.exp(_known(read, trial.measurement) if trial.number in self._beside_it else read)
 
     def _beside(self, trial: Trial) -> float | None:
         """What the baseline scored in its turns between the trial's own; None where it had none."""
         reference = trial.measurement.reference if trial.measurement is not None else None
         run = self._run_before(trial.number)
-        if reference is None or run is None or run.outcome is None or run.measurement is None:
+        if trial.number not in self._beside_it or reference is None or run is None or run.outcome is None or run.measurement is None:
             return None
         there = at_rate(run.measurement, reference.rate)
         return score_of(replace(run.outcome, measurement=there), self._objective)

@@ -147,7 +147,10 @@ def _unproven(result: StudyResult) -> list[str]:
     if baseline is None or not _rate(baseline):
         return ["no result yet: the script as written was not measured to the end"]
     if best is None or not best.config:
-        searched = any(trial.phase is Phase.SEARCH and _rate(trial) for trial in result.trials)
+        searched = any(
+            trial.phase is Phase.SEARCH and trial.outcome is not None and trial.outcome.complete
+            for trial in result.trials
+        )  # fmt: skip
         none = f"no trial{kept} was {_more(result.objective)} than the script as written"
         tried = none if searched else "nothing else was measured"
         untold = result.cannot_tell

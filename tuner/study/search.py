@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.analysis.contention import MOVED
-from tuner.analysis.gain import WORTH_HAVING, score_of
+from tuner.analysis.gain import WORTH_HAVING, moved, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
@@ -15,6 +15,9 @@ from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.search_space import widen_space
 
+SUSPECT = 1.5
+"""A process that is kept alive whose rate has changed by such a factor is held against a fresh one. Machines change by
+less from one minute to the next, as a rule."""
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
 
@@ -51,7 +54,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         enough = _is_enough(study, proposal)
         if enough:
             return enough
-        if after_a_pause or _since_baseline(study) >= plan.anchor_every:
+        if after_a_pause or _since_baseline(study) >= plan.anchor_every or _has_moved(study):
             after_a_pause = False
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
             continue
@@ -73,6 +76,24 @@ def _since_baseline(study: StudyContext) -> float:
     return since
 
 
+def _has_moved(study: StudyContext) -> bool:
+    """Whether the script as written, kept alive, runs at quite another rate by now than when it was last looked at: it
+    may change with time, by which each trial would be held against another script.
+    """
+    before: float | None = None
+    now: float | None = None
+    for trial in study.trials:
+        measured = trial.measurement
+        if measured is None or trial.phase not in (Phase.BASELINE, Phase.ANCHOR, Phase.SEARCH):
+            continue
+        beside = measured.reference.rate if measured.reference is not None else None
+        if trial.phase is Phase.SEARCH:
+            now = beside or now
+        else:
+            before, now = beside or measured.rate, None
+    return bool(before and now) and not study.executor.obstacle and max(before / now, now / before) > SUSPECT
+
+
 def _look_at(study: StudyContext, anchor: Trial) -> None:
     """Says how far the baseline drifted; where it took turns with itself, whether a fresh start is as fast.
 
@@ -80,10 +101,9 @@ def _look_at(study: StudyContext, anchor: Trial) -> None:
     """
     reference = anchor.measurement.reference if anchor.measurement is not None else None
     if reference is not None:
-        gain = reference.gain
-        if gain.high < 1 / MOVED or gain.low > MOVED:
-            faster = "faster" if gain.ratio < 1 else "slower"
-            study.executor.end_turns(f"it grows {faster} with time, {gain.ratio:.2f}x from a fresh start")
+        if moved(anchor):
+            faster = "faster" if reference.gain.ratio < 1 else "slower"
+            study.executor.end_turns(f"it grows {faster} with time, {reference.gain.ratio:.2f}x from a fresh start")
         return
     for shift in study.track.shifts(MOVED):
         if shift.after == anchor.number:

@@ -201,7 +201,7 @@ class Observation:
             pass  # the trainer knows how to, whatever its loop looks like from here
         elif accumulated > 1 and steps.stepped and steps.together <= 1:
             facts.as_written[ACCUMULATION] = accumulated
-            facts.left_out[ACCUMULATION] = "the script accumulates gradients itself"
+            facts.left_out[ACCUMULATION] = "the script takes several backwards to a step itself"
         elif not self._reached():
             facts.left_out[ACCUMULATION] = "the training loss doesn't come out of a call of a torch module"
         elif self.session.device.torch_type == "xla":

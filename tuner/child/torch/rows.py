@@ -119,7 +119,7 @@ def _mapped(torch: ModuleType, value: Any, rows: int | None, change: Callable[[A
             raise UnsplittableError("the model takes a list with an entry for each sample")
         return type(value)(_mapped(torch, entry, rows, change) for entry in value)
     # A packed sequence, a graph, a list of images: its rows lie in no first dimension.
-    raise UnsplittableError(f"the model takes a {type(value).__name__}")
+    raise UnsplittableError(f"the model is given an object of {type(value).__name__}, of which no part can be taken")
 
 
 def joined(torch: ModuleType, pieces: Sequence[Any], sizes: Sequence[int]) -> Any:
