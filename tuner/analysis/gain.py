@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from tuner.analysis.contention import MOVED
 from tuner.errors import ObjectiveError
-from tuner.model import SIDELINES, Block, Measurement, Outcome, Phase, Shift, Trial
+from tuner.model import SIDELINES, Block, Measurement, Outcome, Phase, Reference, Shift, Trial
 from tuner.objective import Objective
 
 _ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
@@ -78,13 +78,12 @@ def gain(score: float, reference: float, objective: Objective) -> float:
     return score / reference if objective.maximize else reference / score
 
 
-def _known(measured: float, measurement: Measurement | None) -> float:
+def _known(measured: float, reference: Reference | None) -> float:
     """What is known of a gain, from the logarithm that was measured: the mean of the posterior, as a logarithm.
 
     Gains are taken to scatter around 1 by ``_SCATTER``; one that is larger than that and its error shows that here they
     scatter by more, since a loader's are often tenfold.
     """
-    reference = measurement.reference if measurement is not None else None
     if reference is None:
         return measured
     if not 0 < reference.gain.low <= reference.gain.high < math.inf:
@@ -134,13 +133,8 @@ class BaselineTrack:
         runs = [t.measurement for t in trials if t.phase in _ANCHORS]
         measured = {t.number: t.measurement for t in trials if t.measurement is not None}
         self._measured = frozenset(measured)
-        # Trials of the search took turns with one process: where a fresh start is another thing, it is no measure.
-        no_measure = any(moved(trial) for trial in trials)
-        self._beside_it = {
-            trial.number for trial in trials
-            if trial.measurement is not None and trial.measurement.reference is not None
-            and not (no_measure and trial.phase is Phase.SEARCH)
-        }  # fmt: skip
+        self._has_moved = any(map(moved, trials))
+        self._beside_it = {trial.number for trial in trials if self._reference_of(trial) is not None}
         self._blocks = [run.blocks for run in runs if run is not None]
         self._unit = next((run.unit for run in runs if run is not None), None)
         alike = [t for t in trials if t.phase in _ANCHORS and t.measurement and t.measurement.unit == self._unit]
@@ -164,16 +158,23 @@ class BaselineTrack:
         if score is None or reference is None:
             return None
         read = math.log(gain(score, reference, self._objective))
-        return math.exp(_known(read, trial.measurement) if trial.number in self._beside_it else read)
+        return math.exp(_known(read, self._reference_of(trial)))
 
     def _beside(self, trial: Trial) -> float | None:
         """What the baseline scored in its turns between the trial's own; None where it had none."""
-        reference = trial.measurement.reference if trial.measurement is not None else None
-        run = self._run_before(trial.number)
-        if trial.number not in self._beside_it or reference is None or run is None or run.outcome is None or run.measurement is None:
+        reference, run = self._reference_of(trial), self._run_before(trial.number)
+        if reference is None or run is None or run.outcome is None or run.measurement is None:
             return None
         there = at_rate(run.measurement, reference.rate)
         return score_of(replace(run.outcome, measurement=there), self._objective)
+
+    def _reference_of(self, trial: Trial) -> Reference | None:
+        """What the script as written made in turns between the trial's own, where that is a measure for it: trials of
+        the search take turns with the process of it that is kept alive.
+        """
+        if trial.measurement is None or (self._has_moved and trial.phase is Phase.SEARCH):
+            return None
+        return trial.measurement.reference
 
     def score(self, trial: Trial) -> float | None:
         """As ``score_of``."""

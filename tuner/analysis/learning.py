@@ -140,8 +140,8 @@ def sample_efficiencies(pairs: Sequence[tuple[Curve, Curve]]) -> list[float]:
     shapes = [
         _Shape(side, end, min(_CELLS, points)) for side, points in zip(zip(*runs, strict=True), fewest, strict=True)
     ]
-    slower = np.array([shapes[0].change(edges, math.exp(log)) for log in _LOGS if log <= 0])
-    faster = np.array([shapes[1].change(edges, math.exp(-log)) for log in _LOGS if log > 0])
+    slower = shapes[0].changes(edges, np.exp([log for log in _LOGS if log <= 0]))
+    faster = shapes[1].changes(edges, np.exp([-log for log in _LOGS if log > 0]))
     changes = np.concatenate([slower, -faster])
     found = []
     for before, after in runs:
@@ -234,11 +234,12 @@ class _Shape:
         means = sum((curve.means(self._edges) for curve in curves), np.zeros(cells)) / len(curves)
         self._integral = np.concatenate([[0.0], np.cumsum(_decreasing(means) * np.diff(self._edges))])
 
-    def change(self, edges: Floats, factor: float) -> Floats:
-        """How much higher each stretch lies once its samples count by this factor, at most 1."""
-        means = np.diff(np.interp(edges * factor, self._edges, self._integral)) / np.diff(edges * factor)
-        change: Floats = means - np.diff(np.interp(edges, self._edges, self._integral)) / np.diff(edges)
-        return change
+    def changes(self, edges: Floats, factors: Floats) -> Floats:
+        """How much higher each stretch lies once its samples count by a factor, at most 1: a row for each of them."""
+        stretched = np.multiply.outer(factors, edges)
+        means = np.diff(np.interp(stretched, self._edges, self._integral)) / np.diff(stretched)
+        changes: Floats = means - np.diff(np.interp(edges, self._edges, self._integral)) / np.diff(edges)
+        return changes
 
 
 def _decreasing(values: Floats) -> Floats:

@@ -141,7 +141,10 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
     return {
         **{name: getattr(measurement, name) for name in _PLAIN_FIELDS},
         "blocks": [[b.samples, b.steps, b.seconds, b.wait_s] for b in measurement.blocks],
-        "losses": [{**asdict(series), "points": [list(p) for p in series.points]} for series in measurement.losses],
+        "losses": [
+            {"site": series.site, "objective": series.objective, "points": series.points}
+            for series in measurement.losses
+        ],
         "knobs": [knob_fields(report) for report in measurement.knobs],
         "metrics": dict(measurement.metrics),
         "notes": list(measurement.notes),
