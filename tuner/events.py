@@ -43,13 +43,17 @@ class StudyStarted:
 
 @dataclass(frozen=True)
 class SpaceResolved:
-    """What is searched now that the baseline is known: knob → values, the script's own value, what is left out."""
+    """What is searched now that the baseline is known: knob → values, the script's own value, what is left out.
+
+    ``larger``: the knobs that are turned for larger effective batches alone, which aren't among the ``size`` configs.
+    """
 
     values: dict[str, tuple[object, ...]]
     as_written: dict[str, object]
     left_out: dict[str, LeftOut]
     pinned: Config
     size: int
+    larger: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

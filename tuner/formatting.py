@@ -62,6 +62,8 @@ def result_text(trial: Trial) -> str:
         kind = str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
     text = rate_text(measurement.rate, measurement.unit)
+    if trial.phase is Phase.SEARCH and measurement.reference is not None:
+        text += f" beside {number_text(measurement.reference.rate)} as written"
     if (measurement.data_wait_share or 0.0) >= _WAIT_SHOWN:
         text += f", {share_text(measurement.data_wait_share)} data wait"
     if measurement.skip_share >= _SKIPS_SHOWN:

@@ -223,9 +223,12 @@ def events() -> list[Event]:
 
 def _space() -> SpaceResolved:
     return SpaceResolved(
-        values={"num_workers": (0, 1, 2), "precision": ("fp32", "bf16"), "persistent_workers": (False, True)},
-        as_written={"num_workers": 0, "precision": "fp32", "persistent_workers": False},
-        left_out=LEFT_OUT, pinned=NO_KNOBS, size=12,
+        values={
+            "num_workers": (0, 1, 2), "precision": ("fp32", "bf16"), "persistent_workers": (False, True),
+            "batch_size": (32, 64, 128),
+        },
+        as_written={"num_workers": 0, "precision": "fp32", "persistent_workers": False, "batch_size": 32},
+        left_out=LEFT_OUT, pinned=NO_KNOBS, size=12, larger=frozenset({"batch_size"}),
     )  # fmt: skip
 
 

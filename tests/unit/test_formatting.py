@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from tuner.formatting import interval_text, ratio_text
-from tuner.model import Ratio
+import pytest
+from support import worlds
+
+from tuner.formatting import interval_text, ratio_text, result_text
+from tuner.model import BASELINE, Config, Phase, Ratio, Reference, Trial
 
 
 @pytest.mark.parametrize(
@@ -19,3 +22,15 @@ def test_an_end_of_an_interval_shows_on_which_side_of_1_it_lies(low: float, high
     """"faster" beside an interval from 1.00 looks like a mistake."""
     assert interval_text(Ratio(1.09, low, high)) == text
     assert ratio_text(Ratio(1.09, low, high)) == f"1.09x [{text.replace(' to ', ', ')}]"
+
+
+def test_what_took_turns_in_the_search_is_told_beside_what_it_was_held_against() -> None:
+    """Its gain is that of these two rates: the script as written may have run at another one when it was alone."""
+    outcome = worlds.measured(1812.0)
+    assert outcome.measurement is not None
+    reference = Reference(1473.0, Ratio(1.23, 1.1, 1.3), 8)
+    beside = replace(outcome, measurement=replace(outcome.measurement, reference=reference))
+    searched = Trial(3, Phase.SEARCH, Config(workers=2), outcome=beside)
+    assert result_text(searched) == "1,812 samples/s beside 1,473 as written"
+    assert result_text(replace(searched, phase=Phase.FINALS)) == "1,812 samples/s", "that has a run of its own"
+    assert result_text(Trial(0, Phase.BASELINE, BASELINE, outcome=outcome)) == "1,812 samples/s"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from .counts import RowPlace
 from .evidence import Finding
+from .option_names import is_named
 from .records import Evidence
 from .session import Session
 
@@ -223,15 +224,26 @@ class OwnBatches:
 
     def hint(self) -> None:
         """Tells how to have the samples counted, where the script has an option that may state what a batch holds."""
-        session, size = self.session, self.session.options.value(KNOB)
+        session, (flag, size) = self.session, self._option()
         if not session.is_as_written or KNOB in session.knobs.arguments or session.counts_its_steps:
             return
         if type(size) is int and not (session.clock.total_samples or session.stated_batch_size()):
-            flag = session.options.flag(KNOB)
             session.facts.remark(
                 f"if {flag} is what a batch holds, bind it: with {flag}={{{KNOB}={size}}} among the script's arguments "
                 "samples are counted, and other batch sizes can be tried"
             )
+
+    def _option(self) -> tuple[str, object]:
+        """The flag of an option that is called as the knob is, and its value: argparse's, or one among the arguments of
+        a script that reads these by itself.
+        """
+        options = self.session.options
+        found: tuple[str, object] = (options.flag(KNOB), options.value(KNOB))
+        for argument in self.session.request.argv if found[1] is None else ():
+            flag, _, value = argument.partition("=")
+            if flag.startswith("--") and value.isdecimal() and is_named(flag[2:], KNOB):
+                return flag, int(value)
+        return found
 
     def _alike(self, chosen: _Tally) -> list[RowPlace]:
         """The place that was counted, and others that held as much: another batch size may show which one it is."""

@@ -87,7 +87,10 @@ def draw(state: State, now: float, console: Console) -> RenderableType:
 
 
 def _space_line(space: SpaceResolved) -> str:
-    return f"searching {space.size:,} configs of {', '.join(space.values)}" if space.values else "nothing to search"
+    kept = [knob for knob in space.values if knob not in space.larger]
+    parts = [f"{space.size:,} configs of {', '.join(kept)}"] if kept else []
+    parts += ["larger effective batches"] if space.larger else []
+    return f"searching {', and '.join(parts)}" if parts else "nothing to search"
 
 
 def _bar(state: State, now: float) -> RenderableType:

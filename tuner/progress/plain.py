@@ -119,7 +119,8 @@ def space_lines(event: SpaceResolved) -> list[str]:
     for knob, values in event.values.items():
         own = event.as_written.get(knob)
         texts = [f"[{_text(v)}]" if type(v) is type(own) and v == own else _text(v) for v in values]
-        knobs.append(f"  {knob}: {' '.join(texts)}")
+        alone = " (beside these, for a larger effective batch)" if knob in event.larger else ""
+        knobs.append(f"  {knob}: {' '.join(texts)}{alone}")
     return [f"searching {event.size:,} configs (in brackets: as written):", *knobs]
 
 

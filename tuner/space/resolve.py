@@ -219,6 +219,10 @@ def resolve(
         of.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told, unlikely))
     axes = _meaningful(space, known, pinned, axes, left_out)
     larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
+    if larger is not None and larger.knob.name in left_out:
+        kept = left_out[larger.knob.name]
+        reason = f"{kept.reason}; larger effective batches are tried all the same"
+        left_out[larger.knob.name] = replace(kept, reason=reason)
     left_out |= {axis.knob.name: LeftOut(_FOR_LARGER) for axis in lighter if larger is None}
     if larger is None and knowledge.effective_batch == BOTH:
         # What follows from a batch is as where it is kept: a pinned one, say, is the user's own choice.

@@ -91,7 +91,9 @@ def _has_moved(study: StudyContext) -> bool:
             now = beside or now
         else:
             before, now = beside or measured.rate, None
-    return bool(before and now) and not study.executor.obstacle and max(before / now, now / before) > SUSPECT
+    if not before or not now or study.executor.obstacle:
+        return False
+    return max(before / now, now / before) > SUSPECT
 
 
 def _look_at(study: StudyContext, anchor: Trial) -> None:

@@ -123,6 +123,6 @@ def _take(study: StudyContext, space: ResolvedSpace) -> None:
     study.tell(
         SpaceResolved(
             values, {name: space.knowledge.as_written[name] for name in values}, dict(space.left_out), space.pinned,
-            space.size,
+            space.size, frozenset(values) - {axis.knob.name for axis in space.axes},
         )
     )  # fmt: skip

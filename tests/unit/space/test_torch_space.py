@@ -183,6 +183,7 @@ def test_a_pinned_accumulation_stays_beside_a_larger_batch_and_counts_for_its_ra
     assert where.with_larger({}, 64) == {"batch_size": 64, "grad_accumulation": 4, "lr_scale": 4.0}
     assert where.left_out["batch_size"].reason == (
         "it would change the effective batch (see --effective-batch), since grad_accumulation is pinned to 4"
+            "; larger effective batches are tried all the same"
     )
 
 

@@ -1,4 +1,4 @@
-"""A script as written that is kept alive and changes with time: it is held against a fresh start as soon as that shows."""
+"""A script that changes with time is held against a fresh start as soon as that shows."""
 
 from __future__ import annotations
 
