@@ -26,9 +26,10 @@ TRACE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <modu
 RUNS = Outcome(OutcomeKind.TIMED_OUT, "deadline", "not through")
 
 
-def raised(name: str = "TypeError", **fields: object) -> Outcome:
-    detail, trace = f"{name}: it broke", TRACE.format(name)
-    return Outcome(OutcomeKind.USER_ERROR, "script-raised", detail, trace, seconds=2.0, **fields)  # type: ignore[arg-type]  # its own fields
+def raised(name: str = "TypeError", trace: str = "", **fields: object) -> Outcome:
+    text = trace or TRACE.format(name)
+    detail = text.splitlines()[-1]
+    return Outcome(OutcomeKind.USER_ERROR, "script-raised", detail, text, seconds=2.0, **fields)  # type: ignore[arg-type]  # its own fields
 
 
 def inquire(
@@ -79,18 +80,53 @@ def test_plain_python_comes_last_and_for_hardly_longer_than_the_failure_took(tmp
     assert asked[1].limits.trial_timeout_s == 5.0, "what it writes later isn't known from any trial"
 
 
-def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_it(tmp_path: Path) -> None:
+BY_THE_SCRIPT = """Traceback (most recent call last):
+  File "/home/me/train.py", line 3, in <module>
+    net(batch)  # nothing to do with wandb
+    ^^^^^^^^^^
+  File "/x/site-packages/torch/nn/modules/linear.py", line 134, in forward
+    return F.linear(input, self.weight, self.bias)
+RuntimeError: mat1 and mat2 shapes cannot be multiplied
+"""
+IN_THE_TRACKER = """Traceback (most recent call last):
+  File "/home/me/train.py", line 3, in <module>
+    run.summary["accuracy"]
+  File "/x/site-packages/wandb/sdk/wandb_summary.py", line 41, in __getitem__
+    raise KeyError(key)
+KeyError: 'accuracy'
+"""
+OF_THE_TRACKER = """Traceback (most recent call last):
+  File "/home/me/train.py", line 3, in <module>
+    number = int(wandb.run.name.split("-")[-1])
+ValueError: invalid literal for int() with base 10: 'dummy'
+"""
+NAMED = BY_THE_SCRIPT.replace("mat1 and mat2", "no such file: '/home/me/wandb/latest-run': ")
+
+
+@pytest.mark.parametrize(
+    ("trace", "may_explain"),
+    [(BY_THE_SCRIPT, False), (IN_THE_TRACKER, True), (OF_THE_TRACKER, True), (NAMED, True), ("", True)],
+)
+def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_what_goes_through_it(
+    tmp_path: Path, trace: str, may_explain: bool
+) -> None:
+    """What names it nowhere is the script's own, as plain Python shows; an exit status alone tells nothing of it."""
+    failed = raised(trace=trace) if trace else Outcome(OutcomeKind.USER_ERROR, "script-failed", "it ended with status 1")
+
     def run(request: TrialRequest) -> Outcome:
         if request.plain:
             request.folder.mkdir(parents=True)
-            (request.folder / SILENCED).write_text("wandb\n")
-        return raised()
+            (request.folder / SILENCED).write_text("mlflow\nwandb\n" if trace else "wandb\n")
+        return failed
 
-    verdict, _ = inquire(tmp_path, raised(), run)
-    assert (verdict.whose, verdict.silenced) == (Whose.OPEN, ("wandb",))
-    error = blame_error(raised(), verdict, tmp_path / "log.txt")
-    assert error.message == "the script fails in what a trial shows it: TypeError: it broke"
-    assert "it imports wandb, which is off in trials" in error.hint
+    verdict, _ = inquire(tmp_path, failed, run)
+    error = blame_error(failed, verdict, tmp_path / "log.txt")
+    assert (verdict.whose, verdict.silenced) == ((Whose.OPEN, ("wandb",)) if may_explain else (Whose.SCRIPT, ()))
+    if may_explain:
+        assert error.message == f"the script fails with wandb switched off, as it is in trials: {failed.detail}"
+        assert error.hint is not None and "that may explain it" in error.hint
+    else:
+        assert error.message == f"the script fails by itself: {failed.detail}"
 
 
 @pytest.mark.parametrize("exists", [True, False])
