@@ -212,7 +212,8 @@ def classify_plain(traces: Traces, withheld: str = "") -> Judgement:
 
 
 _TRACEBACK = "Traceback (most recent call last):"
-_FRAME = '  File "'
+FRAME = '  File "'
+"""A frame of a traceback begins so."""
 
 
 def traceback_in(log: str) -> str:
@@ -221,14 +222,14 @@ def traceback_in(log: str) -> str:
     if at >= 0 or log.startswith(_TRACEBACK):
         return log[at + 1 :]
     # A script that can't be compiled has no frames to be called from.
-    at = log.rfind(f"\n{_FRAME}")
-    return log[at + 1 :] if at >= 0 or log.startswith(_FRAME) else ""
+    at = log.rfind(f"\n{FRAME}")
+    return log[at + 1 :] if at >= 0 or log.startswith(FRAME) else ""
 
 
 def raised_line(traceback_text: str) -> str:
     """What a traceback says was raised, its first line where it has several; "" where there is no traceback."""
     lines = traceback_text.splitlines()
-    frames = [number for number, line in enumerate(lines) if line.startswith(_FRAME)]
+    frames = [number for number, line in enumerate(lines) if line.startswith(FRAME)]
     following = lines[frames[-1] + 1 :] if frames else []
     return next((line for line in following if line and not line[0].isspace()), "")
 

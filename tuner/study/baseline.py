@@ -147,9 +147,9 @@ def blame_error(
     if verdict.silenced:
         names = " and ".join(verdict.silenced)
         return UserScriptError(
-            f"the script fails in what a trial shows it: {failed.detail}",
-            hint=f"it imports {names}, which is off in trials and may explain it: leave that out by an argument of the"
-            f" script. So it fails under plain Python with it off; all that it printed is in {log}",
+            f"the script fails with {names} switched off, as it is in trials: {failed.detail}",
+            hint=f"that may explain it, since plain Python was tried with {names} off as well: leave that out by an"
+            f" argument of the script, or mend the script; all that it printed is in {log}",
             traceback_text=failed.traceback_text,
         )
     if verdict.whose is Whose.OPEN and names_file_of_trial(failed, log.parent):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -24,7 +25,7 @@ from tuner.analysis.turns import DISTURBED
 from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import KILLED, WITHHELD_REASON, raised_line
+from tuner.runner.classify import FRAME, KILLED, WITHHELD_REASON, raised_line
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
 from tuner.storage.folder import RESOURCES
@@ -82,9 +83,9 @@ class Verdict:
 
     ``plain`` is what the script came to under plain Python, None where that wasn't tried. ``ways`` are sets of watches
     without which it runs in a trial, the smallest first: empty where that would take the watch on files away.
-    ``silenced`` are the trackers that the script imports and that were off under plain Python as well: they may explain
-    the failure. ``account`` says for people what was run, and what it came to. ``obstacle``: which run that was to
-    decide came to nothing, by the machine, and how; "" for none.
+    ``silenced`` are the trackers that were off under plain Python as well, and that may explain the failure: it goes
+    through them, or names them, or shows nothing of where it comes from. ``account`` says for people what was run, and
+    what it came to. ``obstacle``: which run that was to decide came to nothing, by the machine, and how; "" for none.
     """
 
     whose: Whose
@@ -156,7 +157,10 @@ class Inquiry:
             return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=obstacle)
         if not may_be_ours(plain):
             return Verdict(Whose.OURS, plain, account=tuple(self._account))
-        silenced = _silenced(self._folder_of(_PLAIN)) if plain.kind is not OutcomeKind.INFEASIBLE else ()
+        imported = _silenced(self._folder_of(_PLAIN)) if plain.kind is not OutcomeKind.INFEASIBLE else ()
+        # A log may hold more behind its traceback, such as a tracker's last word.
+        told = self._failed if alike(self._failed, plain) else plain
+        silenced = tuple(name for name in imported if _may_explain(name, told))
         return Verdict(Whose.OPEN if silenced else Whose.SCRIPT, plain, (), tuple(self._account), silenced)
 
     def _decides_nothing(self, name: str, check: Outcome) -> bool:
@@ -223,6 +227,19 @@ def _silenced(folder: Path) -> tuple[str, ...]:
     return ()
 
 
+def _may_explain(module: str, failed: Outcome) -> bool:
+    """Whether a module may have to do with a failure: by its frames, the code that they show, or what was raised.
+
+    Most scripts that import a tracker fail without it. Where there is no traceback nothing tells.
+    """
+    lines = failed.traceback_text.splitlines()
+    frame, code = re.compile(rf'  File ".*/{module}/'), re.compile(rf"  .*(?<![\w./-]){module}\.")
+    raised = re.compile(rf"(?! ).*(?<![\w-]){module}\b", re.IGNORECASE)
+    return not lines or any(
+        frame.match(line) or raised.match(line) or (code.match(line) and not line.startswith(FRAME)) for line in lines
+    )
+
+
 def _diverted(trial: Path) -> Iterator[str]:
     """The paths that a trial had versions of its own of, or saw removed, or that it made: where they lay."""
     with contextlib.suppress(OSError):
@@ -235,7 +252,7 @@ def _diverted(trial: Path) -> Iterator[str]:
 
 def watches_in(traceback_text: str) -> list[Watch]:
     """The watches whose code a traceback with our frames goes through, innermost first."""
-    places = [line.partition("/tuner/child/")[2] for line in traceback_text.splitlines() if line.startswith("  File ")]
+    places = [line.partition("/tuner/child/")[2] for line in traceback_text.splitlines() if line.startswith(FRAME)]
     named = [
         next((watch for start, watch in _FILES_OF_WATCHES if place.startswith(start)), None)
         for place in reversed(places) if place

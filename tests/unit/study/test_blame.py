@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_plain_python_comes_last_and_for_hardly_longer_than_the_failure_took(tmp
 
 
 BY_THE_SCRIPT = """Traceback (most recent call last):
-  File "/home/me/train.py", line 3, in <module>
+  File "/home/me/try-wandb.py", line 3, in <module>
     net(batch)  # nothing to do with wandb
     ^^^^^^^^^^
   File "/x/site-packages/torch/nn/modules/linear.py", line 134, in forward
@@ -111,12 +112,13 @@ def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_what_goes_
     tmp_path: Path, trace: str, may_explain: bool
 ) -> None:
     """What names it nowhere is the script's own, as plain Python shows; an exit status alone tells nothing of it."""
-    failed = raised(trace=trace) if trace else Outcome(OutcomeKind.USER_ERROR, "script-failed", "it ended with status 1")
+    failed = raised(trace=trace) if trace else Outcome(OutcomeKind.USER_ERROR, "script-failed", "it ended with 1")
 
     def run(request: TrialRequest) -> Outcome:
         if request.plain:
             request.folder.mkdir(parents=True)
             (request.folder / SILENCED).write_text("mlflow\nwandb\n" if trace else "wandb\n")
+            return replace(failed, traceback_text=trace and f"{trace}wandb: it was disabled\n")
         return failed
 
     verdict, _ = inquire(tmp_path, failed, run)
