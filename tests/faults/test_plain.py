@@ -133,6 +133,17 @@ def test_what_would_touch_the_users_files_ends_the_run(run: Run, tmp_path: Path,
     assert (home / "mine.txt").read_text() == (home / "folder" / "kept.txt").read_text() == "the user's"
 
 
+@pytest.mark.parametrize("folder", ["None", "'folder'"])
+def test_a_temporary_file_without_a_name_touches_no_folder(run: Run, tmp_path: Path, folder: str) -> None:
+    """Python opens the folder itself for it, which was there before."""
+    home = tmp_path / "home"
+    (home / "folder").mkdir()
+    os.utime(home / "folder", (1, 1))
+    outcome = run(f"import tempfile\nwith tempfile.TemporaryFile(dir={folder}) as file: pass\nraise KeyError")
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.USER_ERROR, "script-raised")
+    assert {path.name for path in home.rglob("*")} == {"train.py", "folder"}
+
+
 @pytest.mark.parametrize(("variable", "kind"), [("HF_HOME", OutcomeKind.COMPLETE), ("DATA_CACHE", None)])
 def test_the_cache_of_a_library_may_be_written(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, kind: OutcomeKind | None
