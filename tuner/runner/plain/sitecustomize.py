@@ -82,6 +82,8 @@ class Guard:
     def _opened(self, path: object, mode: object, flags: object) -> None:
         writes = isinstance(flags, int) and flags & _WRITING
         if writes or (isinstance(mode, str) and any(letter in mode for letter in "wax+")):
+            if isinstance(path, (str, bytes, os.PathLike)) and os.path.isdir(path):
+                return  # a folder can't be opened to be written; a temporary file without a name is opened so
             self._touches(path)
             self._makes(path, folder=False)
         elif self._made:
