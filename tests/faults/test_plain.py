@@ -29,11 +29,11 @@ def run(tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.M
     home.mkdir()
     monkeypatch.chdir(home)
 
-    def run_script(text: str, *argv: str, module: str = "") -> Outcome:
+    def run_script(text: str, *argv: str, module: str = "", made: tuple[str, ...] = ()) -> Outcome:
         path = "" if module else str(write_script(text, "home/train.py"))
         request = TrialRequest(
             tmp_path / "run", Script(path, argv, module=module), cpu_device(), BASELINE,
-            limits=Limits(trial_timeout_s=20.0, no_progress_s=20.0), plain=True,
+            limits=Limits(trial_timeout_s=20.0, no_progress_s=20.0), plain=True, made=made,
         )  # fmt: skip
         return ProcessRunner().run(request, threading.Event())
 
@@ -181,6 +181,32 @@ def test_what_it_makes_is_its_own_until_it_ends_and_is_put_aside_then(run: Run, 
     assert {path.name for path in (tmp_path / "home").rglob("*")} == {"train.py"}
     kept = tmp_path / "run" / "files" / str(tmp_path / "home").lstrip("/")
     assert (kept / "out" / "run" / "c.txt").read_text() == "ab" and (kept / "log.txt").exists()
+
+
+LOGS = """
+import os, subprocess, sys
+for name in sys.argv[1:]:
+    subprocess.run(["mkdir", "-p", os.path.dirname(name) or "."], check=True)  # as a library in C does
+    subprocess.run(["touch", name], check=True)
+raise KeyError("x")
+"""
+
+
+def test_what_is_written_past_python_where_trials_made_files_is_put_aside(run: Run, tmp_path: Path) -> None:
+    """By names that have other numbers each time; what was there before stays, and so does what is named otherwise."""
+    home = tmp_path / "home"
+    (home / "runs" / "1").mkdir(parents=True)
+    kept = {"runs/events.out.17.host.41.v2", "runs/1/events.out.17.host.41.v2", "runs/notes.txt", "train.py"}
+    for name in kept - {"train.py"}:
+        (home / name).write_text("the user's")
+    made = ("logs/train/events.out.18.host.7.v2", "runs/events.out.18.host.7.v2", "runs/2/a/events.out.18.host.7.v2")
+    new = ("logs/train/events.out.19.host.8.v2", "runs/events.out.19.host.8.v2", "runs/13/a/other.txt", "runs/todo.txt")
+    assert run(LOGS, *new, made=tuple(str(home / name) for name in made)).reason == "script-raised"
+    left = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    assert left == kept | {"runs/todo.txt"}, "somebody else may have written that"
+    assert {path.name for path in home.rglob("*") if path.is_dir()} == {"runs", "1"}
+    aside = tmp_path / "run" / "files" / str(home).lstrip("/")
+    assert all((aside / name).exists() for name in new[:3])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tuner.knowledge import Knowledge
 from tuner.masking import all_without_secrets, secrets_of_environment
 from tuner.model import Device, Outcome, OutcomeKind
 from tuner.runner.classify import KILLED, EndedBy, one_line
-from tuner.runner.created_files import made_so_far, move_created_files
+from tuner.runner.created_files import made_so_far, move_created_files, note_alike
 from tuner.runner.fork_servers import ForkServers
 from tuner.runner.launch import CHILD, launch, load_servers
 from tuner.runner.machine_memory import MachineMemory
@@ -30,6 +30,7 @@ from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.runner.tree import oom_kills
 from tuner.runner.turns import Exchange, NewFiles, Standing, keep_reference, take_turns
 from tuner.runner.watch import TrialWatch
+from tuner.storage.folder import make_private
 
 _STARTS = 2
 """So often the script as written is started to take turns: one that is killed before it does says nothing of it."""
@@ -214,6 +215,9 @@ class ProcessRunner(Runner):
         ``hidden``: what trials have created that are alive beside it; None where it takes no turns with any.
         """
         move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
+        if request.made:
+            make_private(request.folder)
+            note_alike(request.folder, request.made)
         # Called last, when nothing of the trial runs any more.
         resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
         reader = resources.enter_context(kind_of(request.device).reader(request.device))

@@ -51,7 +51,9 @@ class TrialRequest:
     ``probe`` runs one side of the loop by itself: computing on one kept batch, or the loader without training; None
     runs the whole loop. ``compile_cache`` is the folder that compilers keep their output in, unless the user's
     environment names another. ``without``: the watches to leave out. ``plain``: the script is run by plain Python, with
-    nothing of ours but what keeps it from writing over the user's files: it gives no measurement. ``ends_by``: the
+    nothing of ours but what keeps it from writing over the user's files: it gives no measurement. ``made``: the paths
+    of what the script made in trials, with ``plain``: what comes to lie there, or beside it with a name alike, is put
+    aside however it is written. ``ends_by``: the
     moment of the monotonic clock by which the study has no more time for it. ``standing``: it takes turns with trial
     after trial, and its time limit is that of each turn. ``fresh``: it shares no layout of memory with other trials;
     otherwise it may be forked, where that is safe, from the same process as these, which has the script's first imports
@@ -72,6 +74,7 @@ class TrialRequest:
     compile_cache: Path | None = None
     without: frozenset[Watch] = frozenset()
     plain: bool = False
+    made: tuple[str, ...] = ()
     ends_by: float = math.inf
     standing: bool = False
     fresh: bool = True

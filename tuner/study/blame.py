@@ -148,10 +148,10 @@ class Inquiry:
         if not may_be_ours(bare):
             return Verdict(Whose.OURS, None, tuple(self._ways()), tuple(self._account))
         written = [*_diverted(self._request.folder), *_diverted(self._folder_of(_BARE))]
-        if any(os.path.lexists(path) for path in written):
+        if any(map(os.path.lexists, written)):
             return Verdict(Whose.OPEN, account=tuple(self._account))
         longest_s = max(self._failed.seconds, bare.seconds) + PLAIN_MARGIN_S
-        plain = self._check(_PLAIN, plain=True, longest_s=longest_s)
+        plain = self._check(_PLAIN, plain=True, made=tuple(written), longest_s=longest_s)
         if self._decides_nothing(_PLAIN, plain):
             obstacle = f"{_PLAIN}: {plain.detail}" if plain.reason != WITHHELD_REASON else ""
             return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=obstacle)
@@ -208,12 +208,14 @@ class Inquiry:
         return self._folder / name.replace(" ", "-")
 
     def _check(
-        self, name: str, without: frozenset[Watch] = frozenset(), *, plain: bool = False, longest_s: float | None = None
-    ) -> Outcome:
+        self, name: str, without: frozenset[Watch] = frozenset(), *, plain: bool = False, made: tuple[str, ...] = (),
+        longest_s: float | None = None,
+    ) -> Outcome:  # fmt: skip
         longest_s = longest_check_s(self._failed) if longest_s is None else longest_s
         limits = replace(self._request.limits, trial_timeout_s=longest_s, no_progress_s=longest_s)
         folder = self._folder_of(name)
-        outcome = self._run(replace(self._request, folder=folder, without=without, plain=plain, limits=limits))
+        request = replace(self._request, folder=folder, without=without, plain=plain, made=made, limits=limits)
+        outcome = self._run(request)
         self._spent_s += outcome.seconds
         came_to = outcome.detail if may_be_ours(outcome) or self._decides_nothing(name, outcome) else "it runs"
         self._account.append(f"{name}: {came_to}")

@@ -17,7 +17,7 @@ from tuner.runner.request import Limits
 from tuner.storage import codec
 from tuner.storage.atomic import write_durably
 from tuner.storage.database import NewTrial, Repository, TrialRecord, TrialState
-from tuner.storage.folder import OUTCOME, REQUEST, STANDING, trial_folder
+from tuner.storage.folder import CHECKS, OUTCOME, REQUEST, STANDING, trial_folder
 from tuner.study.plan import StudyPlan
 
 MOST_STARTS = 3
@@ -45,9 +45,9 @@ class TrialStore:
 
     def recover(self) -> None:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
-        for standing in (self._folder / STANDING).glob("[0-9]*"):
-            move_created_files(standing)
-            mask_request(standing / REQUEST)
+        for apart in (*(self._folder / STANDING).glob("[0-9]*"), *(self._folder / CHECKS).glob("*")):
+            move_created_files(apart)
+            mask_request(apart / REQUEST)
         for record in self._repository.records(self._study_id):
             # Whoever ran it is dead: the folder's lock is ours.
             if record.state is TrialState.RUNNING:

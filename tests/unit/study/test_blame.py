@@ -145,6 +145,7 @@ def test_where_files_were_written_plain_python_is_tried_only_if_it_harms_none(
     verdict, asked = inquire(tmp_path, raised(), lambda request: raised())
     assert [request.plain for request in asked] == ([False] if exists else [False, True])
     assert verdict.whose is (Whose.OPEN if exists else Whose.SCRIPT)
+    assert exists or asked[1].made == (str(users),), "it may come again, written by C"
 
 
 def test_where_the_users_files_were_kept_from_the_script_plain_python_is_not_tried(tmp_path: Path) -> None:

@@ -41,10 +41,11 @@ def test_a_recovered_trial_is_held_against_tighter_limits(tmp_path: Path, config
     repository.close()
 
 
-def test_what_stands_after_a_kill_keeps_no_secret_and_nothing_among_the_users_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["standing/0000", "checks/plain-Python"])
+def test_what_stands_after_a_kill_keeps_no_secret_and_nothing_among_the_users_files(tmp_path: Path, place: str) -> None:
     """The script as written, which is no trial of its own."""
     plan = worlds.plan(tmp_path / "study")
-    standing = plan.folder / "standing" / "0000"
+    standing = plan.folder / place
     standing.mkdir(parents=True)
     given = ChildRequest(argv=("--api-key=hunter2SECRET", "--epochs=3"))
     (standing / "request.json").write_text(wire.encode_request(given))
