@@ -213,7 +213,8 @@ _BY_OTHERS = (
     " command again once that is mended"
 )
 _HINTS = {
-    "no-step": "a step is an optimizer's step(); a script that has none can tell of its own with tuner.report(step=n)",
+    "no-step": "a step is an optimizer's step(); a script in which none is seen can tell of its own, with"
+    " tuner.report(step=n)",
     "too-short": "let it train longer: more epochs or more data",
     "deadline": "give a trial more time with --trial-timeout",
     "no-progress": "does it wait for something, such as a download or an answer? A script that computes for long"

@@ -10,6 +10,7 @@ from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.generated import GeneratedSources
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.mixed_precision import MixedPrecisionWatch
+from ..tensorflow.sessions import SessionWatch
 from ..tensorflow.strategies import StrategyWatch
 from ..watch import Watch
 from .fit import FitWatch
@@ -54,6 +55,7 @@ class Watches:
             self.mixed_precision = MixedPrecisionWatch(self.session, tf)
             self.mixed_precision.configure()
             self.loops.gradient_taken = self.mixed_precision.gradient_taken
+            SessionWatch(self.session, tf).install()
         self._join()
 
     def watch_keras(self, keras: ModuleType) -> None:
