@@ -66,6 +66,14 @@ def test_several_steps_in_one_call_are_refused_where_a_callback_counts_batches(
     assert why in reason
 
 
+def test_a_callback_is_told_to_act_as_often_as_the_script_has_it(begin: Begin, tmp_path: Any) -> None:
+    """Not with every batch, where the script itself takes several steps in a call."""
+    baseline = begin()
+    fit(model(steps_per_execution=4), callbacks=[by_batch("own", tmp_path)])
+    told = baseline.end()["left_out"]["steps_per_execution"]
+    assert told == "OneCycle acts every 4 batches, as the script has it, and would do so at others"
+
+
 def test_callbacks_that_only_look_leave_several_steps_in_one_call(begin: Begin, tmp_path: Any) -> None:
     k = keras()
     looking = [

@@ -66,7 +66,10 @@ class FitCall:
         if makes_own_function(self.model):
             return "the model makes its training function itself"
         if self.acts_by_batch:
-            return f"{self.acts_by_batch} acts with every batch, and would be called with every {wanted}. one only"
+            own = int(self.written["steps_per_execution"])
+            if own > 1:
+                return f"{self.acts_by_batch} acts every {own} batches, as the script has it, and would do so at others"
+            return f"{self.acts_by_batch} acts with every batch, and would be called with some of them only"
         if self.saves_by_batch:
             return f"{self.saves_by_batch} saves after a number of batches"
         uneven = [steps for steps in (epoch_steps, self.validation_steps) if steps % wanted]
