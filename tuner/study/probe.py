@@ -140,6 +140,8 @@ def _obstacle(study: StudyContext) -> str:
         return "no loader is seen to feed the training"
     missing = [side for side, config in configs.items() if study.store.find(_new_trial(side, config)) is None]
     probe_s, search_s = len(missing) * study.time.runs.probe_s(), study.time.search_s()
+    if search_s == 0 and missing:
+        return f"no time is left for searching{' beside the proof' if study.time.left_s else ''}"
     if search_s is not None and probe_s > LARGEST_SHARE * search_s:
         return f"it takes about {seconds_text(probe_s)}, too much of the {seconds_text(search_s)} for searching"
     return ""

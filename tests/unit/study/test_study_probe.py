@@ -146,6 +146,7 @@ def test_a_probe_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     [
         (Loop(EVEN, loaders=()), {}, "no probe: no loader is seen to feed the training"),
         (Loop(EVEN), {"budget_s": 150.0}, "no probe: it takes about 30 s, too much of the 1 min 30 s for searching"),
+        (Loop(EVEN), {"budget_s": 1e-6}, "no probe: no time is left for searching"),
         (Loop(EVEN), {"probe": False}, ""),
     ],
 )
