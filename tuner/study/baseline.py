@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from tuner.study.plan import StudyPlan
 from tuner.study.screens import note_unseen
 from tuner.study.surroundings import surroundings_error
 
+RUNS_AT_LEAST = 10
+"""A study with fewer runs finds and proves next to nothing: three rounds of the finals alone are six."""
 _WITHOUT_FILES = "--new --without files may help: a trial then writes where the script does, over your files as well"
 
 
@@ -48,6 +51,7 @@ def measure_baseline(study: StudyContext) -> None:
     if not baseline.outcome.complete:
         # What is wrong may be mended outside of the script, so it is run again next time.
         study.store.requeue(baseline)
+        _check_budget(study.plan, baseline.outcome)
         raise baseline_error(baseline.outcome, trial_folder(study.plan.folder, 0) / LOG)
     _check_unit(study, baseline)
     if not study.resumed:
@@ -62,6 +66,18 @@ def measure_baseline(study: StudyContext) -> None:
         loop_s=_loop_s(baseline.outcome),
     )  # fmt: skip
     study.knowledge = with_arguments(knowledge, bound_knobs(study.placeholders))
+
+
+def _check_budget(plan: StudyPlan, outcome: Outcome) -> None:
+    """Raises ``UntunableError`` where the time of the whole study didn't suffice for the script as written."""
+    if outcome.reason == "deadline" and plan.budget_s is not None and plan.budget_s < plan.limits.trial_timeout_s:
+        minutes = math.ceil(RUNS_AT_LEAST * plan.budget_s / 60)
+        raise UntunableError(
+            f"the budget of {seconds_text(plan.budget_s)} ended while the script as written was measured:"
+            f" {outcome.detail}",
+            hint=f"a study starts the script many times over: give it {RUNS_AT_LEAST} times as long at least, as with"
+            f" --budget {minutes}m",
+        )
 
 
 def _check_unit(study: StudyContext, baseline: Trial) -> None:

@@ -112,11 +112,16 @@ class TrialExecutor:
         return self._runner.kept_bytes
 
     def request_of(self, trial: Trial, knowledge: Knowledge, window: Window) -> TrialRequest:
-        """What the runner is asked for the trial. A watch that breaks the script stays out of every trial."""
-        plan, given = self._plan, knowledge.given(trial.config)
+        """What the runner is asked for the trial. A watch that breaks the script stays out of every trial.
+
+        What is measured first takes no longer than the whole study may.
+        """
+        plan, given, limits = self._plan, knowledge.given(trial.config), self._plan.limits
+        if trial.phase is Phase.BASELINE and plan.budget_s is not None:
+            limits = replace(limits, trial_timeout_s=min(limits.trial_timeout_s, plan.budget_s))
         return TrialRequest(
             trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, given)),
-            plan.device, trial.config, knowledge, window, plan.limits, trial.seed,
+            plan.device, trial.config, knowledge, window, limits, trial.seed,
             trial.side.in_child if trial.side is not None else None, plan.folder / COMPILE_CACHE,
             plan.without | frozenset(knowledge.without), fresh=trial.phase not in _FORKED, ranks=plan.ranks,
         )  # fmt: skip
