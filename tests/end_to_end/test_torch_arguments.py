@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from support.torch_trials import begin
 
+__all__ = ["begin"]
 TRAIN = """
     import sys
     import torch
@@ -80,3 +84,22 @@ sys.argv[1:] = ["float32", "4"]
     assert {knob: found[knob]["evidence"] for knob in config} == {
         "width": "verified", "height": "verified", "depth": "unverifiable",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [("--batch_size=20", "--batch_size={batch_size=20}"), ("--eval-batch=20", ""), ("--batch_size=auto", "")],
+)
+def test_an_argument_that_a_script_reads_by_itself_is_told_to_be_bound(
+    begin: Callable[..., Any], argument: str, told: str
+) -> None:
+    trial = begin()
+    trial.session.request = dataclasses.replace(trial.session.request, argv=(argument,))
+    rows, model = torch.randn(400, 8), torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for start in range(0, 400, 20):
+        optimizer.zero_grad()
+        model(rows[start : start + 20]).square().mean().backward()
+        optimizer.step()
+    hints = [remark for remark in trial.end()["remarks"] if "bind it" in remark]
+    assert [told in hint for hint in hints] == [True] * bool(told)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -385,20 +384,6 @@ def test_an_option_that_states_the_batch_size_is_told_to_be_bound(begin: Begin) 
     assert "--batch-size={batch_size=20}" in hint
     [hint] = _hints(begin(), "--mini_batch_size", 12)
     assert "--mini_batch_size={batch_size=12}" in hint
-
-
-@pytest.mark.parametrize(
-    ("argument", "told"),
-    [("--batch_size=20", "--batch_size={batch_size=20}"), ("--eval-batch=20", ""), ("--batch_size=auto", "")],
-)
-def test_an_argument_that_a_script_reads_by_itself_is_told_to_be_bound(
-    begin: Begin, argument: str, told: str
-) -> None:
-    trial = begin()
-    trial.session.request = dataclasses.replace(trial.session.request, argv=("train.py", argument))
-    _by_hand(5, 20)
-    hints = [remark for remark in trial.end()["remarks"] if "bind it" in remark]
-    assert [told in hint for hint in hints] == [True] * bool(told)
 
 
 def test_nobody_is_told_to_bind_what_is_bound_or_no_use(begin: Begin) -> None:
