@@ -18,6 +18,9 @@ from tuner.objective import Objective
 _ANCHORS = frozenset({Phase.BASELINE, Phase.ANCHOR})
 WORTH_HAVING = 1.01
 """A gain below this isn't worth a change of config, nor more search."""
+SUSPECT = 1.5
+"""A process that is kept alive whose rate has changed by such a factor is held against a fresh one. Machines change by
+less from one minute to the next, as a rule."""
 _SCATTER = 0.5
 """The standard deviation of the logarithms of configs' gains, at the least: a factor of 1.6."""
 _STRETCH_S = 3.0
@@ -108,13 +111,14 @@ def at_rate(measurement: Measurement, rate: float) -> Measurement:
 
 
 def moved(anchor: Trial) -> bool:
-    """Whether a fresh start of the script as written is sure to run at another rate than the process of it that is kept
-    alive, with which the anchor took turns.
+    """Whether a fresh start of the script as written runs at another rate than the process of it that is kept alive,
+    with which the anchor took turns: surely, or by so much that it is no measure even where that is known badly.
     """
     reference = anchor.measurement.reference if anchor.measurement is not None else None
     if anchor.phase is not Phase.ANCHOR or reference is None:
         return False
-    return reference.gain.high < 1 / MOVED or reference.gain.low > MOVED
+    gain = reference.gain
+    return gain.high < 1 / MOVED or gain.low > MOVED or not 1 / SUSPECT <= gain.ratio <= SUSPECT
 
 
 class BaselineTrack:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.analysis.contention import MOVED
-from tuner.analysis.gain import WORTH_HAVING, moved, score_of
+from tuner.analysis.gain import SUSPECT, WORTH_HAVING, moved, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
@@ -15,9 +15,6 @@ from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.search_space import widen_space
 
-SUSPECT = 1.5
-"""A process that is kept alive whose rate has changed by such a factor is held against a fresh one. Machines change by
-less from one minute to the next, as a rule."""
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
 
